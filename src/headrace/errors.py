@@ -1,0 +1,145 @@
+"""Every error that Headrace raises on purpose.
+
+An error says what happened, where, and what to do. `code` is stable and machine readable: it is what the CLI
+prints with `--json`, what Flight and the admin API send, and what protocols translate into their own words.
+"""
+
+from __future__ import annotations
+
+
+class HeadraceError(Exception):
+    """The base of all errors below. Anything else that escapes is a bug in Headrace."""
+
+    code = "error"
+
+
+class BadRequest(HeadraceError):
+    """The caller asked for something that cannot be meant."""
+
+    code = "bad-request"
+
+
+class UnknownStream(HeadraceError):
+    """No stream, table or partition of that name."""
+
+    code = "unknown-stream"
+
+    def __init__(self, stream: str, partition: int | None = None, partitions: int | None = None) -> None:
+        self.stream = stream
+        self.partition = partition
+        if partition is None:
+            text = f"stream {stream!r} does not exist; create it first, or list streams to see the names"
+        else:
+            text = f"stream {stream!r} has no partition {partition}; it has {partitions} (0 to {(partitions or 1) - 1})"
+        super().__init__(text)
+
+
+class UnknownCheckpoint(HeadraceError):
+    """No checkpoint of that number."""
+
+    code = "unknown-checkpoint"
+
+
+class StreamExists(HeadraceError):
+    """A stream or table of that name exists and the caller asked for a new one, or for another shape."""
+
+    code = "stream-exists"
+
+
+class LimitExceeded(HeadraceError):
+    """A named limit was met. The message names the limit, the value, the maximum and the key that changes it."""
+
+    code = "limit-exceeded"
+
+    def __init__(self, limit: str, value: int, maximum: int, key: str) -> None:
+        self.limit = limit
+        self.value = value
+        self.maximum = maximum
+        self.key = key
+        super().__init__(f"{limit} is {value}, above the maximum of {maximum}; the limit is set by {key!r}")
+
+
+class Trimmed(HeadraceError):
+    """The records asked for were removed by retention or trimming."""
+
+    code = "trimmed"
+
+    def __init__(self, stream: str, partition: int, asked: int, first: int) -> None:
+        self.stream = stream
+        self.partition = partition
+        self.asked = asked
+        self.first = first
+        super().__init__(
+            f"stream {stream!r} partition {partition}: indexes {asked} to {first - 1} are no longer kept; the first is {first}"
+        )
+
+
+class Damaged(HeadraceError):
+    """Stored records failed their checksum. They are never served; the range is inclusive."""
+
+    code = "damaged"
+
+    def __init__(self, stream: str, partition: int, first: int, last: int, where: str = "") -> None:
+        self.stream = stream
+        self.partition = partition
+        self.first = first
+        self.last = last
+        self.where = where
+        place = f" in {where}" if where else ""
+        super().__init__(
+            f"stream {stream!r} partition {partition}: indexes {first} to {last} are damaged on disk{place}; "
+            f"restore them from a backup or read on from index {last + 1}"
+        )
+
+
+class LogFailed(HeadraceError):
+    """A write could not be made durable. The log accepts nothing more until the process is started again."""
+
+    code = "log-failed"
+
+
+class DiskFull(HeadraceError):
+    """No room. Nothing was stored; reads go on and appends resume by themselves when there is room."""
+
+    code = "disk-full"
+
+
+class DataDirectoryLocked(HeadraceError):
+    """Another process has the data directory open."""
+
+    code = "data-directory-locked"
+
+
+class ConditionFailed(HeadraceError):
+    """An expectation of a transaction did not hold; nothing of the transaction was applied."""
+
+    code = "condition-failed"
+
+    def __init__(self, op_index: int, what: str, previous: bytes | None = None) -> None:
+        self.op_index = op_index
+        self.previous = previous
+        super().__init__(f"operation {op_index} of the transaction: {what}; nothing was applied")
+
+
+class Busy(HeadraceError):
+    """Too much is under way. Try again."""
+
+    code = "busy"
+
+
+class Closed(HeadraceError):
+    """The hub or log has been closed."""
+
+    code = "closed"
+
+
+class Forbidden(HeadraceError):
+    """The caller is known and lacks the right."""
+
+    code = "forbidden"
+
+
+class Unauthenticated(HeadraceError):
+    """The caller is not known, or the secret is wrong."""
+
+    code = "unauthenticated"
