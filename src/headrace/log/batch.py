@@ -1,0 +1,400 @@
+"""A batch: the columns of n records on their way into the log.
+
+A batch is encoded once, by whoever makes it, and these bytes are what the journal stores. All integers are little
+endian; every section is padded with zeros to 8 bytes, so that each can become an Arrow buffer without a copy.
+
+    body     := head payload [event_time] [id] [type] [key]
+    head     := columns:u16 nulls:u16 count:u32
+    payload  := offsets data
+    event_time, id := [validity] i64 × count
+    type     := [validity] offsets data          or, with ONE_TYPE:  length:u32 zero:u32 utf-8
+    key      := [validity] offsets data
+    offsets  := i32 × (count + 1), the first is 0
+    validity := Arrow bitmap, one bit a record, present when the column's bit is set in `nulls`
+
+    columns and nulls are sums of:  EVENT_TIME 1   ID 2   TYPE 4   KEY 8   ONE_TYPE 16 (columns only)
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Sequence
+from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.errors import BadRequest
+from headrace.log.records import SCHEMA, TIMESTAMP
+
+EVENT_TIME = 1
+ID = 2
+TYPE = 4
+KEY = 8
+ONE_TYPE = 16
+
+HEAD = struct.Struct("<HHI")
+ONE_TYPE_HEAD = struct.Struct("<II")
+SINGLE = struct.Struct("<HHIii")
+I64_MIN = -(2**63)
+U64_MAX = 2**64 - 1
+DATA_BYTES_MAX = 2**31 - 1  # Arrow's offsets are 32 bit
+
+Column = tuple[bytes | None, bytes]
+VarColumn = tuple[bytes | None, bytes, bytes]
+
+_PADDING = tuple(b"\0" * ((-n) % 8) for n in range(8))
+
+
+class Batch:
+    """`count` records, encoded. Make one with `one`, `of` or `from_arrow`."""
+
+    __slots__ = ("body", "count", "largest")
+
+    def __init__(self, body: bytes, count: int, largest: int) -> None:
+        self.body = body
+        self.count = count
+        self.largest = largest
+        """Bytes of the largest payload."""
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.body)
+
+    @classmethod
+    def one(
+        cls,
+        payload: bytes,
+        *,
+        id: int | None = None,
+        event_time: int | None = None,
+        type: str | None = None,
+        key: bytes | None = None,
+    ) -> Batch:
+        """A single record."""
+        size = len(payload)
+        columns = 0
+        rest = b""
+        if event_time is not None:
+            columns |= EVENT_TIME
+            rest = _signed(event_time, "event_time").to_bytes(8, "little", signed=True)
+        if id is not None:
+            columns |= ID
+            rest += _signed(id, "id").to_bytes(8, "little", signed=True)
+        if type is not None:
+            columns |= TYPE | ONE_TYPE
+            rest += _one_type(type)
+        if key is not None:
+            columns |= KEY
+            rest += struct.pack("<ii", 0, len(key)) + key + _PADDING[len(key) % 8]
+        body = SINGLE.pack(columns, 0, 1, 0, size) + payload + _PADDING[size % 8] + rest
+        return cls(body, 1, size)
+
+    @classmethod
+    def of(
+        cls,
+        payloads: Sequence[bytes],
+        *,
+        ids: Sequence[int | None] | None = None,
+        event_times: Sequence[int | None] | None = None,
+        types: str | Sequence[str | None] | None = None,
+        keys: Sequence[bytes | None] | None = None,
+    ) -> Batch:
+        """Records whose columns are given side by side, all of one length."""
+        count = len(payloads)
+        if not count:
+            raise BadRequest("a batch needs at least one record")
+        for name, column in (("ids", ids), ("event_times", event_times), ("keys", keys)):
+            if column is not None and len(column) != count:
+                raise BadRequest(f"{name} has {len(column)} values for {count} payloads")
+        offsets, data, largest = _join(payloads, "payload")
+        return cls._encode(
+            count,
+            largest,
+            (None, offsets, data),
+            _fixed(event_times, "event_time"),
+            _fixed(ids, "id"),
+            _type_column(types, count),
+            _variable(keys, "key"),
+        )
+
+    @classmethod
+    def from_arrow(cls, records: pa.RecordBatch) -> Batch:
+        """Records from Arrow columns: `payload`, and where present `event_time`, `id`, `type`, `key`."""
+        names = records.schema.names
+        if "payload" not in names:
+            raise BadRequest("an Arrow batch to append needs a column 'payload'")
+        if not records.num_rows:
+            raise BadRequest("a batch needs at least one record")
+        validity, offsets, data = _arrow_variable(records, "payload", pa.binary())
+        if validity is not None:
+            raise BadRequest("column 'payload' has nulls; an empty payload is b''")
+        largest = int(np.diff(np.frombuffer(offsets, np.int32)).max())
+        return cls._encode(
+            records.num_rows,
+            largest,
+            (None, offsets, data),
+            _arrow_fixed(records, "event_time", TIMESTAMP) if "event_time" in names else None,
+            _arrow_fixed(records, "id", pa.int64()) if "id" in names else None,
+            _arrow_variable(records, "type", pa.string()) if "type" in names else None,
+            _arrow_variable(records, "key", pa.binary()) if "key" in names else None,
+        )
+
+    @classmethod
+    def _encode(
+        cls,
+        count: int,
+        largest: int,
+        payload: VarColumn,
+        event_time: Column | None,
+        id: Column | None,
+        type: VarColumn | bytes | None,
+        key: VarColumn | None,
+    ) -> Batch:
+        columns = nulls = 0
+        parts: list[bytes] = [b"", *_pad(payload[1]), *_pad(payload[2])]
+        for bit, fixed in ((EVENT_TIME, event_time), (ID, id)):
+            if fixed is not None:
+                columns |= bit
+                if fixed[0] is not None:
+                    nulls |= bit
+                    parts += _pad(fixed[0])
+                parts.append(fixed[1])
+        if isinstance(type, bytes):
+            columns |= TYPE | ONE_TYPE
+            parts.append(type)
+            type = None
+        for bit, variable in ((TYPE, type), (KEY, key)):
+            if variable is not None:
+                columns |= bit
+                if variable[0] is not None:
+                    nulls |= bit
+                    parts += _pad(variable[0])
+                parts += (*_pad(variable[1]), *_pad(variable[2]))
+        parts[0] = HEAD.pack(columns, nulls, count)
+        return cls(b"".join(parts), count, largest)
+
+
+def _pad(section: bytes) -> tuple[bytes, bytes]:
+    return section, _PADDING[len(section) % 8]
+
+
+def _signed(value: int, name: str) -> int:
+    """A 64-bit integer of either sign as its signed bit pattern."""
+    if not I64_MIN <= value <= U64_MAX:
+        raise BadRequest(f"{name} {value} does not fit 64 bits")
+    return value - 2**64 if value > 2**63 - 1 else value
+
+
+def _one_type(type: str) -> bytes:
+    text = type.encode()
+    return ONE_TYPE_HEAD.pack(len(text), 0) + text + _PADDING[len(text) % 8]
+
+
+def _type_column(types: str | Sequence[str | None] | None, count: int) -> VarColumn | bytes | None:
+    if types is None:
+        return None
+    if isinstance(types, str):
+        return _one_type(types)
+    if len(types) != count:
+        raise BadRequest(f"types has {len(types)} values for {count} payloads")
+    return _variable([None if one is None else one.encode() for one in types], "type")
+
+
+def _join(values: Sequence[bytes], name: str) -> tuple[bytes, bytes, int]:
+    """Offsets, the bytes laid end to end, and the length of the longest."""
+    data = b"".join(values)
+    if len(data) > DATA_BYTES_MAX:
+        raise BadRequest(f"the {name} column has {len(data)} bytes; one batch holds at most {DATA_BYTES_MAX}")
+    lengths = list(map(len, values))
+    return array("i", accumulate(lengths, initial=0)).tobytes(), data, max(lengths)
+
+
+def _validity(present: Sequence[bool]) -> bytes:
+    return np.packbits(np.array(present, np.bool_), bitorder="little").tobytes()
+
+
+def _fixed(values: Sequence[int | None] | None, name: str) -> Column | None:
+    if values is None:
+        return None
+    try:
+        return None, array("q", values).tobytes()  # type: ignore[arg-type]
+    except (TypeError, OverflowError):  # nulls, or unsigned values with the high bit set
+        signed = array("q", (0 if value is None else _signed(value, name) for value in values))
+    present = [value is not None for value in values]
+    return (None if all(present) else _validity(present)), signed.tobytes()
+
+
+def _variable(values: Sequence[bytes | None] | None, name: str) -> VarColumn | None:
+    if values is None:
+        return None
+    present = [value is not None for value in values]
+    if all(present):
+        offsets, data, _ = _join(values, name)  # type: ignore[arg-type]
+        return None, offsets, data
+    offsets, data, _ = _join([value or b"" for value in values], name)
+    return _validity(present), offsets, data
+
+
+def _arrow_array(records: pa.RecordBatch, name: str, wanted: pa.DataType) -> pa.Array:
+    """One column as a fresh contiguous array of the type that the log stores."""
+    column = records.column(name)
+    if column.type != wanted:
+        try:
+            column = column.cast(wanted)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise BadRequest(f"column {name!r} is {column.type} and cannot become {wanted}: {error}") from error
+    try:
+        column.validate(full=True)  # the column may come from a stranger: bad offsets or text must not reach the disk
+    except pa.ArrowInvalid as error:
+        raise BadRequest(f"column {name!r} is malformed: {error}") from error
+    if column.offset or column.nbytes < sum(buffer.size for buffer in column.buffers() if buffer is not None):
+        column = pa.concat_arrays([column, column.slice(0, 0)])
+    return column
+
+
+def _arrow_validity(column: pa.Array) -> bytes | None:
+    if not column.null_count:
+        return None
+    bits: bytes = column.buffers()[0].to_pybytes()
+    return bits[: (len(column) + 7) // 8]
+
+
+def _arrow_fixed(records: pa.RecordBatch, name: str, wanted: pa.DataType) -> Column:
+    column = _arrow_array(records, name, wanted)
+    values: bytes = column.buffers()[1].to_pybytes()
+    return _arrow_validity(column), values[: 8 * len(column)]
+
+
+def _arrow_variable(records: pa.RecordBatch, name: str, wanted: pa.DataType) -> VarColumn:
+    column = _arrow_array(records, name, wanted)
+    _, offsets_buffer, data_buffer = column.buffers()
+    count = len(column)
+    offsets = np.frombuffer(offsets_buffer, np.int32, count + 1)
+    start, end = int(offsets[0]), int(offsets[-1])
+    if start:
+        offsets = offsets - np.int32(start)
+    data = b"" if data_buffer is None else data_buffer.slice(start, end - start).to_pybytes()
+    return _arrow_validity(column), offsets.tobytes(), data
+
+
+class Columns:
+    """A decoded body: Arrow arrays for the five columns that producers give."""
+
+    __slots__ = ("count", "event_time", "id", "key", "payload", "type")
+
+    def __init__(self, body: bytes) -> None:
+        """Trusts the body: the journal's checksum has been verified before."""
+        columns, nulls, count = HEAD.unpack_from(body)
+        self.count = count
+        buffer = pa.py_buffer(body)
+        at = HEAD.size
+        self.payload, at = _read_variable(buffer, at, count, False, pa.binary())
+        self.event_time = self.id = self.type = self.key = None
+        if columns & EVENT_TIME:
+            self.event_time, at = _read_fixed(buffer, at, count, bool(nulls & EVENT_TIME), TIMESTAMP)
+        if columns & ID:
+            self.id, at = _read_fixed(buffer, at, count, bool(nulls & ID), pa.int64())
+        if columns & ONE_TYPE:
+            text, at = _read_one_type(body, at)
+            self.type = pa.array([text], pa.string()) if count == 1 else pa.repeat(text, count)
+        elif columns & TYPE:
+            self.type, at = _read_variable(buffer, at, count, bool(nulls & TYPE), pa.string())
+        if columns & KEY:
+            self.key, at = _read_variable(buffer, at, count, bool(nulls & KEY), pa.binary())
+
+    def to_arrow(self, base: int, time_us: int) -> pa.RecordBatch:
+        """The stored records, first index `base`, all accepted at `time_us`."""
+        count = self.count
+        index = pa.array(np.arange(base, base + count, dtype=np.int64))
+        times = pa.array(np.full(count, time_us, np.int64)).view(TIMESTAMP)
+        return pa.RecordBatch.from_arrays(
+            [
+                index,
+                times,
+                pa.nulls(count, TIMESTAMP) if self.event_time is None else self.event_time,
+                pa.nulls(count, pa.int64()) if self.id is None else self.id,
+                pa.nulls(count, pa.string()) if self.type is None else self.type,
+                pa.nulls(count, pa.binary()) if self.key is None else self.key,
+                self.payload,
+            ],
+            schema=SCHEMA,
+        )
+
+
+Row = tuple[int | None, int | None, str | None, bytes | None, bytes]
+"""event_time, id, type, key, payload."""
+
+
+def decode_single(body: bytes) -> Row:
+    """The one record of a body with count 1, without Arrow: much quicker for tails made of single appends."""
+    columns, nulls, _count, _zero, size = SINGLE.unpack_from(body)
+    at = SINGLE.size + size
+    payload = body[SINGLE.size : at]
+    at += -at % 8
+    event_time = id = type = key = None
+    if columns & EVENT_TIME:
+        event_time, at = _single_fixed(body, at, bool(nulls & EVENT_TIME))
+    if columns & ID:
+        id, at = _single_fixed(body, at, bool(nulls & ID))
+    if columns & ONE_TYPE:
+        type, at = _read_one_type(body, at)
+    elif columns & TYPE:
+        text, at = _single_variable(body, at, bool(nulls & TYPE))
+        type = None if text is None else text.decode()
+    if columns & KEY:
+        key, at = _single_variable(body, at, bool(nulls & KEY))
+    return event_time, id, type, key, payload
+
+
+def _single_fixed(body: bytes, at: int, has_validity: bool) -> tuple[int | None, int]:
+    present = not has_validity or bool(body[at] & 1)
+    at += 8 * has_validity
+    return (int.from_bytes(body[at : at + 8], "little", signed=True) if present else None), at + 8
+
+
+def _single_variable(body: bytes, at: int, has_validity: bool) -> tuple[bytes | None, int]:
+    present = not has_validity or bool(body[at] & 1)
+    at += 8 * has_validity
+    size = int.from_bytes(body[at + 4 : at + 8], "little")
+    data = body[at + 8 : at + 8 + size]
+    at += 8 + size
+    return (data if present else None), at + -at % 8
+
+
+def _read_one_type(body: bytes, at: int) -> tuple[str, int]:
+    size, _ = ONE_TYPE_HEAD.unpack_from(body, at)
+    at += ONE_TYPE_HEAD.size
+    return body[at : at + size].decode(), at + size + -size % 8
+
+
+def _read_validity(buffer: pa.Buffer, at: int, count: int, present: bool) -> tuple[pa.Buffer | None, int]:
+    if not present:
+        return None, at
+    size = (count + 7) // 8
+    return buffer.slice(at, size), at + size + -size % 8
+
+
+def _read_fixed(buffer: pa.Buffer, at: int, count: int, nulls: bool, kind: pa.DataType) -> tuple[pa.Array, int]:
+    validity, at = _read_validity(buffer, at, count, nulls)
+    end = at + 8 * count
+    return pa.Array.from_buffers(kind, count, [validity, buffer.slice(at, end - at)]), end
+
+
+def _read_variable(buffer: pa.Buffer, at: int, count: int, nulls: bool, kind: pa.DataType) -> tuple[pa.Array, int]:
+    validity, at = _read_validity(buffer, at, count, nulls)
+    offsets_bytes = 4 * (count + 1)
+    offsets = buffer.slice(at, offsets_bytes)
+    size = int(last_offset(offsets, count))
+    at += offsets_bytes + -offsets_bytes % 8
+    data = buffer.slice(at, size)
+    return pa.Array.from_buffers(kind, count, [validity, offsets, data]), at + size + -size % 8
+
+
+def last_offset(offsets: pa.Buffer | bytes, count: int) -> np.int32:
+    """The end of the last value, from an offsets section."""
+    view: npt.NDArray[np.int32] = np.frombuffer(offsets, np.int32, 1, 4 * count)
+    return view[0]
+

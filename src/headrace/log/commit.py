@@ -1,0 +1,388 @@
+"""One commit: transactions checked in order, turned into frames, and applied to the state once they are durable.
+
+Operations see the effects of those before them in the same commit through `pending_…` fields, which only the writer
+looks at. When the commit does not become durable these are forgotten and nothing has happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from headrace.errors import BadRequest, ConditionFailed, HeadraceError, LimitExceeded, StreamExists
+from headrace.log import frame, ops
+from headrace.log.batch import Batch
+from headrace.log.journal import Journal
+from headrace.log.partition import Partition, ProducerState
+from headrace.log.state import STREAM, TABLE, CursorPosition, State, Stream
+from headrace.log.table import DELETE, PUT, Table
+from headrace.log.tail import TailEntry
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What one hub holds. Each has a key of the same name in the section `[limits]` of the configuration."""
+
+    record_bytes_max: int = 16 * 1024 * 1024
+    batch_bytes_max: int = 64 * 1024 * 1024
+    streams_max: int = 100_000
+    partitions_max: int = 1024
+    producers_max: int = 100_000
+    """Of one partition."""
+    cursors_max: int = 100_000
+    """Of one stream."""
+    table_bytes_max: int = 1024 * 1024 * 1024
+    """Of the live keys and values of one table."""
+    name_bytes_max: int = 512
+
+
+STRUCTURAL = (ops.CreateStream, ops.GrowStream, ops.SetOptions, ops.DeleteStream)
+"""Operations that change which streams there are. They stand alone in a transaction, and do not mix with others in a
+commit: so every other operation finds the streams as they are on disk."""
+
+
+class Pending:
+    """A transaction on its way to the disk."""
+
+    __slots__ = ("done", "error", "nbytes", "operations", "result", "token")
+
+    def __init__(self, operations: list[ops.Op], nbytes: int, token: Any = None) -> None:
+        self.operations = operations
+        self.nbytes = nbytes
+        self.token = token
+        """Whatever the submitter wants back with the outcome."""
+        self.result: list[Any] = []
+        self.error: HeadraceError | None = None
+        self.done = False
+
+
+class Commit:
+    """The transactions of one write and one sync."""
+
+    def __init__(self, state: State, limits: Limits, journal: Journal, now_us: int) -> None:
+        self._state = state
+        self._limits = limits
+        self._journal = journal
+        self._now_us = now_us
+        self._directory: list[bytes] = []
+        self._bodies: list[bytes] = []
+        self._undo: list[Callable[[], None]] | None = None
+        self._touched: dict[int, Partition] = {}
+        self._tables: dict[int, Table] = {}
+        self._appended: list[tuple[Partition, TailEntry]] = []
+        self._changed: list[tuple[Table, bytes, bytes | None, int]] = []
+        self._events: list[frame.AnyEvent] = []
+        self._created = 0
+        self.frames: list[bytes] = []
+
+    # -- gathering -------------------------------------------------------------------------------------------------
+
+    def add(self, pending: Pending) -> None:
+        """Check a transaction and encode its frame. Sets `result`, or `error` when it is refused."""
+        self._directory.clear()
+        self._bodies.clear()
+        many = len(pending.operations) > 1
+        self._undo = [] if many else None
+        marks = len(self._appended), len(self._changed), len(self._events)
+        try:
+            pending.result = [self._operate(op, position, many) for position, op in enumerate(pending.operations)]
+        except HeadraceError as error:
+            pending.error = error
+            for undo in reversed(self._undo or []):
+                undo()
+            del self._appended[marks[0] :], self._changed[marks[1] :], self._events[marks[2] :]
+            return
+        if self._directory:
+            data = self._bodies[0] if len(self._bodies) == 1 else b"".join(self._bodies)
+            self.frames.append(self._journal.frame(len(self.frames), b"".join(self._directory), data))
+
+    def _operate(self, op: ops.Op, position: int, many: bool) -> Any:
+        match op:
+            case ops.Append():
+                return self._append(op, position, many)
+            case ops.Put():
+                return self._put(op, op.value, position, many)
+            case ops.Delete():
+                return self._put(op, None, position, many)
+            case ops.SaveCursor():
+                return self._save_cursor(op)
+            case ops.DeleteCursor():
+                return self._delete_cursor(op)
+            case ops.SetProducer():
+                return self._set_producer(op)
+            case ops.Trim():
+                return self._trim(op)
+            case ops.RegisterCheckpoint():
+                return self._register_checkpoint(op)
+            case ops.DropCheckpoint():
+                return self._event(frame.CheckpointDropped(op.id))
+            case _:
+                return self._structural(op)
+
+    def _append(self, op: ops.Append, position: int, many: bool) -> ops.Appended:
+        stream = self._state.stream(op.stream)
+        if stream.table is not None:
+            raise BadRequest(f"{op.stream!r} is a table: change it with put and delete, not with append")
+        partition = stream.partition(op.partition)
+        if op.producer is None:
+            return self._store(partition, op.batch, b"", 0)
+        sequence = op.sequence
+        if sequence is None or not 0 <= sequence < 2**64:
+            raise BadRequest(f"producer {op.producer!r} needs a sequence from 0 to 2^64-1, not {sequence}")
+        last = partition.producer(op.producer)
+        if last is not None and sequence <= last.sequence:
+            if many:
+                raise ConditionFailed(position, f"sequence {sequence} of producer {op.producer!r} is stored already")
+            return ops.Appended(last.first, last.count, True)
+        self._check_producer(partition, op.producer, last)
+        appended = self._store(partition, op.batch, op.producer.encode(), sequence)
+        self._set_pending_producer(partition, op.producer, ProducerState(sequence, appended.first, appended.count))
+        return appended
+
+    def _check_producer(self, partition: Partition, producer: str, last: ProducerState | None) -> None:
+        if not 0 < len(producer.encode()) <= frame.PRODUCER_BYTES_MAX:
+            raise BadRequest(f"a producer's name has 1 to {frame.PRODUCER_BYTES_MAX} bytes")
+        count = len(partition.producers)
+        if last is None and count >= self._limits.producers_max:
+            raise LimitExceeded(
+                f"producers of stream {partition.stream!r} partition {partition.number}",
+                count + 1,
+                self._limits.producers_max,
+                "limits.producers_max",
+            )
+
+    def _set_pending_producer(self, partition: Partition, name: str, state: ProducerState | None) -> None:
+        self._touched[id(partition)] = partition
+        pending = partition.pending_producers
+        if self._undo is not None:
+            before = partition.producer(name)
+            self._undo.append(lambda: pending.__setitem__(name, before))
+        pending[name] = state
+
+    def _store(self, partition: Partition, batch: Batch, producer: bytes, sequence: int) -> ops.Appended:
+        """Give the records of a batch their place in a partition."""
+        base = partition.pending_next
+        time_us = max(self._now_us, partition.pending_time_us)
+        if self._undo is not None:
+            before = base, partition.pending_time_us
+            self._undo.append(lambda: self._restore_next(partition, *before))
+        self._touched[id(partition)] = partition
+        partition.pending_next = base + batch.count
+        partition.pending_time_us = time_us
+        body = batch.body
+        self._directory.append(
+            frame.encode_records(
+                partition.stream_id, partition.number, batch.count, base, time_us, producer, sequence, len(body)
+            )
+        )
+        self._bodies.append(body)
+        journal_sequence = self._journal.next_sequence + len(self.frames)
+        self._appended.append((partition, TailEntry(base, batch.count, time_us, body, journal_sequence)))
+        return ops.Appended(base, batch.count, False)
+
+    @staticmethod
+    def _restore_next(partition: Partition, next_index: int, time_us: int) -> None:
+        partition.pending_next = next_index
+        partition.pending_time_us = time_us
+
+    def _put(self, op: ops.Put | ops.Delete, value: bytes | None, position: int, many: bool) -> ops.PutResult:
+        stream = self._state.stream(op.table)
+        table = stream.table
+        if table is None:
+            raise BadRequest(f"{op.table!r} is a stream, not a table: add to it with append")
+        previous = table.peek(op.key)
+        if not _expectation_holds(op.expect, previous):
+            if many:
+                raise ConditionFailed(position, f"the key's value in table {op.table!r} is not what was expected", previous)
+            return ops.PutResult(False, previous)
+        if value is None and previous is None:
+            return ops.PutResult(True, None)
+        if value is not None:
+            self._check_table_room(table, op, value)
+        kind = PUT if value is not None else DELETE
+        base = self._store(stream.partitions[0], Batch.one(value or b"", type=kind, key=op.key), b"", 0).first
+        self._tables[id(table)] = table
+        if self._undo is not None:
+            self._undo.append(lambda: table.set_pending(op.key, previous))
+        table.set_pending(op.key, value)
+        self._changed.append((table, op.key, value, base))
+        return ops.PutResult(True, previous)
+
+    def _check_table_room(self, table: Table, op: ops.Put | ops.Delete, value: bytes) -> None:
+        size = table.bytes + len(op.key) + len(value)
+        if size > self._limits.table_bytes_max:
+            raise LimitExceeded(
+                f"bytes of table {op.table!r}", size, self._limits.table_bytes_max, "limits.table_bytes_max"
+            )
+
+    def _save_cursor(self, op: ops.SaveCursor) -> int:
+        stream = self._state.stream(op.stream)
+        partition = stream.partition(op.partition)
+        if not 0 <= op.index < 2**63:
+            raise BadRequest(f"cursor {op.cursor!r}: index {op.index} is not from 0 to 2^63-1")
+        self._check_name("cursor", op.cursor)
+        stored = self._state.peek_cursor(stream.info.id, op.cursor, op.partition)
+        if stored is None:
+            self._check_cursor_room(stream)
+        elif op.index <= stored.index and not op.rewind:
+            return stored.index
+        position = CursorPosition(op.index, self._now_us)
+        self._set_pending_cursor((stream.info.id, op.cursor, op.partition), position)
+        self._event(frame.CursorSaved(op.cursor, stream.info.id, partition.number, op.index, self._now_us))
+        return op.index
+
+    def _check_cursor_room(self, stream: Stream) -> None:
+        count = len(self._state.cursors.get(stream.info.id, {}))
+        if count >= self._limits.cursors_max:
+            raise LimitExceeded(
+                f"cursors of stream {stream.info.name!r}", count + 1, self._limits.cursors_max, "limits.cursors_max"
+            )
+
+    def _delete_cursor(self, op: ops.DeleteCursor) -> bool:
+        stream = self._state.stream(op.stream)
+        if self._state.peek_cursor(stream.info.id, op.cursor, op.partition) is None:
+            return False
+        self._set_pending_cursor((stream.info.id, op.cursor, op.partition), None)
+        self._event(frame.CursorDeleted(op.cursor, stream.info.id, op.partition))
+        return True
+
+    def _set_pending_cursor(self, key: tuple[int, str, int], position: CursorPosition | None) -> None:
+        pending = self._state.pending_cursors
+        if self._undo is not None:
+            before = self._state.peek_cursor(*key)
+            self._undo.append(lambda: pending.__setitem__(key, before))
+        pending[key] = position
+
+    def _set_producer(self, op: ops.SetProducer) -> None:
+        partition = self._state.stream(op.stream).partition(op.partition)
+        if op.sequence is not None and not 0 <= op.sequence < 2**64:
+            raise BadRequest(f"producer {op.producer!r}: sequence {op.sequence} is not from 0 to 2^64-1")
+        self._check_producer(partition, op.producer, partition.producer(op.producer))
+        state = None if op.sequence is None else ProducerState(op.sequence, 0, 0)
+        self._set_pending_producer(partition, op.producer, state)
+        self._event(frame.ProducerSet(partition.stream_id, partition.number, op.producer, op.sequence))
+
+    def _trim(self, op: ops.Trim) -> int:
+        partition = self._state.stream(op.stream).partition(op.partition)
+        if not 0 <= op.before <= partition.pending_next:
+            raise BadRequest(
+                f"stream {op.stream!r} partition {op.partition}: cannot trim before {op.before}; "
+                f"the next index is {partition.pending_next}"
+            )
+        first = max(op.before, partition.first)
+        if first > partition.first:
+            self._event(frame.StreamTrimmed(partition.stream_id, partition.number, first))
+        return first
+
+    def _register_checkpoint(self, op: ops.RegisterCheckpoint) -> ops.CheckpointInfo:
+        stream = self._state.stream(op.stream)
+        event = frame.CheckpointAdded(op.id, stream.info.id, op.position, op.size, self._now_us, op.meta)
+        self._event(event)
+        return ops.CheckpointInfo(op.id, op.stream, op.position, op.size, self._now_us, op.meta)
+
+    def _event(self, event: frame.AnyEvent) -> None:
+        self._directory.append(frame.encode_event(event))
+        self._events.append(event)
+
+    # -- structural operations -------------------------------------------------------------------------------------
+
+    def _structural(self, op: ops.CreateStream | ops.GrowStream | ops.SetOptions | ops.DeleteStream) -> Any:
+        match op:
+            case ops.CreateStream():
+                return self._create_stream(op)
+            case ops.GrowStream():
+                return self._grow_stream(op)
+            case ops.SetOptions():
+                stream = self._state.stream(op.name)
+                self._event(frame.OptionsChanged(stream.info.id, op.options))
+                return None
+            case ops.DeleteStream():
+                stream = self._state.stream(op.name)
+                self._event(frame.StreamDeleted(stream.info.id, [one.next for one in stream.partitions]))
+                return None
+
+    def _create_stream(self, op: ops.CreateStream) -> bool:
+        """Whether the stream is new."""
+        self._check_name(op.kind, op.name)
+        self._check_partitions(op.name, op.partitions)
+        if op.kind not in (STREAM, TABLE) or (op.kind == TABLE and op.partitions != 1):
+            raise BadRequest(f"{op.name!r}: the kind is {STREAM!r}, or {TABLE!r} with one partition")
+        existing = self._state.streams.get(op.name)
+        if existing is not None:
+            if op.exist_ok and existing.info.kind == op.kind:
+                return False
+            raise StreamExists(f"{existing.info.kind} {op.name!r} exists already")
+        count = len(self._state.streams) + self._created + 1
+        if count > self._limits.streams_max:
+            raise LimitExceeded("streams", count, self._limits.streams_max, "limits.streams_max")
+        firsts = self._state.firsts_for(op.name, 0, op.partitions)
+        id = self._state.next_stream_id + self._created
+        self._created += 1
+        self._event(frame.StreamCreated(id, op.name, op.kind, op.options, self._now_us, firsts))
+        return True
+
+    def _grow_stream(self, op: ops.GrowStream) -> None:
+        stream = self._state.stream(op.name)
+        self._check_partitions(op.name, op.partitions)
+        count = len(stream.partitions)
+        if stream.table is not None or op.partitions < count:
+            raise BadRequest(f"{op.name!r} has {count} partitions and cannot have {op.partitions}")
+        if op.partitions > count:
+            firsts = self._state.firsts_for(op.name, count, op.partitions)
+            self._event(frame.StreamGrown(stream.info.id, firsts))
+
+    def _check_name(self, what: str, name: str) -> None:
+        size = len(name.encode("utf-8", "surrogatepass"))
+        if not name or any(ord(character) < 32 or 0xD800 <= ord(character) < 0xE000 for character in name):
+            raise BadRequest(f"{name!r} is no name for a {what}: it is empty or has control characters")
+        if size > self._limits.name_bytes_max:
+            raise LimitExceeded(f"bytes of a {what}'s name", size, self._limits.name_bytes_max, "limits.name_bytes_max")
+
+    def _check_partitions(self, name: str, partitions: int) -> None:
+        if partitions < 1:
+            raise BadRequest(f"stream {name!r} needs at least one partition, not {partitions}")
+        if partitions > self._limits.partitions_max:
+            raise LimitExceeded(
+                f"partitions of stream {name!r}", partitions, self._limits.partitions_max, "limits.partitions_max"
+            )
+
+    # -- the outcome -----------------------------------------------------------------------------------------------
+
+    def settle(self) -> set[tuple[str, int]]:
+        """The frames are durable: apply them. Returns the partitions that have new records."""
+        for event in self._events:
+            self._state.apply(event)
+        for partition, entry in self._appended:
+            partition.tail.append(entry)
+            self._state.tail_bytes += len(entry.body)
+        for table, key, value, index in self._changed:
+            table.apply(key, value, index)
+        for partition in self._touched.values():
+            partition.settle_pending()  # after the tail: a reader that sees the new bounds finds the records
+        self._state.pending_cursors.clear()
+        self._state.sequence = self._journal.next_sequence
+        return {(partition.stream, partition.number) for partition, _ in self._appended}
+
+    @property
+    def largest_tail_bytes(self) -> int:
+        """Of the partitions that this commit appended to."""
+        return max((partition.tail.bytes for partition in self._touched.values()), default=0)
+
+    def abandon(self) -> None:
+        """The commit did not happen."""
+        for partition in self._touched.values():
+            partition.forget_pending()
+        for table in self._tables.values():
+            table.forget_pending()
+        self._state.pending_cursors.clear()
+
+
+def _expectation_holds(expect: ops.Expect | bytes, previous: bytes | None) -> bool:
+    if expect is ops.ANY:
+        return True
+    if expect is ops.ABSENT:
+        return previous is None
+    if expect is ops.PRESENT:
+        return previous is not None
+    return previous == expect

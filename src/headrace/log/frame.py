@@ -1,0 +1,243 @@
+"""The journal's unit: a frame is one transaction, checked as a whole.
+
+All integers are little endian. A frame starts at a multiple of 8 bytes in its file and fills a multiple of 8.
+
+    frame     := header directory data
+    header    := magic:u32 "HRF1"
+                 directory_bytes:u32   data_bytes:u32
+                 directory_crc:u32     data_crc:u32       CRC-32C each
+                 header_crc:u32                           CRC-32C of the other 36 bytes of the header
+                 sequence:u64                             1 more than the frame before, over all files
+                 durable:u64                              every frame below this sequence had been synced when this was written
+    directory := entry* padding
+    entry     := kind:u8 = 1 (records)  flags:u8  producer_bytes:u16  stream:u32  partition:u32  count:u32
+                 base:u64  time_us:i64  producer_sequence:u64  body_bytes:u32  zero:u32  producer
+               | kind:u8 = 2 (event)    zero:u8 × 3  size:u32  MessagePack of one of the events below
+    data      := the bodies of the records entries, in order (see batch.py)
+
+Two checksums, because they fail apart: damage in the data leaves the directory, which says exactly which indexes of
+which stream are lost. `durable` tells damage from a torn tail: a bad frame with a good frame behind it that says
+"everything up to here was synced" has rotted; a bad frame without one was never acknowledged.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+import msgspec
+from google_crc32c import value as crc32c
+
+from headrace.log.ops import StreamOptions
+
+MAGIC = 0x31465248  # "HRF1"
+MAGIC_BYTES = MAGIC.to_bytes(4, "little")
+HEADER = struct.Struct("<IIIIIIQQ")
+RECORDS = struct.Struct("<BBHIIIQqQII")
+EVENT = struct.Struct("<BxxxI")
+KIND_RECORDS = 1
+KIND_EVENT = 2
+HAS_PRODUCER = 1
+PRODUCER_BYTES_MAX = 1024
+
+_BEFORE_CRC = struct.Struct("<IIIII")
+_AFTER_CRC = struct.Struct("<QQ")
+_PADDING = tuple(b"\0" * n for n in range(8))
+
+
+class RecordsEntry(NamedTuple):
+    """Records of one partition: where they stand and who sent them."""
+
+    stream: int
+    partition: int
+    count: int
+    base: int
+    time_us: int
+    producer: str | None
+    producer_sequence: int
+    body_bytes: int
+
+
+class Event(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A change of the log's own state."""
+
+
+class StreamCreated(Event, frozen=True, array_like=True, tag=1):
+    id: int
+    name: str
+    kind: str
+    options: StreamOptions
+    time_us: int
+    firsts: list[int]
+    """The first index of each partition: above all that an earlier stream of this name ever used."""
+
+
+class StreamGrown(Event, frozen=True, array_like=True, tag=2):
+    id: int
+    firsts: list[int]
+    """Of the partitions that are added."""
+
+
+class OptionsChanged(Event, frozen=True, array_like=True, tag=3):
+    id: int
+    options: StreamOptions
+
+
+class StreamDeleted(Event, frozen=True, array_like=True, tag=4):
+    id: int
+    nexts: list[int]
+
+
+class StreamTrimmed(Event, frozen=True, array_like=True, tag=5):
+    id: int
+    partition: int
+    first: int
+
+
+class CursorSaved(Event, frozen=True, array_like=True, tag=6):
+    cursor: str
+    stream: int
+    partition: int
+    index: int
+    time_us: int
+
+
+class CursorDeleted(Event, frozen=True, array_like=True, tag=7):
+    cursor: str
+    stream: int
+    partition: int
+
+
+class ProducerSet(Event, frozen=True, array_like=True, tag=8):
+    stream: int
+    partition: int
+    producer: str
+    sequence: int | None
+
+
+class CheckpointAdded(Event, frozen=True, array_like=True, tag=9):
+    id: int
+    stream: int
+    position: int
+    size: int
+    time_us: int
+    meta: dict[str, str]
+
+
+class CheckpointDropped(Event, frozen=True, array_like=True, tag=10):
+    id: int
+
+
+AnyEvent = (
+    StreamCreated
+    | StreamGrown
+    | OptionsChanged
+    | StreamDeleted
+    | StreamTrimmed
+    | CursorSaved
+    | CursorDeleted
+    | ProducerSet
+    | CheckpointAdded
+    | CheckpointDropped
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(AnyEvent)
+
+
+def encode_records(
+    stream: int,
+    partition: int,
+    count: int,
+    base: int,
+    time_us: int,
+    producer: bytes,
+    producer_sequence: int,
+    body_bytes: int,
+) -> bytes:
+    """A directory entry for one body; an empty producer means none."""
+    flags = HAS_PRODUCER if producer else 0
+    return (
+        RECORDS.pack(
+            KIND_RECORDS,
+            flags,
+            len(producer),
+            stream,
+            partition,
+            count,
+            base,
+            time_us,
+            producer_sequence,
+            body_bytes,
+            0,
+        )
+        + producer
+    )
+
+
+def encode_event(event: AnyEvent) -> bytes:
+    """A directory entry for a change of state."""
+    data = _encoder.encode(event)
+    return EVENT.pack(KIND_EVENT, len(data)) + data
+
+
+def encode_frame(sequence: int, durable: int, directory: bytes, data: bytes) -> bytes:
+    """A whole frame. `data` is already a multiple of 8."""
+    directory += _PADDING[-len(directory) % 8]
+    before = _BEFORE_CRC.pack(MAGIC, len(directory), len(data), crc32c(directory), crc32c(data))
+    after = _AFTER_CRC.pack(sequence, durable)
+    return b"".join((before, crc32c(before + after).to_bytes(4, "little"), after, directory, data))
+
+
+class Header(NamedTuple):
+    """A frame header that passed its own checksum."""
+
+    directory_bytes: int
+    data_bytes: int
+    directory_crc: int
+    data_crc: int
+    sequence: int
+    durable: int
+
+    @property
+    def frame_bytes(self) -> int:
+        return HEADER.size + self.directory_bytes + self.data_bytes
+
+
+def decode_header(data: bytes | memoryview, at: int) -> Header | None:
+    """The header at `at`, or None when no intact header stands there."""
+    if at + HEADER.size > len(data):
+        return None
+    magic, directory_bytes, data_bytes, directory_crc, data_crc, crc, sequence, durable = HEADER.unpack_from(data, at)
+    if magic != MAGIC:
+        return None
+    if crc32c(bytes(data[at : at + 20]) + bytes(data[at + 24 : at + 40])) != crc:
+        return None
+    return Header(directory_bytes, data_bytes, directory_crc, data_crc, sequence, durable)
+
+
+def decode_directory(directory: bytes) -> list[RecordsEntry | AnyEvent]:
+    """The entries of a directory that passed its checksum."""
+    entries: list[RecordsEntry | AnyEvent] = []
+    at = 0
+    end = len(directory)
+    while at + EVENT.size <= end and directory[at]:
+        if directory[at] == KIND_RECORDS:
+            entry, at = _decode_records(directory, at)
+            entries.append(entry)
+        else:
+            _, size = EVENT.unpack_from(directory, at)
+            at += EVENT.size
+            entries.append(_decoder.decode(directory[at : at + size]))
+            at += size
+    return entries
+
+
+def _decode_records(directory: bytes, at: int) -> tuple[RecordsEntry, int]:
+    _, _, producer_bytes, stream, partition, count, base, time_us, sequence, body_bytes, _ = RECORDS.unpack_from(
+        directory, at
+    )
+    at += RECORDS.size
+    producer = directory[at : at + producer_bytes].decode() if producer_bytes else None
+    entry = RecordsEntry(stream, partition, count, base, time_us, producer, sequence, body_bytes)
+    return entry, at + producer_bytes

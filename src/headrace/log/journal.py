@@ -1,0 +1,260 @@
+"""The journal: files of frames, shared by all streams. Everything becomes durable here first.
+
+    journal/<sequence of the first frame, 20 digits>.journal
+    file   := header frame*
+    header := "HEADRACE" version:u32 zero:u32 first_sequence:u64 crc:u32 zero:u32      (32 bytes)
+
+A file is written to its end once, never changed, and removed when every record in it is sealed in a segment and every
+event in it is part of a snapshot. Only the last file can have a torn tail. The bytes of a torn tail are moved to
+`quarantine/`, not thrown away.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from google_crc32c import value as crc32c
+
+from headrace.errors import HeadraceError
+from headrace.log.disk import FULL_ERRNOS, AppendFile, Disk, write_all, write_durably
+from headrace.log.frame import HEADER, MAGIC_BYTES, Header, decode_header, encode_frame
+
+DIRECTORY = "journal"
+QUARANTINE = "quarantine"
+SUFFIX = ".journal"
+FILE_MAGIC = b"HEADRACE"
+VERSION = 1
+FILE_HEADER = struct.Struct("<8sIIQII")
+
+
+class NotOurs(HeadraceError):
+    """A journal file of a version that this program does not know."""
+
+    code = "unknown-format"
+
+
+class GoodFrame(NamedTuple):
+    """A frame whose directory is intact; `data` is None when only the records are damaged."""
+
+    sequence: int
+    directory: bytes
+    data: bytes | None
+    path: str
+    offset: int
+
+
+class LostFrames(NamedTuple):
+    """Frames that were durable once and cannot be read; nobody knows what was in them."""
+
+    first_sequence: int
+    next_sequence: int
+    path: str
+    offset: int
+    size: int
+
+
+class TornTail(NamedTuple):
+    """What stands behind the last acknowledged frame of the last file."""
+
+    path: str
+    offset: int
+    size: int
+
+
+Finding = GoodFrame | LostFrames | TornTail
+
+
+def file_name(first_sequence: int) -> str:
+    return f"{DIRECTORY}/{first_sequence:020d}{SUFFIX}"
+
+
+def journal_files(disk: Disk) -> list[str]:
+    """Paths of the journal files, oldest first."""
+    return [f"{DIRECTORY}/{name}" for name in disk.list(DIRECTORY) if name.endswith(SUFFIX)]
+
+
+def first_sequence_of(path: str) -> int:
+    return int(path.rpartition("/")[2].removesuffix(SUFFIX))
+
+
+def scan(disk: Disk) -> Iterator[Finding]:
+    """Everything that the journal holds, in order. Reads one file at a time."""
+    paths = journal_files(disk)
+    expected = first_sequence_of(paths[0]) if paths else 0
+    for path in paths:
+        first = first_sequence_of(path)
+        if first > expected:
+            yield LostFrames(expected, first, path, 0, 0)
+        data = disk.read(path)
+        _check_version(path, data)
+        expected = yield from _scan_file(path, data, first, is_last=path == paths[-1])
+
+
+def _check_version(path: str, data: bytes) -> None:
+    """Only a header that is intact and newer is refused: a damaged one says nothing that the file name does not."""
+    if len(data) < FILE_HEADER.size:
+        return
+    magic, version, _, _, crc, _ = FILE_HEADER.unpack_from(data)
+    if magic == FILE_MAGIC and crc == crc32c(data[:24]) and version != VERSION:
+        raise NotOurs(f"{path} has format version {version}; this program reads version {VERSION}: use a newer one")
+
+
+def _scan_file(path: str, data: bytes, expected: int, is_last: bool) -> Iterator[Finding]:
+    """Yields what one file holds and returns the sequence that the next file should start with."""
+    at = FILE_HEADER.size
+    size = len(data)
+    while at < size:
+        header = _intact_header(data, at, expected)
+        if header is not None and _payload_is_good(data, at, header):
+            yield _good(path, data, at, header, data_is_good=True)
+            at += header.frame_bytes
+            expected += 1
+            continue
+        if is_last and not _was_durable(data, at + 8, expected):
+            yield TornTail(path, at, size - at)
+            return expected
+        if header is not None:
+            yield _damaged(path, data, at, header)
+            at += header.frame_bytes
+            expected += 1
+            continue
+        resumed_at, resumed = _next_header(data, at + 8, expected)
+        yield LostFrames(expected, resumed, path, at, resumed_at - at)
+        at, expected = resumed_at, resumed
+    return expected
+
+
+def _intact_header(data: bytes, at: int, expected: int) -> Header | None:
+    header = decode_header(data, at)
+    if header is None or header.sequence != expected or at + header.frame_bytes > len(data):
+        return None
+    return header
+
+
+def _payload_is_good(data: bytes, at: int, header: Header) -> bool:
+    middle = at + HEADER.size + header.directory_bytes
+    return (
+        crc32c(data[at + HEADER.size : middle]) == header.directory_crc
+        and crc32c(data[middle : middle + header.data_bytes]) == header.data_crc
+    )
+
+
+def _good(path: str, data: bytes, at: int, header: Header, data_is_good: bool) -> GoodFrame:
+    middle = at + HEADER.size + header.directory_bytes
+    body = data[middle : middle + header.data_bytes] if data_is_good else None
+    return GoodFrame(header.sequence, data[at + HEADER.size : middle], body, path, at)
+
+
+def _damaged(path: str, data: bytes, at: int, header: Header) -> Finding:
+    """A frame with an intact header and a bad rest: its directory may still say what is lost."""
+    directory = data[at + HEADER.size : at + HEADER.size + header.directory_bytes]
+    if crc32c(directory) == header.directory_crc:
+        return _good(path, data, at, header, data_is_good=False)
+    return LostFrames(header.sequence, header.sequence + 1, path, at, header.frame_bytes)
+
+
+def _later_headers(data: bytes, at: int, expected: int) -> Iterator[tuple[int, Header]]:
+    """Intact headers of frames behind `at`, wherever they stand."""
+    while (at := data.find(MAGIC_BYTES, at)) >= 0:
+        header = decode_header(data, at) if at % 8 == 0 else None
+        if header is not None and header.sequence >= expected:
+            yield at, header
+        at += 4
+
+
+def _was_durable(data: bytes, at: int, sequence: int) -> bool:
+    """Whether a later frame says that this one had been synced."""
+    return any(header.durable > sequence for _, header in _later_headers(data, at, sequence))
+
+
+def _next_header(data: bytes, at: int, expected: int) -> tuple[int, int]:
+    """Where reading can resume, and with which sequence; the end of the file when nowhere."""
+    for position, header in _later_headers(data, at, expected + 1):
+        return position, header.sequence
+    return len(data), expected + 1
+
+
+class Journal:
+    """The end of the journal: where frames are added. Used by one thread."""
+
+    def __init__(self, disk: Disk, next_sequence: int, file_bytes_max: int) -> None:
+        """Always starts a new file, so a file that recovery has read is never written again."""
+        self._disk = disk
+        self._file_bytes_max = file_bytes_max
+        self._file: AppendFile | None = None
+        self.next_sequence = next_sequence
+        """Of the next frame to be made."""
+        self.durable_sequence = next_sequence
+        """All frames below have been synced."""
+        self.size = 0
+        self.first_sequence = next_sequence
+        """Of the file being written."""
+
+    def frame(self, offset: int, directory: bytes, data: bytes) -> bytes:
+        """The `offset`-th frame of the commit being made."""
+        return encode_frame(self.next_sequence + offset, self.durable_sequence, directory, data)
+
+    def write(self, frames: list[bytes]) -> None:
+        """Write the frames of one commit. When there is no room the file is cut back and nothing has happened."""
+        self._roll()
+        assert self._file is not None
+        try:
+            write_all(self._file, b"".join(frames))
+        except OSError as error:
+            if error.errno in FULL_ERRNOS:
+                self._file.truncate(self.size)
+            raise
+        self.size += sum(map(len, frames))
+        self.next_sequence += len(frames)
+
+    def sync(self) -> None:
+        """Make everything written so far durable. An error here is final."""
+        assert self._file is not None
+        self._file.sync()
+        self.durable_sequence = self.next_sequence
+
+    def mark(self) -> None:
+        """Note in the journal that all before it is durable, so that later damage cannot pass for a torn tail."""
+        if self.size > FILE_HEADER.size:
+            self.write([self.frame(0, b"", b"")])
+
+    def _roll(self) -> None:
+        """Start a new file when there is none, or the present one is large enough."""
+        if self._file is not None and self.size < self._file_bytes_max:
+            return
+        path = file_name(self.next_sequence)
+        head = struct.pack("<8sIIQ", FILE_MAGIC, VERSION, 0, self.next_sequence)
+        file = self._disk.create(path)
+        try:
+            write_all(file, head + struct.pack("<II", crc32c(head), 0))
+            file.sync()
+            self._disk.sync_dir(DIRECTORY)
+        except OSError:
+            file.close()
+            self._disk.unlink(path)
+            raise
+        if self._file is not None:
+            self._file.close()
+        self._file = file
+        self.size = FILE_HEADER.size
+        self.first_sequence = self.next_sequence
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def quarantine_tail(disk: Disk, torn: TornTail) -> None:
+    """Set the bytes of a torn tail aside and cut them off, so that the file ends with its last good frame."""
+    if torn.size:
+        data = disk.read_range(torn.path, torn.offset, torn.size)
+        disk.make_dirs(QUARANTINE)
+        name = f"{torn.path.rpartition('/')[2]}.{torn.offset}"
+        write_durably(disk, QUARANTINE, name, data)
+    file = disk.open_append(torn.path)
+    file.truncate(torn.offset)
+    file.sync()
+    file.close()

@@ -1,0 +1,314 @@
+"""Background work: sealing, snapshots, retention, merging, compaction and removal. One small step at a time.
+
+Nothing here is needed for durability: all of it can be interrupted anywhere and is done again. A step may use the
+disk at length without the log's lock; it takes the lock only to publish what it did.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from headrace.errors import HeadraceError
+from headrace.log import checkpoint, journal, ops, retention, snapshot
+from headrace.log.commit import Pending
+from headrace.log.partition import Partition
+from headrace.log.recovery import remove_stream_files
+from headrace.log.segment import SegmentDamaged, SegmentRef, write_segment
+from headrace.log.state import Stream
+from headrace.log.table import Table
+from headrace.log.tail import TailEntry, to_arrow
+
+if TYPE_CHECKING:
+    from headrace.log.log import Log
+
+logger = logging.getLogger(__name__)
+
+SEAL_BYTES_AT_ONCE = 8 * 1024 * 1024
+"""Tail entries are turned into Arrow in pieces of about this size."""
+COMPACT_BYTES_AT_ONCE = 1024 * 1024
+COMPACT_GARBAGE_FACTOR = 2
+"""A table is compacted when its stream is more than this many times its live bytes."""
+
+
+class Maintenance:
+    """The steps, most urgent first."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._due_us = 0
+        self._compaction: Pending | None = None
+        self.sealed_segments = 0
+        self.merged_segments = 0
+        self.error: str | None = None
+        """Why the last step failed: disk full, most likely. Tried again at the next interval."""
+
+    @property
+    def is_compacting(self) -> bool:
+        """Whether the next step waits only for a commit."""
+        return self._compaction is not None
+
+    def step(self) -> bool:
+        """One piece of work; False when nothing is due."""
+        try:
+            worked = self._step()
+            self.error = None
+        except (OSError, HeadraceError) as error:
+            if str(error) != self.error:
+                logger.error("background work on the log failed and will be tried again: %s", error)
+            self.error = str(error)
+            return False
+        return worked
+
+    def _step(self) -> bool:
+        partition = self._next_to_seal()
+        if partition is not None:
+            self._seal(partition)
+            return True
+        if self._take_snapshot() or self._remove_journal_files() or self._remove_garbage():
+            return True
+        now_us = self._log.clock.now_us()
+        is_due = now_us >= self._due_us
+        if is_due:
+            self._due_us = now_us + int(self._log.settings.maintenance_interval_s * 1_000_000)
+            self._retain(now_us)
+            self._merge_all()
+        if is_due or self._compaction is not None:
+            self._compact_next()
+        return False
+
+    # -- sealing ---------------------------------------------------------------------------------------------------
+
+    def _next_to_seal(self) -> Partition | None:
+        """The partition whose tail is most in the way, or None."""
+        settings = self._log.settings
+        partitions = [one for one in self._log.state.partitions() if one.tail.entries]
+        if not partitions:
+            return None
+        largest = max(partitions, key=lambda one: one.tail.bytes)
+        if largest.tail.bytes >= settings.segment_bytes or self._log.state.tail_bytes >= settings.tail_bytes_max // 2:
+            return largest
+        oldest = min(partitions, key=lambda one: one.tail.entries[0].sequence)
+        if self._journal_is_long() and oldest.tail.entries[0].sequence < self._log.journal.first_sequence:
+            return oldest
+        before_us = self._log.clock.now_us() - int(settings.seal_age_s * 1_000_000)
+        if oldest.tail.entries[0].time_us < before_us:
+            return oldest
+        return None
+
+    def _journal_is_long(self) -> bool:
+        files = journal.journal_files(self._log.disk)
+        settings = self._log.settings
+        return (len(files) - 1) * settings.journal_file_bytes + self._log.journal.size > settings.journal_bytes_max
+
+    def _seal(self, partition: Partition) -> None:
+        """Write the oldest part of a tail, at most one segment's worth, as a segment."""
+        entries = self._entries_to_seal(partition)
+        kept = [entry for entry in entries if entry.next > partition.first]
+        ref: SegmentRef | None = None
+        if kept:
+            ref = write_segment(
+                self._log.disk, partition.stream, partition.stream_id, partition.number, _pieces(kept)
+            )
+            self.sealed_segments += 1
+        with self._log.lock:
+            if partition.stream_id not in self._log.state.by_id:
+                return  # deleted meanwhile; its files go with the stream
+            if ref is not None:
+                partition.segments = [*partition.segments, ref]
+            before = partition.tail.bytes
+            partition.tail = partition.tail.without(len(entries))
+            self._log.state.tail_bytes -= before - partition.tail.bytes
+
+    def _entries_to_seal(self, partition: Partition) -> list[TailEntry]:
+        """Whole entries without a gap: a segment holds every index between its first and its last."""
+        entries = partition.tail.entries
+        chosen: list[TailEntry] = []
+        size = 0
+        for entry in entries[: len(entries)]:
+            if chosen and (chosen[-1].next != entry.base or size + len(entry.body) > self._log.settings.segment_bytes):
+                break
+            chosen.append(entry)
+            size += len(entry.body)
+        return chosen
+
+    # -- snapshots and the journal -----------------------------------------------------------------------------------
+
+    def _take_snapshot(self) -> bool:
+        """When the journal has begun a new file since the last one."""
+        log = self._log
+        paths = snapshot.paths(log.disk)
+        if log.journal.size == 0 or (paths and snapshot.sequence_of(paths[-1]) >= log.journal.first_sequence):
+            return False
+        if not paths and len(journal.journal_files(log.disk)) < 2:
+            return False
+        with log.lock:
+            sequence, data = log.state.sequence, snapshot.encode(log.state)
+        if sequence < log.journal.first_sequence:
+            return False  # the new file has no durable frame yet
+        snapshot.save(log.disk, sequence, data)
+        return True
+
+    def _remove_journal_files(self) -> bool:
+        """Files whose records are all sealed and whose events are in both snapshots."""
+        log = self._log
+        snapshots = snapshot.paths(log.disk)
+        files = journal.journal_files(log.disk)
+        if len(snapshots) < snapshot.KEPT or len(files) < 2:
+            return False
+        needed = snapshot.sequence_of(snapshots[0])
+        for partition in log.state.partitions():
+            entries = partition.tail.entries
+            if entries:
+                needed = min(needed, entries[0].sequence)
+        removable = [
+            path
+            for path, following in zip(files, files[1:], strict=False)
+            if journal.first_sequence_of(following) <= needed
+        ]
+        for path in removable:
+            log.disk.unlink(path)
+        if removable:
+            log.disk.sync_dir(journal.DIRECTORY)
+        return bool(removable)
+
+    def _remove_garbage(self) -> bool:
+        """Files of trimmed, merged or deleted records, and of dropped checkpoints."""
+        log = self._log
+        with log.lock:
+            garbage, log.state.garbage = log.state.garbage, []
+            dropped, log.state.dropped_checkpoints = log.state.dropped_checkpoints, []
+            deleted = sorted(log.state.deleted_ids)
+        for ref in garbage:
+            log.opened.forget(ref)
+            log.disk.unlink(ref.path)
+        for id in dropped:
+            log.disk.unlink(checkpoint.blob_path(id))
+        for id in deleted:
+            remove_stream_files(log.disk, id)
+        with log.lock:
+            log.state.deleted_ids.difference_update(deleted)
+        return bool(garbage or dropped or deleted)
+
+    # -- retention ---------------------------------------------------------------------------------------------------
+
+    def _retain(self, now_us: int) -> None:
+        for stream in list(self._log.state.streams.values()):
+            if retention.applies(stream.info.options):
+                for partition in stream.partitions:
+                    self._retain_partition(stream, partition, now_us)
+
+    def _retain_partition(self, stream: Stream, partition: Partition, now_us: int) -> None:
+        verdict = retention.decide(self._log, stream, partition, now_us)
+        if verdict.first <= partition.first:
+            return
+        if verdict.overruled:
+            logger.warning(
+                "stream %r partition %d: records below %d are removed although cursors %s still need them: max_hold_s",
+                stream.info.name,
+                partition.number,
+                verdict.first,
+                ", ".join(verdict.overruled),
+            )
+        self._log.submit([ops.Trim(stream.info.name, verdict.first, partition.number)])
+
+    # -- merging ---------------------------------------------------------------------------------------------------
+
+    def _merge_all(self) -> None:
+        for partition in self._log.state.partitions():
+            run = mergeable(
+                partition.segments, self._log.settings.segment_bytes, self._log.settings.merge_segments_min
+            )
+            if run:
+                self._merge(partition, run)
+
+    def _merge(self, partition: Partition, run: list[SegmentRef]) -> None:
+        """Make one segment of several neighbours."""
+        batches: list[pa.RecordBatch] = []
+        try:
+            for ref in run:
+                opened = self._log.opened.get(ref)
+                batches += [opened.batch(position) for position in range(len(opened.manifest.batches))]
+        except SegmentDamaged as damage:
+            logger.error("not merged, since it is damaged: %s", damage)
+            return
+        merged = write_segment(self._log.disk, partition.stream, partition.stream_id, partition.number, batches)
+        self.merged_segments += len(run)
+        with self._log.lock:
+            if partition.stream_id not in self._log.state.by_id:
+                return
+            remaining = [ref for ref in partition.segments if ref not in run]
+            if merged.next > partition.first:
+                remaining.append(merged)
+            else:
+                self._log.state.garbage.append(merged)
+            partition.segments = sorted(remaining)
+            self._log.state.garbage += run
+
+    # -- compaction ------------------------------------------------------------------------------------------------
+
+    def _compact_next(self) -> None:
+        """One piece of the first table that has too much garbage. Waits for the piece before to be durable."""
+        if self._compaction is not None and not self._compaction.done:
+            return
+        self._compaction = None
+        for stream in list(self._log.state.streams.values()):
+            if stream.table is not None and self._has_garbage(stream, stream.table):
+                self._compaction = self._compact(stream, stream.table)
+                return
+
+    def _has_garbage(self, stream: Stream, table: Table) -> bool:
+        partition = stream.partitions[0]
+        total = partition.sealed_bytes + partition.tail.bytes
+        return total > max(self._log.settings.compact_bytes_min, COMPACT_GARBAGE_FACTOR * table.bytes)
+
+    def _compact(self, stream: Stream, table: Table) -> Pending:
+        """Write again what only the oldest segment of a table holds; when nothing is left there, trim it."""
+        partition = stream.partitions[0]
+        cutoff = partition.segments[0].next if partition.segments else partition.next
+        with self._log.lock:
+            wanted = table.written_before(cutoff)
+        if not wanted:
+            return self._log.submit([ops.Trim(stream.info.name, cutoff)])
+        size = 0
+        for key, value in wanted:
+            # The expectation makes it a no-op for a key that changed meanwhile.
+            pending = self._log.submit([ops.Put(stream.info.name, key, value, expect=value)])
+            size += len(key) + len(value)
+            if size >= COMPACT_BYTES_AT_ONCE:
+                break
+        return pending
+
+
+def mergeable(segments: list[SegmentRef], segment_bytes: int, count_min: int) -> list[SegmentRef]:
+    """The first run of small neighbouring segments worth merging, or nothing."""
+    run: list[SegmentRef] = []
+    size = 0
+    for ref in segments:
+        is_small = ref.bytes < segment_bytes // 4
+        if is_small and run and run[-1].next == ref.first and size + ref.bytes <= segment_bytes:
+            run.append(ref)
+            size += ref.bytes
+            continue
+        if len(run) >= count_min:
+            return run
+        run, size = ([ref], ref.bytes) if is_small else ([], 0)
+    return run if len(run) >= count_min else []
+
+
+def _pieces(entries: list[TailEntry]) -> list[pa.RecordBatch]:
+    """Tail entries as record batches of about SEAL_BYTES_AT_ONCE."""
+    pieces: list[pa.RecordBatch] = []
+    gathered: list[TailEntry] = []
+    size = 0
+    for entry in entries:
+        gathered.append(entry)
+        size += len(entry.body)
+        if size >= SEAL_BYTES_AT_ONCE:
+            pieces.append(to_arrow(gathered))
+            gathered, size = [], 0
+    if gathered:
+        pieces.append(to_arrow(gathered))
+    return pieces

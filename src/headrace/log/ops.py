@@ -1,0 +1,231 @@
+"""What can be done to the log in a transaction, and what it answers.
+
+A transaction is a list of operations. It becomes one journal frame: all of it is durable, or none of it.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+import msgspec
+
+from headrace.log.batch import Batch
+
+
+class Expect(Enum):
+    """What must be true of a table's key for a `Put` or `Delete` to apply."""
+
+    ANY = "any"
+    ABSENT = "absent"
+    PRESENT = "present"
+
+
+ANY = Expect.ANY
+ABSENT = Expect.ABSENT
+PRESENT = Expect.PRESENT
+
+
+class Append(NamedTuple):
+    """Add records to a stream. With a producer, a sequence not above the last one seen is a duplicate."""
+
+    stream: str
+    batch: Batch
+    partition: int = 0
+    producer: str | None = None
+    sequence: int | None = None
+
+
+class Put(NamedTuple):
+    """Set a key of a table. `expect` may also be the exact bytes that must be there."""
+
+    table: str
+    key: bytes
+    value: bytes
+    expect: Expect | bytes = ANY
+
+
+class Delete(NamedTuple):
+    """Remove a key of a table; removing an absent key is no change."""
+
+    table: str
+    key: bytes
+    expect: Expect | bytes = ANY
+
+
+class SaveCursor(NamedTuple):
+    """Set a consumer's position: the index it reads next. Goes back only with `rewind`."""
+
+    cursor: str
+    stream: str
+    index: int
+    partition: int = 0
+    rewind: bool = False
+
+
+class DeleteCursor(NamedTuple):
+    """Forget a consumer: it gates nothing any more."""
+
+    cursor: str
+    stream: str
+    partition: int = 0
+
+
+class SetProducer(NamedTuple):
+    """Set a producer's last sequence, also backwards; None forgets the producer."""
+
+    stream: str
+    producer: str
+    sequence: int | None
+    partition: int = 0
+
+
+class StreamOptions(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a stream is kept and acknowledged."""
+
+    retention_age_s: float | None = None
+    """Records older than this may go."""
+    retention_bytes: int | None = None
+    """The oldest records may go while a partition's sealed segments exceed this."""
+    retention_cursors: bool = False
+    """Records that every registered cursor has passed may go."""
+    max_hold_s: float | None = None
+    """Records older than this go even when a cursor still needs them; it is logged when that happens."""
+    ack: str = "durable"
+    """`durable`, or `processed:<cursor>`: acknowledge when that cursor has passed."""
+    labels: dict[str, str] = {}
+
+
+class CreateStream(NamedTuple):
+    """Create a stream or table; with `exist_ok`, an existing one of the same kind is left as it is."""
+
+    name: str
+    partitions: int = 1
+    options: StreamOptions = StreamOptions()
+    kind: str = "stream"
+    exist_ok: bool = True
+
+
+class GrowStream(NamedTuple):
+    """Give a stream more partitions; never fewer."""
+
+    name: str
+    partitions: int
+
+
+class SetOptions(NamedTuple):
+    """Replace a stream's options."""
+
+    name: str
+    options: StreamOptions
+
+
+class DeleteStream(NamedTuple):
+    """Remove a stream or table with its records and cursors. Its indexes are never used again."""
+
+    name: str
+
+
+class Trim(NamedTuple):
+    """Forget the records below an index."""
+
+    stream: str
+    before: int
+    partition: int = 0
+
+
+class RegisterCheckpoint(NamedTuple):
+    """Make a finished blob known, with the position it stands for."""
+
+    id: int
+    stream: str
+    position: int
+    size: int
+    meta: dict[str, str]
+
+
+class DropCheckpoint(NamedTuple):
+    """Forget a checkpoint; its blob is removed."""
+
+    id: int
+
+
+Op = (
+    Append
+    | Put
+    | Delete
+    | SaveCursor
+    | DeleteCursor
+    | SetProducer
+    | CreateStream
+    | GrowStream
+    | SetOptions
+    | DeleteStream
+    | Trim
+    | RegisterCheckpoint
+    | DropCheckpoint
+)
+
+
+class Appended(NamedTuple):
+    """Where records stand. For a duplicate: where the producer's last batch stands."""
+
+    first: int
+    count: int
+    duplicate: bool
+
+
+class PutResult(NamedTuple):
+    """Whether a `Put` or `Delete` applied, and what was there before."""
+
+    applied: bool
+    previous: bytes | None
+
+
+class Bounds(NamedTuple):
+    """The durable records of a partition: first ≤ index < next."""
+
+    first: int
+    next: int
+
+
+class StreamInfo(msgspec.Struct, frozen=True):
+    """What the catalog knows of a stream or table."""
+
+    name: str
+    id: int
+    kind: str
+    partitions: int
+    options: StreamOptions
+    created_us: int
+
+
+class CursorInfo(msgspec.Struct, frozen=True):
+    """A consumer's position in one partition."""
+
+    name: str
+    stream: str
+    partition: int
+    index: int
+    updated_us: int
+    lag: int
+
+
+class CheckpointInfo(msgspec.Struct, frozen=True):
+    """A blob and the position it stands for."""
+
+    id: int
+    stream: str
+    position: int
+    size: int
+    time_us: int
+    meta: dict[str, str]
+
+
+class SegmentInfo(msgspec.Struct, frozen=True):
+    """A sealed Arrow IPC file: records first ≤ index < next."""
+
+    first: int
+    next: int
+    bytes: int
+    path: str | None

@@ -1,0 +1,163 @@
+"""One partition of a stream: its bounds, its tail, its segments, and where its producers stand.
+
+An index between `first` and `next` that neither a segment nor the tail holds was damaged: there is no third place.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from threading import Lock
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import Damaged
+from headrace.log.disk import Disk
+from headrace.log.records import EMPTY
+from headrace.log.segment import Segment, SegmentDamaged, SegmentRef
+from headrace.log.tail import Tail
+
+
+class ProducerState(NamedTuple):
+    """The last batch that a producer stored here."""
+
+    sequence: int
+    first: int
+    count: int
+
+
+class OpenSegments:
+    """The segments that were read last, kept open. Bounded, shared by all partitions, thread safe."""
+
+    def __init__(self, disk: Disk, limit: int) -> None:
+        self._disk = disk
+        self._limit = limit
+        self._open: OrderedDict[str, Segment] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, ref: SegmentRef) -> Segment:
+        with self._lock:
+            segment = self._open.get(ref.path)
+            if segment is not None:
+                self._open.move_to_end(ref.path)
+                return segment
+        segment = Segment(self._disk, ref)
+        with self._lock:
+            self._open[ref.path] = segment
+            while len(self._open) > self._limit:
+                self._open.popitem(last=False)
+        return segment
+
+    def forget(self, ref: SegmentRef) -> None:
+        with self._lock:
+            self._open.pop(ref.path, None)
+
+
+class Partition:
+    """Records first ≤ index < next. Changed only by the writer, under the log's lock; read by anyone."""
+
+    def __init__(self, stream: str, stream_id: int, number: int, first: int) -> None:
+        self.stream = stream
+        self.stream_id = stream_id
+        self.number = number
+        self.first = first
+        self.next = first
+        self.time_us = 0
+        """Of the newest record: time never goes back in a partition."""
+        self.tail = Tail()
+        self.segments: list[SegmentRef] = []
+        """Replaced as a whole, never changed in place. Published before the tail lets go of the same records."""
+        self.producers: dict[str, ProducerState] = {}
+        self.pending_next = first
+        """`next` as it will be when the commit under way is durable; only the writer looks."""
+        self.pending_time_us = 0
+        self.pending_producers: dict[str, ProducerState | None] = {}
+
+    @property
+    def sealed_next(self) -> int:
+        """Everything below is in segments (or gone)."""
+        return self.segments[-1].next if self.segments else self.first
+
+    @property
+    def sealed_bytes(self) -> int:
+        return sum(segment.bytes for segment in self.segments)
+
+    def producer(self, name: str) -> ProducerState | None:
+        """Where a producer stands, with the commit under way counted in; only for the writer."""
+        if name in self.pending_producers:
+            return self.pending_producers[name]
+        return self.producers.get(name)
+
+    def forget_pending(self) -> None:
+        """The commit under way did not happen."""
+        self.pending_next = self.next
+        self.pending_time_us = self.time_us
+        self.pending_producers.clear()
+
+    def settle_pending(self) -> None:
+        """The commit under way is durable."""
+        for name, state in self.pending_producers.items():
+            if state is None:
+                self.producers.pop(name, None)
+            else:
+                self.producers[name] = state
+        self.pending_producers.clear()
+        self.time_us = self.pending_time_us
+        self.next = self.pending_next
+
+    def read(self, opened: OpenSegments, start: int, limit: int, bytes_max: int) -> pa.RecordBatch:
+        """Records from `start` or the first kept; fewer than `limit` where a file or a gap ends. Empty at the end."""
+        next_index = self.next
+        start = max(start, self.first)
+        if start >= next_index:
+            return EMPTY
+        limit = min(limit, next_index - start)
+        records = self.tail.read(start, limit, bytes_max)
+        if records is None:
+            records = self._read_segment(opened, start, limit)
+        return cut_to_bytes(records, bytes_max)
+
+    def _read_segment(self, opened: OpenSegments, start: int, limit: int) -> pa.RecordBatch:
+        segments = self.segments
+        position = bisect_right(segments, start, key=lambda ref: ref.first) - 1
+        if position < 0 or segments[position].next <= start:
+            records = self.tail.read(start, limit, 2**31)  # sealed and merged meanwhile, or a gap
+            if records is not None:
+                return records
+            raise Damaged(self.stream, self.number, start, self._gap_end(start), "the journal")
+        try:
+            return opened.get(segments[position]).read(start, limit)
+        except SegmentDamaged as damage:
+            raise Damaged(self.stream, self.number, max(start, damage.first), damage.last, damage.path) from damage
+
+    def _gap_end(self, start: int) -> int:
+        """The last index that is missing from `start` on."""
+        bases = [ref.first for ref in self.segments if ref.first > start]
+        bases += [entry.base for entry in self.tail.entries if entry.base > start]
+        return min(bases, default=self.next) - 1
+
+    def gaps(self) -> list[tuple[int, int]]:
+        """Index ranges (inclusive) that no segment and no tail entry holds."""
+        found = []
+        at = self.first
+        spans = [(ref.first, ref.next) for ref in self.segments]
+        spans += [(entry.base, entry.next) for entry in self.tail.entries]
+        for first, next_index in sorted(spans):
+            if first > at:
+                found.append((at, first - 1))
+            at = max(at, next_index)
+        if at < self.next:
+            found.append((at, self.next - 1))
+        return found
+
+
+def cut_to_bytes(records: pa.RecordBatch, bytes_max: int) -> pa.RecordBatch:
+    """The first records whose payloads fit in `bytes_max` together; at least one."""
+    payload = records.column(6)
+    if payload.nbytes <= bytes_max:
+        return records
+    ends = np.cumsum(np.asarray(pc.binary_length(payload)))
+    return records.slice(0, max(1, int(np.searchsorted(ends, bytes_max, side="right"))))

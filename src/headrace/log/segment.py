@@ -1,0 +1,249 @@
+"""Segments: sealed records of one partition as an Arrow IPC file that any Arrow reader opens as it is.
+
+    segments/<stream id>/<partition>/<first index, 20 digits>-<next index, 20 digits>.arrow
+
+The file has the columns of `records.SCHEMA`, uncompressed, in record batches of about `BATCH_BYTES`. Arrow has no
+checksums of its own, so the schema's metadata has one entry, `headrace`: MessagePack of `Manifest` with a CRC-32C of
+the contents of every record batch, and behind it the CRC-32C of the manifest itself. A batch is checked when it is
+first touched; one that fails is never served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from google_crc32c import extend as crc32c_extend
+from google_crc32c import value as crc32c
+
+from headrace.log.disk import Disk, write_durably
+from headrace.log.records import SCHEMA, concat
+
+DIRECTORY = "segments"
+SUFFIX = ".arrow"
+METADATA_KEY = b"headrace"
+BATCH_BYTES = 4 * 1024 * 1024
+TYPES_MAX = 32
+"""How many distinct types a manifest lists; with more it lists none."""
+
+
+class SegmentRef(NamedTuple):
+    """A segment file, known by its name."""
+
+    first: int
+    next: int
+    path: str
+    bytes: int
+
+
+class BatchManifest(msgspec.Struct, frozen=True, array_like=True):
+    """One record batch of a segment: how to check it, and what it can be skipped for."""
+
+    first: int
+    count: int
+    crc: int
+    time_min_us: int
+    time_max_us: int
+
+
+class Manifest(msgspec.Struct, frozen=True, array_like=True):
+    """What a segment says of itself."""
+
+    stream: str
+    stream_id: int
+    partition: int
+    first: int
+    next: int
+    batches: list[BatchManifest]
+    types: list[str] | None
+
+
+class SegmentDamaged(Exception):
+    """Records first to last (inclusive) of a segment fail their checksum."""
+
+    def __init__(self, first: int, last: int, path: str) -> None:
+        super().__init__(f"{path}: indexes {first} to {last}")
+        self.first = first
+        self.last = last
+        self.path = path
+
+
+def partition_directory(stream_id: int, partition: int) -> str:
+    return f"{DIRECTORY}/{stream_id}/{partition}"
+
+
+def list_segments(disk: Disk, stream_id: int, partition: int) -> tuple[list[SegmentRef], list[str]]:
+    """The segments that count, oldest first, and files that are left over from an interrupted seal or merge."""
+    directory = partition_directory(stream_id, partition)
+    found = []
+    leftovers = []
+    for name in disk.list(directory):
+        path = f"{directory}/{name}"
+        bounds = _parse_name(name)
+        if bounds is None:
+            leftovers.append(path)
+        else:
+            found.append(SegmentRef(*bounds, path, disk.size(path)))
+    kept: list[SegmentRef] = []
+    for segment in sorted(found, key=lambda ref: (ref.first, -ref.next)):
+        if kept and segment.next <= kept[-1].next:
+            leftovers.append(segment.path)  # a merge was interrupted after the larger file was in place
+        else:
+            kept.append(segment)
+    return kept, leftovers
+
+
+def _parse_name(name: str) -> tuple[int, int] | None:
+    first, separator, rest = name.removesuffix(SUFFIX).partition("-")
+    if not (name.endswith(SUFFIX) and separator and first.isdigit() and rest.isdigit()):
+        return None
+    return int(first), int(rest)
+
+
+def write_segment(
+    disk: Disk, stream: str, stream_id: int, partition: int, batches: list[pa.RecordBatch]
+) -> SegmentRef:
+    """Put records in place as one durable segment. They are contiguous and at least one."""
+    chunks = list(_rechunk(batches))
+    first = chunks[0].column(0)[0].as_py()
+    next_index = first + sum(chunk.num_rows for chunk in chunks)
+    manifest = Manifest(
+        stream, stream_id, partition, first, next_index, [_describe(chunk) for chunk in chunks], _types(chunks)
+    )
+    encoded = msgspec.msgpack.encode(manifest)
+    schema = SCHEMA.with_metadata({METADATA_KEY: encoded + crc32c(encoded).to_bytes(4, "little")})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema) as writer:
+        for chunk in chunks:
+            writer.write_batch(pa.RecordBatch.from_arrays(chunk.columns, schema=schema))
+    data = sink.getvalue()
+    directory = partition_directory(stream_id, partition)
+    disk.make_dirs(directory)
+    name = f"{first:020d}-{next_index:020d}{SUFFIX}"
+    write_durably(disk, directory, name, memoryview(data))
+    return SegmentRef(first, next_index, f"{directory}/{name}", data.size)
+
+
+def _rechunk(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same records in batches of about BATCH_BYTES."""
+    gathered: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        rows_each = max(1, batch.num_rows * BATCH_BYTES // max(1, batch.nbytes))
+        for start in range(0, batch.num_rows, rows_each):
+            piece = batch.slice(start, rows_each)
+            gathered.append(piece)
+            size += piece.nbytes
+            if size >= BATCH_BYTES:
+                yield concat(gathered)
+                gathered, size = [], 0
+    if gathered:
+        yield concat(gathered)
+
+
+def _describe(batch: pa.RecordBatch) -> BatchManifest:
+    times = batch.column(1).cast(pa.int64())
+    return BatchManifest(
+        batch.column(0)[0].as_py(), batch.num_rows, content_crc(batch), times[0].as_py(), times[-1].as_py()
+    )
+
+
+def _types(batches: list[pa.RecordBatch]) -> list[str] | None:
+    found: set[str] = set()
+    for batch in batches:
+        found.update(pc.unique(batch.column(4).drop_null()).to_pylist())
+        if len(found) > TYPES_MAX:
+            return None
+    return sorted(found)
+
+
+def content_crc(batch: pa.RecordBatch) -> int:
+    """A checksum of what the columns say, the same however Arrow has laid them out in memory."""
+    crc = crc32c(batch.num_rows.to_bytes(8, "little"))
+    for column in batch.columns:
+        for part in _content(column):
+            crc = crc32c_extend(crc, part)
+    return int(crc)
+
+
+def _content(column: pa.Array) -> Iterator[bytes | pa.Buffer]:
+    """The bytes that define an array: validity, then values or offsets from 0 and data."""
+    count = len(column)
+    yield column.null_count.to_bytes(8, "little")
+    if column.null_count == count:
+        return
+    if column.null_count:
+        yield np.packbits(np.asarray(column.is_valid()), bitorder="little").tobytes()
+    buffers = column.buffers()
+    if len(buffers) == 2:
+        yield buffers[1].slice(8 * column.offset, 8 * count)
+        return
+    offsets = np.frombuffer(buffers[1], np.int32, count + 1, 4 * column.offset)
+    start, end = int(offsets[0]), int(offsets[-1])
+    yield (offsets - np.int32(start) if start else offsets).tobytes()
+    if end > start:
+        yield buffers[2].slice(start, end - start)
+
+
+class Segment:
+    """An open segment. Reading is thread safe: two threads may at worst check the same batch twice."""
+
+    def __init__(self, disk: Disk, ref: SegmentRef) -> None:
+        self.ref = ref
+        try:
+            self._reader = pa.ipc.open_file(pa.BufferReader(disk.map(ref.path)))
+            self.manifest = self._read_manifest()
+        except (pa.ArrowException, msgspec.MsgspecError, ValueError, OSError, KeyError, TypeError) as error:
+            raise SegmentDamaged(ref.first, ref.next - 1, ref.path) from error
+        self._firsts = [one.first for one in self.manifest.batches]
+        self._checked: set[int] = set()
+
+    def _read_manifest(self) -> Manifest:
+        stored = self._reader.schema.metadata[METADATA_KEY]
+        encoded = stored[:-4]
+        if crc32c(encoded).to_bytes(4, "little") != stored[-4:]:
+            raise ValueError("the manifest fails its checksum")
+        manifest = msgspec.msgpack.decode(encoded, type=Manifest)
+        rows = sum(one.count for one in manifest.batches)
+        if (manifest.first, manifest.next, rows) != (self.ref.first, self.ref.next, self.ref.next - self.ref.first):
+            raise ValueError("the manifest is of another segment")
+        if not self._reader.schema.equals(SCHEMA) or self._reader.num_record_batches != len(manifest.batches):
+            raise ValueError("the file is not what its manifest says")
+        return manifest
+
+    def batch_position(self, index: int) -> int:
+        """Which record batch holds an index of this segment."""
+        return int(np.searchsorted(self._firsts, index, side="right")) - 1
+
+    def batch(self, position: int) -> pa.RecordBatch:
+        """One record batch, checked."""
+        expected = self.manifest.batches[position]
+        try:
+            batch = self._reader.get_batch(position)
+            if position not in self._checked:
+                if batch.num_rows != expected.count or content_crc(batch) != expected.crc:
+                    raise ValueError("the records fail their checksum")
+                self._checked.add(position)
+        except (pa.ArrowException, ValueError, OSError, OverflowError, TypeError) as error:
+            raise SegmentDamaged(expected.first, expected.first + expected.count - 1, self.ref.path) from error
+        return batch
+
+    def read(self, start: int, limit: int) -> pa.RecordBatch:
+        """Records from `start`, at most `limit`, never across record batches of the file."""
+        position = self.batch_position(start)
+        batch = self.batch(position)
+        return batch.slice(start - self.manifest.batches[position].first, limit)
+
+    def damage(self) -> list[SegmentDamaged]:
+        """Check everything."""
+        found = []
+        for position in range(len(self.manifest.batches)):
+            try:
+                self.batch(position)
+            except SegmentDamaged as error:
+                found.append(error)
+        return found

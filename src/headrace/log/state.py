@@ -1,0 +1,194 @@
+"""The log's own state: streams, cursors, producers, tables and checkpoints, as the fold of the journal's events."""
+
+from __future__ import annotations
+
+import fnmatch
+from typing import NamedTuple
+
+import msgspec
+
+from headrace.errors import UnknownStream
+from headrace.log import frame
+from headrace.log.ops import CheckpointInfo, StreamInfo, StreamOptions
+from headrace.log.partition import Partition, ProducerState
+from headrace.log.segment import SegmentRef
+from headrace.log.table import Table
+
+TABLE = "table"
+STREAM = "stream"
+
+
+class CursorPosition(NamedTuple):
+    """The next index a consumer reads, and when it said so."""
+
+    index: int
+    updated_us: int
+
+
+class Stream:
+    """A stream or table with its partitions."""
+
+    def __init__(self, info: StreamInfo, firsts: list[int]) -> None:
+        self.info = info
+        self.partitions = [
+            Partition(info.name, info.id, number, first) for number, first in enumerate(firsts)
+        ]
+        self.table = Table() if info.kind == TABLE else None
+
+    def partition(self, number: int) -> Partition:
+        if not 0 <= number < len(self.partitions):
+            raise UnknownStream(self.info.name, number, len(self.partitions))
+        return self.partitions[number]
+
+
+CursorKey = tuple[str, int]
+"""Cursor name and partition."""
+
+
+class State:
+    """Everything that events change. Written by the writer under the log's lock."""
+
+    def __init__(self) -> None:
+        self.sequence = 0
+        """Frames below this are folded in."""
+        self.streams: dict[str, Stream] = {}
+        self.by_id: dict[int, Stream] = {}
+        self.next_stream_id = 1
+        self.graves: dict[str, list[int]] = {}
+        """For every name that was ever deleted: the next index of each partition, so that none is used again."""
+        self.deleted_ids: set[int] = set()
+        """Streams whose files are still to be removed."""
+        self.cursors: dict[int, dict[CursorKey, CursorPosition]] = {}
+        """By stream id."""
+        self.pending_cursors: dict[tuple[int, str, int], CursorPosition | None] = {}
+        self.checkpoints: dict[int, CheckpointInfo] = {}
+        self.next_checkpoint_id = 1
+        self.garbage: list[SegmentRef] = []
+        """Segments that nobody needs any more, to be unlinked."""
+        self.dropped_checkpoints: list[int] = []
+        self.tail_bytes = 0
+
+    def stream(self, name: str) -> Stream:
+        try:
+            return self.streams[name]
+        except KeyError:
+            raise UnknownStream(name) from None
+
+    def matching(self, pattern: str) -> list[Stream]:
+        """Streams and tables whose name fits a shell pattern."""
+        streams = list(self.streams.values())
+        if pattern == "*":
+            return streams
+        return [stream for stream in streams if fnmatch.fnmatchcase(stream.info.name, pattern)]
+
+    def partitions(self) -> list[Partition]:
+        return [partition for stream in list(self.streams.values()) for partition in stream.partitions]
+
+    def firsts_for(self, name: str, start: int, end: int) -> list[int]:
+        """First indexes for partitions start ≤ number < end of a name: above all that it ever used."""
+        graves = self.graves.get(name, [])
+        return [graves[number] if number < len(graves) else 0 for number in range(start, end)]
+
+    def cursor(self, stream_id: int, cursor: str, partition: int) -> CursorPosition | None:
+        return self.cursors.get(stream_id, {}).get((cursor, partition))
+
+    def peek_cursor(self, stream_id: int, cursor: str, partition: int) -> CursorPosition | None:
+        """The position with the commit under way counted in; only for the writer."""
+        key = (stream_id, cursor, partition)
+        if key in self.pending_cursors:
+            return self.pending_cursors[key]
+        return self.cursor(stream_id, cursor, partition)
+
+    def apply(self, event: frame.AnyEvent) -> None:
+        """Fold one event in. Events of streams that are gone, or were lost with a damaged frame, change nothing."""
+        match event:
+            case frame.StreamCreated():
+                self._created(event)
+            case frame.CheckpointAdded():
+                self._checkpoint_added(event)
+            case frame.CheckpointDropped():
+                if self.checkpoints.pop(event.id, None) is not None:
+                    self.dropped_checkpoints.append(event.id)
+            case frame.CursorSaved() | frame.CursorDeleted() | frame.ProducerSet():
+                if event.stream in self.by_id:
+                    self._position_changed(event)
+            case _:
+                if event.id in self.by_id:
+                    self._stream_changed(self.by_id[event.id], event)
+
+    def _created(self, event: frame.StreamCreated) -> None:
+        info = StreamInfo(event.name, event.id, event.kind, len(event.firsts), event.options, event.time_us)
+        self.add_stream(Stream(info, event.firsts))
+
+    def add_stream(self, stream: Stream) -> None:
+        self.streams[stream.info.name] = stream
+        self.by_id[stream.info.id] = stream
+        self.next_stream_id = max(self.next_stream_id, stream.info.id + 1)
+
+    def _checkpoint_added(self, event: frame.CheckpointAdded) -> None:
+        self.next_checkpoint_id = max(self.next_checkpoint_id, event.id + 1)
+        stream = self.by_id.get(event.stream)
+        if stream is not None:
+            self.checkpoints[event.id] = CheckpointInfo(
+                event.id, stream.info.name, event.position, event.size, event.time_us, event.meta
+            )
+
+    def _position_changed(self, event: frame.CursorSaved | frame.CursorDeleted | frame.ProducerSet) -> None:
+        match event:
+            case frame.CursorSaved():
+                cursors = self.cursors.setdefault(event.stream, {})
+                cursors[event.cursor, event.partition] = CursorPosition(event.index, event.time_us)
+            case frame.CursorDeleted():
+                self.cursors.get(event.stream, {}).pop((event.cursor, event.partition), None)
+            case frame.ProducerSet():
+                producers = self.by_id[event.stream].partition(event.partition).producers
+                if event.sequence is None:
+                    producers.pop(event.producer, None)
+                else:
+                    producers[event.producer] = ProducerState(event.sequence, 0, 0)
+
+    def _stream_changed(
+        self,
+        stream: Stream,
+        event: frame.StreamGrown | frame.OptionsChanged | frame.StreamDeleted | frame.StreamTrimmed,
+    ) -> None:
+        match event:
+            case frame.StreamGrown():
+                count = len(stream.partitions)
+                stream.partitions += [
+                    Partition(stream.info.name, stream.info.id, count + number, first)
+                    for number, first in enumerate(event.firsts)
+                ]
+                stream.info = msgspec.structs.replace(stream.info, partitions=len(stream.partitions))
+            case frame.OptionsChanged():
+                stream.info = msgspec.structs.replace(stream.info, options=event.options)
+            case frame.StreamTrimmed():
+                self._trim(stream.partition(event.partition), event.first)
+            case frame.StreamDeleted():
+                self._deleted(stream, event.nexts)
+
+    def _trim(self, partition: Partition, first: int) -> None:
+        partition.first = max(partition.first, first)
+        gone = [ref for ref in partition.segments if ref.next <= partition.first]
+        partition.segments = partition.segments[len(gone) :]
+        self.garbage += gone
+
+    def _deleted(self, stream: Stream, nexts: list[int]) -> None:
+        name, id = stream.info.name, stream.info.id
+        graves = self.graves.get(name, [])
+        self.graves[name] = [
+            max(nexts[number] if number < len(nexts) else 0, graves[number] if number < len(graves) else 0)
+            for number in range(max(len(nexts), len(graves)))
+        ]
+        del self.streams[name], self.by_id[id]
+        self.deleted_ids.add(id)
+        self.cursors.pop(id, None)
+        self.tail_bytes -= sum(partition.tail.bytes for partition in stream.partitions)
+        for checkpoint in [one for one in self.checkpoints.values() if one.stream == name]:
+            del self.checkpoints[checkpoint.id]
+            self.dropped_checkpoints.append(checkpoint.id)
+
+
+def placeholder(id: int) -> Stream:
+    """A stream whose creation was lost with a damaged frame, and whose records are still there."""
+    return Stream(StreamInfo(f"recovered/{id}", id, STREAM, 1, StreamOptions(), 0), [0])

@@ -1,0 +1,100 @@
+"""The tail: records of a partition that are durable in the journal and not yet sealed, kept as they were written."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.log.batch import Columns, Row, decode_single
+from headrace.log.records import SCHEMA, TIMESTAMP, concat
+
+
+class TailEntry(NamedTuple):
+    """One body of the journal: records base ≤ index < base + count."""
+
+    base: int
+    count: int
+    time_us: int
+    body: bytes
+    sequence: int
+    """Of the journal frame: that file must stay until this entry is sealed."""
+
+    @property
+    def next(self) -> int:
+        return self.base + self.count
+
+
+class Tail:
+    """Entries in index order. One thread appends; others may read at any time, since entries never change."""
+
+    def __init__(self, entries: list[TailEntry] | None = None) -> None:
+        self.entries = entries or []
+        self._bases = [entry.base for entry in self.entries]
+        self.bytes = sum(len(entry.body) for entry in self.entries)
+
+    def append(self, entry: TailEntry) -> None:
+        self.entries.append(entry)
+        self._bases.append(entry.base)  # after the entry: a reader that finds the base finds the entry
+        self.bytes += len(entry.body)
+
+    def position(self, index: int) -> int:
+        """Which entry holds an index, or the one before it; -1 when all are above."""
+        return bisect_right(self._bases, index) - 1
+
+    def read(self, start: int, limit: int, bytes_max: int) -> pa.RecordBatch | None:
+        """Records from `start`; None when the tail does not hold it. Stops at a gap."""
+        position = self.position(start)
+        if position < 0 or self.entries[position].next <= start:
+            return None
+        wanted: list[TailEntry] = []
+        size = 0
+        end = start + limit
+        expected = self.entries[position].base
+        for entry in self.entries[position : position + limit]:
+            if entry.base >= end or entry.base != expected or (wanted and size + len(entry.body) > bytes_max):
+                break
+            wanted.append(entry)
+            size += len(entry.body)
+            expected = entry.next
+        return to_arrow(wanted).slice(start - wanted[0].base, limit)
+
+    def without(self, count: int) -> Tail:
+        """A new tail that lacks the first `count` entries."""
+        return Tail(self.entries[count:])
+
+
+def to_arrow(entries: list[TailEntry]) -> pa.RecordBatch:
+    """Entries as one record batch. Runs of single records are gathered row by row: Arrow's cost is per array."""
+    batches: list[pa.RecordBatch] = []
+    singles: list[TailEntry] = []
+    for entry in entries:
+        if entry.count == 1:
+            singles.append(entry)
+            continue
+        if singles:
+            batches.append(_singles_to_arrow(singles))
+            singles = []
+        batches.append(Columns(entry.body).to_arrow(entry.base, entry.time_us))
+    if singles:
+        batches.append(_singles_to_arrow(singles))
+    return concat(batches)
+
+
+def _singles_to_arrow(entries: list[TailEntry]) -> pa.RecordBatch:
+    rows: list[Row] = [decode_single(entry.body) for entry in entries]
+    event_times, ids, types, keys, payloads = zip(*rows, strict=True)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(np.fromiter((entry.base for entry in entries), np.int64, len(entries))),
+            pa.array(np.fromiter((entry.time_us for entry in entries), np.int64, len(entries))).view(TIMESTAMP),
+            pa.array(event_times, pa.int64()).view(TIMESTAMP),
+            pa.array(ids, pa.int64()),
+            pa.array(types, pa.string()),
+            pa.array(keys, pa.binary()),
+            pa.array(payloads, pa.binary()),
+        ],
+        schema=SCHEMA,
+    )

@@ -1,0 +1,83 @@
+"""The two threads of an open log: the writer, and maintenance."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from headrace.log.log import Log
+
+logger = logging.getLogger(__name__)
+
+IDLE_MARK_S = 1.0
+"""After so long without work the writer notes in the journal that all before is durable."""
+COMPACTION_WAIT_S = 0.02
+ROOM_CHECK_S = 0.1
+
+
+class LogThreads:
+    """Runs a log until it is told to stop, or the log fails."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._work = threading.Event()
+        self._maintain = threading.Event()
+        self._room = threading.Event()
+        self._stopping = False
+        log.on_submit = self._work.set
+        log.on_work = self._maintain.set
+        self._writer = threading.Thread(target=self._write, name="headrace-writer", daemon=True)
+        self._keeper = threading.Thread(target=self._keep, name="headrace-maintenance", daemon=True)
+
+    def start(self) -> None:
+        self._writer.start()
+        self._keeper.start()
+
+    def stop(self) -> None:
+        """End both threads and close the log; everything submitted before is durable or refused then."""
+        self._stopping = True
+        self._work.set()
+        self._maintain.set()
+        self._writer.join()
+        self._keeper.join()
+        self._log.close()
+
+    def _write(self) -> None:
+        log = self._log
+        marked = True
+        while not self._stopping:
+            if not self._work.wait(None if marked else IDLE_MARK_S):
+                self._mark()
+                marked = True
+                continue
+            self._work.clear()
+            while log.has_work and not self._stopping:
+                self._wait_for_room()
+                log.commit_once()
+                marked = False
+
+    def _mark(self) -> None:
+        if self._log.failed is None and not self._log.full:
+            try:
+                self._log.journal.mark()
+            except OSError as error:  # the next commit will meet the same trouble and answer for it
+                logger.warning("the journal could not be marked: %s", error)
+
+    def _wait_for_room(self) -> None:
+        """Let sealing catch up when the tails have reached their limit: back-pressure instead of memory."""
+        log = self._log
+        while log.state.tail_bytes > log.settings.tail_bytes_max and not self._stopping:
+            self._maintain.set()
+            if log.maintenance.error is not None:
+                return  # sealing cannot get on: let the commit meet the disk itself
+            self._room.clear()
+            self._room.wait(ROOM_CHECK_S)
+
+    def _keep(self) -> None:
+        log = self._log
+        while not self._stopping:
+            wait_s = COMPACTION_WAIT_S if log.maintenance.is_compacting else log.settings.maintenance_interval_s
+            self._maintain.wait(wait_s)
+            self._maintain.clear()
+            while not self._stopping and log.failed is None and log.maintain_once():
+                self._room.set()

@@ -1,0 +1,14 @@
+"""For users' own tests: an in-memory hub, a clock that stands still, and disks that lose, tear and fail.
+
+    async with headrace.testing.memory_hub() as hub:
+        await hub.create_stream("orders")
+        await hub.append("orders", Batch.one(b"1 pear"))
+"""
+
+from __future__ import annotations
+
+from headrace.testing.clock import FakeClock
+from headrace.testing.disk import FaultyDisk, MemoryDisk
+from headrace.testing.hub import memory_hub
+
+__all__ = ["FakeClock", "FaultyDisk", "MemoryDisk", "memory_hub"]
