@@ -104,8 +104,12 @@ class Grant(Section, frozen=True):
     """Rights on streams, through verbs. A role is a list of these; nothing is granted that is not listed."""
 
     rights: Annotated[list[Literal["read", "write", "admin"]], Meta(description="What may be done")]
-    streams: Annotated[list[str], Meta(description="Patterns of stream names, such as `orders.*`")] = ["*"]
-    verbs: Annotated[list[str], Meta(description="Patterns of admin verbs, such as `cursor.*`")] = ["*"]
+    streams: Annotated[list[str], Meta(description="Patterns of stream names, such as `orders.*`")] = msgspec.field(
+        default_factory=lambda: ["*"]
+    )
+    verbs: Annotated[list[str], Meta(description="Patterns of admin verbs, such as `cursor.*`")] = msgspec.field(
+        default_factory=lambda: ["*"]
+    )
 
 
 class SecuritySection(Section, frozen=True):
