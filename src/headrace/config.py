@@ -87,6 +87,7 @@ class Http(Section, frozen=True):
     request_bytes_max: Annotated[Bytes, Meta(description="The largest request body of the admin API")] = 64 * MIB
     keep_alive_s: Annotated[Seconds, Meta(description="An idle connection is closed after this")] = 30
     connections_max: Annotated[Count, Meta(description="Open HTTP connections")] = 2_000
+    hosts: Annotated[list[str], Meta(description="Names besides localhost that a loopback listener answers to")] = []
     console: Annotated[bool, Meta(description="Serve the web console")] = True
 
 

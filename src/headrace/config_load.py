@@ -13,7 +13,7 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -183,12 +183,15 @@ def _checked(path: tuple[str, ...], value: Any, kind: Any, origin: str) -> Any:
             value = parse_seconds(value)
         msgspec.convert(value, kind)
     except (ValueError, msgspec.ValidationError) as error:
-        raise ConfigError(origin, key, _expectation(str(error), unit)) from error
+        raise ConfigError(origin, key, _expectation(str(error), kind)) from error
     return value
 
 
-def _expectation(problem: str, unit: str) -> str:
+def _expectation(problem: str, kind: Any) -> str:
     problem = problem[:1].lower() + problem[1:]
+    unit = _unit(kind)
+    if get_origin(_plain(kind)) is Literal:
+        return f"{problem}; expected one of {', '.join(map(str, get_args(_plain(kind))))}"
     if unit == "bytes" and "is not a size" not in problem:
         return f"{problem}; sizes are written as 4096, 64KiB or 32MiB"
     if unit == "seconds" and "is not a duration" not in problem:

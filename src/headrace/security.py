@@ -23,6 +23,7 @@ import functools
 import hashlib
 import hmac
 import os
+import re
 import secrets
 import ssl
 from collections.abc import Iterator
@@ -32,7 +33,7 @@ from typing import Literal
 import msgspec
 
 from headrace.config import Config, Grant, TlsFiles, User
-from headrace.errors import HeadraceError
+from headrace.errors import BadRequest
 from headrace.listener import split_address
 
 Right = Literal["read", "write", "admin"]
@@ -48,9 +49,10 @@ SCRYPT_N = 2**14
 SCRYPT_R = 8
 SCRYPT_P = 1
 VERIFIED_MAX = 10_000
+USER_NAME = re.compile(r"[A-Za-z0-9._@-]{1,100}")
 
 
-class SecurityError(HeadraceError):
+class SecurityError(BadRequest):
     """The security settings contradict themselves."""
 
     code = "bad-security"
@@ -213,6 +215,29 @@ class Security:
     def role_names(self) -> list[str]:
         """Built-in and configured roles."""
         return sorted(self._roles)
+
+    def add_user(self, name: str, secret: str | None, roles: list[str]) -> User:
+        """Add a user to the users file, or change its roles and (when given) its hashed secret; tokens stay."""
+        if not USER_NAME.fullmatch(name):
+            raise BadRequest(f"user name {name!r}: letters, digits, dot, dash, underscore and @, at most 100")
+        if name in self._section.users:
+            raise BadRequest(f"user {name!r} stands in the settings; change it there")
+        self._check_roles(f"user {name!r}", roles)
+        users = dict(self.users_file.users())
+        before = users.get(name, User())
+        users[name] = User(secret=secret or before.secret, tokens=before.tokens, roles=roles)
+        self.users_file.write(users)
+        return users[name]
+
+    def remove_user(self, name: str) -> None:
+        """Take a user out of the users file."""
+        self.users_file.write({other: user for other, user in self.users_file.users().items() if other != name})
+
+    def add_token(self, name: str, digest: str) -> None:
+        """Add a token (its digest) to a user of the users file."""
+        users = dict(self.users_file.users())
+        users[name] = msgspec.structs.replace(users[name], tokens=[*users[name].tokens, digest])
+        self.users_file.write(users)
 
     @property
     def required(self) -> bool:

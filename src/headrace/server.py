@@ -79,12 +79,14 @@ class Runtime:
     @classmethod
     async def start(cls, loaded: Loaded) -> Runtime:
         """Open the hub and start everything configured. If one part fails, the ones before it are stopped again."""
+        from headrace.admin import Admin
         from headrace.hub import Hub
 
         config = loaded.config
         hub = await Hub.open(config.log.data, config)
         runtime = cls(hub, config)
         try:
+            Admin(runtime, loaded).register(hub.verbs)
             for warning in hub.security.warnings():
                 logger.warning(warning)
             await runtime._start_services()
