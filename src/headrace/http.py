@@ -19,7 +19,7 @@ import logging
 import socket
 import time
 from collections.abc import Generator, MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -31,13 +31,11 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from headrace.errors import BadRequest, HeadraceError, LimitExceeded, Unauthenticated
+from headrace.frame import Frame
 from headrace.listener import Listener, join_address, split_address
 from headrace.logs import fields
 from headrace.openapi import STATUS_OF_CODE, ErrorBody, ErrorDetail, document
 from headrace.security import Principal, is_loopback
-
-if TYPE_CHECKING:
-    from headrace.hub import Hub
 
 logger = logging.getLogger("headrace.http")
 OWN_PATHS = ("/api", "/health", "/metrics")
@@ -80,7 +78,7 @@ def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) 
 class Api:
     """The handlers of our own paths."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Frame) -> None:
         self._hub = hub
         routes = [
             Route("/health", self.health),
@@ -187,7 +185,7 @@ async def _wrong_method(request: Request, error: Exception) -> Response:
 class Dispatcher:
     """Our own paths, then the mounts, then 404."""
 
-    def __init__(self, hub: Hub, loopback: bool) -> None:
+    def __init__(self, hub: Frame, loopback: bool) -> None:
         self._api = Api(hub).app
         self._mounts = hub.mounts
         self._hosts = frozenset(hub.config.http.hosts)
@@ -244,7 +242,7 @@ class _Server(uvicorn.Server):
         self.listening.set()
 
 
-async def serve(hub: Hub, address: str) -> Listener:
+async def serve(hub: Frame, address: str) -> Listener:
     """Serve HTTP on `address` until the listener is closed."""
     host, port = split_address(address)
     listening = _bound(host, port)

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from headrace.admin import UserInfo
 from headrace.cli.output import JsonFlag, fail, notes, print_json, print_table
 from headrace.cli.up import ConfigOption, DataOption, SetOption, flags_of
 from headrace.config_load import load
@@ -99,25 +100,23 @@ def list_users(
     """All users; never their secrets."""
     security = _security(data, config, settings)
     kept = security.users_file.users()
-    rows = [
-        {
-            "user": name,
-            "roles": found.roles,
-            "password": found.secret is not None,
-            "tokens": len(found.tokens),
-            "from": "users file" if name in kept else "settings",
-        }
+    listed = [
+        UserInfo(name, found.roles, found.secret is not None, len(found.tokens), name in kept)
         for name, found in sorted(security.users().items())
     ]
     if as_json:
-        print_json(rows)
+        print_json(listed)
         return
-    columns = ["user", "roles", "password", "#tokens", "from"]
-    shown = [
-        [row["user"], ", ".join(row["roles"]), "yes" if row["password"] else "no", row["tokens"], row["from"]]
-        for row in rows
+    rows = [
+        [info.user, ", ".join(info.roles), "yes" if info.password else "no", info.tokens, _place(info)]
+        for info in listed
     ]
-    print_table(columns, shown, empty="no users: everyone who can reach a listener may do everything")
+    columns = ["user", "roles", "password", "#tokens", "kept in"]
+    print_table(columns, rows, empty="no users: everyone who can reach a listener may do everything")
+
+
+def _place(info: UserInfo) -> str:
+    return "users file" if info.editable else "settings"
 
 
 @app.command("rm")
