@@ -30,7 +30,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from headrace.errors import BadRequest, HeadraceError, LimitExceeded, Unauthenticated
+from headrace.errors import BadRequest, Forbidden, HeadraceError, LimitExceeded, Unauthenticated
 from headrace.frame import Frame
 from headrace.listener import Listener, join_address, split_address
 from headrace.logs import fields
@@ -104,7 +104,7 @@ class Api:
         try:
             principal = await self._principal(request)
             if not principal.may_some("read"):
-                raise Unauthenticated("metrics need the right 'read'")
+                raise Forbidden("metrics need the right 'read'")
         except HeadraceError as error:
             return error_response(error)
         return Response(self._hub.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -107,16 +107,14 @@ def list_users(
     if as_json:
         print_json(listed)
         return
-    rows = [
-        [info.user, ", ".join(info.roles), "yes" if info.password else "no", info.tokens, _place(info)]
-        for info in listed
-    ]
+    rows = [_row(info) for info in listed]
     columns = ["user", "roles", "password", "#tokens", "kept in"]
     print_table(columns, rows, empty="no users: everyone who can reach a listener may do everything")
 
 
-def _place(info: UserInfo) -> str:
-    return "users file" if info.editable else "settings"
+def _row(info: UserInfo) -> list[object]:
+    place = "users file" if info.editable else "settings"
+    return [info.user, ", ".join(info.roles), "yes" if info.password else "no", info.tokens, place]
 
 
 @app.command("rm")
