@@ -70,7 +70,8 @@ class Trimmed(HeadraceError):
         self.asked = asked
         self.first = first
         super().__init__(
-            f"stream {stream!r} partition {partition}: indexes {asked} to {first - 1} are no longer kept; the first is {first}"
+            f"stream {stream!r} partition {partition}: indexes {asked} to {first - 1} are no longer kept; "
+            f"the first is {first}"
         )
 
 

@@ -1,0 +1,5 @@
+"""`python -m headrace`."""
+
+from headrace.cli.main import run
+
+run()

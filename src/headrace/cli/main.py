@@ -1,0 +1,120 @@
+"""`headrace`: the command. Each noun lives in its own module, imported only when it is used."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from typing import Annotated, Any
+
+import typer
+import typer.core
+import typer.main
+
+from headrace import __version__
+from headrace.cli.output import EXIT_INTERRUPTED, report
+from headrace.errors import HeadraceError
+
+# Name → (module with a Typer `app`, one line of help). The help stands here so that `headrace --help` imports nothing.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "up": ("headrace.cli.up", "Start a hub."),
+    "demo": ("headrace.cli.demo", "Start a hub with live producers, consumers and a pipeline, to see it work."),
+    "stream": ("headrace.cli.stream", "List, create, describe, delete and trim streams."),
+    "append": ("headrace.cli.append", "Append records to a stream."),
+    "read": ("headrace.cli.read", "Read records of a stream."),
+    "tail": ("headrace.cli.tail", "Follow a stream live."),
+    "cursor": ("headrace.cli.cursor", "List and reset cursors."),
+    "table": ("headrace.cli.table", "Look into tables."),
+    "session": ("headrace.cli.session", "Show who is connected."),
+    "immortal": ("headrace.cli.immortal", "AMBROSIA immortals."),
+    "perper": ("headrace.cli.perper", "Perper agents and executions."),
+    "pipeline": ("headrace.cli.pipeline", "Run and watch Spark pipelines."),
+    "config": ("headrace.cli.config", "Show the settings and where each came from."),
+    "user": ("headrace.cli.user", "Users, passwords and tokens."),
+    "tls": ("headrace.cli.tls", "Certificates for trying TLS."),
+    "doctor": ("headrace.cli.doctor", "Check a data directory and this machine."),
+    "backup": ("headrace.cli.backup", "Copy a data directory while the hub runs."),
+    "restore": ("headrace.cli.restore", "Put a backup back."),
+    "bench": ("headrace.cli.bench", "Measure this machine, beside its disk's own limit."),
+}
+
+
+def available(name: str) -> bool:
+    """Whether this installation holds the module of a command."""
+    return importlib.util.find_spec(COMMANDS[name][0]) is not None
+
+
+class LazyGroup(typer.core.TyperGroup):
+    """A group whose commands are modules."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """In the order of `COMMANDS`."""
+        return [name for name in COMMANDS if available(name)]
+
+    wanted: str | None = None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Note which command the line names, so that only this one is imported."""
+        self.wanted = args[0] if args else None
+        return super().resolve_command(ctx, args)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Import the module of the command that is run. In a list of commands a stand-in with its one line will do."""
+        if cmd_name not in COMMANDS or not available(cmd_name):
+            return None
+        module, summary = COMMANDS[cmd_name]
+        if cmd_name != self.wanted:
+            return _stand_in(cmd_name, summary)
+        return load_command(cmd_name, module)
+
+
+def load_command(name: str, module: str) -> Any:
+    """The command of one module."""
+    noun: typer.Typer = importlib.import_module(module).app
+    noun._add_completion = False  # only the whole offers shell completion, not each noun again
+    command = typer.main.get_command(noun)
+    command.name = name
+    return command
+
+
+def _stand_in(name: str, summary: str) -> Any:
+    app = typer.Typer()
+    app.command(name, help=summary)(lambda: None)
+    return typer.main.get_command(app)
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    help="Headrace: one durable log, five published stream protocols, Spark at the wheel.",
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"headrace {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
+    ] = False,
+) -> None:
+    """Headrace: one durable log, five published stream protocols, Spark at the wheel."""
+
+
+def run() -> None:
+    """The entry point: errors become one line and an exit code; a bug keeps its traceback."""
+    try:
+        app()
+    except HeadraceError as error:
+        sys.exit(report(error, "--json" in sys.argv))
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:  # `headrace read … | head`
+        sys.stderr.close()
+        sys.exit(0)

@@ -1,0 +1,118 @@
+"""How every command speaks: tables for people, `--json` for programs, errors in one line that says what to do.
+
+Data goes to standard output and everything else to standard error, so that `headrace … --json | jq` always works.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated, Any, NoReturn
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from headrace.errors import HeadraceError
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_LOCKED = 3
+EXIT_LOG_FAILED = 4
+EXIT_UNREACHABLE = 5
+EXIT_INTERRUPTED = 130
+
+EXIT_OF_CODE = {
+    "bad-request": EXIT_USAGE,
+    "bad-config": EXIT_USAGE,
+    "data-directory-locked": EXIT_LOCKED,
+    "log-failed": EXIT_LOG_FAILED,
+    "unreachable": EXIT_UNREACHABLE,
+}
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of tables for people.")]
+HubOption = Annotated[
+    str,
+    typer.Option("--hub", envvar="HEADRACE_HUB", metavar="HOST:PORT", help="The Flight address of the hub."),
+]
+TokenOption = Annotated[
+    str | None,
+    typer.Option("--token", envvar="HEADRACE_TOKEN", metavar="TOKEN", help="A token of `headrace user token`."),
+]
+DEFAULT_HUB = "127.0.0.1:7070"
+PIPE_WIDTH = 1000  # tables in a pipe or file are not folded
+
+
+def people() -> Console:
+    """Standard output for people. Made anew each time, so that redirection and tests are seen."""
+    return Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+
+
+def notes() -> Console:
+    """Standard error."""
+    return Console(file=sys.stderr, highlight=False, soft_wrap=True)
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on standard output."""
+    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(value)) + b"\n")
+    sys.stdout.flush()
+
+
+def print_json_line(value: Any) -> None:
+    """One JSON document on one line: for streams of values such as `tail --json`."""
+    sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
+    sys.stdout.flush()
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str = "nothing to show") -> None:
+    """A table; a column whose name begins with `#` is right-aligned. Cells are text, never markup."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column.removeprefix("#"), justify="right" if column.startswith("#") else "left")
+    count = 0
+    for row in rows:
+        table.add_row(*(Text("–" if cell is None else str(cell)) for cell in row))
+        count += 1
+    if count:
+        people().print(table)
+    else:
+        notes().print(Text(empty, style="dim"))
+
+
+def show(value: Any, as_json: bool, render: Callable[[Any], None]) -> None:
+    """`value` as JSON, or through `render` for people."""
+    if as_json:
+        print_json(value)
+    else:
+        render(value)
+
+
+def report(error: HeadraceError, as_json: bool) -> int:
+    """Print an error the way it was asked for; returns the exit code."""
+    if as_json:
+        line = msgspec.json.encode({"error": {"code": error.code, "message": str(error)}})
+        sys.stderr.buffer.write(line + b"\n")
+        sys.stderr.flush()
+    else:
+        notes().print(Text.assemble(("error: ", "bold red"), str(error)))
+    return EXIT_OF_CODE.get(error.code, EXIT_FAILED)
+
+
+def fail(message: str, *, code: str = "error", exit_code: int = EXIT_FAILED) -> NoReturn:
+    """End the command with a message that says what to do."""
+    error = HeadraceError(message)
+    error.code = code
+    report(error, "--json" in sys.argv)
+    raise typer.Exit(exit_code)
+
+
+def call(hub: str, token: str | None, verb: str, request: dict[str, Any] | None = None) -> Any:
+    """Run an admin verb on a hub through the SDK."""
+    import headrace
+
+    with headrace.connect(hub, token=token) as client:
+        return client.call(verb, request or {})

@@ -1,0 +1,55 @@
+"""`headrace up`: start a hub and everything configured."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from headrace import logs
+from headrace.cli.output import notes
+from headrace.config_load import load
+from headrace.server import Runtime, run
+
+app = typer.Typer()
+
+DataOption = Annotated[
+    Path | None, typer.Option("--data", metavar="DIR", help="Directory of the log; the same as --set log.data=DIR.")
+]
+ConfigOption = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings in TOML.")]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="One setting; may be repeated.")
+]
+
+
+def flags_of(data: Path | None, settings: list[str] | None) -> list[str]:
+    """`--set` and `--data` as settings; `--data` wins."""
+    return [*(settings or []), *([] if data is None else [f"log.data={data}"])]
+
+
+@app.command()
+def up(
+    data: DataOption = None,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    ready_file: Annotated[
+        Path | None, typer.Option("--ready-file", metavar="FILE", help="Written with name → address once all listen.")
+    ] = None,
+) -> None:
+    """Start a hub. It runs until it is told to stop (Ctrl-C, SIGTERM)."""
+    loaded = load(config, flags=flags_of(data, settings))
+    logs.set_up(loaded.config.logging)
+    raise typer.Exit(asyncio.run(run(loaded, ready_file=ready_file, on_ready=_announce)))
+
+
+def _announce(runtime: Runtime) -> None:
+    console = notes()
+    console.print(Text.assemble(("headrace is up", "bold green"), f"  data in {runtime.config.log.data}"))
+    for name, address in runtime.addresses.items():
+        url = f"http://{address}/" if name == "http" else address
+        console.print(Text(f"  {name:<10} {url}"))
+    if runtime.missing:
+        console.print(Text(f"  not in this installation: {', '.join(runtime.missing)}", style="dim"))

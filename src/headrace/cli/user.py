@@ -1,0 +1,135 @@
+"""`headrace user`: users, passwords and tokens, kept in the users file beside the data.
+
+The commands write that file directly, so that the first user can be made before any hub runs; a running hub notices.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from headrace.admin import UserInfo
+from headrace.cli.output import JsonFlag, fail, notes, print_json, print_table
+from headrace.cli.up import ConfigOption, DataOption, SetOption, flags_of
+from headrace.config_load import load
+from headrace.security import Security, hash_secret, new_token
+
+app = typer.Typer(no_args_is_help=True)
+SECRET_LENGTH_MIN = 8
+UserArgument = Annotated[str, typer.Argument(metavar="USER", help="Name of the user.")]
+StdinFlag = Annotated[bool, typer.Option("--password-stdin", help="Read the password from standard input.")]
+
+
+@app.callback()
+def user() -> None:
+    """Users, passwords and tokens."""
+
+
+def _security(data: DataOption, config: ConfigOption, settings: SetOption) -> Security:
+    return Security(load(config, flags=flags_of(data, settings)).config)
+
+
+def _asked_secret(from_stdin: bool) -> str:
+    if from_stdin:
+        secret = sys.stdin.readline().rstrip("\n")
+    else:
+        secret = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    if len(secret) < SECRET_LENGTH_MIN:
+        fail(f"the password has {len(secret)} characters; at least {SECRET_LENGTH_MIN} are needed", code="bad-request")
+    return secret
+
+
+@app.command()
+def add(
+    name: UserArgument,
+    role: Annotated[list[str] | None, typer.Option("--role", help="admin, writer, reader or your own.")] = None,
+    token: Annotated[bool, typer.Option("--token", help="Make a token instead of asking for a password.")] = False,
+    password_stdin: StdinFlag = False,
+    data: DataOption = None,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Add a user, or change one's roles and password."""
+    security = _security(data, config, settings)
+    secret = None if token else hash_secret(_asked_secret(password_stdin))
+    made = security.add_user(name, secret, role or ["reader"])
+    plain = None
+    if token:
+        plain, digest = new_token()
+        security.add_token(name, digest)
+    if as_json:
+        print_json({"user": name, "roles": made.roles, "token": plain})
+        return
+    notes().print(f"user {name} with {', '.join(made.roles)} is in {security.users_file.path}")
+    if plain is not None:
+        _print_token(plain)
+
+
+@app.command()
+def token(
+    name: UserArgument,
+    data: DataOption = None,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Give a user one more token."""
+    security = _security(data, config, settings)
+    if name not in security.users_file.users():
+        fail(f"there is no user {name!r} in {security.users_file.path}; add it first", code="unknown-user")
+    plain, digest = new_token()
+    security.add_token(name, digest)
+    if as_json:
+        print_json({"user": name, "token": plain})
+    else:
+        _print_token(plain)
+
+
+def _print_token(plain: str) -> None:
+    notes().print("the token, shown this once:")
+    typer.echo(plain)
+
+
+@app.command("ls")
+def list_users(
+    data: DataOption = None, config: ConfigOption = None, settings: SetOption = None, as_json: JsonFlag = False
+) -> None:
+    """All users; never their secrets."""
+    security = _security(data, config, settings)
+    kept = security.users_file.users()
+    listed = [
+        UserInfo(name, found.roles, found.secret is not None, len(found.tokens), name in kept)
+        for name, found in sorted(security.users().items())
+    ]
+    if as_json:
+        print_json(listed)
+        return
+    rows = [_row(info) for info in listed]
+    columns = ["user", "roles", "password", "#tokens", "kept in"]
+    print_table(columns, rows, empty="no users: everyone who can reach a listener may do everything")
+
+
+def _row(info: UserInfo) -> list[object]:
+    place = "users file" if info.editable else "settings"
+    return [info.user, ", ".join(info.roles), "yes" if info.password else "no", info.tokens, place]
+
+
+@app.command("rm")
+def remove(
+    name: UserArgument, data: DataOption = None, config: ConfigOption = None, settings: SetOption = None
+) -> None:
+    """Remove a user and all its tokens."""
+    security = _security(data, config, settings)
+    if name not in security.users_file.users():
+        fail(f"there is no user {name!r} in {security.users_file.path}", code="unknown-user")
+    security.remove_user(name)
+    notes().print(f"user {name} is gone")
+
+
+@app.command("hash")
+def hash_password(password_stdin: StdinFlag = False) -> None:
+    """Print a password in the form that may stand in a settings file."""
+    typer.echo(hash_secret(_asked_secret(password_stdin)))

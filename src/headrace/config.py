@@ -1,0 +1,226 @@
+"""Every setting of Headrace: one struct per section of the TOML file.
+
+A field's comment for people is its `description`: the reference page and `headrace config show` print it, so there is
+one place to change. Loading (file, environment, flags) is in `config_load`.
+
+Sizes are integers in bytes and may be written `"32MiB"`; durations are seconds and may be written `"30s"`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from headrace.units import GIB, KIB, MIB
+
+# The unit in `extra` tells the loader which spellings to accept and the reference which unit to print.
+Bytes = Annotated[int, Meta(ge=0, extra={"unit": "bytes"})]
+Seconds = Annotated[float, Meta(ge=0, extra={"unit": "seconds"})]
+Count = Annotated[int, Meta(ge=1)]
+Address = Annotated[str, Meta(extra={"unit": "address"})]
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The base of all sections: immutable, and an unknown key is an error."""
+
+
+class Log(Section, frozen=True):
+    """The durable log."""
+
+    data: Annotated[str, Meta(description="Directory that holds the log")] = "headrace-data"
+    segment_bytes: Annotated[Bytes, Meta(description="Size a sealed segment file aims for")] = 32 * MIB
+    seal_bytes: Annotated[Bytes, Meta(description="A stream's tail is sealed once it holds this much")] = 32 * MIB
+    seal_age_s: Annotated[Seconds, Meta(description="A stream's tail is sealed once its oldest record is this old")] = (
+        600
+    )
+    tail_bytes_max: Annotated[
+        Bytes, Meta(description="Memory for all tails together; above it the largest are sealed")
+    ] = 256 * MIB
+    journal_file_bytes: Annotated[Bytes, Meta(description="A new journal file is begun after this much")] = 64 * MIB
+    commit_bytes_max: Annotated[Bytes, Meta(description="The most that is written before one fdatasync")] = 4 * MIB
+    backlog_bytes_max: Annotated[
+        Bytes, Meta(description="Appends waiting for the disk; above it producers are held back")
+    ] = 64 * MIB
+    record_bytes_max: Annotated[Bytes, Meta(description="The largest payload of one record")] = 16 * MIB
+    batch_bytes_max: Annotated[Bytes, Meta(description="The largest batch of one append")] = 64 * MIB
+    streams_max: Annotated[Count, Meta(description="How many streams and tables may exist")] = 100_000
+    partitions_max: Annotated[Count, Meta(description="How many partitions one stream may have")] = 1024
+    producers_max: Annotated[Count, Meta(description="Producer names remembered per stream partition")] = 100_000
+    cursors_max: Annotated[Count, Meta(description="How many cursors may exist")] = 1_000_000
+    readers_max: Annotated[Count, Meta(description="How many reads and follows may be open at once")] = 10_000
+    table_bytes_max: Annotated[Bytes, Meta(description="Keys and values of all tables together, in memory")] = GIB
+    table_value_bytes_max: Annotated[Bytes, Meta(description="The largest value of a table")] = 16 * MIB
+    checkpoint_bytes_max: Annotated[Bytes, Meta(description="The largest checkpoint")] = 64 * GIB
+    snapshot_bytes: Annotated[
+        Bytes, Meta(description="Journal written since the last snapshot that asks for a new one")
+    ] = 256 * MIB
+    retention_interval_s: Annotated[Seconds, Meta(description="How often retention and compaction look for work")] = 10
+    free_bytes_min: Annotated[Bytes, Meta(description="Appends are refused when the disk has less room than this")] = (
+        128 * MIB
+    )
+
+
+class Limits(Section, frozen=True):
+    """Limits of the whole process. Limits of one protocol stand in its own section."""
+
+    sessions_max: Annotated[Count, Meta(description="Open sessions over all listeners")] = 10_000
+    sessions_kept: Annotated[Count, Meta(description="Ended sessions that `headrace session ls` still shows")] = 200
+    stop_s: Annotated[Seconds, Meta(description="How long a clean stop may take before sessions are cut")] = 10
+
+
+class Listen(Section, frozen=True):
+    """Where each listener listens: `host:port`, port 0 for any free port, or `off`."""
+
+    flight: Annotated[Address, Meta(description="Arrow Flight: SDK, CLI, Spark, pandas, DuckDB")] = "127.0.0.1:7070"
+    http: Annotated[Address, Meta(description="HTTP: admin API, metrics, health, console, FutoIn")] = "127.0.0.1:8080"
+    wallaroo: Annotated[Address, Meta(description="Wallaroo source connector protocol")] = "127.0.0.1:7100"
+    ockam: Annotated[Address, Meta(description="Ockam stream protocol")] = "127.0.0.1:4000"
+    ignite: Annotated[Address, Meta(description="Perper: Ignite thin client protocol")] = "127.0.0.1:10800"
+    fabric: Annotated[Address, Meta(description="Perper: fabric service (gRPC)")] = "127.0.0.1:40400"
+
+
+class Http(Section, frozen=True):
+    """The one HTTP server."""
+
+    request_bytes_max: Annotated[Bytes, Meta(description="The largest request body of the admin API")] = 64 * MIB
+    keep_alive_s: Annotated[Seconds, Meta(description="An idle connection is closed after this")] = 30
+    connections_max: Annotated[Count, Meta(description="Open HTTP connections")] = 2_000
+    hosts: Annotated[list[str], Meta(description="Names besides localhost that a loopback listener answers to")] = []
+    console: Annotated[bool, Meta(description="Serve the web console")] = True
+
+
+class User(Section, frozen=True):
+    """One user. `headrace user add` writes these."""
+
+    secret: Annotated[
+        str | None, Meta(description="Password: plain, or `scrypt$…` as `headrace user hash` prints it")
+    ] = None
+    tokens: Annotated[list[str], Meta(description="Tokens: plain, or `sha256$…`")] = []
+    roles: Annotated[list[str], Meta(description="Names of roles")] = []
+
+
+class Grant(Section, frozen=True):
+    """Rights on streams, through verbs. A role is a list of these; nothing is granted that is not listed."""
+
+    rights: Annotated[list[Literal["read", "write", "admin"]], Meta(description="What may be done")]
+    streams: Annotated[list[str], Meta(description="Patterns of stream names, such as `orders.*`")] = msgspec.field(
+        default_factory=lambda: ["*"]
+    )
+    verbs: Annotated[list[str], Meta(description="Patterns of admin verbs, such as `cursor.*`")] = msgspec.field(
+        default_factory=lambda: ["*"]
+    )
+
+
+class SecuritySection(Section, frozen=True):
+    """Users, tokens and roles. Without any user everyone who can reach a listener may do everything."""
+
+    users: Annotated[dict[str, User], Meta(description="Users by name")] = {}
+    roles: Annotated[
+        dict[str, list[Grant]], Meta(description="Roles by name; `admin`, `writer` and `reader` are built in")
+    ] = {}
+    users_file: Annotated[str, Meta(description="File `headrace user add` writes; relative to the data directory")] = (
+        "users.json"
+    )
+    anonymous: Annotated[
+        str, Meta(description="Role of callers without a name: `auto` is admin while there are no users, then nobody")
+    ] = "auto"
+
+
+class TlsFiles(Section, frozen=True):
+    """Certificate files in PEM form."""
+
+    certificate: Annotated[str, Meta(description="Certificate chain")] = ""
+    key: Annotated[str, Meta(description="Private key")] = ""
+    client_ca: Annotated[str, Meta(description="Clients must show a certificate signed by one of these")] = ""
+
+
+class Tls(Section, frozen=True):
+    """TLS for all listeners, or for one: `[tls.listeners.flight]`."""
+
+    certificate: Annotated[str, Meta(description="Certificate chain of every listener; empty for plain text")] = ""
+    key: Annotated[str, Meta(description="Private key")] = ""
+    client_ca: Annotated[str, Meta(description="Clients must show a certificate signed by one of these")] = ""
+    listeners: Annotated[
+        dict[str, TlsFiles], Meta(description="Other files for one listener, by its name in [listen]")
+    ] = {}
+
+
+class LoggingSection(Section, frozen=True):
+    """What the process says while it runs."""
+
+    level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="The least important to show")] = (
+        "info"
+    )
+    format: Annotated[
+        Literal["auto", "text", "json"], Meta(description="`auto` is text on a terminal and JSON elsewhere")
+    ] = "auto"
+
+
+class Wallaroo(Section, frozen=True):
+    """Wallaroo source connector protocol."""
+
+    cookie: Annotated[str, Meta(description="What a connector must say in HELLO; empty accepts any")] = ""
+    credits: Annotated[Count, Meta(description="Messages a connector may have under way")] = 1_000
+    frame_bytes_max: Annotated[Bytes, Meta(description="The largest frame")] = 16 * MIB
+
+
+class Ockam(Section, frozen=True):
+    """Ockam stream protocol."""
+
+    frame_bytes_max: Annotated[Bytes, Meta(description="The largest message")] = 16 * MIB
+
+
+class Futoin(Section, frozen=True):
+    """FutoIn FTN18 event streams, under the HTTP listener."""
+
+    enabled: Annotated[bool, Meta(description="Serve FutoIn under `path`")] = True
+    path: Annotated[str, Meta(description="Where FutoIn is mounted on the HTTP port")] = "/futoin"
+    message_bytes_max: Annotated[Bytes, Meta(description="The largest message (FTN3: 64 KiB)")] = 64 * KIB
+
+
+class Perper(Section, frozen=True):
+    """Perper fabric: Ignite thin protocol and gRPC."""
+
+    frame_bytes_max: Annotated[Bytes, Meta(description="The largest message")] = 64 * MIB
+
+
+class Ambrosia(Section, frozen=True):
+    """AMBROSIA immortals."""
+
+    enabled: Annotated[bool, Meta(description="Serve immortals")] = True
+    host: Annotated[str, Meta(description="Where the ports of immortals are bound")] = "127.0.0.1"
+
+
+class Spark(Section, frozen=True):
+    """Spark sessions that Headrace starts."""
+
+    master: Annotated[str, Meta(description="Spark master")] = "local[*]"
+    conf: Annotated[dict[str, str], Meta(description="Spark settings, as `spark.sql.shuffle.partitions`")] = {}
+
+
+class PipelineEntry(Section, frozen=True):
+    """One pipeline that the hub starts with itself."""
+
+    file: Annotated[str, Meta(description="Python or SQL file of the pipeline")]
+    enabled: Annotated[bool, Meta(description="Start it with the hub")] = True
+
+
+class Config(Section, frozen=True):
+    """All sections."""
+
+    log: Log = Log()
+    limits: Limits = Limits()
+    listen: Listen = Listen()
+    http: Http = Http()
+    security: SecuritySection = SecuritySection()
+    tls: Tls = Tls()
+    logging: LoggingSection = LoggingSection()
+    wallaroo: Wallaroo = Wallaroo()
+    ockam: Ockam = Ockam()
+    futoin: Futoin = Futoin()
+    perper: Perper = Perper()
+    ambrosia: Ambrosia = Ambrosia()
+    spark: Spark = Spark()
+    pipelines: dict[str, PipelineEntry] = {}

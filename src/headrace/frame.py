@@ -1,0 +1,40 @@
+"""Everything on a hub that is not the log: what servers, the admin API and the command line find on every hub."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from headrace.config import Config
+from headrace.health import Health
+from headrace.metrics import Metrics
+from headrace.mounts import Mounts
+from headrace.security import Security
+from headrace.sessions import Sessions
+from headrace.verbs import Verbs
+
+
+class Frame:
+    """The base of `Hub`. No I/O happens here except reading the users file."""
+
+    def __init__(
+        self,
+        config: Config,
+        data: str | Path | None = None,
+        *,
+        now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+    ) -> None:
+        """`data` is the data directory; the users file lies in it."""
+        self.config = config
+        self.metrics = Metrics()
+        self.health = Health()
+        self.security = Security(config, data)
+        self.sessions = Sessions(
+            open_max=config.limits.sessions_max,
+            ended_kept=config.limits.sessions_kept,
+            now_us=now_us,
+            changed=self.metrics.session_changed,
+        )
+        self.verbs = Verbs()
+        self.mounts = Mounts()

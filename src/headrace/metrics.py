@@ -1,0 +1,195 @@
+"""Every metric of Headrace, declared here with its help text. Nothing else creates one.
+
+A hub has one `Metrics`; its registry is what `/metrics` prints. Names end in their unit; counters end in `_total`.
+Labels never hold stream names, peers or other things without a bound, except where a collector bounds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client.exposition import generate_latest
+
+PROTOCOLS = ("flight", "http", "wallaroo", "ockam", "futoin", "ignite", "fabric", "ambrosia")
+LATENCY_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+SIZE_BUCKETS_BYTES = tuple(float(256 * 4**step) for step in range(10))
+
+# A second series per counter that nothing here reads.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+class _Maker:
+    """Creates metrics in one registry, so that the declarations below stay one line each."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
+
+    def counter(self, name: str, help: str, labels: Sequence[str] = ()) -> Counter:
+        return Counter(name, help, labels, registry=self.registry)
+
+    def gauge(self, name: str, help: str, labels: Sequence[str] = ()) -> Gauge:
+        return Gauge(name, help, labels, registry=self.registry)
+
+    def latency(self, name: str, help: str, labels: Sequence[str] = ()) -> Histogram:
+        return Histogram(name, help, labels, registry=self.registry, buckets=LATENCY_BUCKETS_S)
+
+    def size(self, name: str, help: str, labels: Sequence[str] = ()) -> Histogram:
+        return Histogram(name, help, labels, registry=self.registry, buckets=SIZE_BUCKETS_BYTES)
+
+
+class LogMetrics:
+    """The log."""
+
+    def __init__(self, make: _Maker) -> None:
+        self.records = make.counter("headrace_log_records_total", "Records made durable")
+        self.bytes = make.counter("headrace_log_bytes_total", "Payload bytes made durable")
+        self.duplicates = make.counter("headrace_log_duplicates_total", "Appends acknowledged again and not stored")
+        self.commits = make.counter("headrace_log_commits_total", "Commits: one write and one fdatasync each")
+        self.commit_seconds = make.latency("headrace_log_commit_seconds", "From append to durable, per commit")
+        self.commit_bytes = make.size("headrace_log_commit_bytes", "Bytes per commit")
+        self.backlog_bytes = make.gauge("headrace_log_backlog_bytes", "Appends waiting for the disk")
+        self.tail_bytes = make.gauge("headrace_log_tail_bytes", "Records in memory that are not sealed yet")
+        self.sealed = make.counter("headrace_log_sealed_total", "Segments sealed")
+        self.disk_bytes = make.gauge("headrace_log_disk_bytes", "Bytes on disk", ["kind"])
+        self.free_bytes = make.gauge("headrace_log_free_bytes", "Room left on the disk of the data directory")
+        self.read_records = make.counter("headrace_log_read_records_total", "Records read")
+        self.damaged = make.counter("headrace_log_damaged_records_total", "Records found damaged")
+        self.removed = make.counter("headrace_log_removed_records_total", "Records removed", ["reason"])
+        self.refused = make.counter("headrace_log_refused_total", "Appends refused", ["code"])
+        self.failed = make.gauge("headrace_log_failed", "1 once a sync failed and the log accepts nothing more")
+        self.recovery_seconds = make.gauge("headrace_log_recovery_seconds", "How long the last start took")
+
+
+class NounMetrics:
+    """How many there are of each noun."""
+
+    def __init__(self, make: _Maker) -> None:
+        self.streams = make.gauge("headrace_streams", "Streams")
+        self.tables = make.gauge("headrace_tables", "Tables")
+        self.table_bytes = make.gauge("headrace_table_bytes", "Keys and values of all tables")
+        self.cursors = make.gauge("headrace_cursors", "Cursors")
+        self.cursor_lag_max = make.gauge(
+            "headrace_cursor_lag_records_max", "Records the furthest-behind cursor has to read"
+        )
+        self.checkpoints = make.gauge("headrace_checkpoints", "Checkpoints kept")
+        self.checkpoint_bytes = make.counter("headrace_checkpoint_bytes_total", "Checkpoint bytes written")
+
+
+class ProtocolMetrics:
+    """What every protocol counts, one label value each; a protocol's own extras stand in its own section."""
+
+    def __init__(self, make: _Maker) -> None:
+        label = ["protocol"]
+        self.sessions = make.gauge("headrace_sessions", "Open sessions", label)
+        self.opened = make.counter("headrace_sessions_opened_total", "Sessions opened", label)
+        self.received_bytes = make.counter("headrace_received_bytes_total", "Bytes received", label)
+        self.sent_bytes = make.counter("headrace_sent_bytes_total", "Bytes sent", label)
+        self.records_in = make.counter("headrace_records_in_total", "Records received and made durable", label)
+        self.records_out = make.counter("headrace_records_out_total", "Records delivered", label)
+        self.skipped = make.counter(
+            "headrace_records_skipped_total", "Records too big for the protocol, skipped", label
+        )
+        self.peer_errors = make.counter("headrace_peer_errors_total", "Errors sent to peers", ["protocol", "code"])
+        self.refused_logins = make.counter("headrace_refused_logins_total", "Sessions refused: who are you?", label)
+        self.ack_seconds = make.latency("headrace_ack_seconds", "From receiving a record to its acknowledgement", label)
+
+
+class HttpMetrics:
+    """The admin API."""
+
+    def __init__(self, make: _Maker) -> None:
+        self.verb_seconds = make.latency("headrace_verb_seconds", "Time of an admin verb", ["verb"])
+        self.verb_errors = make.counter("headrace_verb_errors_total", "Admin verbs refused or failed", ["verb", "code"])
+
+
+class WallarooMetrics:
+    """Wallaroo source connector protocol."""
+
+    def __init__(self, make: _Maker) -> None:
+        self.credits_out = make.gauge("headrace_wallaroo_credits", "Credits given and not used")
+
+
+class OckamMetrics:
+    """Ockam stream protocol."""
+
+    def __init__(self, make: _Maker) -> None:
+        self.pulls = make.counter("headrace_ockam_pulls_total", "Pull requests served")
+
+
+class FutoinMetrics:
+    """FutoIn FTN18."""
+
+    def __init__(self, make: _Maker) -> None:
+        self.polls = make.counter("headrace_futoin_polls_total", "Polls served")
+
+
+class PerperMetrics:
+    """Perper fabric."""
+
+    def __init__(self, make: _Maker) -> None:
+        self.operations = make.counter("headrace_perper_operations_total", "Cache operations", ["operation"])
+
+
+class AmbrosiaMetrics:
+    """AMBROSIA immortals."""
+
+    def __init__(self, make: _Maker) -> None:
+        self.immortals = make.gauge("headrace_ambrosia_immortals", "Immortals known", ["state"])
+
+
+class SparkMetrics:
+    """Pipelines that the hub supervises."""
+
+    def __init__(self, make: _Maker) -> None:
+        self.pipelines = make.gauge("headrace_pipelines", "Pipelines", ["state"])
+        self.batch_seconds = make.latency("headrace_pipeline_batch_seconds", "Time of a pipeline's batch")
+        self.batch_records = make.counter("headrace_pipeline_records_total", "Records pipelines have processed")
+
+
+class ProcessMetrics:
+    """The process itself."""
+
+    def __init__(self, make: _Maker) -> None:
+        self.info = make.gauge("headrace_info", "Always 1; the label holds the version", ["version"])
+        self.started = make.gauge("headrace_start_time_seconds", "When the process started, seconds since 1970")
+        self.resident_bytes = make.gauge("headrace_resident_memory_bytes", "Memory of the process")
+        self.loop_lag_seconds = make.gauge("headrace_loop_lag_seconds", "How late the event loop last ran a timer")
+
+
+class Metrics:
+    """All sections. Attributes are the sections; `collect` functions run before each scrape."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        make = _Maker(self.registry)
+        self.log = LogMetrics(make)
+        self.nouns = NounMetrics(make)
+        self.protocol = ProtocolMetrics(make)
+        self.http = HttpMetrics(make)
+        self.wallaroo = WallarooMetrics(make)
+        self.ockam = OckamMetrics(make)
+        self.futoin = FutoinMetrics(make)
+        self.perper = PerperMetrics(make)
+        self.ambrosia = AmbrosiaMetrics(make)
+        self.spark = SparkMetrics(make)
+        self.process = ProcessMetrics(make)
+        self._before_scrape: list[Callable[[], None]] = []
+        for name in PROTOCOLS:
+            self.protocol.sessions.labels(protocol=name).set(0)
+
+    def before_scrape(self, refresh: Callable[[], None]) -> None:
+        """Register a function that sets gauges which are cheaper to read when asked than to keep up to date."""
+        self._before_scrape.append(refresh)
+
+    def session_changed(self, protocol: str, change: int) -> None:
+        """What `Sessions` calls when one opens or ends."""
+        self.protocol.sessions.labels(protocol=protocol).inc(change)
+        if change > 0:
+            self.protocol.opened.labels(protocol=protocol).inc(change)
+
+    def text(self) -> bytes:
+        """The page Prometheus reads."""
+        for refresh in self._before_scrape:
+            refresh()
+        return generate_latest(self.registry)

@@ -1,0 +1,201 @@
+"""The process behind `headrace up`: open the hub, start what is configured, stop cleanly.
+
+Order. The hub opens first (it holds the lock of the data directory and recovers the log). Then services start, which
+register verbs and mount web applications; then listeners, HTTP last, so that nothing answers before all of it is there.
+Stopping goes the other way round, and the log closes when nobody can reach it any more.
+
+Every part is named "module:function" and imported only when it is wanted, so that a hub that serves one protocol does
+not load the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import importlib.util
+import json
+import logging
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.config import Config
+from headrace.config_load import Loaded
+from headrace.errors import HeadraceError
+from headrace.listener import Listener
+from headrace.logs import fields
+
+if TYPE_CHECKING:
+    from headrace.hub import Hub
+
+logger = logging.getLogger("headrace.server")
+
+# Key of [listen] → `async def serve(hub, address) -> Listener`. HTTP stays last: it reports that all is ready.
+LISTENERS: dict[str, str] = {
+    "flight": "headrace.protocols.flight.server:serve",
+    "wallaroo": "headrace.protocols.wallaroo.server:serve",
+    "ockam": "headrace.protocols.ockam.server:serve",
+    "ignite": "headrace.protocols.perper.ignite.server:serve",
+    "fabric": "headrace.protocols.perper.fabric.server:serve",
+    "http": "headrace.http:serve",
+}
+
+# Name → `async def start(hub) -> Listener | None`: parts without a port of their own in [listen]. FutoIn and the
+# console mount themselves on the HTTP port (`hub.mounts`); immortals open ports as they are registered; pipelines are
+# supervised.
+SERVICES: dict[str, str] = {
+    "futoin": "headrace.protocols.futoin.server:start",
+    "ambrosia": "headrace.protocols.ambrosia.server:start",
+    "pipelines": "headrace.spark.supervisor:start",
+    "console": "headrace.console.server:start",
+}
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_LOCKED = 3
+EXIT_LOG_FAILED = 4
+
+
+class StartFailed(HeadraceError):
+    """A listener or service could not start; nothing was left running."""
+
+    code = "start-failed"
+
+
+class Runtime:
+    """A running hub with its listeners and services."""
+
+    def __init__(self, hub: Hub, config: Config) -> None:
+        self.hub = hub
+        self.config = config
+        self.addresses: dict[str, str] = {}
+        self.missing: list[str] = []
+        self._running: list[tuple[str, Listener]] = []
+
+    @classmethod
+    async def start(cls, loaded: Loaded) -> Runtime:
+        """Open the hub and start everything configured. If one part fails, the ones before it are stopped again."""
+        from headrace.admin import Admin
+        from headrace.hub import Hub
+
+        config = loaded.config
+        hub = await Hub.open(config.log.data, config)
+        runtime = cls(hub, config)
+        try:
+            Admin(runtime, loaded).register(hub.verbs)
+            for warning in hub.security.warnings():
+                logger.warning(warning)
+            await runtime._start_services()
+            await runtime._start_listeners()
+        except BaseException:
+            await runtime.stop()
+            raise
+        return runtime
+
+    async def _start_services(self) -> None:
+        for name, entry in SERVICES.items():
+            start = self._found(name, entry)
+            if start is not None:
+                await self._started(name, start(self.hub))
+
+    async def _start_listeners(self) -> None:
+        for name, entry in LISTENERS.items():
+            address = getattr(self.config.listen, name)
+            if address == "off":
+                continue
+            serve = self._found(name, entry)
+            if serve is not None:
+                await self._started(name, serve(self.hub, address))
+
+    async def _started(self, name: str, starting: Awaitable[Listener | None]) -> None:
+        try:
+            listener = await starting
+        except OSError as error:
+            address = getattr(self.config.listen, name, "")
+            raise StartFailed(
+                f"{name} cannot listen on {address}: {error}; set listen.{name} to another port"
+            ) from error
+        if listener is None:
+            return
+        self._running.append((name, listener))
+        if name in LISTENERS:
+            self.addresses[name] = listener.address
+            logger.info("listening", extra=fields(listener=name, address=listener.address))
+
+    def _found(self, name: str, entry: str) -> Callable[..., Awaitable[Listener | None]] | None:
+        """The function behind "module:function", or None when this installation does not hold the module."""
+        found = load_entry(entry)
+        if found is None:
+            self.missing.append(name)
+            logger.info("not available in this installation", extra=fields(part=name))
+        return found
+
+    async def stop(self) -> None:
+        """Stop accepting, end the sessions, close the log. A part that fails to stop does not keep the others."""
+        for name, listener in reversed(self._running):
+            try:
+                await asyncio.wait_for(listener.close(), self.config.limits.stop_s)
+            except Exception as error:
+                logger.error("did not stop cleanly", extra=fields(part=name, error=repr(error)))
+        self._running.clear()
+        await self.hub.close()
+
+
+def load_entry(entry: str) -> Callable[..., Any] | None:
+    """The object behind "module:name"; None when there is no such module. A module that fails to load is an error."""
+    module_name, _, attribute = entry.partition(":")
+    try:
+        spec = importlib.util.find_spec(module_name)
+    except ModuleNotFoundError:  # a parent package does not exist
+        return None
+    if spec is None:
+        return None
+    found: Callable[..., Any] = getattr(importlib.import_module(module_name), attribute)
+    return found
+
+
+def write_ready_file(path: Path, addresses: dict[str, str]) -> None:
+    """Name → address as JSON. It appears complete or not at all, for whoever waits for it."""
+    beside = path.with_name(path.name + ".new")
+    beside.write_text(json.dumps(addresses) + "\n", encoding="utf-8")
+    os.replace(beside, path)
+
+
+def _remove(ready_file: Path | None) -> None:
+    if ready_file is not None:
+        with contextlib.suppress(OSError):
+            ready_file.unlink()
+
+
+async def run(
+    loaded: Loaded, *, ready_file: Path | None = None, on_ready: Callable[[Runtime], None] = lambda runtime: None
+) -> int:
+    """Run until SIGTERM or SIGINT, or until the log fails. Returns the exit code of the process."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    _remove(ready_file)
+    runtime = await Runtime.start(loaded)
+    try:
+        if ready_file is not None:
+            write_ready_file(ready_file, runtime.addresses)
+        on_ready(runtime)
+        failed = asyncio.ensure_future(runtime.hub.failed())
+        stopped = asyncio.ensure_future(stop.wait())
+        await asyncio.wait((failed, stopped), return_when=asyncio.FIRST_COMPLETED)
+        log_failed = failed.done()
+        for task in (failed, stopped):
+            task.cancel()
+        if log_failed:
+            logger.error("the log failed and accepts nothing more; start again to recover from disk")
+    finally:
+        _remove(ready_file)
+        await runtime.stop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+    return EXIT_LOG_FAILED if log_failed else EXIT_OK

@@ -1,0 +1,129 @@
+"""The admin verbs: a name, a request struct, a handler and the right it needs.
+
+A verb is registered once and reached three ways, always through `Verbs.call`, which checks the right:
+the CLI and SDK (Flight action of that name), and HTTP (`POST /api/v1/<verb>`).
+
+Rights and streams. If the request has a field `stream` (or the one named by `stream_field`), the caller needs the right
+on that stream. Otherwise the right must hold for all streams, unless the verb was registered with `filters=True`: then
+any caller with the right on some stream may call it, and the handler shows only what `security.current()` may see.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Literal, TypeVar, get_type_hints
+
+import msgspec
+
+from headrace.errors import BadRequest, Forbidden
+from headrace.security import Principal, acting_as
+
+Right = Literal["read", "write", "admin"]
+Request = TypeVar("Request", bound=msgspec.Struct)
+_NAME = re.compile(r"[a-z][a-z0-9]*(?:[.-][a-z0-9]+)+")
+
+
+class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The request of a verb that takes no arguments."""
+
+
+class UnknownVerb(BadRequest):
+    """No verb of that name."""
+
+    code = "unknown-verb"
+
+
+class Verb(msgspec.Struct, frozen=True):
+    """One registered verb."""
+
+    name: str
+    request: type[msgspec.Struct]
+    response: Any
+    handler: Callable[[Any], Awaitable[Any]]
+    right: Right
+    summary: str
+    stream_field: str | None
+    filters: bool
+
+
+class Verbs:
+    """The registry. Protocols add their verbs while the hub starts; names are unique."""
+
+    def __init__(self) -> None:
+        self._verbs: dict[str, Verb] = {}
+
+    def register(
+        self,
+        name: str,
+        request: type[Request],
+        handler: Callable[[Request], Awaitable[Any]],
+        *,
+        right: Right,
+        summary: str = "",
+        stream_field: str | None = "stream",
+        filters: bool = False,
+        response: Any = None,
+    ) -> None:
+        """Add a verb. The response type for the API document is the handler's return annotation, unless given."""
+        if _NAME.fullmatch(name) is None:
+            raise ValueError(f"verb name {name!r} is not of the form noun.verb")
+        if name in self._verbs:
+            raise ValueError(f"verb {name!r} is registered already")
+        field = stream_field if stream_field in request.__struct_fields__ else None
+        result = _return_type(handler) if response is None else response
+        self._verbs[name] = Verb(name, request, result, handler, right, summary, field, filters)
+
+    def get(self, name: str) -> Verb:
+        """The verb, or `UnknownVerb`."""
+        verb = self._verbs.get(name)
+        if verb is None:
+            raise UnknownVerb(f"there is no verb {name!r}; verb.list names all of them")
+        return verb
+
+    def __iter__(self) -> Iterator[Verb]:
+        return iter(sorted(self._verbs.values(), key=lambda verb: verb.name))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._verbs
+
+    async def call(self, name: str, body: bytes | dict[str, Any] | msgspec.Struct, principal: Principal) -> Any:
+        """Decode, check the right, run. The result is a value msgspec can encode."""
+        verb = self.get(name)
+        if not principal.may_some(verb.right, verb=name):  # before decoding: a stranger learns nothing about fields
+            raise Forbidden(_refusal(principal, verb, None))
+        request = _decoded(verb, body)
+        stream = getattr(request, verb.stream_field) if verb.stream_field else None
+        if not (stream is None and verb.filters) and not principal.may(verb.right, stream, verb=name):
+            raise Forbidden(_refusal(principal, verb, stream))
+        with acting_as(principal):
+            return await verb.handler(request)
+
+    async def call_json(self, name: str, body: bytes, principal: Principal) -> bytes:
+        """`call` for transports that carry JSON both ways. An empty body is an empty object."""
+        return msgspec.json.encode(await self.call(name, body or b"{}", principal))
+
+
+def _decoded(verb: Verb, body: bytes | dict[str, Any] | msgspec.Struct) -> msgspec.Struct:
+    try:
+        if isinstance(body, bytes):
+            return msgspec.json.decode(body, type=verb.request)
+        if isinstance(body, dict):
+            return msgspec.convert(body, verb.request)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"{verb.name}: {error}") from error
+    if not isinstance(body, verb.request):
+        raise BadRequest(f"{verb.name}: expected {verb.request.__name__}, got {type(body).__name__}")
+    return body
+
+
+def _refusal(principal: Principal, verb: Verb, stream: str | None) -> str:
+    where = f" on stream {stream!r}" if stream is not None else ""
+    return f"{principal.name!r} may not {verb.name}{where}: it needs the right {verb.right!r}"
+
+
+def _return_type(handler: Callable[..., Any]) -> Any:
+    try:
+        return get_type_hints(handler).get("return", Any)
+    except (NameError, TypeError):  # types that exist only for type checkers, or a callable object
+        return Any
