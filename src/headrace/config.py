@@ -30,36 +30,43 @@ class Log(Section, frozen=True):
     """The durable log."""
 
     data: Annotated[str, Meta(description="Directory that holds the log")] = "headrace-data"
-    segment_bytes: Annotated[Bytes, Meta(description="Size a sealed segment file aims for")] = 32 * MIB
-    seal_bytes: Annotated[Bytes, Meta(description="A stream's tail is sealed once it holds this much")] = 32 * MIB
+    commit_bytes_max: Annotated[Bytes, Meta(description="About the most that is written before one fdatasync")] = (
+        8 * MIB
+    )
+    queue_bytes_max: Annotated[
+        Bytes, Meta(description="Appends waiting for the disk; above it producers are held back")
+    ] = 64 * MIB
+    journal_file_bytes: Annotated[Bytes, Meta(description="A new journal file is begun after this much")] = 64 * MIB
+    journal_bytes_max: Annotated[
+        Bytes, Meta(description="Above it the oldest tails are sealed, however small, so that journal files can go")
+    ] = 256 * MIB
+    segment_bytes: Annotated[Bytes, Meta(description="A tail of this size is sealed; smaller segments are merged")] = (
+        32 * MIB
+    )
+    tail_bytes_max: Annotated[
+        Bytes, Meta(description="Memory for all tails together; above half of it the largest are sealed")
+    ] = 256 * MIB
     seal_age_s: Annotated[Seconds, Meta(description="A stream's tail is sealed once its oldest record is this old")] = (
         600
     )
-    tail_bytes_max: Annotated[
-        Bytes, Meta(description="Memory for all tails together; above it the largest are sealed")
-    ] = 256 * MIB
-    journal_file_bytes: Annotated[Bytes, Meta(description="A new journal file is begun after this much")] = 64 * MIB
-    commit_bytes_max: Annotated[Bytes, Meta(description="The most that is written before one fdatasync")] = 4 * MIB
-    backlog_bytes_max: Annotated[
-        Bytes, Meta(description="Appends waiting for the disk; above it producers are held back")
+    merge_segments_min: Annotated[Count, Meta(description="So many small neighbouring segments become one")] = 8
+    compact_bytes_min: Annotated[Bytes, Meta(description="Tables smaller than this are not compacted")] = 4 * MIB
+    open_segments_max: Annotated[Count, Meta(description="Segments kept memory mapped")] = 256
+    disk_reserve_bytes: Annotated[
+        Bytes, Meta(description="Appends are refused when the disk has less room than this")
     ] = 64 * MIB
+    maintenance_interval_s: Annotated[
+        Seconds, Meta(description="How often retention, age and compaction are looked at")
+    ] = 5
     record_bytes_max: Annotated[Bytes, Meta(description="The largest payload of one record")] = 16 * MIB
     batch_bytes_max: Annotated[Bytes, Meta(description="The largest batch of one append")] = 64 * MIB
     streams_max: Annotated[Count, Meta(description="How many streams and tables may exist")] = 100_000
     partitions_max: Annotated[Count, Meta(description="How many partitions one stream may have")] = 1024
     producers_max: Annotated[Count, Meta(description="Producer names remembered per stream partition")] = 100_000
-    cursors_max: Annotated[Count, Meta(description="How many cursors may exist")] = 1_000_000
+    cursors_max: Annotated[Count, Meta(description="Cursors of one stream")] = 100_000
+    table_bytes_max: Annotated[Bytes, Meta(description="Live keys and values of one table, in memory")] = GIB
+    name_bytes_max: Annotated[Bytes, Meta(description="The longest name of a stream, table or cursor")] = 512
     readers_max: Annotated[Count, Meta(description="How many reads and follows may be open at once")] = 10_000
-    table_bytes_max: Annotated[Bytes, Meta(description="Keys and values of all tables together, in memory")] = GIB
-    table_value_bytes_max: Annotated[Bytes, Meta(description="The largest value of a table")] = 16 * MIB
-    checkpoint_bytes_max: Annotated[Bytes, Meta(description="The largest checkpoint")] = 64 * GIB
-    snapshot_bytes: Annotated[
-        Bytes, Meta(description="Journal written since the last snapshot that asks for a new one")
-    ] = 256 * MIB
-    retention_interval_s: Annotated[Seconds, Meta(description="How often retention and compaction look for work")] = 10
-    free_bytes_min: Annotated[Bytes, Meta(description="Appends are refused when the disk has less room than this")] = (
-        128 * MIB
-    )
 
 
 class Limits(Section, frozen=True):

@@ -19,17 +19,17 @@ def test_without_any_source_everything_has_its_default() -> None:
 
 
 def test_the_later_source_wins_and_is_named_as_the_origin(tmp_path: Path) -> None:
-    file = write(tmp_path, '[log]\nsegment_bytes = "1MiB"\nseal_bytes = "2MiB"\nstreams_max = 7\n')
-    environment = {"HEADRACE_LOG__SEAL_BYTES": "3MiB", "HEADRACE_LOG__STREAMS_MAX": "8", "HEADRACE_HUB": "ignored"}
+    file = write(tmp_path, '[log]\nsegment_bytes = "1MiB"\ntail_bytes_max = "2MiB"\nstreams_max = 7\n')
+    environment = {"HEADRACE_LOG__TAIL_BYTES_MAX": "3MiB", "HEADRACE_LOG__STREAMS_MAX": "8", "HEADRACE_HUB": "ignored"}
     loaded = load(file, environment=environment, flags=["log.streams_max=9"])
-    assert (loaded.config.log.segment_bytes, loaded.config.log.seal_bytes, loaded.config.log.streams_max) == (
+    assert (loaded.config.log.segment_bytes, loaded.config.log.tail_bytes_max, loaded.config.log.streams_max) == (
         1 << 20,
         3 << 20,
         9,
     )
     assert loaded.origins == {
         "log.segment_bytes": str(file),
-        "log.seal_bytes": "environment HEADRACE_LOG__SEAL_BYTES",
+        "log.tail_bytes_max": "environment HEADRACE_LOG__TAIL_BYTES_MAX",
         "log.streams_max": "flag --set log.streams_max",
     }
 

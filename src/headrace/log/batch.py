@@ -397,4 +397,3 @@ def last_offset(offsets: pa.Buffer | bytes, count: int) -> np.int32:
     """The end of the last value, from an offsets section."""
     view: npt.NDArray[np.int32] = np.frombuffer(offsets, np.int32, 1, 4 * count)
     return view[0]
-

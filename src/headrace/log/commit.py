@@ -22,7 +22,7 @@ from headrace.log.tail import TailEntry
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What one hub holds. Each has a key of the same name in the section `[limits]` of the configuration."""
+    """What one hub holds. Each has a key of the same name in the section `[log]` of the configuration."""
 
     record_bytes_max: int = 16 * 1024 * 1024
     batch_bytes_max: int = 64 * 1024 * 1024
@@ -149,7 +149,7 @@ class Commit:
                 f"producers of stream {partition.stream!r} partition {partition.number}",
                 count + 1,
                 self._limits.producers_max,
-                "limits.producers_max",
+                "log.producers_max",
             )
 
     def _set_pending_producer(self, partition: Partition, name: str, state: ProducerState | None) -> None:
@@ -194,7 +194,9 @@ class Commit:
         previous = table.peek(op.key)
         if not _expectation_holds(op.expect, previous):
             if many:
-                raise ConditionFailed(position, f"the key's value in table {op.table!r} is not what was expected", previous)
+                raise ConditionFailed(
+                    position, f"the key's value in table {op.table!r} is not what was expected", previous
+                )
             return ops.PutResult(False, previous)
         if value is None and previous is None:
             return ops.PutResult(True, None)
@@ -213,7 +215,7 @@ class Commit:
         size = table.bytes + len(op.key) + len(value)
         if size > self._limits.table_bytes_max:
             raise LimitExceeded(
-                f"bytes of table {op.table!r}", size, self._limits.table_bytes_max, "limits.table_bytes_max"
+                f"bytes of table {op.table!r}", size, self._limits.table_bytes_max, "log.table_bytes_max"
             )
 
     def _save_cursor(self, op: ops.SaveCursor) -> int:
@@ -236,7 +238,7 @@ class Commit:
         count = len(self._state.cursors.get(stream.info.id, {}))
         if count >= self._limits.cursors_max:
             raise LimitExceeded(
-                f"cursors of stream {stream.info.name!r}", count + 1, self._limits.cursors_max, "limits.cursors_max"
+                f"cursors of stream {stream.info.name!r}", count + 1, self._limits.cursors_max, "log.cursors_max"
             )
 
     def _delete_cursor(self, op: ops.DeleteCursor) -> bool:
@@ -315,7 +317,7 @@ class Commit:
             raise StreamExists(f"{existing.info.kind} {op.name!r} exists already")
         count = len(self._state.streams) + self._created + 1
         if count > self._limits.streams_max:
-            raise LimitExceeded("streams", count, self._limits.streams_max, "limits.streams_max")
+            raise LimitExceeded("streams", count, self._limits.streams_max, "log.streams_max")
         firsts = self._state.firsts_for(op.name, 0, op.partitions)
         id = self._state.next_stream_id + self._created
         self._created += 1
@@ -337,14 +339,14 @@ class Commit:
         if not name or any(ord(character) < 32 or 0xD800 <= ord(character) < 0xE000 for character in name):
             raise BadRequest(f"{name!r} is no name for a {what}: it is empty or has control characters")
         if size > self._limits.name_bytes_max:
-            raise LimitExceeded(f"bytes of a {what}'s name", size, self._limits.name_bytes_max, "limits.name_bytes_max")
+            raise LimitExceeded(f"bytes of a {what}'s name", size, self._limits.name_bytes_max, "log.name_bytes_max")
 
     def _check_partitions(self, name: str, partitions: int) -> None:
         if partitions < 1:
             raise BadRequest(f"stream {name!r} needs at least one partition, not {partitions}")
         if partitions > self._limits.partitions_max:
             raise LimitExceeded(
-                f"partitions of stream {name!r}", partitions, self._limits.partitions_max, "limits.partitions_max"
+                f"partitions of stream {name!r}", partitions, self._limits.partitions_max, "log.partitions_max"
             )
 
     # -- the outcome -----------------------------------------------------------------------------------------------

@@ -117,12 +117,12 @@ class Log:
                 nbytes += len(op.key) + len(op.value)
                 self._check_record(len(op.key) + len(op.value), f"a key and value for table {op.table!r}")
         if nbytes > self.limits.batch_bytes_max:
-            raise LimitExceeded("bytes of a batch", nbytes, self.limits.batch_bytes_max, "limits.batch_bytes_max")
+            raise LimitExceeded("bytes of a batch", nbytes, self.limits.batch_bytes_max, "log.batch_bytes_max")
         return nbytes
 
     def _check_record(self, size: int, what: str) -> None:
         if size > self.limits.record_bytes_max:
-            raise LimitExceeded(f"bytes of {what}", size, self.limits.record_bytes_max, "limits.record_bytes_max")
+            raise LimitExceeded(f"bytes of {what}", size, self.limits.record_bytes_max, "log.record_bytes_max")
 
     @property
     def has_work(self) -> bool:

@@ -109,9 +109,7 @@ class Maintenance:
         kept = [entry for entry in entries if entry.next > partition.first]
         ref: SegmentRef | None = None
         if kept:
-            ref = write_segment(
-                self._log.disk, partition.stream, partition.stream_id, partition.number, _pieces(kept)
-            )
+            ref = write_segment(self._log.disk, partition.stream, partition.stream_id, partition.number, _pieces(kept))
             self.sealed_segments += 1
         with self._log.lock:
             if partition.stream_id not in self._log.state.by_id:
@@ -218,9 +216,7 @@ class Maintenance:
 
     def _merge_all(self) -> None:
         for partition in self._log.state.partitions():
-            run = mergeable(
-                partition.segments, self._log.settings.segment_bytes, self._log.settings.merge_segments_min
-            )
+            run = mergeable(partition.segments, self._log.settings.segment_bytes, self._log.settings.merge_segments_min)
             if run:
                 self._merge(partition, run)
 

@@ -83,7 +83,9 @@ class _Recovery:
         self.report = Report()
         self.state, damaged = snapshot.load(disk)
         for path in damaged:
-            self._note("damaged-snapshot", f"{path} fails its checksum; an older one and the journal serve instead", path)
+            self._note(
+                "damaged-snapshot", f"{path} fails its checksum; an older one and the journal serve instead", path
+            )
             if repair:
                 _quarantine(disk, path)
         self._snapshot_sequence = self.state.sequence
@@ -185,7 +187,9 @@ class _Recovery:
                 return None
             stream = placeholder(entry.stream)
             self.state.add_stream(stream)
-            self._note("possible-loss", f"the creation of stream {entry.stream} is lost; it is {stream.info.name!r} now")
+            self._note(
+                "possible-loss", f"the creation of stream {entry.stream} is lost; it is {stream.info.name!r} now"
+            )
         while entry.partition >= len(stream.partitions):  # its growth was lost with a damaged frame
             stream.partitions.append(Partition(stream.info.name, stream.info.id, len(stream.partitions), 0))
             stream.info = msgspec.structs.replace(stream.info, partitions=len(stream.partitions))

@@ -104,9 +104,7 @@ def _parse_name(name: str) -> tuple[int, int] | None:
     return int(first), int(rest)
 
 
-def write_segment(
-    disk: Disk, stream: str, stream_id: int, partition: int, batches: list[pa.RecordBatch]
-) -> SegmentRef:
+def write_segment(disk: Disk, stream: str, stream_id: int, partition: int, batches: list[pa.RecordBatch]) -> SegmentRef:
     """Put records in place as one durable segment. They are contiguous and at least one."""
     chunks = list(_rechunk(batches))
     first = chunks[0].column(0)[0].as_py()

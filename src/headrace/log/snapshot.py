@@ -82,7 +82,9 @@ def _stream_image(stream: Stream) -> StreamImage:
     return StreamImage(
         stream.info,
         [
-            PartitionImage(one.first, one.next, one.time_us, {name: tuple(state) for name, state in one.producers.items()})
+            PartitionImage(
+                one.first, one.next, one.time_us, {name: tuple(state) for name, state in one.producers.items()}
+            )
             for one in stream.partitions
         ],
     )

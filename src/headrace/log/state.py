@@ -30,9 +30,7 @@ class Stream:
 
     def __init__(self, info: StreamInfo, firsts: list[int]) -> None:
         self.info = info
-        self.partitions = [
-            Partition(info.name, info.id, number, first) for number, first in enumerate(firsts)
-        ]
+        self.partitions = [Partition(info.name, info.id, number, first) for number, first in enumerate(firsts)]
         self.table = Table() if info.kind == TABLE else None
 
     def partition(self, number: int) -> Partition:

@@ -1,8 +1,8 @@
 """For users' own tests: an in-memory hub, a clock that stands still, and disks that lose, tear and fail.
 
-    async with headrace.testing.memory_hub() as hub:
-        await hub.create_stream("orders")
-        await hub.append("orders", Batch.one(b"1 pear"))
+async with headrace.testing.memory_hub() as hub:
+    await hub.create_stream("orders")
+    await hub.append("orders", Batch.one(b"1 pear"))
 """
 
 from __future__ import annotations

@@ -1,0 +1,497 @@
+"""The hub: the verbs that every protocol is translated into. It owns the log.
+
+Everything here belongs to one event loop. The disk never blocks it: appends are handed to the log's writer thread and
+come back as futures, and reads that may touch a segment run in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fnmatch
+import functools
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.config import Config
+from headrace.errors import BadRequest, HeadraceError, LogFailed
+from headrace.frame import Frame
+from headrace.log import ops
+from headrace.log.batch import Batch
+from headrace.log.checkpoint import BlobWriter
+from headrace.log.clock import Clock, SystemClock
+from headrace.log.commit import Limits, Pending
+from headrace.log.disk import Disk, OsDisk
+from headrace.log.log import Log, Touched
+from headrace.log.ops import ANY, Appended, Bounds, CheckpointInfo, CursorInfo, Op, PutResult, StreamInfo, StreamOptions
+from headrace.log.settings import LogSettings
+from headrace.log.state import TABLE
+from headrace.log.table import Table
+from headrace.log.threads import LogThreads
+
+PROCESSED = "processed:"
+READ_BYTES = 1024 * 1024
+
+
+class Waiters:
+    """Futures that wait for a number to pass another: records for an index, cursors for a position."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Any, list[tuple[int, asyncio.Future[None]]]] = defaultdict(list)
+
+    async def wait(self, key: Any, above: int) -> None:
+        """Until `notify(key, value)` comes with a value above."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (above, future)
+        self._waiting[key].append(entry)
+        try:
+            await future
+        finally:
+            if entry in (waiting := self._waiting.get(key, [])):
+                waiting.remove(entry)
+                if not waiting:
+                    del self._waiting[key]
+
+    def notify(self, key: Any, value: int) -> None:
+        for above, future in self._waiting.get(key, ()):
+            if value > above and not future.done():
+                future.set_result(None)
+
+    def fail(self, error: HeadraceError) -> None:
+        for waiting in list(self._waiting.values()):
+            for _, future in waiting:
+                if not future.done():
+                    future.set_exception(error)
+
+
+class CheckpointWriter:
+    """A checkpoint on its way. Bounded memory: `write` returns when the chunk has been taken."""
+
+    def __init__(self, hub: Hub, stream: str, blob: BlobWriter) -> None:
+        self._hub = hub
+        self._stream = stream
+        self._blob = blob
+
+    async def write(self, chunk: bytes) -> None:
+        await asyncio.to_thread(self._blob.write, chunk)
+
+    async def commit(self, position: int, meta: dict[str, str] | None = None) -> CheckpointInfo:
+        """Make it durable: it stands for the stream's state before `position`."""
+        await asyncio.to_thread(self._blob.finish)
+        register = ops.RegisterCheckpoint(self._blob.id, self._stream, position, self._blob.size, meta or {})
+        result = await self._hub.transact([register])
+        info: CheckpointInfo = result[0]
+        self._hub.metrics.nouns.checkpoint_bytes.inc(info.size)
+        return info
+
+    async def abort(self) -> None:
+        await asyncio.to_thread(self._blob.abort)
+
+
+class Hub(Frame):
+    """One hub, open. Make it with `Hub.open`."""
+
+    def __init__(self, log: Log, config: Config, data: str | Path | None, clock: Clock) -> None:
+        super().__init__(config, data, now_us=clock.now_us)
+        self.clock = clock
+        self._log = log
+        self._loop = asyncio.get_running_loop()
+        self._new_records = Waiters()
+        self._cursor_moves = Waiters()
+        self._room: list[asyncio.Future[None]] = []
+        self._failed: asyncio.Future[LogFailed] = self._loop.create_future()
+        self._closed = False
+        log.on_commit = self._committed
+        self._threads = LogThreads(log)
+        self._watch_log()
+
+    @classmethod
+    async def open(
+        cls,
+        data: str | Path,
+        config: Config | None = None,
+        *,
+        disk: Disk | None = None,
+        clock: Clock | None = None,
+    ) -> Hub:
+        """Open a data directory and recover it. `disk` and `clock` are for tests."""
+        config = config or Config()
+        clock = clock or SystemClock()
+        settings = LogSettings(**{name: getattr(config.log, name) for name in LogSettings.__struct_fields__})
+        limits = Limits(**{name: getattr(config.log, name) for name in Limits.__struct_fields__})
+        started = time.monotonic()
+        disk = disk if disk is not None else await asyncio.to_thread(OsDisk, data)
+        try:
+            log = await asyncio.to_thread(Log, disk, clock, settings, limits)
+        except BaseException:
+            disk.close()
+            raise
+        hub = cls(log, config, data, clock)
+        hub.metrics.log.recovery_seconds.set(time.monotonic() - started)
+        hub._threads.start()
+        return hub
+
+    async def close(self) -> None:
+        """Everything submitted before is durable afterwards; everything waiting for records is told."""
+        if self._closed:
+            return
+        self._closed = True
+        await asyncio.to_thread(self._threads.stop)
+        await asyncio.sleep(0)  # let the outcomes of the last commits arrive
+        self._give_up(LogFailed("the hub is closed"))
+
+    async def failed(self) -> LogFailed:
+        """Returns when the log has failed: nothing can be stored any more, and a restart is needed."""
+        return await asyncio.shield(self._failed)
+
+    @property
+    def log(self) -> Log:
+        """For maintenance and reports. Protocols use the verbs."""
+        return self._log
+
+    # -- streams ---------------------------------------------------------------------------------------------------
+
+    async def create_stream(
+        self, name: str, partitions: int = 1, options: StreamOptions | None = None, exist_ok: bool = True
+    ) -> StreamInfo:
+        """Create a stream; an existing one is left as it is, or refused without `exist_ok`."""
+        if not (exist_ok and name in self._log.state.streams):
+            await self.transact([ops.CreateStream(name, partitions, options or StreamOptions(), exist_ok=exist_ok)])
+        return self.stream(name)
+
+    async def grow_stream(self, name: str, partitions: int) -> StreamInfo:
+        """Give a stream at least so many partitions."""
+        if self.stream(name).partitions < partitions:
+            await self.transact([ops.GrowStream(name, partitions)])
+        return self.stream(name)
+
+    async def set_options(self, name: str, options: StreamOptions) -> StreamInfo:
+        await self.transact([ops.SetOptions(name, options)])
+        return self.stream(name)
+
+    async def delete_stream(self, name: str) -> None:
+        """Remove a stream with its records, cursors and checkpoints. Its indexes are never used again."""
+        await self.transact([ops.DeleteStream(name)])
+
+    async def trim(self, name: str, before: int, partition: int = 0) -> int:
+        """Forget the records below an index; returns the first that is kept."""
+        result = await self.transact([ops.Trim(name, before, partition)])
+        return int(result[0])
+
+    def stream(self, name: str) -> StreamInfo:
+        return self._log.stream(name).info
+
+    def streams(self, pattern: str = "*", kind: str | None = "stream") -> list[StreamInfo]:
+        """Streams whose name fits a shell pattern; tables with `kind="table"`, both with None."""
+        return [one.info for one in self._log.state.matching(pattern) if kind in (None, one.info.kind)]
+
+    def bounds(self, name: str, partition: int = 0) -> Bounds:
+        return self._log.bounds(name, partition)
+
+    # -- append ----------------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        name: str,
+        batch: Batch,
+        *,
+        partition: int = 0,
+        producer: str | None = None,
+        sequence: int | None = None,
+    ) -> asyncio.Future[Appended]:
+        """Add records. The future is done when they are on disk. Appends of one caller keep their order."""
+        return self._submit_one(ops.Append(name, batch, partition, producer, sequence))
+
+    def transact(self, operations: Sequence[Op]) -> asyncio.Future[list[Any]]:
+        """Do several things, or none of them, in one durable step. Results come in the order of the operations."""
+        future: asyncio.Future[list[Any]] = self._loop.create_future()
+        try:
+            self._log.submit(operations, (future, False))
+        except HeadraceError as error:
+            self._refuse(future, error)
+        return future
+
+    def _submit_one(self, operation: Op) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = self._loop.create_future()
+        try:
+            self._log.submit((operation,), (future, True))
+        except HeadraceError as error:
+            self._refuse(future, error)
+        return future
+
+    def _refuse(self, future: asyncio.Future[Any], error: HeadraceError) -> None:
+        self.metrics.log.refused.labels(code=error.code).inc()
+        future.set_exception(error)
+
+    def _committed(self, outcomes: list[Pending], touched: Touched) -> None:
+        """Called by the writer thread: one hop into the loop for a whole commit."""
+        try:
+            self._loop.call_soon_threadsafe(self._resolve, outcomes, touched)
+        except RuntimeError:  # the loop has been closed under a hub that was not
+            pass
+
+    def _resolve(self, outcomes: list[Pending], touched: Touched) -> None:
+        counters = self.metrics.log
+        for pending in outcomes:
+            if pending.token is None:
+                continue  # the log's own
+            future, is_single = pending.token
+            if pending.error is not None:
+                counters.refused.labels(code=pending.error.code).inc()
+                if not future.done():
+                    future.set_exception(pending.error)
+            elif not future.done():
+                future.set_result(pending.result[0] if is_single else pending.result)
+        self._count(outcomes)
+        for name, number in touched:
+            if name in self._log.state.streams:
+                self._new_records.notify((name, number), self._log.bounds(name, number).next)
+        if self._room and not self.congested:
+            waiting, self._room = self._room, []
+            for waiter in waiting:
+                if not waiter.done():
+                    waiter.set_result(None)
+        if self._log.failed is not None:
+            self._give_up(self._log.failed)
+
+    def _count(self, outcomes: list[Pending]) -> None:
+        """Metrics and cursor moves of a commit."""
+        records = size = duplicates = 0
+        for pending in outcomes:
+            if pending.error is not None:
+                continue
+            for operation, result in zip(pending.operations, pending.result, strict=True):
+                if isinstance(operation, ops.Append):
+                    if result.duplicate:
+                        duplicates += 1
+                    else:
+                        records += result.count
+                        size += operation.batch.nbytes
+                elif isinstance(operation, ops.SaveCursor):
+                    self._cursor_moves.notify((operation.cursor, operation.stream, operation.partition), result)
+        counters = self.metrics.log
+        counters.records.inc(records)
+        counters.bytes.inc(size)
+        counters.commits.inc()
+        if duplicates:
+            counters.duplicates.inc(duplicates)
+
+    def _give_up(self, error: LogFailed) -> None:
+        if not self._failed.done() and self._log.failed is not None:
+            self._failed.set_result(error)
+        self._new_records.fail(error)
+        self._cursor_moves.fail(error)
+        for waiter in self._room:
+            if not waiter.done():
+                waiter.set_exception(error)
+
+    @property
+    def congested(self) -> bool:
+        """More is waiting for the disk than should: stop reading from producers until `drained`."""
+        return self._log.queue_bytes > self._log.settings.queue_bytes_max // 2
+
+    async def drained(self) -> None:
+        """Returns when the hub is not congested."""
+        while self.congested:
+            if self._log.failed is not None:
+                raise self._log.failed
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._room.append(waiter)
+            await waiter
+
+    # -- acknowledgement and producers -------------------------------------------------------------------------------
+
+    async def acknowledged(self, name: str, next_index: int, partition: int = 0) -> None:
+        """Returns when durable records below `next_index` may be acknowledged: now, or when the stream's cursor has
+        processed them."""
+        ack = self.stream(name).options.ack
+        if ack.startswith(PROCESSED):
+            await self.wait_cursor(ack.removeprefix(PROCESSED), name, next_index, partition)
+
+    def producer(self, name: str, producer: str, partition: int = 0) -> int | None:
+        """The last durable sequence of a producer."""
+        state = self._log.partition(name, partition).producers.get(producer)
+        return None if state is None else state.sequence
+
+    # -- read ------------------------------------------------------------------------------------------------------
+
+    async def read(
+        self, name: str, start: int, *, partition: int = 0, limit: int = 1000, max_bytes: int = READ_BYTES
+    ) -> pa.RecordBatch:
+        """Durable records from `start`, or from the first that is kept: at most `limit` and about `max_bytes`, at
+        least one if there is any. Raises `Damaged` when the next record to serve is damaged."""
+        found = self._log.partition(name, partition)
+        entries = found.tail.entries
+        if entries and start >= entries[0].base:
+            return self._counted(self._log.read(name, start, partition, limit, max_bytes))
+        read = functools.partial(self._log.read, name, start, partition, limit, max_bytes)
+        return self._counted(await asyncio.to_thread(read))
+
+    def _counted(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        self.metrics.log.read_records.inc(records.num_rows)
+        return records
+
+    async def wait(self, name: str, index: int, partition: int = 0) -> None:
+        """Returns when a record of this index, or a later one, is durable."""
+        if self._closed or self._log.failed is not None:
+            raise self._log.failed or LogFailed("the hub is closed")
+        if self._log.bounds(name, partition).next <= index:
+            await self._new_records.wait((name, partition), index)
+
+    async def follow(
+        self, name: str, start: int, *, partition: int = 0, limit: int = 1000, max_bytes: int = READ_BYTES
+    ) -> AsyncIterator[pa.RecordBatch]:
+        """Records from `start` on, as they become durable, without end."""
+        at = start
+        while True:
+            await self.wait(name, at, partition)
+            records = await self.read(name, at, partition=partition, limit=limit, max_bytes=max_bytes)
+            if records.num_rows:
+                at = records.column(0)[-1].as_py() + 1
+                yield records
+
+    def scan(
+        self, name: str, start: int, end: int, *, partition: int = 0, columns: list[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Exactly the records start ≤ index < end in large batches. Blocks on the disk: call it in a thread."""
+        for records in self._log.scan(name, start, end, partition):
+            yield records if columns is None else records.select(columns)
+
+    async def index_at_time(self, name: str, time_us: int, partition: int = 0) -> int:
+        """The first index whose time is not before `time_us`."""
+        return await asyncio.to_thread(self._log.index_at_time, name, time_us, partition)
+
+    def segments(self, name: str, partition: int = 0) -> list[ops.SegmentInfo]:
+        """Sealed Arrow files of a partition, for readers on the same machine."""
+        return self._log.segments(name, partition)
+
+    # -- cursors ---------------------------------------------------------------------------------------------------
+
+    async def save_cursor(self, cursor: str, stream: str, index: int, partition: int = 0, rewind: bool = False) -> int:
+        """Set a consumer's position, the index it reads next. Returns the position that is stored now: without
+        `rewind` it never goes back."""
+        return int(await self._submit_one(ops.SaveCursor(cursor, stream, index, partition, rewind)))
+
+    def cursor(self, cursor: str, stream: str, partition: int = 0) -> int | None:
+        found = self._log.state.cursor(self._log.stream(stream).info.id, cursor, partition)
+        return None if found is None else found.index
+
+    def cursors(self, pattern: str = "*", stream: str | None = None) -> list[CursorInfo]:
+        """Cursors whose name fits a shell pattern, of one stream or all."""
+        streams = self._log.state.matching("*") if stream is None else [self._log.stream(stream)]
+        return [
+            CursorInfo(
+                name,
+                one.info.name,
+                partition,
+                position.index,
+                position.updated_us,
+                max(0, one.partitions[partition].next - max(position.index, one.partitions[partition].first)),
+            )
+            for one in streams
+            for (name, partition), position in list(self._log.state.cursors.get(one.info.id, {}).items())
+            if _matches(name, pattern)
+        ]
+
+    async def delete_cursor(self, cursor: str, stream: str, partition: int = 0) -> bool:
+        """Forget a consumer; False when there was none."""
+        return bool(await self._submit_one(ops.DeleteCursor(cursor, stream, partition)))
+
+    async def wait_cursor(self, cursor: str, stream: str, index: int, partition: int = 0) -> None:
+        """Returns when a cursor stands at `index` or behind it."""
+        stored = self.cursor(cursor, stream, partition)
+        if stored is None or stored < index:
+            await self._cursor_moves.wait((cursor, stream, partition), index - 1)
+
+    # -- tables ----------------------------------------------------------------------------------------------------
+
+    async def create_table(self, name: str, options: StreamOptions | None = None) -> StreamInfo:
+        if name not in self._log.state.streams:
+            await self.transact([ops.CreateStream(name, 1, options or StreamOptions(), TABLE)])
+        self._table(name)
+        return self.stream(name)
+
+    async def delete_table(self, name: str) -> None:
+        self._table(name)
+        await self.delete_stream(name)
+
+    def _table(self, name: str) -> Table:
+        table = self._log.stream(name).table
+        if table is None:
+            raise BadRequest(f"{name!r} is a stream, not a table")
+        return table
+
+    def get(self, table: str, key: bytes) -> bytes | None:
+        return self._table(table).get(key)
+
+    def items(self, table: str) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values as they are now, in the order in which the keys first came."""
+        return self._table(table).items()
+
+    def table_size(self, table: str) -> int:
+        return len(self._table(table))
+
+    def put(self, table: str, key: bytes, value: bytes, expect: ops.Expect | bytes = ANY) -> asyncio.Future[PutResult]:
+        """Set a key, if what is there is as expected. The future is done when it is on disk."""
+        return self._submit_one(ops.Put(table, key, value, expect))
+
+    def delete(self, table: str, key: bytes, expect: ops.Expect | bytes = ANY) -> asyncio.Future[PutResult]:
+        return self._submit_one(ops.Delete(table, key, expect))
+
+    # -- checkpoints -----------------------------------------------------------------------------------------------
+
+    async def begin_checkpoint(self, stream: str) -> CheckpointWriter:
+        """A blob to write in chunks; it counts from `commit` on."""
+        blob = await asyncio.to_thread(self._log.begin_checkpoint, stream)
+        return CheckpointWriter(self, stream, blob)
+
+    def checkpoints(self, stream: str | None = None) -> list[CheckpointInfo]:
+        """Oldest first."""
+        found = sorted(self._log.state.checkpoints.values(), key=lambda info: info.id)
+        return [info for info in found if stream in (None, info.stream)]
+
+    async def read_checkpoint(self, id: int) -> AsyncIterator[bytes]:
+        """The chunks of a blob, checked."""
+        chunks = self._log.read_checkpoint(id)
+        while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
+            yield chunk
+
+    async def delete_checkpoint(self, id: int) -> None:
+        self._log.checkpoint(id)
+        await self.transact([ops.DropCheckpoint(id)])
+
+    # -- looking after itself ----------------------------------------------------------------------------------------
+
+    def _watch_log(self) -> None:
+        """Health, and the gauges that are read when they are asked for."""
+        log = self._log
+        self.health.check("log", lambda: None if log.failed is None else str(log.failed))
+        self.health.check("disk", lambda: "the disk is full: appends are refused" if log.full else None)
+        self.health.check("maintenance", lambda: log.maintenance.error)
+        self.metrics.log.damaged.inc(
+            sum(found.last - found.first + 1 for found in log.report.damage if found.kind == "damaged-records")
+        )
+        self.metrics.before_scrape(self._refresh_gauges)
+
+    def _refresh_gauges(self) -> None:
+        log, state, counters, nouns = self._log, self._log.state, self.metrics.log, self.metrics.nouns
+        counters.backlog_bytes.set(log.queue_bytes)
+        counters.tail_bytes.set(state.tail_bytes)
+        counters.failed.set(log.failed is not None)
+        counters.free_bytes.set(log.disk.free_bytes())
+        tables = [one.table for one in state.matching("*") if one.table is not None]
+        nouns.streams.set(len(state.streams) - len(tables))
+        nouns.tables.set(len(tables))
+        nouns.table_bytes.set(sum(table.bytes for table in tables))
+        cursors = self.cursors()
+        nouns.cursors.set(len(cursors))
+        nouns.cursor_lag_max.set(max((one.lag for one in cursors), default=0))
+        nouns.checkpoints.set(len(state.checkpoints))
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return pattern == "*" or fnmatch.fnmatchcase(name, pattern)
