@@ -7,6 +7,7 @@ come back as futures, and reads that may touch a segment run in a thread.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fnmatch
 import functools
 import time
@@ -229,10 +230,8 @@ class Hub(Frame):
 
     def _committed(self, outcomes: list[Pending], touched: Touched) -> None:
         """Called by the writer thread: one hop into the loop for a whole commit."""
-        try:
+        with contextlib.suppress(RuntimeError):  # the loop may have been closed under a hub that was not
             self._loop.call_soon_threadsafe(self._resolve, outcomes, touched)
-        except RuntimeError:  # the loop has been closed under a hub that was not
-            pass
 
     def _resolve(self, outcomes: list[Pending], touched: Touched) -> None:
         counters = self.metrics.log

@@ -21,9 +21,9 @@ import struct
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import BadRequest
@@ -220,7 +220,7 @@ def _fixed(values: Sequence[int | None] | None, name: str) -> Column | None:
     if values is None:
         return None
     try:
-        return None, array("q", values).tobytes()  # type: ignore[arg-type]
+        return None, array("q", cast(Sequence[int], values)).tobytes()
     except (TypeError, OverflowError):  # nulls, or unsigned values with the high bit set
         signed = array("q", (0 if value is None else _signed(value, name) for value in values))
     present = [value is not None for value in values]
@@ -387,13 +387,12 @@ def _read_variable(buffer: pa.Buffer, at: int, count: int, nulls: bool, kind: pa
     validity, at = _read_validity(buffer, at, count, nulls)
     offsets_bytes = 4 * (count + 1)
     offsets = buffer.slice(at, offsets_bytes)
-    size = int(last_offset(offsets, count))
+    size = last_offset(offsets, count)
     at += offsets_bytes + -offsets_bytes % 8
     data = buffer.slice(at, size)
     return pa.Array.from_buffers(kind, count, [validity, offsets, data]), at + size + -size % 8
 
 
-def last_offset(offsets: pa.Buffer | bytes, count: int) -> np.int32:
+def last_offset(offsets: pa.Buffer | bytes, count: int) -> int:
     """The end of the last value, from an offsets section."""
-    view: npt.NDArray[np.int32] = np.frombuffer(offsets, np.int32, 1, 4 * count)
-    return view[0]
+    return int(np.frombuffer(offsets, np.int32, 1, 4 * count)[0])

@@ -8,7 +8,7 @@ All integers are little endian. A frame starts at a multiple of 8 bytes in its f
                  directory_crc:u32     data_crc:u32       CRC-32C each
                  header_crc:u32                           CRC-32C of the other 36 bytes of the header
                  sequence:u64                             1 more than the frame before, over all files
-                 durable:u64                              every frame below this sequence had been synced when this was written
+                 durable:u64                              all frames below this one were synced by then
     directory := entry* padding
     entry     := kind:u8 = 1 (records)  flags:u8  producer_bytes:u16  stream:u32  partition:u32  count:u32
                  base:u64  time_us:i64  producer_sequence:u64  body_bytes:u32  zero:u32  producer
@@ -45,7 +45,7 @@ _AFTER_CRC = struct.Struct("<QQ")
 _PADDING = tuple(b"\0" * n for n in range(8))
 
 
-class RecordsEntry(NamedTuple):
+class RecordsEntry(msgspec.Struct, frozen=True, gc=False):
     """Records of one partition: where they stand and who sent them."""
 
     stream: int

@@ -12,7 +12,7 @@ event in it is part of a snapshot. Only the last file can have a torn tail. The 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
 from google_crc32c import value as crc32c
@@ -101,7 +101,7 @@ def _check_version(path: str, data: bytes) -> None:
         raise NotOurs(f"{path} has format version {version}; this program reads version {VERSION}: use a newer one")
 
 
-def _scan_file(path: str, data: bytes, expected: int, is_last: bool) -> Iterator[Finding]:
+def _scan_file(path: str, data: bytes, expected: int, is_last: bool) -> Generator[Finding, None, int]:
     """Yields what one file holds and returns the sequence that the next file should start with."""
     at = FILE_HEADER.size
     size = len(data)
@@ -135,10 +135,9 @@ def _intact_header(data: bytes, at: int, expected: int) -> Header | None:
 
 def _payload_is_good(data: bytes, at: int, header: Header) -> bool:
     middle = at + HEADER.size + header.directory_bytes
-    return (
-        crc32c(data[at + HEADER.size : middle]) == header.directory_crc
-        and crc32c(data[middle : middle + header.data_bytes]) == header.data_crc
-    )
+    directory_crc: int = crc32c(data[at + HEADER.size : middle])
+    data_crc: int = crc32c(data[middle : middle + header.data_bytes])
+    return (directory_crc, data_crc) == (header.directory_crc, header.data_crc)
 
 
 def _good(path: str, data: bytes, at: int, header: Header, data_is_good: bool) -> GoodFrame:

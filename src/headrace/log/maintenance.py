@@ -6,6 +6,7 @@ disk at length without the log's lock; it takes the lock only to publish what it
 
 from __future__ import annotations
 
+import itertools
 import logging
 from typing import TYPE_CHECKING
 
@@ -162,9 +163,7 @@ class Maintenance:
             if entries:
                 needed = min(needed, entries[0].sequence)
         removable = [
-            path
-            for path, following in zip(files, files[1:], strict=False)
-            if journal.first_sequence_of(following) <= needed
+            path for path, following in itertools.pairwise(files) if journal.first_sequence_of(following) <= needed
         ]
         for path in removable:
             log.disk.unlink(path)

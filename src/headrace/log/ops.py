@@ -6,7 +6,6 @@ A transaction is a list of operations. It becomes one journal frame: all of it i
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
 
 import msgspec
 
@@ -26,7 +25,7 @@ ABSENT = Expect.ABSENT
 PRESENT = Expect.PRESENT
 
 
-class Append(NamedTuple):
+class Append(msgspec.Struct, frozen=True, gc=False):
     """Add records to a stream. With a producer, a sequence not above the last one seen is a duplicate."""
 
     stream: str
@@ -36,7 +35,7 @@ class Append(NamedTuple):
     sequence: int | None = None
 
 
-class Put(NamedTuple):
+class Put(msgspec.Struct, frozen=True, gc=False):
     """Set a key of a table. `expect` may also be the exact bytes that must be there."""
 
     table: str
@@ -45,7 +44,7 @@ class Put(NamedTuple):
     expect: Expect | bytes = ANY
 
 
-class Delete(NamedTuple):
+class Delete(msgspec.Struct, frozen=True, gc=False):
     """Remove a key of a table; removing an absent key is no change."""
 
     table: str
@@ -53,7 +52,7 @@ class Delete(NamedTuple):
     expect: Expect | bytes = ANY
 
 
-class SaveCursor(NamedTuple):
+class SaveCursor(msgspec.Struct, frozen=True, gc=False):
     """Set a consumer's position: the index it reads next. Goes back only with `rewind`."""
 
     cursor: str
@@ -63,7 +62,7 @@ class SaveCursor(NamedTuple):
     rewind: bool = False
 
 
-class DeleteCursor(NamedTuple):
+class DeleteCursor(msgspec.Struct, frozen=True, gc=False):
     """Forget a consumer: it gates nothing any more."""
 
     cursor: str
@@ -71,7 +70,7 @@ class DeleteCursor(NamedTuple):
     partition: int = 0
 
 
-class SetProducer(NamedTuple):
+class SetProducer(msgspec.Struct, frozen=True, gc=False):
     """Set a producer's last sequence, also backwards; None forgets the producer."""
 
     stream: str
@@ -96,7 +95,7 @@ class StreamOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     labels: dict[str, str] = {}
 
 
-class CreateStream(NamedTuple):
+class CreateStream(msgspec.Struct, frozen=True, gc=False):
     """Create a stream or table; with `exist_ok`, an existing one of the same kind is left as it is."""
 
     name: str
@@ -106,27 +105,27 @@ class CreateStream(NamedTuple):
     exist_ok: bool = True
 
 
-class GrowStream(NamedTuple):
+class GrowStream(msgspec.Struct, frozen=True, gc=False):
     """Give a stream more partitions; never fewer."""
 
     name: str
     partitions: int
 
 
-class SetOptions(NamedTuple):
+class SetOptions(msgspec.Struct, frozen=True, gc=False):
     """Replace a stream's options."""
 
     name: str
     options: StreamOptions
 
 
-class DeleteStream(NamedTuple):
+class DeleteStream(msgspec.Struct, frozen=True, gc=False):
     """Remove a stream or table with its records and cursors. Its indexes are never used again."""
 
     name: str
 
 
-class Trim(NamedTuple):
+class Trim(msgspec.Struct, frozen=True, gc=False):
     """Forget the records below an index."""
 
     stream: str
@@ -134,7 +133,7 @@ class Trim(NamedTuple):
     partition: int = 0
 
 
-class RegisterCheckpoint(NamedTuple):
+class RegisterCheckpoint(msgspec.Struct, frozen=True, gc=False):
     """Make a finished blob known, with the position it stands for."""
 
     id: int
@@ -144,7 +143,7 @@ class RegisterCheckpoint(NamedTuple):
     meta: dict[str, str]
 
 
-class DropCheckpoint(NamedTuple):
+class DropCheckpoint(msgspec.Struct, frozen=True, gc=False):
     """Forget a checkpoint; its blob is removed."""
 
     id: int
@@ -167,7 +166,7 @@ Op = (
 )
 
 
-class Appended(NamedTuple):
+class Appended(msgspec.Struct, frozen=True, gc=False):
     """Where records stand. For a duplicate: where the producer's last batch stands."""
 
     first: int
@@ -175,14 +174,14 @@ class Appended(NamedTuple):
     duplicate: bool
 
 
-class PutResult(NamedTuple):
+class PutResult(msgspec.Struct, frozen=True, gc=False):
     """Whether a `Put` or `Delete` applied, and what was there before."""
 
     applied: bool
     previous: bytes | None
 
 
-class Bounds(NamedTuple):
+class Bounds(msgspec.Struct, frozen=True, gc=False):
     """The durable records of a partition: first ≤ index < next."""
 
     first: int

@@ -8,8 +8,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict
 from threading import Lock
-from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,7 +21,7 @@ from headrace.log.segment import Segment, SegmentDamaged, SegmentRef
 from headrace.log.tail import Tail
 
 
-class ProducerState(NamedTuple):
+class ProducerState(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """The last batch that a producer stored here."""
 
     sequence: int

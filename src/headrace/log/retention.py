@@ -1,4 +1,4 @@
-"""Retention: which records may go. A registered cursor that still needs a record keeps it, unless a max-hold says no."""
+"""Retention: which records may go. A registered cursor that still needs a record keeps it, unless max-hold says no."""
 
 from __future__ import annotations
 

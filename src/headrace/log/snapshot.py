@@ -29,7 +29,7 @@ class PartitionImage(msgspec.Struct, frozen=True, array_like=True):
     first: int
     next: int
     time_us: int
-    producers: dict[str, tuple[int, int, int]]
+    producers: dict[str, ProducerState]
 
 
 class StreamImage(msgspec.Struct, frozen=True, array_like=True):
@@ -81,12 +81,7 @@ def encode(state: State) -> bytes:
 def _stream_image(stream: Stream) -> StreamImage:
     return StreamImage(
         stream.info,
-        [
-            PartitionImage(
-                one.first, one.next, one.time_us, {name: tuple(state) for name, state in one.producers.items()}
-            )
-            for one in stream.partitions
-        ],
+        [PartitionImage(one.first, one.next, one.time_us, one.producers) for one in stream.partitions],
     )
 
 
@@ -108,7 +103,7 @@ def _restore(image: Image) -> State:
         for partition, saved in zip(stream.partitions, one.partitions, strict=True):
             partition.next = saved.next
             partition.time_us = saved.time_us
-            partition.producers = {name: ProducerState(*values) for name, values in saved.producers.items()}
+            partition.producers = saved.producers
         state.add_stream(stream)
     for cursor in image.cursors:
         positions = state.cursors.setdefault(cursor.stream, {})

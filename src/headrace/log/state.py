@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-from typing import NamedTuple
 
 import msgspec
 
@@ -18,7 +17,7 @@ TABLE = "table"
 STREAM = "stream"
 
 
-class CursorPosition(NamedTuple):
+class CursorPosition(msgspec.Struct, frozen=True, gc=False):
     """The next index a consumer reads, and when it said so."""
 
     index: int

@@ -8,8 +8,7 @@ hold again at the end, and trims what is before.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
-
+import msgspec
 import pyarrow as pa
 
 PUT = "put"
@@ -17,7 +16,7 @@ DELETE = "delete"
 _MISSING = object()
 
 
-class Value(NamedTuple):
+class Value(msgspec.Struct, frozen=True, gc=False):
     """What a key holds and which record said so."""
 
     data: bytes

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -12,7 +12,7 @@ from headrace.log.batch import Columns, Row, decode_single
 from headrace.log.records import SCHEMA, TIMESTAMP, concat
 
 
-class TailEntry(NamedTuple):
+class TailEntry(msgspec.Struct, frozen=True, gc=False):
     """One body of the journal: records base ≤ index < base + count."""
 
     base: int

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Callable
 
 import pyarrow as pa
 
 from headrace.log.disk import AppendFile, Disk
+
+Names = list[str]
 
 
 class _MemoryFile:
@@ -142,7 +143,7 @@ class MemoryDisk:
         file.durable = data
         self._names[path] = self._durable_names[path] = file
 
-    def paths(self) -> list[str]:
+    def paths(self) -> Names:
         """All files, by name."""
         return sorted(self._names)
 
@@ -151,7 +152,8 @@ class DiskKilled(BaseException):
     """The process "died" inside a call of a `FaultyDisk`. Not an Exception: nothing may handle it."""
 
 
-Fault = Callable[[str, str], None]
+Calls = list[tuple[str, str]]
+"""What was done, and to which path."""
 
 
 class _FaultyFile:
@@ -193,7 +195,7 @@ class FaultyDisk:
         self._errors: dict[int, int] = {}
         self._persistent: tuple[str, int] | None = None
         self._kill: tuple[int, bool] | None = None
-        self.calls: list[tuple[str, str]] = []
+        self.calls: Calls = []
 
     def fail(self, number: int, error: int) -> None:
         """The `number`-th call from the beginning raises OSError(error)."""
