@@ -134,6 +134,12 @@ class Closed(HeadraceError):
     code = "closed"
 
 
+class Unreachable(HeadraceError):
+    """The hub does not answer at that address, or the connection to it broke."""
+
+    code = "unreachable"
+
+
 class Forbidden(HeadraceError):
     """The caller is known and lacks the right."""
 

@@ -1,0 +1,1 @@
+"""Arrow Flight: bulk read and write of record batches, and every verb of the hub."""

@@ -1,0 +1,148 @@
+"""Between Flight's threads and the hub's event loop, and between our errors and Flight's.
+
+gRPC runs every call in a thread of its own; the hub lives in one event loop. A call asks the loop for something and
+waits here. While it waits it looks from time to time whether its client has gone or the server is stopping: gRPC has no
+way to wake it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import functools
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from headrace.errors import BadRequest, Closed, HeadraceError
+from headrace.protocols.flight.codec import encode, error_body
+
+logger = logging.getLogger("headrace.flight")
+
+# How long a client that went away may keep its thread, and a stop has to wait for an idle one.
+CANCEL_POLL_S = 0.2
+
+Result = TypeVar("Result")
+Parameters = ParamSpec("Parameters")
+
+_UNAVAILABLE_CODES = frozenset({"busy", "closed", "disk-full", "log-failed"})
+
+
+class Cancelled(Exception):
+    """The client has gone; there is nobody to answer."""
+
+
+def to_flight_error(error: BaseException) -> flight.FlightError:
+    """Our error as Flight sends it: the text for people, the fields for programs in `extra_info`."""
+    if isinstance(error, Cancelled):
+        return flight.FlightCancelledError("the call was cancelled")
+    if not isinstance(error, HeadraceError):
+        logger.error("a Flight call failed in a way it should not", exc_info=error)
+        return flight.FlightInternalError("internal error of the hub; its log says more")
+    body = encode(error_body(error))
+    if error.code == "unauthenticated":
+        return flight.FlightUnauthenticatedError(str(error), body)
+    if error.code == "forbidden":
+        return flight.FlightUnauthorizedError(str(error), body)
+    if error.code in _UNAVAILABLE_CODES:
+        return flight.FlightUnavailableError(str(error), body)
+    return flight.FlightServerError(str(error), body)
+
+
+def translated(method: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """A Flight handler whose errors reach the client as `to_flight_error` says."""
+
+    @functools.wraps(method)
+    def handler(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
+        try:
+            return method(*arguments, **named)
+        except (flight.FlightError, StopIteration, GeneratorExit):
+            raise
+        except pa.ArrowCancelled as error:
+            raise to_flight_error(Cancelled()) from error
+        except pa.ArrowInvalid as error:
+            raise to_flight_error(BadRequest(f"the Arrow data is malformed: {error}")) from None
+        except BaseException as error:
+            raise to_flight_error(error) from None
+
+    return handler
+
+
+class Bridge:
+    """The way from a thread into the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.stopping = threading.Event()
+
+    def check(self, context: flight.ServerCallContext) -> None:
+        """Raise when there is no point in going on."""
+        if self.stopping.is_set():
+            raise Closed("the hub is stopping")
+        if context.is_cancelled():
+            raise Cancelled
+
+    def run(self, work: Coroutine[Any, Any, Result], context: flight.ServerCallContext | None = None) -> Result:
+        """Run in the loop, wait for the result; end early when the client goes or the server stops."""
+        if self.stopping.is_set():
+            work.close()
+            raise Closed("the hub is stopping")
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        while True:
+            try:
+                return future.result(CANCEL_POLL_S)
+            except concurrent.futures.CancelledError:
+                raise Closed("the hub is stopping") from None
+            except TimeoutError:
+                if future.done():
+                    return future.result()
+                if context is not None or self.stopping.is_set():
+                    self._give_up_if_gone(future, context)
+
+    def _give_up_if_gone(
+        self, future: concurrent.futures.Future[Any], context: flight.ServerCallContext | None
+    ) -> None:
+        try:
+            if context is not None:
+                self.check(context)
+            elif self.stopping.is_set():
+                raise Closed("the hub is stopping")
+        except BaseException:
+            future.cancel()
+            raise
+
+    def post(self, function: Callable[..., object], *arguments: object) -> None:
+        """Have the loop call a function soon; when the loop has closed there is nothing left to tell it."""
+        try:
+            self.loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:
+            logger.debug("the loop is closed; %r was not called", function)
+
+
+def cut_connections(port: int) -> int:
+    """Cut every accepted connection on this port of this process; returns how many.
+
+    Flight's server waits for open calls when it shuts down, and it has no way to end a call whose client neither reads
+    nor goes away. Only sockets whose own port is the listener's are touched.
+    """
+    cut = 0
+    for name in os.listdir("/dev/fd"):
+        try:
+            connection = socket.socket(fileno=os.dup(int(name)))
+        except OSError:
+            continue
+        try:
+            if connection.getsockname()[1] == port and connection.getpeername():
+                connection.shutdown(socket.SHUT_RDWR)
+                cut += 1
+        except (OSError, IndexError, TypeError):
+            continue
+        finally:
+            connection.close()
+    return cut

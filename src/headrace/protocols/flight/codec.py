@@ -1,0 +1,403 @@
+"""The words of the Flight endpoint: tickets, descriptors, acknowledgements, errors, and the columns of a put.
+
+Everything that is not Arrow data travels as JSON, so that any Flight client in any language can write it by hand:
+
+    do_get     Ticket.ticket        = {"stream": "orders", "start": 0, "limit": 100}                → `ReadTicket`
+    do_put     descriptor.command   = {"stream": "orders", "partition": 0, "producer": "shop"}      → `PutCommand`
+               descriptor.path      = ["orders"] or ["orders", "0"]                                 → `PutCommand`
+               app_metadata of a batch = {"sequence": 7}                                            → `PutMetadata`
+               metadata sent back      = {"batch": 0, "first": 41, "count": 3, "duplicate": false}  → `PutAck`
+    do_action  Action.type          = a verb, Action.body = its parameters as a JSON object
+    an error   FlightError.extra_info = {"code": "unknown-stream", "message": "…", "details": {…}}  → `ErrorBody`
+
+A field that is not listed is refused, so a misspelt one is never silently ignored. Pure: no socket, no hub, no
+event loop.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeVar
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace import errors
+from headrace.log.records import SCHEMA
+
+# A ticket, command or metadata above this is refused unread. Large enough for 10,000 ranges of long names.
+MESSAGE_BYTES_MAX = 4 << 20
+# How many ranges one ticket may hold.
+RANGES_MAX = 10_000
+# Data messages stay below the 4 MiB that gRPC clients in other languages accept unless told otherwise.
+BATCH_BYTES_DEFAULT = 2 << 20
+BATCH_BYTES_MAX = 64 << 20
+
+INDEX_MAX = (1 << 63) - 1
+SEQUENCE_MAX = (1 << 64) - 1
+
+#: The columns that name where a record came from; a ticket with `ranges`, or one that asks for them, has them in front.
+ORIGIN_FIELDS = (pa.field("stream", pa.string()), pa.field("partition", pa.int32()))
+WRITABLE_COLUMNS = ("payload", "id", "event_time", "type", "key")
+# The hub gives these; a table that was read from one stream can be put into another as it is.
+ASSIGNED_COLUMNS = ("index", "time", "stream", "partition")
+
+
+class AtTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The first record that the hub accepted at this time or later."""
+
+    time_us: int
+
+
+Start = int | Literal["earliest", "latest"] | AtTime
+End = int | Literal["latest"] | AtTime | None
+
+
+class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One stretch of one partition: `start` included, `end` not."""
+
+    stream: str
+    partition: int = 0
+    start: Start = "earliest"
+    end: End = None
+
+
+class ReadTicket(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What to read. Either `stream` (with partition, start, end), or `ranges` of several streams and partitions.
+
+    `end` left out means the durable end at the time of the call, or without end when `follow` is true. `limit`
+    counts the records that are sent. A `start` below the oldest kept record fails with `trimmed`, unless
+    `on_trimmed` is "skip".
+    """
+
+    stream: str | None = None
+    partition: int = 0
+    start: Start = "earliest"
+    end: End = None
+    ranges: tuple[Range, ...] | None = None
+    limit: int | None = None
+    columns: tuple[str, ...] | None = None
+    types: tuple[str | None, ...] | None = None
+    follow: bool = False
+    on_trimmed: Literal["fail", "skip"] = "fail"
+    batch_bytes: int = BATCH_BYTES_DEFAULT
+
+
+class PutCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Where a put appends. With `producer` and `sequence`, the first batch has that sequence and each next one more."""
+
+    stream: str
+    partition: int = 0
+    producer: str | None = None
+    sequence: int | None = None
+    acks: Literal["each", "last"] = "each"
+
+
+class PutMetadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What may stand beside one batch of a put; it goes before what the descriptor says."""
+
+    producer: str | None = None
+    sequence: int | None = None
+
+
+class ErrorBody(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An error as it travels: a stable code, a text for people, and the fields of that kind of error."""
+
+    code: str
+    message: str
+    details: dict[str, Any] = {}
+
+
+class PutAck(msgspec.Struct, frozen=True):
+    """One batch is on disk, or (with `error`) refused. With `acks: "last"` there is one of these, for all batches."""
+
+    batch: int
+    first: int = -1
+    count: int = 0
+    duplicate: bool = False
+    error: ErrorBody | None = None
+
+
+class FlightCriteria(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What `list_flights` lists."""
+
+    pattern: str = "*"
+
+
+_Message = TypeVar("_Message", bound=msgspec.Struct)
+
+
+def encode(message: Any) -> bytes:
+    """Any message above, or the parameters or result of a verb, as JSON."""
+    return msgspec.json.encode(message)
+
+
+def _decode(data: bytes, kind: type[_Message], what: str) -> _Message:
+    if len(data) > MESSAGE_BYTES_MAX:
+        raise errors.BadRequest(f"the {what} has {len(data)} bytes, above the maximum of {MESSAGE_BYTES_MAX}")
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise errors.BadRequest(f"the {what} is not valid: {error}") from None
+
+
+def _check_range(where: str, stream: str, partition: int, start: Start, end: End) -> None:
+    if not stream:
+        raise errors.BadRequest(f"{where}: 'stream' is empty")
+    if partition < 0:
+        raise errors.BadRequest(f"{where}: 'partition' is {partition}, below 0")
+    for name, value in (("start", start), ("end", end)):
+        if isinstance(value, int) and not 0 <= value <= INDEX_MAX:
+            raise errors.BadRequest(f"{where}: {name!r} is {value}, outside 0 to {INDEX_MAX}")
+    if isinstance(start, int) and isinstance(end, int) and end < start:
+        raise errors.BadRequest(f"{where}: 'end' is {end}, below 'start' {start}")
+
+
+def decode_ticket(data: bytes) -> ReadTicket:
+    """A `do_get` ticket; every field is checked."""
+    ticket = _decode(data, ReadTicket, "ticket")
+    if (ticket.stream is None) == (ticket.ranges is None):
+        raise errors.BadRequest("ticket: give either 'stream' or 'ranges'")
+    if ticket.stream is not None:
+        _check_range("ticket", ticket.stream, ticket.partition, ticket.start, ticket.end)
+    if ticket.ranges is not None:
+        if not 0 < len(ticket.ranges) <= RANGES_MAX:
+            raise errors.BadRequest(f"ticket: 'ranges' has {len(ticket.ranges)} entries, outside 1 to {RANGES_MAX}")
+        for number, each in enumerate(ticket.ranges):
+            _check_range(f"ticket: ranges[{number}]", each.stream, each.partition, each.start, each.end)
+    if ticket.limit is not None and ticket.limit < 0:
+        raise errors.BadRequest(f"ticket: 'limit' is {ticket.limit}, below 0")
+    if not 1 <= ticket.batch_bytes <= BATCH_BYTES_MAX:
+        raise errors.BadRequest(f"ticket: 'batch_bytes' is {ticket.batch_bytes}, outside 1 to {BATCH_BYTES_MAX}")
+    return ticket
+
+
+def ticket_ranges(ticket: ReadTicket) -> tuple[Range, ...]:
+    """The ranges of a ticket, whichever way they were written."""
+    if ticket.ranges is not None:
+        return ticket.ranges
+    assert ticket.stream is not None
+    return (Range(ticket.stream, ticket.partition, ticket.start, ticket.end),)
+
+
+def ticket_schema(ticket: ReadTicket) -> pa.Schema:
+    """The schema of what a ticket reads; an unknown or repeated column is refused by name."""
+    known = {field.name: field for field in (*ORIGIN_FIELDS, *SCHEMA)}
+    if ticket.columns is None:
+        return SCHEMA if ticket.ranges is None else pa.schema([*ORIGIN_FIELDS, *SCHEMA])
+    if not ticket.columns:
+        raise errors.BadRequest("ticket: 'columns' is empty; leave it out for all columns")
+    for name in ticket.columns:
+        if name not in known:
+            raise errors.BadRequest(f"ticket: no column {name!r}; the columns are {', '.join(known)}")
+        if ticket.columns.count(name) > 1:
+            raise errors.BadRequest(f"ticket: column {name!r} is named twice")
+    return pa.schema([known[name] for name in ticket.columns])
+
+
+def command_from_path(path: Sequence[bytes]) -> PutCommand:
+    """A descriptor path: the stream's name, and optionally the partition."""
+    try:
+        parts = [part.decode() for part in path]
+    except UnicodeDecodeError:
+        raise errors.BadRequest("descriptor: the path is not UTF-8") from None
+    if len(parts) == 1:
+        return _checked_command(PutCommand(parts[0]))
+    if len(parts) == 2 and parts[1].isascii() and parts[1].isdigit() and len(parts[1]) < 10:
+        return _checked_command(PutCommand(parts[0], int(parts[1])))
+    raise errors.BadRequest(f"descriptor: the path is [stream] or [stream, partition number], not {parts!r}")
+
+
+def decode_command(data: bytes) -> PutCommand:
+    """A descriptor command."""
+    return _checked_command(_decode(data, PutCommand, "descriptor command"))
+
+
+def _checked_command(command: PutCommand) -> PutCommand:
+    _check_range("descriptor", command.stream, command.partition, 0, None)
+    _check_producer("descriptor", command.producer, command.sequence)
+    return command
+
+
+def _check_producer(where: str, producer: str | None, sequence: int | None) -> None:
+    if producer == "":
+        raise errors.BadRequest(f"{where}: 'producer' is empty")
+    if sequence is not None and not 0 <= sequence <= SEQUENCE_MAX:
+        raise errors.BadRequest(f"{where}: 'sequence' is {sequence}, outside 0 to {SEQUENCE_MAX}")
+
+
+def decode_metadata(data: bytes | None) -> PutMetadata:
+    """The metadata beside one batch of a put; none is fine."""
+    if not data:
+        return PutMetadata()
+    metadata = _decode(data, PutMetadata, "app_metadata")
+    _check_producer("app_metadata", metadata.producer, metadata.sequence)
+    return metadata
+
+
+def decode_ack(data: bytes) -> PutAck:
+    """What the hub sends back during a put."""
+    return _decode(data, PutAck, "acknowledgement")
+
+
+def decode_criteria(data: bytes) -> FlightCriteria:
+    """`list_flights` criteria: nothing, or JSON."""
+    return _decode(data, FlightCriteria, "criteria") if data else FlightCriteria()
+
+
+# Errors ---------------------------------------------------------------------------------------------------------------
+
+
+def _error_classes(kind: type[errors.HeadraceError] = errors.HeadraceError) -> dict[str, type[errors.HeadraceError]]:
+    """Code → class, for all that have been imported; the first class to use a code keeps it."""
+    found = {kind.code: kind}
+    for child in kind.__subclasses__():
+        found = _error_classes(child) | found
+    return found
+
+
+def _plain(value: object) -> object:
+    return {"base64": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
+
+
+def _unplain(value: object) -> object:
+    if isinstance(value, dict) and set(value) == {"base64"}:
+        return base64.b64decode(value["base64"])
+    return value
+
+
+def error_body(error: errors.HeadraceError) -> ErrorBody:
+    """One of our errors, ready to travel."""
+    details = {name: _plain(value) for name, value in vars(error).items() if not name.startswith("_")}
+    return ErrorBody(error.code, str(error), details)
+
+
+def error_from_body(body: ErrorBody) -> errors.HeadraceError:
+    """The same error on the other side: the same class, text and fields."""
+    kind = _error_classes().get(body.code, errors.HeadraceError)
+    error = kind.__new__(kind)
+    Exception.__init__(error, body.message)
+    for name, value in body.details.items():
+        setattr(error, name, _unplain(value))
+    if type(error) is errors.HeadraceError:
+        error.code = body.code
+    return error
+
+
+def decode_error(data: bytes) -> errors.HeadraceError | None:
+    """The error in a Flight error's `extra_info`, if it is one of ours."""
+    try:
+        return error_from_body(msgspec.json.decode(data, type=ErrorBody))
+    except msgspec.DecodeError:
+        return None
+
+
+# The columns of a put -------------------------------------------------------------------------------------------------
+
+_Cast = Callable[[pa.Array], pa.Array]
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_binary_view(kind)
+        or pa.types.is_fixed_size_binary(kind)
+    )
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _cast_bytes(kind: pa.DataType) -> _Cast | None:
+    if _is_bytes(kind) or _is_text(kind):
+        return lambda column: column.cast(pa.binary())
+    return None
+
+
+def _cast_text(kind: pa.DataType) -> _Cast | None:
+    return (lambda column: column.cast(pa.string())) if _is_text(kind) else None
+
+
+def _cast_integer(kind: pa.DataType) -> _Cast | None:
+    if pa.types.is_uint64(kind):
+        return lambda column: column.view(pa.int64())  # unsigned ids keep their bit pattern
+    if pa.types.is_integer(kind):
+        return lambda column: column.cast(pa.int64())
+    return None
+
+
+def _cast_time(kind: pa.DataType) -> _Cast | None:
+    target = SCHEMA.field("event_time").type
+    if pa.types.is_timestamp(kind):
+        return lambda column: _to_microseconds(column, target)
+    if pa.types.is_int64(kind):
+        return lambda column: column.cast(target)
+    return None
+
+
+def _to_microseconds(column: pa.Array, target: pa.DataType) -> pa.Array:
+    # Nanoseconds lose their last three digits; a time too large for microseconds is an error, not a wrong time.
+    microseconds = pc.cast(column, pa.timestamp("us", column.type.tz), allow_time_truncate=True)
+    return microseconds.cast(target)
+
+
+_CASTS: dict[str, tuple[Callable[[pa.DataType], _Cast | None], str]] = {
+    "payload": (_cast_bytes, "binary or string"),
+    "id": (_cast_integer, "an integer"),
+    "event_time": (_cast_time, "a timestamp, or int64 microseconds since 1970"),
+    "type": (_cast_text, "string"),
+    "key": (_cast_bytes, "binary or string"),
+}
+
+
+class PutColumns:
+    """How the columns of one put become the columns of records; made once per put from its schema."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._casts: list[tuple[str, _Cast]] = []
+        for name in schema.names:
+            if schema.names.count(name) > 1:
+                raise errors.BadRequest(f"column {name!r} is there twice")
+            if name in ASSIGNED_COLUMNS:
+                continue
+            if name not in _CASTS:
+                raise errors.BadRequest(
+                    f"no column {name!r} in a record; the columns are {', '.join(WRITABLE_COLUMNS)}"
+                )
+            self._casts.append((name, self._cast_for(name, schema.field(name).type)))
+        if "payload" not in schema.names:
+            raise errors.BadRequest("column 'payload' is missing; it holds the bytes of each record")
+
+    @staticmethod
+    def _cast_for(name: str, kind: pa.DataType) -> _Cast:
+        choose, accepted = _CASTS[name]
+        if pa.types.is_null(kind) and name != "payload":
+            target = SCHEMA.field(name).type
+            return lambda column: pa.nulls(len(column), target)
+        value_kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        cast = choose(value_kind)
+        if cast is None:
+            raise errors.BadRequest(f"column {name!r} has the type {kind}; it must be {accepted}")
+        if value_kind is not kind:
+            return lambda column: cast(column.dictionary_decode())
+        return cast
+
+    def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch with exactly the columns and types of a record; a value that does not fit is refused."""
+        names = []
+        columns = []
+        for name, cast in self._casts:
+            try:
+                columns.append(cast(batch.column(name)))
+            except pa.ArrowInvalid as error:
+                raise errors.BadRequest(f"column {name!r}: {error}") from None
+            names.append(name)
+        payload = columns[names.index("payload")]
+        if payload.null_count:
+            row = pc.index(payload.is_null(), True).as_py()
+            raise errors.BadRequest(f"column 'payload' row {row} is null; a record without bytes has an empty payload")
+        return pa.RecordBatch.from_arrays(columns, names)

@@ -1,0 +1,221 @@
+"""One `do_put`: batches in, appends to the hub, acknowledgements out once they are on disk.
+
+Two threads serve a put. gRPC's own thread reads batches and hands them to the hub's loop; a second one writes
+acknowledgements as appends become durable, so that a client may send on while earlier batches are synced.
+
+What is under way is bounded by bytes: a producer faster than the disk is not read from, and gRPC's flow control holds
+it back. Acknowledgements that the client does not read are bounded too.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from headrace.errors import BadRequest, Busy, HeadraceError
+from headrace.log.batch import Batch
+from headrace.log.ops import Appended
+from headrace.protocols.flight.bridge import Bridge, Cancelled
+from headrace.protocols.flight.codec import PutAck, PutColumns, decode_metadata, encode
+from headrace.protocols.flight.session import Numbered, PutSession, PutState
+
+if TYPE_CHECKING:
+    from asyncio import Future
+
+    from headrace.hub import Hub
+
+logger = logging.getLogger("headrace.flight")
+
+# One put may have this much waiting for the disk: enough for the next commit to gather while one syncs.
+UNDER_WAY_BYTES_MAX = 32 << 20
+# Acknowledgements that wait for the client to read them.
+ACKS_WAITING_MAX = 65_536
+
+_Settled = concurrent.futures.Future[Appended]
+
+
+class Window:
+    """How many bytes are under way; `enter` waits while there are too many. One batch always fits."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._changed = threading.Condition()
+
+    def enter(self, size: int, give_up: Callable[[], None], poll_s: float = 0.2) -> None:
+        """Wait for room, then take it. `give_up` is called while waiting, and raises to end it."""
+        with self._changed:
+            while self._bytes and self._bytes + size > self._bytes_max:
+                if not self._changed.wait(poll_s):
+                    give_up()
+            self._bytes += size
+
+    def leave(self, size: int) -> None:
+        """The bytes are durable, or refused."""
+        with self._changed:
+            self._bytes -= size
+            self._changed.notify()
+
+
+class Putting:
+    """Serves one put from beginning to end."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        bridge: Bridge,
+        session: PutSession,
+        context: flight.ServerCallContext,
+        writer: flight.FlightMetadataWriter,
+    ) -> None:
+        self._hub = hub
+        self._bridge = bridge
+        self._session = session
+        self._context = context
+        self._writer = writer
+        self._lock = threading.Lock()
+        self._window = Window(UNDER_WAY_BYTES_MAX)
+        self._settling: queue.Queue[tuple[int, _Settled] | None] = queue.Queue(ACKS_WAITING_MAX)
+        self._refused = False  # only the loop touches it
+        self._processed = hub.stream(session.command.stream).options.ack != "durable"
+
+    def run(self, reader: flight.MetadataRecordBatchReader) -> None:
+        """Read until the client has sent all; raises the error that ended the put."""
+        acknowledging = threading.Thread(target=self._acknowledge, name="flight-acks", daemon=True)
+        acknowledging.start()
+        number = 0
+        try:
+            columns = PutColumns(reader.schema)
+            while self._session.state is PutState.OPEN:
+                try:
+                    chunk = reader.read_chunk()
+                except StopIteration:
+                    break
+                self._receive(columns, chunk)
+                number = self._session.received_count
+        except HeadraceError as error:
+            self._settle_now(number, error)
+        except pa.ArrowInvalid as error:
+            self._settle_now(number, BadRequest(f"batch {number}: the Arrow data is malformed: {error}"))
+        finally:
+            self._settling.put(None)
+            acknowledging.join()
+        if self._session.error is not None:
+            raise self._session.error
+
+    def _receive(self, columns: PutColumns, chunk: flight.FlightStreamChunk) -> None:
+        metadata = chunk.app_metadata
+        numbered_metadata = decode_metadata(None if metadata is None else metadata.to_pybytes())
+        if chunk.data is None:
+            raise BadRequest(f"batch {self._session.received_count}: a message without records")
+        with self._lock:
+            if self._session.state is not PutState.OPEN:
+                return
+            numbered = self._session.receive(numbered_metadata)
+        if not chunk.data.num_rows:
+            self._settle_now(numbered.number, None)
+            return
+        try:
+            batch = Batch.from_arrow(columns.apply(chunk.data))
+        except BadRequest as error:
+            raise BadRequest(f"batch {numbered.number}: {error}") from None
+        self._window.enter(batch.nbytes, lambda: self._bridge.check(self._context))
+        settled: _Settled = concurrent.futures.Future()
+        self._enqueue(numbered.number, settled)
+        self._bridge.post(self._append, numbered, batch, settled)
+
+    def _settle_now(self, number: int, error: HeadraceError | None) -> None:
+        """Settle a batch without the hub, after the batches before it."""
+        settled: _Settled = concurrent.futures.Future()
+        if error is None:
+            settled.set_result(Appended(-1, 0, False))
+        else:
+            settled.set_exception(error)
+        self._enqueue(number, settled)
+
+    def _enqueue(self, number: int, settled: _Settled) -> None:
+        try:
+            self._settling.put_nowait((number, settled))
+        except queue.Full:
+            raise Busy(
+                f"{ACKS_WAITING_MAX} acknowledgements wait to be read; read them, or put with acks 'last'"
+            ) from None
+
+    def _append(self, numbered: Numbered, batch: Batch, settled: _Settled) -> None:
+        """In the loop: hand one batch to the hub, unless an earlier one of this put was refused."""
+        command = self._session.command
+
+        def done(future: Future[Appended]) -> None:
+            self._window.leave(batch.nbytes)
+            if future.cancelled():
+                settled.set_exception(Cancelled())
+            elif (error := future.exception()) is not None:
+                self._refused = True
+                settled.set_exception(error)
+            else:
+                settled.set_result(future.result())
+
+        try:
+            if self._refused:
+                raise Busy(f"batch {numbered.number} comes after one that was refused")
+            future = self._hub.append(
+                command.stream,
+                batch,
+                partition=command.partition,
+                producer=numbered.producer,
+                sequence=numbered.sequence,
+            )
+        except Exception as error:
+            self._refused = True
+            self._window.leave(batch.nbytes)
+            settled.set_exception(error)
+            return
+        future.add_done_callback(done)
+
+    def _acknowledge(self) -> None:
+        """The second thread: wait for each append in turn, tell the client."""
+        while (entry := self._settling.get()) is not None:
+            number, settled = entry
+            try:
+                appended = settled.result()
+                if self._processed and appended.count:
+                    self._await_processed(appended)
+                with self._lock:
+                    ack = self._session.stored(number, *appended)
+            except Exception as error:
+                ack = self._failed(number, error)
+            self._send(ack)
+        with self._lock:
+            self._session.end()
+            ack = self._session.last_ack()
+        self._send(ack)
+
+    def _await_processed(self, appended: Appended) -> None:
+        """For streams that acknowledge when a cursor has passed."""
+        command = self._session.command
+        index_next = appended.first + appended.count
+        self._bridge.run(self._hub.acknowledged(command.stream, index_next, command.partition), self._context)
+
+    def _failed(self, number: int, error: Exception) -> PutAck | None:
+        if not isinstance(error, HeadraceError | Cancelled):
+            logger.error("an append of a Flight put failed in a way it should not", exc_info=error)
+        if not isinstance(error, HeadraceError):
+            error = Busy("the append was cancelled, or failed inside the hub; its log says more")
+        with self._lock:
+            return self._session.fail(number, error)
+
+    def _send(self, ack: PutAck | None) -> None:
+        if ack is None:
+            return
+        try:
+            self._writer.write(pa.py_buffer(encode(ack)))
+        except (pa.ArrowException, OSError):
+            # The client has gone: what it sent is stored all the same, and there is nobody to tell.
+            logger.debug("nobody reads the acknowledgements of this put any more")

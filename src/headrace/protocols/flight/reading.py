@@ -1,0 +1,139 @@
+"""One `do_get`: an iterator of record batches that Flight pulls as fast as the client reads.
+
+Flight asks for the next batch only when there is room for it on the way to the client, so a slow reader holds one batch
+and nothing grows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from headrace.protocols.flight.bridge import Bridge, translated
+from headrace.protocols.flight.codec import INDEX_MAX, AtTime, End, Range, ReadTicket, Start, ticket_ranges
+from headrace.protocols.flight.session import Reading, ReadSession
+
+if TYPE_CHECKING:
+    from headrace.hub import Hub
+
+
+async def open_read(hub: Hub, ticket: ReadTicket) -> ReadSession:
+    """In the loop: turn the ticket's words into indexes."""
+    readings = [await _open_range(hub, each, follow=ticket.follow) for each in ticket_ranges(ticket)]
+    return ReadSession(ticket, readings)
+
+
+async def _open_range(hub: Hub, wanted: Range, *, follow: bool) -> Reading:
+    bounds = hub.bounds(wanted.stream, wanted.partition)
+    position = await _index_of(hub, wanted, wanted.start)
+    end: int | None
+    if wanted.end is None:
+        end = None if follow else max(bounds.next, position)
+    else:
+        end = await _index_of(hub, wanted, wanted.end)
+    reading = Reading(wanted.stream, wanted.partition, position, end, lenient=not isinstance(wanted.start, int))
+    reading.available = bounds.next
+    return reading
+
+
+async def _index_of(hub: Hub, wanted: Range, place: Start | End) -> int:
+    bounds = hub.bounds(wanted.stream, wanted.partition)
+    if isinstance(place, AtTime):
+        return await hub.index_at_time(wanted.stream, place.time_us, wanted.partition)
+    if isinstance(place, int):
+        return place
+    return bounds.first if place == "earliest" else bounds.next
+
+
+class ReadStream:
+    """The iterator behind one `do_get`. `closed` is called once, however it ends, even if it never began."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        bridge: Bridge,
+        session: ReadSession,
+        context: flight.ServerCallContext,
+        closed: Callable[[], None],
+    ) -> None:
+        self._hub = hub
+        self._bridge = bridge
+        self._session = session
+        self._context = context
+        self._closed: Callable[[], None] | None = closed
+        self._batches = self._read()
+
+    def __iter__(self) -> ReadStream:
+        return self
+
+    @translated
+    def __next__(self) -> pa.RecordBatch:
+        try:
+            return next(self._batches)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Forget the reader."""
+        closed, self._closed = self._closed, None
+        if closed is not None:
+            self._batches.close()
+            closed()
+
+    def __del__(self) -> None:
+        # A client that cancels before the first batch leaves an iterator that nobody ever asks.
+        with contextlib.suppress(Exception):
+            self.close()
+
+    def _read(self) -> Generator[pa.RecordBatch]:
+        session = self._session
+        while True:
+            for reading in session.readings:
+                if reading.position < reading.upto:
+                    yield from self._scan(reading)
+                if session.finished:
+                    return
+            if not session.ticket.follow:
+                return
+            self._bridge.run(self._more(), self._context)
+
+    def _scan(self, reading: Reading) -> Generator[pa.RecordBatch]:
+        upto = reading.upto
+        batches = self._hub.scan(
+            reading.stream,
+            reading.position,
+            upto,
+            partition=reading.partition,
+            columns=self._session.scan_columns,
+        )
+        for batch in batches:
+            for part in self._session.shape(reading, batch):
+                self._bridge.check(self._context)
+                yield part
+            if self._session.finished:
+                return
+        reading.drained(upto, skip_trimmed=self._session.ticket.on_trimmed == "skip")
+
+    async def _more(self) -> None:
+        """In the loop: return when one of the ranges has more to read."""
+        waiting = [reading for reading in self._session.readings if not reading.finished]
+        waits = [
+            asyncio.ensure_future(self._hub.wait(reading.stream, reading.position, reading.partition))
+            for reading in waiting
+        ]
+        try:
+            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for finished in done:
+                finished.result()
+        finally:
+            for each in waits:
+                each.cancel()
+        for reading in waiting:
+            reading.available = self._hub.bounds(reading.stream, reading.partition).next
+            assert reading.available <= INDEX_MAX

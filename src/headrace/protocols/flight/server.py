@@ -1,0 +1,301 @@
+"""The Flight endpoint: `serve` starts it on an address.
+
+    do_put            append                              putting.py
+    do_get            read a range, or follow             reading.py
+    do_action         every verb of the hub, JSON in, JSON out
+    get_flight_info   what a stream holds now, one endpoint for each partition
+    list_flights      the same for all streams the caller may read
+    get_schema        the columns of a record
+
+Flight runs calls in threads of its own; bridge.py leads from there into the hub's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from headrace.errors import BadRequest, Forbidden, LimitExceeded
+from headrace.listener import Listener, join_address, split_address
+from headrace.log.records import SCHEMA
+from headrace.protocols.flight.authentication import MIDDLEWARE, Authentication, OpenHandshake, principal_of
+from headrace.protocols.flight.bridge import Bridge, cut_connections, to_flight_error, translated
+from headrace.protocols.flight.codec import (
+    MESSAGE_BYTES_MAX,
+    PutCommand,
+    ReadTicket,
+    command_from_path,
+    decode_command,
+    decode_criteria,
+    decode_ticket,
+    encode,
+    ticket_ranges,
+    ticket_schema,
+)
+from headrace.protocols.flight.putting import Putting
+from headrace.protocols.flight.reading import ReadStream, open_read
+from headrace.protocols.flight.session import PutSession, ReadSession
+
+if TYPE_CHECKING:
+    from headrace.hub import Hub
+    from headrace.security import Principal
+    from headrace.sessions import Session
+
+logger = logging.getLogger("headrace.flight")
+
+PROTOCOL = "flight"
+# Puts open at once: each has two threads.
+WRITERS_MAX = 1_000
+# How long a stop waits for calls to end by themselves before their connections are cut.
+STOP_GRACE_S = 1.0
+
+
+class _Places:
+    """How many of something are open. Only the loop touches it."""
+
+    def __init__(self, limit: str, maximum: int, key: str) -> None:
+        self._limit = limit
+        self._maximum = maximum
+        self._key = key
+        self.taken = 0
+
+    def take(self) -> None:
+        if self.taken >= self._maximum:
+            raise LimitExceeded(self._limit, self.taken + 1, self._maximum, self._key)
+        self.taken += 1
+
+    def give_back(self) -> None:
+        self.taken -= 1
+
+
+class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
+    """Flight's handlers. Each runs in a thread of gRPC; the methods named `_in_loop_…` run in the hub's loop."""
+
+    def __init__(self, hub: Hub, bridge: Bridge, location: str, **options: Any) -> None:
+        self._hub = hub
+        self._bridge = bridge
+        self._readers = _Places("open readers", hub.config.log.readers_max, "log.readers_max")
+        self._writers = _Places("open puts", WRITERS_MAX, "flight WRITERS_MAX")
+        super().__init__(
+            location,
+            auth_handler=OpenHandshake(),
+            middleware={MIDDLEWARE: Authentication(hub.security, bridge)},
+            **options,
+        )
+
+    # Reading -------------------------------------------------------------------------------------------------------
+
+    @translated
+    def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
+        """Read a range, or follow."""
+        wanted = decode_ticket(ticket.ticket)
+        principal = principal_of(context)
+        session, closed = self._bridge.run(self._in_loop_open_read(wanted, principal, context.peer()), context)
+        stream = ReadStream(self._hub, self._bridge, session, context, lambda: self._bridge.post(closed))
+        return flight.GeneratorStream(session.schema, stream)
+
+    async def _in_loop_open_read(
+        self, ticket: ReadTicket, principal: Principal, peer: str
+    ) -> tuple[ReadSession, functools.partial[None]]:
+        for each in ticket_ranges(ticket):
+            _require(principal, "read", each.stream)
+        self._readers.take()
+        try:
+            session = await open_read(self._hub, ticket)
+            handle = self._hub.sessions.open(PROTOCOL, peer, lambda: _describe_read(session))
+        except BaseException:
+            self._readers.give_back()
+            raise
+        return session, functools.partial(self._in_loop_close, self._readers, handle)
+
+    @staticmethod
+    def _in_loop_close(places: _Places, handle: Session) -> None:
+        places.give_back()
+        handle.close(None)
+
+    # Appending -----------------------------------------------------------------------------------------------------
+
+    @translated
+    def do_put(
+        self,
+        context: flight.ServerCallContext,
+        descriptor: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.FlightMetadataWriter,
+    ) -> None:
+        """Append batches to one partition."""
+        command = _command_of(descriptor)
+        session = PutSession(command)
+        closed = self._bridge.run(self._in_loop_open_put(session, principal_of(context), context.peer()), context)
+        try:
+            Putting(self._hub, self._bridge, session, context, writer).run(reader)
+        finally:
+            self._bridge.post(closed)
+
+    async def _in_loop_open_put(self, session: PutSession, principal: Principal, peer: str) -> functools.partial[None]:
+        command = session.command
+        _require(principal, "write", command.stream)
+        self._hub.bounds(command.stream, command.partition)  # raises for an unknown stream or partition
+        self._writers.take()
+        try:
+            handle = self._hub.sessions.open(PROTOCOL, peer, lambda: _describe_put(session))
+        except BaseException:
+            self._writers.give_back()
+            raise
+        return functools.partial(self._in_loop_close, self._writers, handle)
+
+    # Verbs ---------------------------------------------------------------------------------------------------------
+
+    @translated
+    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[bytes]:
+        """Call a verb of the hub."""
+        body = b"" if action.body is None else action.body.to_pybytes()
+        if len(body) > MESSAGE_BYTES_MAX * 16:
+            raise BadRequest(f"the body of {action.type!r} has {len(body)} bytes, above {MESSAGE_BYTES_MAX * 16}")
+        call = self._hub.verbs.call_json(action.type, body, principal_of(context))
+        return iter([self._bridge.run(call, context)])
+
+    @translated
+    def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:
+        """Every verb, with one line about it."""
+        principal_of(context)
+        return [(verb.name, verb.summary) for verb in self._hub.verbs]
+
+    # Looking -------------------------------------------------------------------------------------------------------
+
+    @translated
+    def get_flight_info(
+        self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
+    ) -> flight.FlightInfo:
+        """What a path (stream, and optionally partition) or a ticket as command holds now."""
+        return self._bridge.run(self._in_loop_info(descriptor, principal_of(context)), context)
+
+    @translated
+    def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
+        """All streams that the caller may read; criteria {"pattern": "orders.*"} narrows them."""
+        wanted = decode_criteria(criteria)
+        return iter(self._bridge.run(self._in_loop_infos(wanted.pattern, principal_of(context)), context))
+
+    @translated
+    def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
+        """The columns of a record."""
+        info = self._bridge.run(self._in_loop_info(descriptor, principal_of(context)), context)
+        return flight.SchemaResult(info.schema)
+
+    async def _in_loop_infos(self, pattern: str, principal: Principal) -> list[flight.FlightInfo]:
+        names = [info.name for info in self._hub.streams(pattern) if principal.may("read", info.name)]
+        return [await self._in_loop_stream_info(PutCommand(name), whole=True) for name in names]
+
+    async def _in_loop_info(self, descriptor: flight.FlightDescriptor, principal: Principal) -> flight.FlightInfo:
+        if descriptor.descriptor_type == flight.DescriptorType.CMD:
+            return await self._in_loop_ticket_info(descriptor, principal)
+        command = command_from_path(descriptor.path)
+        _require(principal, "read", command.stream)
+        return await self._in_loop_stream_info(command, whole=len(descriptor.path) == 1)
+
+    async def _in_loop_stream_info(self, command: PutCommand, *, whole: bool) -> flight.FlightInfo:
+        """One endpoint for each partition, with a ticket for exactly the records that are there now."""
+        stream = self._hub.stream(command.stream)
+        partitions = range(stream.partitions) if whole else [command.partition]
+        path = [stream.name] if whole else [stream.name, str(command.partition)]
+        endpoints = []
+        records = 0
+        for partition in partitions:
+            bounds = self._hub.bounds(stream.name, partition)
+            records += bounds.next - bounds.first
+            ticket = ReadTicket(stream.name, partition, bounds.first, bounds.next)
+            endpoints.append(flight.FlightEndpoint(encode(ticket), []))
+        return flight.FlightInfo(SCHEMA, flight.FlightDescriptor.for_path(*path), endpoints, records, -1)
+
+    async def _in_loop_ticket_info(
+        self, descriptor: flight.FlightDescriptor, principal: Principal
+    ) -> flight.FlightInfo:
+        """A ticket as command: the same ticket with its words turned into indexes, one endpoint for each range."""
+        ticket = decode_ticket(descriptor.command)
+        for each in ticket_ranges(ticket):
+            _require(principal, "read", each.stream)
+        session = await open_read(self._hub, ticket)
+        endpoint = flight.FlightEndpoint(descriptor.command, [])
+        counted = not (ticket.follow or ticket.types or ticket.limit)
+        records = sum(reading.upto - reading.position for reading in session.readings) if counted else -1
+        return flight.FlightInfo(ticket_schema(ticket), descriptor, [endpoint], max(records, -1), -1)
+
+
+def _require(principal: Principal, right: Any, stream: str) -> None:
+    if not principal.may(right, stream):
+        raise Forbidden(f"{principal.name!r} may not {right} stream {stream!r}")
+
+
+def _command_of(descriptor: flight.FlightDescriptor) -> PutCommand:
+    if descriptor.descriptor_type == flight.DescriptorType.PATH:
+        return command_from_path(descriptor.path)
+    return decode_command(descriptor.command or b"")
+
+
+def _describe_read(session: ReadSession) -> dict[str, object]:
+    return {
+        "state": "following" if session.ticket.follow else "reading",
+        "streams": [f"{reading.stream}/{reading.partition}" for reading in session.readings[:10]],
+        "position": [reading.position for reading in session.readings[:10]],
+        "sent": session.sent_count,
+    }
+
+
+def _describe_put(session: PutSession) -> dict[str, object]:
+    return {
+        "state": session.state.value,
+        "streams": [f"{session.command.stream}/{session.command.partition}"],
+        "batches_received": session.received_count,
+        "batches_stored": session.stored_count,
+        "last_error": None if session.error is None else str(session.error),
+    }
+
+
+def _tls_options(hub: Hub) -> dict[str, Any]:
+    files = hub.security.tls_files(PROTOCOL)
+    if files is None:
+        return {}
+    certificate = Path(files.certificate).read_bytes()
+    key = Path(files.key).read_bytes() if files.key else certificate
+    options: dict[str, Any] = {"tls_certificates": [flight.CertKeyPair(certificate, key)]}
+    if files.client_ca:
+        options |= {"verify_client": True, "root_certificates": Path(files.client_ca).read_bytes()}
+    return options
+
+
+async def serve(hub: Hub, address: str) -> Listener:
+    """Listen on `host:port`; port 0 picks a free one."""
+    host, port = split_address(address)
+    bridge = Bridge(asyncio.get_running_loop())
+    options = _tls_options(hub)
+    scheme = "grpc+tls" if options else "grpc"
+    try:
+        server = FlightServer(hub, bridge, f"{scheme}://{join_address(host, port)}", **options)
+    except pa.ArrowException as error:
+        raise OSError(str(error)) from None
+
+    async def close() -> None:
+        await _stop(server, bridge)
+
+    return Listener(join_address(host, server.port), close)
+
+
+async def _stop(server: FlightServer, bridge: Bridge) -> None:
+    """Let calls end by themselves for a moment, then cut the connections of those that do not."""
+    bridge.stopping.set()
+    stopped = asyncio.ensure_future(asyncio.to_thread(server.shutdown))
+    done, _ = await asyncio.wait([stopped], timeout=STOP_GRACE_S)
+    while not done:
+        cut_connections(server.port)
+        done, _ = await asyncio.wait([stopped], timeout=STOP_GRACE_S)
+    await stopped
+
+
+__all__ = ["FlightServer", "serve", "to_flight_error"]

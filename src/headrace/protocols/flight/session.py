@@ -1,0 +1,230 @@
+"""What a put and a read remember between two messages. No socket, no hub, no thread: values in, values out.
+
+Rules of a put:
+
+1. Batches are numbered from 0 in the order in which they came, and are appended and acknowledged in that order.
+2. The first failure ends the put. It is told at once, as an acknowledgement with an error; what comes after it is
+   refused, so what is stored is always a beginning of what was sent.
+3. A batch with a producer has a sequence: its own, or one more than that of the batch before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import BadRequest, HeadraceError, Trimmed
+from headrace.protocols.flight.codec import (
+    ORIGIN_FIELDS,
+    SEQUENCE_MAX,
+    PutAck,
+    PutCommand,
+    PutMetadata,
+    ReadTicket,
+    error_body,
+    ticket_schema,
+)
+
+
+class PutState(Enum):
+    """Where a put stands."""
+
+    OPEN = "open"
+    FAILED = "failed"
+    ENDED = "ended"
+
+
+class PutEvent(Enum):
+    """What can happen to a put."""
+
+    BATCH = "batch received"
+    STORED = "batch durable"
+    FAILURE = "batch refused"
+    END = "client has sent all"
+
+
+#: state × event → state. What is not here is a mistake of the server, not of the peer.
+PUT_TRANSITIONS: dict[tuple[PutState, PutEvent], PutState] = {
+    (PutState.OPEN, PutEvent.BATCH): PutState.OPEN,
+    (PutState.OPEN, PutEvent.STORED): PutState.OPEN,
+    (PutState.OPEN, PutEvent.FAILURE): PutState.FAILED,
+    (PutState.OPEN, PutEvent.END): PutState.ENDED,
+    (PutState.FAILED, PutEvent.STORED): PutState.FAILED,
+    (PutState.FAILED, PutEvent.FAILURE): PutState.FAILED,
+    (PutState.ENDED, PutEvent.STORED): PutState.ENDED,
+    (PutState.ENDED, PutEvent.FAILURE): PutState.FAILED,
+}
+
+
+class Numbered(NamedTuple):
+    """A received batch: its number in the put, and the producer and sequence it carries."""
+
+    number: int
+    producer: str | None
+    sequence: int | None
+
+
+class PutSession:
+    """One put. The caller sees to it that only one thread uses it at a time."""
+
+    def __init__(self, command: PutCommand) -> None:
+        self.command = command
+        self.state = PutState.OPEN
+        self.error: HeadraceError | None = None
+        self.received_count = 0
+        self.stored_count = 0
+        self._sequence_next = command.sequence
+        self._first: int | None = None
+        self._records = 0
+        self._all_duplicate = True
+
+    def _move(self, event: PutEvent) -> None:
+        following = PUT_TRANSITIONS.get((self.state, event))
+        assert following is not None, f"{event} in {self.state}"
+        self.state = following
+
+    def receive(self, metadata: PutMetadata) -> Numbered:
+        """A batch has come."""
+        self._move(PutEvent.BATCH)
+        number = self.received_count
+        producer = metadata.producer if metadata.producer is not None else self.command.producer
+        sequence = metadata.sequence if metadata.sequence is not None else self._sequence_next
+        if producer is None and sequence is not None:
+            raise BadRequest(f"batch {number}: 'sequence' is given without 'producer'")
+        if producer is not None and sequence is None:
+            raise BadRequest(f"batch {number}: 'producer' is given without 'sequence'")
+        if sequence is not None and sequence > SEQUENCE_MAX:
+            raise BadRequest(f"batch {number}: 'sequence' is {sequence}, outside 0 to {SEQUENCE_MAX}")
+        self._sequence_next = None if sequence is None else sequence + 1
+        self.received_count += 1
+        return Numbered(number, producer, sequence)
+
+    def stored(self, number: int, first: int, count: int, duplicate: bool) -> PutAck | None:
+        """A batch is durable: the message to send, if this put wants one for each."""
+        self._move(PutEvent.STORED)
+        self.stored_count += 1
+        self._first = first if self._first is None else self._first
+        self._records += count
+        self._all_duplicate = self._all_duplicate and duplicate
+        return PutAck(number, first, count, duplicate) if self.command.acks == "each" else None
+
+    def fail(self, number: int, error: HeadraceError) -> PutAck | None:
+        """A batch was refused. Only the first failure is told: the others follow from it."""
+        self._move(PutEvent.FAILURE)
+        if self.error is not None:
+            return None
+        self.error = error
+        return PutAck(number, error=error_body(error))
+
+    def end(self) -> None:
+        """The client has sent all it wants to."""
+        if self.state is PutState.OPEN:
+            self._move(PutEvent.END)
+
+    def last_ack(self) -> PutAck | None:
+        """With `acks: "last"`: the one message for all batches, once all are durable."""
+        if self.command.acks == "each" or self.error is not None or not self.stored_count:
+            return None
+        first = -1 if self._first is None else self._first
+        return PutAck(self.stored_count - 1, first, self._records, self._all_duplicate)
+
+
+class Reading:
+    """One range being read: `position` is the next index to send, `end` (if any) is not sent any more."""
+
+    def __init__(self, stream: str, partition: int, position: int, end: int | None, *, lenient: bool) -> None:
+        self.stream = stream
+        self.partition = partition
+        self.position = position
+        self.end = end
+        self.available = position
+        self._lenient = lenient
+
+    @property
+    def upto(self) -> int:
+        """Where reading stops for now."""
+        return self.available if self.end is None else min(self.available, self.end)
+
+    @property
+    def finished(self) -> bool:
+        """Nothing will ever be left to read."""
+        return self.end is not None and self.position >= self.end
+
+    def advance(self, batch: pa.RecordBatch, *, skip_trimmed: bool) -> None:
+        """Note that this batch comes next. A gap means that retention was faster than this reader."""
+        self._arrive(batch.column("index")[0].as_py(), skip_trimmed)
+        self.position = batch.column("index")[-1].as_py() + 1
+
+    def drained(self, upto: int, *, skip_trimmed: bool) -> None:
+        """Note that there is nothing more to read below `upto`."""
+        self._arrive(upto, skip_trimmed)
+        self.position = max(self.position, upto)
+
+    def _arrive(self, index: int, skip_trimmed: bool) -> None:
+        if index > self.position and not (skip_trimmed or self._lenient):
+            raise Trimmed(self.stream, self.partition, self.position, index)
+        self._lenient = False
+
+
+class ReadSession:
+    """One `do_get`: which columns and records of the batches that are read go out."""
+
+    def __init__(self, ticket: ReadTicket, readings: list[Reading]) -> None:
+        self.ticket = ticket
+        self.readings = readings
+        self.schema = ticket_schema(ticket)
+        self.sent_count = 0
+        wanted = set(self.schema.names)
+        origin = {field.name for field in ORIGIN_FIELDS}
+        needed = (wanted - origin) | {"index"} | ({"type"} if ticket.types is not None else set())
+        #: The columns to ask of the log: what is sent, and what is looked at on the way.
+        self.scan_columns = sorted(needed)
+        self._types = None if ticket.types is None else pa.array(ticket.types, pa.string())
+
+    @property
+    def finished(self) -> bool:
+        """Nothing more will be sent."""
+        return self._remaining == 0 or all(reading.finished for reading in self.readings)
+
+    @property
+    def _remaining(self) -> int | None:
+        return None if self.ticket.limit is None else self.ticket.limit - self.sent_count
+
+    def shape(self, reading: Reading, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The parts of a batch from the log that go out, none larger than the ticket allows (a record is never cut)."""
+        if not batch.num_rows:
+            return
+        reading.advance(batch, skip_trimmed=self.ticket.on_trimmed == "skip")
+        if self._types is not None:
+            batch = batch.filter(pc.is_in(batch.column("type"), self._types))
+        if self._remaining is not None:
+            batch = batch.slice(0, self._remaining)
+        if not batch.num_rows:
+            return
+        self.sent_count += batch.num_rows
+        yield from split(self._project(reading, batch), self.ticket.batch_bytes)
+
+    def _project(self, reading: Reading, batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns = []
+        for name in self.schema.names:
+            if name == "stream":
+                columns.append(pa.repeat(reading.stream, batch.num_rows))
+            elif name == "partition":
+                columns.append(pa.repeat(pa.scalar(reading.partition, pa.int32()), batch.num_rows))
+            else:
+                columns.append(batch.column(name))
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def split(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
+    """Halves of halves, in order, until each fits or is one record."""
+    if batch.num_rows <= 1 or batch.nbytes <= bytes_max:
+        yield batch
+        return
+    middle = batch.num_rows // 2
+    yield from split(batch.slice(0, middle), bytes_max)
+    yield from split(batch.slice(middle), bytes_max)
