@@ -6,6 +6,7 @@ A transaction is a list of operations. It becomes one journal frame: all of it i
 from __future__ import annotations
 
 from enum import Enum
+from typing import NamedTuple
 
 import msgspec
 
@@ -174,14 +175,14 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
     duplicate: bool
 
 
-class PutResult(msgspec.Struct, frozen=True, gc=False):
+class PutResult(NamedTuple):
     """Whether a `Put` or `Delete` applied, and what was there before."""
 
     applied: bool
     previous: bytes | None
 
 
-class Bounds(msgspec.Struct, frozen=True, gc=False):
+class Bounds(NamedTuple):
     """The durable records of a partition: first ≤ index < next."""
 
     first: int

@@ -8,6 +8,7 @@ hold again at the end, and trims what is before.
 from __future__ import annotations
 
 from collections.abc import Iterator
+
 import msgspec
 import pyarrow as pa
 

@@ -202,7 +202,7 @@ class Nouns:
             asked.stream, batch, partition=asked.partition, producer=asked.producer, sequence=asked.sequence
         )
         await self._hub.acknowledged(asked.stream, appended.first + appended.count, asked.partition)
-        return AppendResult(*appended)
+        return AppendResult(appended.first, appended.count, appended.duplicate)
 
     async def read(self, asked: StreamRead) -> Page:
         """Read a few records."""

@@ -188,7 +188,7 @@ class Putting:
                 if self._processed and appended.count:
                     self._await_processed(appended)
                 with self._lock:
-                    ack = self._session.stored(number, *appended)
+                    ack = self._session.stored(number, appended.first, appended.count, appended.duplicate)
             except Exception as error:
                 ack = self._failed(number, error)
             self._send(ack)
