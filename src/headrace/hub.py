@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fnmatch
-import functools
+import logging
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -19,20 +18,21 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.config import Config
-from headrace.errors import BadRequest, HeadraceError, LogFailed
+from headrace.errors import HeadraceError, LogFailed
 from headrace.frame import Frame
 from headrace.log import ops
 from headrace.log.batch import Batch
-from headrace.log.checkpoint import BlobWriter
 from headrace.log.clock import Clock, SystemClock
 from headrace.log.commit import Limits, Pending
 from headrace.log.disk import Disk, OsDisk
-from headrace.log.log import Log, Touched
+from headrace.log.embedded import EmbeddedLog
 from headrace.log.ops import ANY, Appended, Bounds, CheckpointInfo, CursorInfo, Op, PutResult, StreamInfo, StreamOptions
+from headrace.log.port import Blob, LogPort, Touched
+from headrace.log.recovery import Report
 from headrace.log.settings import LogSettings
 from headrace.log.state import TABLE
-from headrace.log.table import Table
-from headrace.log.threads import LogThreads
+
+logger = logging.getLogger("headrace.hub")
 
 PROCESSED = "processed:"
 READ_BYTES = 1024 * 1024
@@ -72,7 +72,7 @@ class Waiters:
 class CheckpointWriter:
     """A checkpoint on its way. Bounded memory: `write` returns when the chunk has been taken."""
 
-    def __init__(self, hub: Hub, stream: str, blob: BlobWriter) -> None:
+    def __init__(self, hub: Hub, stream: str, blob: Blob) -> None:
         self._hub = hub
         self._stream = stream
         self._blob = blob
@@ -96,7 +96,7 @@ class CheckpointWriter:
 class Hub(Frame):
     """One hub, open. Make it with `Hub.open`."""
 
-    def __init__(self, log: Log, config: Config, data: str | Path | None, clock: Clock) -> None:
+    def __init__(self, log: LogPort, config: Config, data: str | Path | None, clock: Clock) -> None:
         super().__init__(config, data, now_us=clock.now_us)
         self.clock = clock
         self._log = log
@@ -106,8 +106,7 @@ class Hub(Frame):
         self._room: list[asyncio.Future[None]] = []
         self._failed: asyncio.Future[LogFailed] = self._loop.create_future()
         self._closed = False
-        log.on_commit = self._committed
-        self._threads = LogThreads(log)
+        self._queue_bytes_high = config.log.queue_bytes_max // 2
         self._watch_log()
 
     @classmethod
@@ -127,13 +126,14 @@ class Hub(Frame):
         started = time.monotonic()
         disk = disk if disk is not None else await asyncio.to_thread(OsDisk, data)
         try:
-            log = await asyncio.to_thread(Log, disk, clock, settings, limits)
+            log = await asyncio.to_thread(EmbeddedLog, disk, clock, settings, limits)
         except BaseException:
             disk.close()
             raise
         hub = cls(log, config, data, clock)
         hub.metrics.log.recovery_seconds.set(time.monotonic() - started)
-        hub._threads.start()
+        hub._report_damage(log.log.report)
+        log.start(hub._committed)
         return hub
 
     async def close(self) -> None:
@@ -141,7 +141,7 @@ class Hub(Frame):
         if self._closed:
             return
         self._closed = True
-        await asyncio.to_thread(self._threads.stop)
+        await asyncio.to_thread(self._log.close)
         await asyncio.sleep(0)  # let the outcomes of the last commits arrive
         self._give_up(LogFailed("the hub is closed"))
 
@@ -149,18 +149,13 @@ class Hub(Frame):
         """Returns when the log has failed: nothing can be stored any more, and a restart is needed."""
         return await asyncio.shield(self._failed)
 
-    @property
-    def log(self) -> Log:
-        """For maintenance and reports. Protocols use the verbs."""
-        return self._log
-
     # -- streams ---------------------------------------------------------------------------------------------------
 
     async def create_stream(
         self, name: str, partitions: int = 1, options: StreamOptions | None = None, exist_ok: bool = True
     ) -> StreamInfo:
         """Create a stream; an existing one is left as it is, or refused without `exist_ok`."""
-        if not (exist_ok and name in self._log.state.streams):
+        if not (exist_ok and self._log.has_stream(name)):
             await self.transact([ops.CreateStream(name, partitions, options or StreamOptions(), exist_ok=exist_ok)])
         return self.stream(name)
 
@@ -184,11 +179,11 @@ class Hub(Frame):
         return int(result[0])
 
     def stream(self, name: str) -> StreamInfo:
-        return self._log.stream(name).info
+        return self._log.stream(name)
 
     def streams(self, pattern: str = "*", kind: str | None = "stream") -> list[StreamInfo]:
         """Streams whose name fits a shell pattern; tables with `kind="table"`, both with None."""
-        return [one.info for one in self._log.state.matching(pattern) if kind in (None, one.info.kind)]
+        return [info for info in self._log.streams(pattern) if kind in (None, info.kind)]
 
     def bounds(self, name: str, partition: int = 0) -> Bounds:
         return self._log.bounds(name, partition)
@@ -247,7 +242,7 @@ class Hub(Frame):
                 future.set_result(pending.result[0] if is_single else pending.result)
         self._count(outcomes)
         for name, number in touched:
-            if name in self._log.state.streams:
+            if self._log.has_stream(name):
                 self._new_records.notify((name, number), self._log.bounds(name, number).next)
         if self._room and not self.congested:
             waiting, self._room = self._room, []
@@ -291,7 +286,7 @@ class Hub(Frame):
     @property
     def congested(self) -> bool:
         """More is waiting for the disk than should: stop reading from producers until `drained`."""
-        return self._log.queue_bytes > self._log.settings.queue_bytes_max // 2
+        return self._log.queue_bytes > self._queue_bytes_high
 
     async def drained(self) -> None:
         """Returns when the hub is not congested."""
@@ -313,8 +308,7 @@ class Hub(Frame):
 
     def producer(self, name: str, producer: str, partition: int = 0) -> int | None:
         """The last durable sequence of a producer."""
-        state = self._log.partition(name, partition).producers.get(producer)
-        return None if state is None else state.sequence
+        return self._log.producer(name, producer, partition)
 
     # -- read ------------------------------------------------------------------------------------------------------
 
@@ -323,12 +317,10 @@ class Hub(Frame):
     ) -> pa.RecordBatch:
         """Durable records from `start`, or from the first that is kept: at most `limit` and about `max_bytes`, at
         least one if there is any. Raises `Damaged` when the next record to serve is damaged."""
-        found = self._log.partition(name, partition)
-        entries = found.tail.entries
-        if entries and start >= entries[0].base:
-            return self._counted(self._log.read(name, start, partition, limit, max_bytes))
-        read = functools.partial(self._log.read, name, start, partition, limit, max_bytes)
-        return self._counted(await asyncio.to_thread(read))
+        quick = self._log.read_now(name, start, partition, limit, max_bytes)
+        if quick is not None:
+            return self._counted(quick)
+        return self._counted(await asyncio.to_thread(self._log.read, name, start, partition, limit, max_bytes))
 
     def _counted(self, records: pa.RecordBatch) -> pa.RecordBatch:
         self.metrics.log.read_records.inc(records.num_rows)
@@ -376,25 +368,11 @@ class Hub(Frame):
         return int(await self._submit_one(ops.SaveCursor(cursor, stream, index, partition, rewind)))
 
     def cursor(self, cursor: str, stream: str, partition: int = 0) -> int | None:
-        found = self._log.state.cursor(self._log.stream(stream).info.id, cursor, partition)
-        return None if found is None else found.index
+        return self._log.cursor(cursor, stream, partition)
 
     def cursors(self, pattern: str = "*", stream: str | None = None) -> list[CursorInfo]:
         """Cursors whose name fits a shell pattern, of one stream or all."""
-        streams = self._log.state.matching("*") if stream is None else [self._log.stream(stream)]
-        return [
-            CursorInfo(
-                name,
-                one.info.name,
-                partition,
-                position.index,
-                position.updated_us,
-                max(0, one.partitions[partition].next - max(position.index, one.partitions[partition].first)),
-            )
-            for one in streams
-            for (name, partition), position in list(self._log.state.cursors.get(one.info.id, {}).items())
-            if _matches(name, pattern)
-        ]
+        return self._log.cursors(pattern, stream)
 
     async def delete_cursor(self, cursor: str, stream: str, partition: int = 0) -> bool:
         """Forget a consumer; False when there was none."""
@@ -409,30 +387,24 @@ class Hub(Frame):
     # -- tables ----------------------------------------------------------------------------------------------------
 
     async def create_table(self, name: str, options: StreamOptions | None = None) -> StreamInfo:
-        if name not in self._log.state.streams:
+        if not self._log.has_stream(name):
             await self.transact([ops.CreateStream(name, 1, options or StreamOptions(), TABLE)])
-        self._table(name)
+        self._log.table_size(name)  # refuses a stream of the same name
         return self.stream(name)
 
     async def delete_table(self, name: str) -> None:
-        self._table(name)
+        self._log.table_size(name)  # refuses a stream of the same name
         await self.delete_stream(name)
 
-    def _table(self, name: str) -> Table:
-        table = self._log.stream(name).table
-        if table is None:
-            raise BadRequest(f"{name!r} is a stream, not a table")
-        return table
-
     def get(self, table: str, key: bytes) -> bytes | None:
-        return self._table(table).get(key)
+        return self._log.table_get(table, key)
 
     def items(self, table: str) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values as they are now, in the order in which the keys first came."""
-        return self._table(table).items()
+        return self._log.table_items(table)
 
     def table_size(self, table: str) -> int:
-        return len(self._table(table))
+        return self._log.table_size(table)
 
     def put(self, table: str, key: bytes, value: bytes, expect: ops.Expect | bytes = ANY) -> asyncio.Future[PutResult]:
         """Set a key, if what is there is as expected. The future is done when it is on disk."""
@@ -450,8 +422,7 @@ class Hub(Frame):
 
     def checkpoints(self, stream: str | None = None) -> list[CheckpointInfo]:
         """Oldest first."""
-        found = sorted(self._log.state.checkpoints.values(), key=lambda info: info.id)
-        return [info for info in found if stream in (None, info.stream)]
+        return [info for info in self._log.checkpoints() if stream in (None, info.stream)]
 
     async def read_checkpoint(self, id: int) -> AsyncIterator[bytes]:
         """The chunks of a blob, checked."""
@@ -460,37 +431,34 @@ class Hub(Frame):
             yield chunk
 
     async def delete_checkpoint(self, id: int) -> None:
-        self._log.checkpoint(id)
         await self.transact([ops.DropCheckpoint(id)])
 
     # -- looking after itself ----------------------------------------------------------------------------------------
 
     def _watch_log(self) -> None:
         """Health, and the gauges that are read when they are asked for."""
-        log = self._log
-        self.health.check("log", lambda: None if log.failed is None else str(log.failed))
-        self.health.check("disk", lambda: "the disk is full: appends are refused" if log.full else None)
-        self.health.check("maintenance", lambda: log.maintenance.error)
-        self.metrics.log.damaged.inc(
-            sum(found.last - found.first + 1 for found in log.report.damage if found.kind == "damaged-records")
-        )
+        for part in ("log", "disk", "maintenance", "damage"):
+            self.health.check(part, lambda part=part: self._log.trouble().get(part))  # type: ignore[misc]
         self.metrics.before_scrape(self._refresh_gauges)
 
+    def _report_damage(self, report: Report) -> None:
+        for found in report.findings:
+            level = logging.ERROR if found.is_damage else logging.WARNING
+            logger.log(level, "recovery: %s: %s %s", found.kind, found.text, found.path)
+            if found.kind == "damaged-records":
+                self.metrics.log.damaged.inc(found.last - found.first + 1)
+
     def _refresh_gauges(self) -> None:
-        log, state, counters, nouns = self._log, self._log.state, self.metrics.log, self.metrics.nouns
-        counters.backlog_bytes.set(log.queue_bytes)
-        counters.tail_bytes.set(state.tail_bytes)
-        counters.failed.set(log.failed is not None)
-        counters.free_bytes.set(log.disk.free_bytes())
-        tables = [one.table for one in state.matching("*") if one.table is not None]
-        nouns.streams.set(len(state.streams) - len(tables))
-        nouns.tables.set(len(tables))
-        nouns.table_bytes.set(sum(table.bytes for table in tables))
-        cursors = self.cursors()
+        gauges, counters, nouns = self._log.gauges(), self.metrics.log, self.metrics.nouns
+        counters.backlog_bytes.set(gauges["queue_bytes"])
+        counters.tail_bytes.set(gauges["tail_bytes"])
+        counters.disk_bytes.labels(kind="segments").set(gauges["segment_bytes"])
+        counters.failed.set(self._log.failed is not None)
+        counters.free_bytes.set(gauges["free_bytes"])
+        nouns.streams.set(gauges["streams"])
+        nouns.tables.set(gauges["tables"])
+        nouns.table_bytes.set(gauges["table_bytes"])
+        nouns.checkpoints.set(gauges["checkpoints"])
+        cursors = self._log.cursors()
         nouns.cursors.set(len(cursors))
         nouns.cursor_lag_max.set(max((one.lag for one in cursors), default=0))
-        nouns.checkpoints.set(len(state.checkpoints))
-
-
-def _matches(name: str, pattern: str) -> bool:
-    return pattern == "*" or fnmatch.fnmatchcase(name, pattern)

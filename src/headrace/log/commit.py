@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.errors import BadRequest, ConditionFailed, HeadraceError, LimitExceeded, StreamExists
+from headrace.errors import BadRequest, ConditionFailed, HeadraceError, LimitExceeded, StreamExists, UnknownCheckpoint
 from headrace.log import frame, ops
 from headrace.log.batch import Batch
 from headrace.log.journal import Journal
@@ -116,7 +116,7 @@ class Commit:
             case ops.RegisterCheckpoint():
                 return self._register_checkpoint(op)
             case ops.DropCheckpoint():
-                return self._event(frame.CheckpointDropped(op.id))
+                return self._drop_checkpoint(op)
             case _:
                 return self._structural(op)
 
@@ -282,6 +282,11 @@ class Commit:
         event = frame.CheckpointAdded(op.id, stream.info.id, op.position, op.size, self._now_us, op.meta)
         self._event(event)
         return ops.CheckpointInfo(op.id, op.stream, op.position, op.size, self._now_us, op.meta)
+
+    def _drop_checkpoint(self, op: ops.DropCheckpoint) -> None:
+        if op.id not in self._state.checkpoints:
+            raise UnknownCheckpoint(f"there is no checkpoint {op.id}; list checkpoints to see the numbers")
+        self._event(frame.CheckpointDropped(op.id))
 
     def _event(self, event: frame.AnyEvent) -> None:
         self._directory.append(frame.encode_event(event))

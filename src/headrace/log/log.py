@@ -35,12 +35,10 @@ from headrace.log.disk import FULL_ERRNOS, Disk
 from headrace.log.journal import Journal
 from headrace.log.maintenance import Maintenance
 from headrace.log.partition import OpenSegments, Partition
+from headrace.log.port import Touched
 from headrace.log.recovery import Report, recover
 from headrace.log.settings import LogSettings
 from headrace.log.state import State, Stream
-
-Touched = set[tuple[str, int]]
-"""Streams and partitions that have new records."""
 
 
 class Log:

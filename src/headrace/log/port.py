@@ -1,0 +1,136 @@
+"""The port between the hub and a log: all that the hub ever asks of one.
+
+The embedded log (`embedded.py`) is one implementation. Another, such as one on a Kafka cluster, maps stream to topic,
+partition to partition, index to offset and tables to compacted topics, and implements the same methods; nothing above
+the port can tell.
+
+Contract. `submit` may be called from any thread and never blocks; outcomes arrive through `on_commit`, in order, from
+any one thread, after they are durable. Reads see durable records only. Positions are *next to read*: a cursor at 5 has
+read 0 to 4. Methods marked *blocks* may wait for the disk or the network: call them in a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from headrace.errors import LogFailed
+from headrace.log.commit import Pending
+from headrace.log.ops import Bounds, CheckpointInfo, CursorInfo, Op, SegmentInfo, StreamInfo
+
+Touched = set[tuple[str, int]]
+"""Streams and partitions that have new records."""
+
+
+class Blob(Protocol):
+    """A checkpoint's bytes on their way. All methods block."""
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def write(self, chunk: bytes) -> None: ...
+
+    def finish(self) -> None:
+        """Make the bytes durable; `RegisterCheckpoint` makes them count."""
+        ...
+
+    def abort(self) -> None: ...
+
+
+class LogPort(Protocol):
+    """A log."""
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    @property
+    def failed(self) -> LogFailed | None:
+        """Set once and for all when something could not be made durable."""
+        ...
+
+    @property
+    def queue_bytes(self) -> int:
+        """Submitted and not yet durable."""
+        ...
+
+    def start(self, on_commit: Callable[[list[Pending], Touched], None]) -> None:
+        """Begin to work."""
+        ...
+
+    def close(self) -> None:
+        """Blocks. Everything submitted is durable or refused afterwards."""
+        ...
+
+    def trouble(self) -> dict[str, str]:
+        """What is wrong, by part, in sentences for people; empty when all is well."""
+        ...
+
+    def gauges(self) -> dict[str, float]:
+        """Figures for metrics, by name."""
+        ...
+
+    # -- change ----------------------------------------------------------------------------------------------------
+
+    def submit(self, operations: Sequence[Op], token: Any = None) -> Pending:
+        """Hand in a transaction; `token` comes back with the outcome. Raises what is wrong with it by itself."""
+        ...
+
+    def begin_checkpoint(self, stream: str) -> Blob:
+        """Blocks."""
+        ...
+
+    # -- look ------------------------------------------------------------------------------------------------------
+
+    def has_stream(self, name: str) -> bool: ...
+
+    def stream(self, name: str) -> StreamInfo: ...
+
+    def streams(self, pattern: str = "*") -> list[StreamInfo]:
+        """Streams and tables whose name fits a shell pattern."""
+        ...
+
+    def bounds(self, name: str, partition: int = 0) -> Bounds: ...
+
+    def producer(self, name: str, producer: str, partition: int = 0) -> int | None: ...
+
+    def cursor(self, cursor: str, stream: str, partition: int = 0) -> int | None: ...
+
+    def cursors(self, pattern: str = "*", stream: str | None = None) -> list[CursorInfo]: ...
+
+    def checkpoints(self) -> list[CheckpointInfo]: ...
+
+    def table_get(self, name: str, key: bytes) -> bytes | None: ...
+
+    def table_items(self, name: str) -> Iterator[tuple[bytes, bytes]]: ...
+
+    def table_size(self, name: str) -> int: ...
+
+    # -- read ------------------------------------------------------------------------------------------------------
+
+    def read_now(self, name: str, start: int, partition: int, limit: int, bytes_max: int) -> pa.RecordBatch | None:
+        """As `read`, when that needs no disk; otherwise None."""
+        ...
+
+    def read(self, name: str, start: int, partition: int, limit: int, bytes_max: int) -> pa.RecordBatch:
+        """Blocks. Records from `start` or the first kept; at least one if there is any."""
+        ...
+
+    def scan(self, name: str, start: int, end: int, partition: int = 0) -> Iterator[pa.RecordBatch]:
+        """Blocks. Exactly start ≤ index < end, or an error."""
+        ...
+
+    def index_at_time(self, name: str, time_us: int, partition: int = 0) -> int:
+        """Blocks."""
+        ...
+
+    def segments(self, name: str, partition: int = 0) -> list[SegmentInfo]:
+        """Files that a reader on the same machine may map; none if there are no such files."""
+        ...
+
+    def read_checkpoint(self, id: int) -> Iterator[bytes]:
+        """Each step blocks."""
+        ...
