@@ -163,8 +163,8 @@ class _FaultyFile:
         self._file = file
 
     def write(self, data: bytes | memoryview) -> int:
-        size = self._disk.before("write", self._path)
-        written = self._file.write(bytes(data)[:size] if size is not None else data)
+        self._disk.before("write", self._path)
+        written = self._file.write(bytes(data)[: self._disk.take_room(len(data), self._path)])
         self._disk.after("write", self._path)
         return written
 
@@ -186,7 +186,8 @@ class FaultyDisk:
     """Passes everything on to another disk and counts the calls that change it; fails the one it is told to.
 
     Calls are counted from 1 in `calls`. `fail(n, errno)` makes the n-th raise; `kill(n, before=…)` ends the "process"
-    right before or after it; `short_writes` cuts every write to that many bytes, as write(2) may.
+    right before or after it; `short_writes` cuts every write to that many bytes, as write(2) may; `room_bytes` is how
+    much may still be written before the disk is full.
     """
 
     def __init__(self, disk: Disk, short_writes: int | None = None) -> None:
@@ -195,6 +196,7 @@ class FaultyDisk:
         self._errors: dict[int, int] = {}
         self._persistent: tuple[str, int] | None = None
         self._kill: tuple[int, bool] | None = None
+        self.room_bytes: int | None = None
         self.calls: Calls = []
 
     def fail(self, number: int, error: int) -> None:
@@ -206,14 +208,28 @@ class FaultyDisk:
         self._persistent = call, error
 
     def heal(self) -> None:
+        """No persistent fault, and room again."""
         self._persistent = None
+        self.room_bytes = None
 
     def kill(self, number: int, before: bool) -> None:
         """Raise `DiskKilled` at the `number`-th call, before or after it has its effect."""
         self._kill = number, before
 
-    def before(self, call: str, path: str) -> int | None:
-        """Bookkeeping at the start of a call; how many bytes a write may take at most."""
+    def take_room(self, size: int, path: str) -> int:
+        """How many bytes a write of `size` takes."""
+        if self._short_writes is not None:
+            size = min(size, self._short_writes)
+        if self.room_bytes is None:
+            return size
+        if not self.room_bytes:
+            raise OSError(errno.ENOSPC, "injected", path)
+        size = min(size, self.room_bytes)
+        self.room_bytes -= size
+        return size
+
+    def before(self, call: str, path: str) -> None:
+        """Bookkeeping at the start of a call."""
         self.calls.append((call, path))
         number = len(self.calls)
         if self._kill == (number, True):
@@ -223,7 +239,6 @@ class FaultyDisk:
             error = self._persistent[1]
         if error is not None:
             raise OSError(error, "injected", path)
-        return self._short_writes
 
     def after(self, call: str, path: str) -> None:
         if self._kill == (len(self.calls), False):
