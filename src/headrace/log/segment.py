@@ -169,14 +169,20 @@ def content_crc(batch: pa.RecordBatch) -> int:
 
 
 def _content(column: pa.Array) -> Iterator[bytes | pa.Buffer]:
-    """The bytes that define an array: validity, then values or offsets from 0 and data."""
+    """The bytes that define an array: validity, then values or offsets from 0 and data.
+
+    The bitmap itself counts, not only the number of nulls that Arrow keeps beside it: either may rot alone."""
     count = len(column)
-    yield column.null_count.to_bytes(8, "little")
-    if column.null_count == count:
-        return
-    if column.null_count:
-        yield np.packbits(np.asarray(column.is_valid()), bitorder="little").tobytes()
     buffers = column.buffers()
+    yield column.null_count.to_bytes(8, "little", signed=True)
+    if buffers[0] is not None:
+        bits = np.unpackbits(np.frombuffer(buffers[0], np.uint8), bitorder="little")
+        valid = bits[column.offset : column.offset + count]
+        if not valid.any():
+            yield b"all null"
+            return
+        if not valid.all():
+            yield np.packbits(valid).tobytes()
     if len(buffers) == 2:
         yield buffers[1].slice(8 * column.offset, 8 * count)
         return
@@ -223,10 +229,11 @@ class Segment:
         try:
             batch = self._reader.get_batch(position)
             if position not in self._checked:
+                batch.validate()  # before anything looks behind the offsets
                 if batch.num_rows != expected.count or content_crc(batch) != expected.crc:
                     raise ValueError("the records fail their checksum")
                 self._checked.add(position)
-        except (pa.ArrowException, ValueError, OSError, OverflowError, TypeError) as error:
+        except (pa.ArrowException, ValueError, OSError, OverflowError, TypeError, AttributeError) as error:
             raise SegmentDamaged(expected.first, expected.first + expected.count - 1, self.ref.path) from error
         return batch
 

@@ -1,0 +1,143 @@
+"""The doctor: looks at a data directory that no hub has open, changes nothing, and names what is wrong."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from headrace.errors import BadRequest, HeadraceError
+from headrace.log import checkpoint, journal, segment, snapshot
+from headrace.log.disk import Disk, OsDisk
+from headrace.log.recovery import Finding, recover
+from headrace.log.segment import Segment, SegmentDamaged
+from headrace.log.state import State
+
+Progress = Callable[[int, int], None]
+"""Segments looked at, and how many there are."""
+
+
+class StreamReport(msgspec.Struct, frozen=True):
+    """One partition as it is on disk."""
+
+    stream: str
+    kind: str
+    partition: int
+    first: int
+    next: int
+    segments: int
+    segment_bytes: int
+    journal_records: int
+
+
+class DoctorReport(msgspec.Struct, frozen=True):
+    """What the doctor found. `healthy` allows a torn tail: nothing in it was ever acknowledged."""
+
+    healthy: bool
+    findings: list[Finding]
+    streams: list[StreamReport]
+    journal_files: int
+    journal_bytes: int
+    segments: int
+    snapshots: int
+    checkpoints: int
+    strangers: list[str]
+    """Segment directories that belong to no stream."""
+
+
+def examine(path: str | os.PathLike[str], progress: Progress | None = None) -> DoctorReport:
+    """Check every byte that has a checksum. Refuses a directory that a hub has open, or that is none."""
+    root = Path(path)
+    if not (root / journal.DIRECTORY).is_dir():
+        raise BadRequest(f"{root} is not a data directory: it has no folder {journal.DIRECTORY!r}")
+    disk = OsDisk(root)
+    try:
+        return examine_disk(disk, progress)
+    finally:
+        disk.close()
+
+
+def examine_disk(disk: Disk, progress: Progress | None = None) -> DoctorReport:
+    """As `examine`, for any disk."""
+    try:
+        recovered = recover(disk, repair=False)
+    except HeadraceError as error:
+        return _hopeless(disk, Finding("unrecoverable", str(error)))
+    state = recovered.state
+    findings = list(recovered.report.findings)
+    findings += _check_segments(disk, state, progress or (lambda done, total: None))
+    findings += _check_checkpoints(disk, state)
+    files = journal.journal_files(disk)
+    return DoctorReport(
+        not any(finding.is_damage for finding in findings),
+        findings,
+        [
+            StreamReport(
+                partition.stream,
+                state.by_id[partition.stream_id].info.kind,
+                partition.number,
+                partition.first,
+                partition.next,
+                len(partition.segments),
+                partition.sealed_bytes,
+                sum(entry.count for entry in partition.tail.entries),
+            )
+            for partition in state.partitions()
+        ],
+        len(files),
+        sum(disk.size(file) for file in files),
+        sum(len(partition.segments) for partition in state.partitions()),
+        len(snapshot.paths(disk)),
+        len(state.checkpoints),
+        [
+            f"{segment.DIRECTORY}/{name}"
+            for name in disk.list(segment.DIRECTORY)
+            if not name.isdigit() or int(name) not in state.by_id.keys() | state.deleted_ids
+        ],
+    )
+
+
+def _hopeless(disk: Disk, finding: Finding) -> DoctorReport:
+    files = journal.journal_files(disk)
+    return DoctorReport(False, [finding], [], len(files), 0, 0, len(snapshot.paths(disk)), 0, [])
+
+
+def _check_segments(disk: Disk, state: State, progress: Progress) -> list[Finding]:
+    found: list[Finding] = []
+    total = sum(len(partition.segments) for partition in state.partitions())
+    done = 0
+    for partition in state.partitions():
+        for ref in partition.segments:
+            try:
+                damages = Segment(disk, ref).damage()
+            except SegmentDamaged as damage:
+                damages = [damage]
+            found += [
+                Finding(
+                    "damaged-records",
+                    f"stream {partition.stream!r} partition {partition.number}: indexes {damage.first} to "
+                    f"{damage.last} fail their checksum",
+                    damage.path,
+                    partition.stream,
+                    partition.number,
+                    damage.first,
+                    damage.last,
+                )
+                for damage in damages
+            ]
+            done += 1
+            progress(done, total)
+    return found
+
+
+def _check_checkpoints(disk: Disk, state: State) -> list[Finding]:
+    found = []
+    for info in state.checkpoints.values():
+        try:
+            for _ in checkpoint.read_blob(disk, info.id, info.size):
+                pass
+        except checkpoint.CheckpointDamaged as error:
+            found.append(Finding("damaged-checkpoint", str(error), checkpoint.blob_path(info.id), info.stream))
+    return found

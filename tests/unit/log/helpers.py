@@ -1,0 +1,62 @@
+"""A log without threads, for tests: every step is taken by the test."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.log import ops
+from headrace.log.batch import Batch
+from headrace.log.clock import Clock
+from headrace.log.commit import Limits
+from headrace.log.disk import Disk
+from headrace.log.log import Log
+from headrace.log.settings import LogSettings
+from headrace.testing import FakeClock, MemoryDisk
+
+SMALL = {
+    "journal_file_bytes": 2_000,
+    "journal_bytes_max": 8_000,
+    "segment_bytes": 1_000,
+    "tail_bytes_max": 100_000,
+    "disk_reserve_bytes": 0,
+    "compact_bytes_min": 2_000,
+}
+
+
+def open_log(
+    disk: Disk | None = None, clock: Clock | None = None, limits: Limits | None = None, **settings: Any
+) -> Log:
+    """A log on a disk in memory, with small files."""
+    if disk is None:
+        disk = MemoryDisk()
+    return Log(disk, clock or FakeClock(), LogSettings(**{**SMALL, **settings}), limits)
+
+
+def do(log: Log, *operations: ops.Op) -> Any:
+    """One transaction, made durable. The result of a single operation stands alone."""
+    pending = log.submit(operations)
+    log.commit_once()
+    assert pending.done
+    if pending.error is not None:
+        raise pending.error
+    return pending.result[0] if len(operations) == 1 else pending.result
+
+
+def fill(log: Log, stream: str, count: int, size: int = 50, start: int = 0) -> None:
+    """Single-record appends, each a commit of its own."""
+    for number in range(start, start + count):
+        do(log, ops.Append(stream, Batch.one(str(number).encode().ljust(size, b"."), id=number)))
+
+
+def maintain(log: Log) -> None:
+    while log.maintain_once():
+        pass
+
+
+def payloads(log: Log, stream: str, partition: int = 0) -> list[bytes]:
+    bounds = log.bounds(stream, partition)
+    return [
+        value
+        for records in log.scan(stream, bounds.first, bounds.next, partition)
+        for value in records.column("payload").to_pylist()
+    ]

@@ -1,0 +1,170 @@
+"""The journal: what is written is found again; what is torn is told from what has rotted."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from headrace.log import journal
+from headrace.log.journal import GoodFrame, Journal, LostFrames, NotOurs, TornTail, scan
+from headrace.testing import FaultyDisk, MemoryDisk
+
+BODY = b"12345678"
+
+
+def write(disk: MemoryDisk, commits: list[int], first: int = 0, file_bytes_max: int = 10_000) -> Journal:
+    """Commits of so many frames each."""
+    made = Journal(disk, first, file_bytes_max)
+    for count in commits:
+        made.write([made.frame(number, b"\2" + b"\0" * 7, BODY) for number in range(count)])
+        made.sync()
+    return made
+
+
+def sequences(disk: MemoryDisk) -> list[int]:
+    return [found.sequence for found in scan(disk) if isinstance(found, GoodFrame)]
+
+
+def flip(disk: MemoryDisk, path: str, offset: int) -> MemoryDisk:
+    data = bytearray(disk.read(path))
+    data[offset] ^= 1
+    changed = disk.after_kill()
+    changed.put(path, bytes(data))
+    return changed
+
+
+def test_frames_come_back_in_order_over_several_files() -> None:
+    disk = MemoryDisk()
+    made = write(disk, [1, 2, 3, 1], file_bytes_max=100)
+    assert made.next_sequence == made.durable_sequence == 7
+    assert len(journal.journal_files(disk)) > 1
+    assert sequences(disk) == list(range(7))
+
+
+def test_an_empty_directory_has_nothing() -> None:
+    assert list(scan(MemoryDisk())) == []
+
+
+def test_a_file_header_is_as_documented() -> None:
+    disk = MemoryDisk()
+    write(disk, [1], first=9)
+    data = disk.read("journal/00000000000000000009.journal")
+    assert data[:24] == b"HEADRACE" + (1).to_bytes(4, "little") + bytes(4) + (9).to_bytes(8, "little")
+
+
+@pytest.mark.parametrize("cut", range(1, 64))
+def test_a_tail_cut_anywhere_is_torn_and_the_frames_before_it_stay(cut: int) -> None:
+    disk = MemoryDisk()
+    write(disk, [1, 1])
+    path = journal.journal_files(disk)[0]
+    disk.put(path, disk.read(path)[:-cut])
+    *frames, last = scan(disk)
+    assert isinstance(last, TornTail) == (cut != 56)
+    if isinstance(last, TornTail):
+        kept = [frame.sequence for frame in frames if isinstance(frame, GoodFrame)]
+        assert kept == ([0] if cut < 56 else [])
+        journal.quarantine_tail(disk, last)
+        assert [found.sequence for found in scan(disk) if isinstance(found, GoodFrame)] == kept
+        assert not [found for found in scan(disk) if isinstance(found, TornTail)]
+        assert len(disk.read(f"quarantine/{path.rpartition('/')[2]}.{last.offset}")) == last.size
+
+
+def test_a_torn_commit_of_several_frames_goes_as_a_whole_from_its_first_bad_frame() -> None:
+    disk = MemoryDisk()
+    made = write(disk, [1])
+    made.write([made.frame(number, b"", BODY) for number in range(3)])  # never synced
+    path = journal.journal_files(disk)[0]
+    torn = flip(disk, path, 32 + 56 + 48 + 4)  # in the second frame of the commit
+    *frames, last = scan(torn)
+    assert [frame.sequence for frame in frames if isinstance(frame, GoodFrame)] == [0, 1]
+    assert isinstance(last, TornTail)
+
+
+def test_damage_before_a_later_commit_is_damage_and_names_what_is_lost() -> None:
+    disk = MemoryDisk()
+    write(disk, [1, 1, 1])
+    path = journal.journal_files(disk)[0]
+    in_data = list(scan(flip(disk, path, 32 + 56 + 50)))
+    assert [type(found) for found in in_data] == [GoodFrame, GoodFrame, GoodFrame]
+    assert [found.data for found in in_data if isinstance(found, GoodFrame)] == [BODY, None, BODY]
+    in_directory = list(scan(flip(disk, path, 32 + 56 + 41)))
+    assert [type(found) for found in in_directory] == [GoodFrame, LostFrames, GoodFrame]
+    in_header = list(scan(flip(disk, path, 32 + 56 + 5)))
+    assert in_header[1] == LostFrames(1, 2, path, 32 + 56, 56)
+    assert isinstance(in_header[2], GoodFrame)
+
+
+def test_a_mark_protects_the_last_commit() -> None:
+    disk = MemoryDisk()
+    made = write(disk, [1, 1])
+    path = journal.journal_files(disk)[0]
+    assert isinstance(list(scan(flip(disk, path, 32 + 56 + 50)))[-1], TornTail)
+    made.mark()
+    assert not [found for found in scan(flip(disk, path, 32 + 56 + 50)) if isinstance(found, TornTail)]
+
+
+def test_damage_at_the_end_of_a_file_that_is_not_the_last_is_damage() -> None:
+    disk = MemoryDisk()
+    write(disk, [1, 1, 1], file_bytes_max=90)
+    first, second = journal.journal_files(disk)
+    found = list(scan(flip(disk, first, 32 + 56 + 5)))
+    assert [type(one) for one in found] == [GoodFrame, LostFrames, GoodFrame]
+    disk.put(first, disk.read(first)[:-56])
+    assert LostFrames(1, 2, second, 0, 0) in list(scan(disk))
+
+
+def test_a_missing_file_is_named_by_its_frames() -> None:
+    disk = MemoryDisk()
+    write(disk, [1, 1, 1], file_bytes_max=50)
+    _, second, third = journal.journal_files(disk)
+    disk.unlink(second)
+    assert [type(one) for one in scan(disk)] == [GoodFrame, LostFrames, GoodFrame]
+    assert LostFrames(1, 2, third, 0, 0) in list(scan(disk))
+
+
+def test_a_newer_format_is_refused() -> None:
+    disk = MemoryDisk()
+    write(disk, [1])
+    path = journal.journal_files(disk)[0]
+    data = disk.read(path)
+    head = data[:8] + (2).to_bytes(4, "little") + data[12:24]
+    disk.put(path, head + journal.crc32c(head).to_bytes(4, "little") + data[28:])
+    with pytest.raises(NotOurs, match="version 2"):
+        list(scan(disk))
+    disk.put(path, b"short")
+    assert list(scan(disk)) == []
+
+
+def test_when_there_is_no_room_the_file_is_cut_back() -> None:
+    memory = MemoryDisk()
+    disk = FaultyDisk(memory, short_writes=10)
+    made = Journal(disk, 0, 10_000)
+    made.write([made.frame(0, b"", BODY)])
+    made.sync()
+    disk.room_bytes = 20
+    with pytest.raises(OSError, match="injected"):
+        made.write([made.frame(0, b"", BODY)])
+    disk.heal()
+    assert memory.size(journal.journal_files(memory)[0]) == made.size
+    made.write([made.frame(0, b"", BODY)])
+    made.sync()
+    assert sequences(memory) == [0, 1]
+
+
+def test_a_new_file_that_cannot_be_made_is_left_out() -> None:
+    memory = MemoryDisk()
+    disk = FaultyDisk(memory)
+    made = Journal(disk, 0, 60)
+    made.write([made.frame(0, b"", BODY)])
+    disk.fail_all("write", errno.ENOSPC)
+    made.size = 60
+    with pytest.raises(OSError, match="injected"):
+        made.write([made.frame(0, b"", BODY)])
+    assert len(journal.journal_files(memory)) == 1
+    disk.heal()
+    made.write([made.frame(0, b"", BODY)])
+    made.close()
+    made.close()
+    assert len(journal.journal_files(memory)) == 2
+    assert sequences(memory) == [0, 1]
