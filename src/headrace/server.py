@@ -18,10 +18,12 @@ import json
 import logging
 import os
 import signal
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from headrace import __version__
 from headrace.admin import Admin
 from headrace.config import Config
 from headrace.config_load import Loaded
@@ -29,6 +31,7 @@ from headrace.errors import HeadraceError
 from headrace.hub import Hub
 from headrace.listener import Listener
 from headrace.logs import fields
+from headrace.metrics import ProcessMetrics
 
 logger = logging.getLogger("headrace.server")
 
@@ -52,6 +55,8 @@ SERVICES: dict[str, str] = {
     "console": "headrace.console.server:start",
 }
 
+LAG_INTERVAL_S = 1.0
+
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -74,6 +79,7 @@ class Runtime:
         self.addresses: dict[str, str] = {}
         self.missing: list[str] = []
         self._running: list[tuple[str, Listener]] = []
+        self._lag: asyncio.Task[None] | None = None
 
     @classmethod
     async def start(cls, loaded: Loaded) -> Runtime:
@@ -82,6 +88,7 @@ class Runtime:
         hub = await Hub.open(config.log.data, config)
         runtime = cls(hub, config)
         try:
+            runtime._watch_process()
             Admin(runtime, loaded).register(hub.verbs)
             for warning in hub.security.warnings():
                 logger.warning(warning)
@@ -91,6 +98,13 @@ class Runtime:
             await runtime.stop()
             raise
         return runtime
+
+    def _watch_process(self) -> None:
+        process = self.hub.metrics.process
+        process.info.labels(version=__version__).set(1)
+        process.started.set(time.time())
+        self.hub.metrics.before_scrape(lambda: process.resident_bytes.set(resident_bytes()))
+        self._lag = asyncio.create_task(_measure_lag(process), name="loop lag")
 
     async def _start_services(self) -> None:
         for name, entry in SERVICES.items():
@@ -138,7 +152,26 @@ class Runtime:
             except Exception as error:
                 logger.error("did not stop cleanly", extra=fields(part=name, error=repr(error)))
         self._running.clear()
+        if self._lag is not None:
+            self._lag.cancel()
         await self.hub.close()
+
+
+async def _measure_lag(process: ProcessMetrics) -> None:
+    """How late a timer comes: a loop that something blocks shows here first."""
+    while True:
+        due = time.monotonic() + LAG_INTERVAL_S
+        await asyncio.sleep(LAG_INTERVAL_S)
+        process.loop_lag_seconds.set(max(0.0, time.monotonic() - due))
+
+
+def resident_bytes() -> int:
+    """Memory of this process; 0 where the system does not tell."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
 
 
 def load_entry(entry: str) -> Callable[..., Any] | None:

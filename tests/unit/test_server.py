@@ -1,6 +1,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from headrace import server
+from headrace import __version__, server
 from headrace.config import Grant
 from headrace.config_load import Loaded, load
 from headrace.errors import DataDirectoryLocked, Forbidden, LogFailed
@@ -108,6 +109,10 @@ async def test_run_writes_the_ready_file_serves_and_stops_on_a_signal(tmp_path: 
         assert (await client.get("/health")).json()["ready"] is True
         info = (await client.post("/api/v1/hub.info", json={})).json()
         assert info["listeners"] == addresses
+        metrics = (await client.get("/metrics")).text
+        assert f'headrace_info{{version="{__version__}"}} 1.0' in metrics
+        assert float(re.findall(r"^headrace_resident_memory_bytes (\S+)$", metrics, re.MULTILINE)[0]) > 1e6
+        assert 'headrace_verb_seconds_count{verb="hub.info"} 1.0' in metrics
     os.kill(os.getpid(), signal.SIGTERM)
     assert await asyncio.wait_for(running, 10) == 0
     assert not ready_file.exists()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -13,7 +13,9 @@ from rich.text import Text
 from headrace import logs
 from headrace.cli.output import notes
 from headrace.config_load import load
-from headrace.server import Runtime, run
+
+if TYPE_CHECKING:
+    from headrace.server import Runtime
 
 app = typer.Typer()
 
@@ -43,6 +45,8 @@ def up(
     """Start a hub. It runs until it is told to stop (Ctrl-C, SIGTERM)."""
     loaded = load(config, flags=flags_of(data, settings))
     logs.set_up(loaded.config.logging)
+    from headrace.server import run  # here, so that a wrong option is told at once and `config show` stays quick
+
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         raise typer.Exit(runner.run(run(loaded, ready_file=ready_file, on_ready=_announce)))
 
