@@ -36,5 +36,5 @@ class Frame:
             now_us=now_us,
             changed=self.metrics.session_changed,
         )
-        self.verbs = Verbs()
+        self.verbs = Verbs(self.metrics.verb_done)
         self.mounts = Mounts()

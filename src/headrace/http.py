@@ -17,7 +17,6 @@ import asyncio
 import contextlib
 import logging
 import socket
-import time
 from collections.abc import Generator, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -116,29 +115,19 @@ class Api:
     async def verb(self, request: Request) -> Response:
         """One admin verb."""
         name = request.path_params["verb"]
-        started = time.perf_counter()
-        code = "internal"
         try:
             _check_browser(request)
             principal = await self._principal(request)
             body = await _body(request, self._hub.config.http.request_bytes_max)
             result = await self._hub.verbs.call_json(name, body, principal)
-            code = ""
             return Response(result, media_type="application/json")
         except HeadraceError as error:
-            code = error.code
             return error_response(error)
         except ClientDisconnect:
-            code = "disconnected"
             return Response(status_code=400)
         except Exception:
             logger.exception("verb failed", extra=fields(verb=name))
             return _json(ErrorBody(ErrorDetail("internal", "a bug in Headrace; the log of the hub tells more")), 500)
-        finally:
-            known = name if name in self._hub.verbs else "unknown"
-            self._hub.metrics.http.verb_seconds.labels(verb=known).observe(time.perf_counter() - started)
-            if code:
-                self._hub.metrics.http.verb_errors.labels(verb=known, code=code).inc()
 
     async def _principal(self, request: Request) -> Principal:
         principal = await self._hub.security.from_authorization(request.headers.get("authorization"))

@@ -95,12 +95,12 @@ class ProtocolMetrics:
         self.ack_seconds = make.latency("headrace_ack_seconds", "From receiving a record to its acknowledgement", label)
 
 
-class HttpMetrics:
-    """The admin API."""
+class VerbMetrics:
+    """Admin verbs, by whichever way they are called."""
 
     def __init__(self, make: _Maker) -> None:
-        self.verb_seconds = make.latency("headrace_verb_seconds", "Time of an admin verb", ["verb"])
-        self.verb_errors = make.counter("headrace_verb_errors_total", "Admin verbs refused or failed", ["verb", "code"])
+        self.seconds = make.latency("headrace_verb_seconds", "Time of an admin verb", ["verb"])
+        self.errors = make.counter("headrace_verb_errors_total", "Admin verbs refused or failed", ["verb", "code"])
 
 
 class WallarooMetrics:
@@ -166,7 +166,7 @@ class Metrics:
         self.log = LogMetrics(make)
         self.nouns = NounMetrics(make)
         self.protocol = ProtocolMetrics(make)
-        self.http = HttpMetrics(make)
+        self.verbs = VerbMetrics(make)
         self.wallaroo = WallarooMetrics(make)
         self.ockam = OckamMetrics(make)
         self.futoin = FutoinMetrics(make)
@@ -187,6 +187,12 @@ class Metrics:
         self.protocol.sessions.labels(protocol=protocol).inc(change)
         if change > 0:
             self.protocol.opened.labels(protocol=protocol).inc(change)
+
+    def verb_done(self, verb: str, seconds: float, code: str) -> None:
+        """What `Verbs` calls after each call; `code` is empty when all went well."""
+        self.verbs.seconds.labels(verb=verb).observe(seconds)
+        if code:
+            self.verbs.errors.labels(verb=verb, code=code).inc()
 
     def text(self) -> bytes:
         """The page Prometheus reads."""

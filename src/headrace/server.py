@@ -18,18 +18,20 @@ import json
 import logging
 import os
 import signal
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from headrace import __version__
+from headrace.admin import Admin
 from headrace.config import Config
 from headrace.config_load import Loaded
 from headrace.errors import HeadraceError
+from headrace.hub import Hub
 from headrace.listener import Listener
 from headrace.logs import fields
-
-if TYPE_CHECKING:
-    from headrace.hub import Hub
+from headrace.metrics import ProcessMetrics
 
 logger = logging.getLogger("headrace.server")
 
@@ -47,11 +49,14 @@ LISTENERS: dict[str, str] = {
 # console mount themselves on the HTTP port (`hub.mounts`); immortals open ports as they are registered; pipelines are
 # supervised.
 SERVICES: dict[str, str] = {
+    "nouns": "headrace.nouns:start",
     "futoin": "headrace.protocols.futoin.server:start",
     "ambrosia": "headrace.protocols.ambrosia.server:start",
     "pipelines": "headrace.spark.supervisor:start",
     "console": "headrace.console.server:start",
 }
+
+LAG_INTERVAL_S = 1.0
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -75,17 +80,16 @@ class Runtime:
         self.addresses: dict[str, str] = {}
         self.missing: list[str] = []
         self._running: list[tuple[str, Listener]] = []
+        self._lag: asyncio.Task[None] | None = None
 
     @classmethod
     async def start(cls, loaded: Loaded) -> Runtime:
         """Open the hub and start everything configured. If one part fails, the ones before it are stopped again."""
-        from headrace.admin import Admin
-        from headrace.hub import Hub
-
         config = loaded.config
         hub = await Hub.open(config.log.data, config)
         runtime = cls(hub, config)
         try:
+            runtime._watch_process()
             Admin(runtime, loaded).register(hub.verbs)
             for warning in hub.security.warnings():
                 logger.warning(warning)
@@ -95,6 +99,13 @@ class Runtime:
             await runtime.stop()
             raise
         return runtime
+
+    def _watch_process(self) -> None:
+        process = self.hub.metrics.process
+        process.info.labels(version=__version__).set(1)
+        process.started.set(time.time())
+        self.hub.metrics.before_scrape(lambda: process.resident_bytes.set(resident_bytes()))
+        self._lag = asyncio.create_task(_measure_lag(process), name="loop lag")
 
     async def _start_services(self) -> None:
         for name, entry in SERVICES.items():
@@ -131,7 +142,7 @@ class Runtime:
         found = load_entry(entry)
         if found is None:
             self.missing.append(name)
-            logger.info("not available in this installation", extra=fields(part=name))
+            logger.debug("not available in this installation", extra=fields(part=name))
         return found
 
     async def stop(self) -> None:
@@ -142,7 +153,26 @@ class Runtime:
             except Exception as error:
                 logger.error("did not stop cleanly", extra=fields(part=name, error=repr(error)))
         self._running.clear()
+        if self._lag is not None:
+            self._lag.cancel()
         await self.hub.close()
+
+
+async def _measure_lag(process: ProcessMetrics) -> None:
+    """How late a timer comes: a loop that something blocks shows here first."""
+    while True:
+        due = time.monotonic() + LAG_INTERVAL_S
+        await asyncio.sleep(LAG_INTERVAL_S)
+        process.loop_lag_seconds.set(max(0.0, time.monotonic() - due))
+
+
+def resident_bytes() -> int:
+    """Memory of this process; 0 where the system does not tell."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
 
 
 def load_entry(entry: str) -> Callable[..., Any] | None:

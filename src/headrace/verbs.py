@@ -10,13 +10,15 @@ any caller with the right on some stream may call it, and the handler shows only
 
 from __future__ import annotations
 
+import asyncio
 import re
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Literal, TypeVar, get_type_hints
 
 import msgspec
 
-from headrace.errors import BadRequest, Forbidden
+from headrace.errors import BadRequest, Forbidden, HeadraceError
 from headrace.security import Principal, acting_as
 
 Right = Literal["read", "write", "admin"]
@@ -50,8 +52,10 @@ class Verb(msgspec.Struct, frozen=True):
 class Verbs:
     """The registry. Protocols add their verbs while the hub starts; names are unique."""
 
-    def __init__(self) -> None:
+    def __init__(self, observe: Callable[[str, float, str], None] = lambda verb, seconds, code: None) -> None:
+        """`observe(verb, seconds, code)` is called after each call, for metrics; the code is empty if all went well."""
         self._verbs: dict[str, Verb] = {}
+        self._observe = observe
 
     def register(
         self,
@@ -89,6 +93,23 @@ class Verbs:
 
     async def call(self, name: str, body: bytes | dict[str, Any] | msgspec.Struct, principal: Principal) -> Any:
         """Decode, check the right, run. The result is a value msgspec can encode."""
+        began = time.perf_counter()
+        code = "internal"
+        try:
+            result = await self._called(name, body, principal)
+            code = ""
+            return result
+        except HeadraceError as error:
+            code = error.code
+            raise
+        except asyncio.CancelledError:
+            code = "cancelled"
+            raise
+        finally:
+            known = name if name in self._verbs else "unknown"  # names that callers make up are no labels
+            self._observe(known, time.perf_counter() - began, code)
+
+    async def _called(self, name: str, body: bytes | dict[str, Any] | msgspec.Struct, principal: Principal) -> Any:
         verb = self.get(name)
         if not principal.may_some(verb.right, verb=name):  # before decoding: a stranger learns nothing about fields
             raise Forbidden(_refusal(principal, verb, None))

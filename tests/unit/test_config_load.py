@@ -114,8 +114,8 @@ def test_a_section_given_as_a_value(tmp_path: Path) -> None:
 
 
 def test_a_missing_required_key_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="missing required field `file`"):
-        load(write(tmp_path, "[pipelines.totals]\nenabled = true"), environment={})
+    with pytest.raises(ConfigError, match="security.roles.clerk: object missing required field `rights`"):
+        load(write(tmp_path, "[[security.roles.clerk]]\nstreams = ['orders']"), environment={})
 
 
 def test_a_file_that_is_missing_or_not_toml(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import asyncio
 from typing import Any
 
 import msgspec
@@ -97,6 +98,34 @@ async def test_grants_can_name_verbs() -> None:
 async def test_the_principal_is_gone_after_the_call() -> None:
     await registry().call("hub.config", {}, principal(Grant(rights=["read"])))
     assert current() is EVERYTHING
+
+
+async def test_calls_are_observed_with_their_outcome() -> None:
+    seen: list[tuple[str, str]] = []
+
+    async def broken(request: Nothing) -> None:
+        raise ZeroDivisionError
+
+    async def endless(request: Nothing) -> None:
+        await asyncio.Event().wait()
+
+    verbs = Verbs(lambda verb, seconds, code: seen.append((verb, code)))
+    verbs.register("hub.who", Nothing, who, right="read")
+    verbs.register("hub.broken", Nothing, broken, right="read")
+    verbs.register("hub.endless", Nothing, endless, right="read")
+    await verbs.call("hub.who", {}, EVERYTHING)
+    with pytest.raises(UnknownVerb):
+        await verbs.call("made.up", {}, EVERYTHING)
+    with pytest.raises(ZeroDivisionError):
+        await verbs.call("hub.broken", {}, EVERYTHING)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(verbs.call("hub.endless", {}, EVERYTHING), 0.01)
+    assert seen == [
+        ("hub.who", ""),
+        ("unknown", "unknown-verb"),
+        ("hub.broken", "internal"),
+        ("hub.endless", "cancelled"),
+    ]
 
 
 @pytest.mark.parametrize("name", ["trim", "Stream.trim", "stream.", "stream trim", ".x", "stream/../x"])

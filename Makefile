@@ -1,0 +1,69 @@
+# Everything here needs only Python (3.11 or newer) and make. Each target sets up what it needs in .venv; a stamp makes
+# the second run quick.
+
+PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3 python; do \
+	if command -v $$name >/dev/null && $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
+	then echo $$name; break; fi; done)
+VENV := .venv
+BIN := $(VENV)/bin
+DATA ?= headrace-data
+ARGS ?=
+
+RUN_STAMP := $(VENV)/.installed-run
+DEV_STAMP := $(VENV)/.installed-dev
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test unit faults lint format types docs reference bench clean
+
+help: ## Show this help
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { echo "Headrace needs Python 3.11 or newer; none was found. Name one: make PYTHON=/path/to/python3 …"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+$(RUN_STAMP): pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --editable '.[spark,speed]'
+	@touch $@
+
+$(DEV_STAMP): pyproject.toml $(RUN_STAMP)
+	$(BIN)/python -m pip install --quiet --group dev
+	@touch $@
+
+setup: $(DEV_STAMP) ## Set up .venv for development
+
+run: $(RUN_STAMP) ## Start a hub with its log in ./headrace-data
+	$(BIN)/headrace up --data $(DATA) $(ARGS)
+
+test: $(DEV_STAMP) ## Run all tests (ARGS='-k name' for some)
+	$(BIN)/python -m pytest $(ARGS)
+
+unit: $(DEV_STAMP) ## Run the quick tests only
+	$(BIN)/python -m pytest tests/unit tests/conformance -m 'not slow' $(ARGS)
+
+faults: $(DEV_STAMP) ## Run the fault tests: kill -9, power cut, full disk, damage
+	$(BIN)/python -m pytest tests/faults $(ARGS)
+
+lint: $(DEV_STAMP) ## Check style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(DEV_STAMP) ## Put the code into style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(DEV_STAMP) ## Check types
+	$(BIN)/mypy
+
+reference: $(DEV_STAMP) ## Write the reference pages from the code
+	$(BIN)/python tools/reference.py docs/reference
+
+docs: $(DEV_STAMP) reference ## Build the documentation into ./site, with strict links
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+bench: $(DEV_STAMP) ## Run the benchmarks; they print ratios of one run
+	@for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file $(ARGS) || exit 1; done
+
+clean: ## Remove what was made (never the data)
+	rm -rf $(VENV) site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis artefacts

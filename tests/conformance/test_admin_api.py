@@ -1,0 +1,87 @@
+"""The admin API against its own OpenAPI document: schemathesis makes up requests, right and wrong ones.
+
+No answer may be a server error, and every answer must have a status and a body that the document describes.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from headrace.server import LISTENERS
+
+EXAMPLES_PER_VERB = 20
+START_S = 60
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("api")
+    ready = folder / "ready.json"
+    ports = [part for name in LISTENERS for part in ("--set", f"listen.{name}=127.0.0.1:0")]
+    command = [
+        sys.executable,
+        "-m",
+        "headrace",
+        "up",
+        "--data",
+        str(folder / "data"),
+        "--ready-file",
+        str(ready),
+        *ports,
+    ]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + START_S
+        while not ready.exists():
+            assert process.poll() is None, (folder / "log").read_text()
+            assert time.monotonic() < deadline, "the hub was not ready in time"
+            time.sleep(0.02)
+        yield json.loads(ready.read_text())["http"]
+        assert process.poll() is None, "the hub ended while it was tried"
+    finally:
+        process.terminate()
+        process.wait(START_S)
+    assert "Traceback" not in (folder / "log").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["right", "wrong"])
+def test_no_request_is_answered_with_what_the_document_does_not_say(address: str, mode: GenerationMode) -> None:
+    schema = schemathesis.openapi.from_url(f"http://{address}/api/openapi.json")
+    tried = 0
+    for found in schema.get_all_operations():
+        operation = found.ok()
+        if operation.path.endswith(("/user.add", "/user.token")):  # the first user would lock the test out
+            continue
+
+        @settings(
+            max_examples=EXAMPLES_PER_VERB,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            phases=[Phase.explicit, Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(case=operation.as_strategy(generation_mode=mode))
+        def each(case: schemathesis.Case) -> None:
+            case.call_and_validate(checks=CHECKS)
+
+        each()
+        tried += 1
+    assert tried > 5

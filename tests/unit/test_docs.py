@@ -1,0 +1,161 @@
+"""What README and tutorial show is run, so that it stays true."""
+
+import importlib.util
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from headrace.server import LISTENERS
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "docs" / "tutorial.md"]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LONG_S = 60
+
+
+class Live(NamedTuple):
+    """A hub to run the examples against."""
+
+    addresses: dict[str, str]
+    folder: Path
+
+    def with_addresses(self, text: str) -> str:
+        for name, default in (("flight", "127.0.0.1:7070"), ("http", "127.0.0.1:8080")):
+            text = text.replace(default, self.addresses.get(name, default))
+        return text
+
+    def run(self, command: list[str], stdin: str = "") -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "HEADRACE_LOG__DATA": str(self.folder / "users")}
+        environment["HEADRACE_HUB"] = self.addresses.get("flight", "")
+        return subprocess.run(
+            command,
+            cwd=self.folder,
+            env=environment,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=LONG_S,
+            check=False,
+        )
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    folder = tmp_path_factory.mktemp("docs")
+    ready = folder / "ready.json"
+    ports = [part for name in LISTENERS for part in ("--set", f"listen.{name}=127.0.0.1:0")]
+    command = [
+        sys.executable,
+        "-m",
+        "headrace",
+        "up",
+        "--data",
+        str(folder / "data"),
+        "--ready-file",
+        str(ready),
+        *ports,
+    ]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + LONG_S
+        while not ready.exists():
+            assert process.poll() is None, (folder / "log").read_text()
+            assert time.monotonic() < deadline, "the hub was not ready in time"
+            time.sleep(0.02)
+        yield Live(json.loads(ready.read_text()), folder)
+    finally:
+        process.terminate()
+        process.wait(LONG_S)
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    return BLOCK.findall(page.read_text(encoding="utf-8"))
+
+
+def targets() -> set[str]:
+    return set(re.findall(r"^([a-z]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def run_shell_line(live: Live, line: str, expected: str | None) -> None:
+    words = shlex.split(live.with_addresses(line), comments=True)
+    stdin = ""
+    match words:
+        case []:
+            return
+        case ["make", target]:
+            assert target in targets()
+            return
+        case ["curl", *rest]:
+            words = ["curl", "--silent", "--show-error", "--fail", *rest]
+        case ["headrace", "up", *rest]:  # runs until it is stopped: here only its options are tried
+            words = [sys.executable, "-m", "headrace", "config", "show", *rest]
+        case ["headrace", "user", "add", *rest] if "--token" not in rest:
+            words = [sys.executable, "-m", "headrace", "user", "add", *rest, "--password-stdin"]
+            stdin = "a long password\n"
+        case ["headrace", *rest]:
+            words = [sys.executable, "-m", "headrace", *rest]
+        case _:
+            pytest.fail(f"no way to try {line!r}")
+    done = live.run(words, stdin)
+    if expected is not None and expected.startswith("error: "):
+        assert (done.returncode != 0, done.stderr) == (True, expected)
+    else:
+        assert done.returncode == 0, done.stderr
+    if expected is not None and expected.startswith("{"):
+        assert json.loads(done.stdout) == json.loads(expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_block_does_what_the_page_says(live: Live, page: Path) -> None:
+    found = blocks(page)
+    tried = 0
+    for number, (language, text) in enumerate(found):
+        following = found[number + 1] if number + 1 < len(found) else ("", "")
+        if language == "sh":
+            expected = following[1] if following[0] in ("json", "text") else None
+            for line in text.replace("\\\n", " ").splitlines():
+                run_shell_line(live, line, expected)
+                tried += 1
+        elif language == "python":
+            done = live.run([sys.executable, "-c", live.with_addresses(text)])
+            assert done.returncode == 0, done.stderr
+            tried += 1
+        else:
+            assert language in ("", "json", "text", "toml", "mermaid"), f"a block of {language!r} is not tried"
+    assert tried > 2
+
+
+@pytest.mark.slow
+def test_the_reference_is_made_from_the_code(tmp_path: Path) -> None:
+    spec = importlib.util.spec_from_file_location("reference", ROOT / "tools" / "reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    reference = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(reference)
+    reference.main(tmp_path)
+    assert "`segment_bytes` | `32.0 MiB` |" in (tmp_path / "config.md").read_text()
+    assert "### headrace user add" in (tmp_path / "cli.md").read_text()
+    assert "| `headrace_log_records_total` | counter |" in (tmp_path / "metrics.md").read_text()
+    assert "| `disk-full` | 507 |" in (tmp_path / "errors.md").read_text()
+    assert "| `hub.info` | read |" in (tmp_path / "api.md").read_text()
+    assert json.loads((tmp_path / "openapi.json").read_text())["openapi"] == "3.1.0"
+
+
+def test_the_examples_are_valid(tmp_path: Path) -> None:
+    from headrace.config_load import load
+
+    loaded = load(ROOT / "examples" / "headrace.toml", environment={})
+    assert loaded.config.listen.ignite == "off"
+    unit = (ROOT / "examples" / "headrace.service").read_text()
+    assert "headrace up --config /etc/headrace/headrace.toml --data /var/lib/headrace" in unit
