@@ -26,6 +26,7 @@ from headrace.protocols.flight.codec import (
     PutMetadata,
     ReadTicket,
     error_body,
+    split,
     ticket_schema,
 )
 
@@ -218,13 +219,3 @@ class ReadSession:
             else:
                 columns.append(batch.column(name))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
-
-
-def split(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
-    """Halves of halves, in order, until each fits or is one record."""
-    if batch.num_rows <= 1 or batch.nbytes <= bytes_max:
-        yield batch
-        return
-    middle = batch.num_rows // 2
-    yield from split(batch.slice(0, middle), bytes_max)
-    yield from split(batch.slice(middle), bytes_max)
