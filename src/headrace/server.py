@@ -47,6 +47,7 @@ LISTENERS: dict[str, str] = {
 # console mount themselves on the HTTP port (`hub.mounts`); immortals open ports as they are registered; pipelines are
 # supervised.
 SERVICES: dict[str, str] = {
+    "nouns": "headrace.nouns:start",
     "futoin": "headrace.protocols.futoin.server:start",
     "ambrosia": "headrace.protocols.ambrosia.server:start",
     "pipelines": "headrace.spark.supervisor:start",

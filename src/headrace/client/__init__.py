@@ -7,7 +7,8 @@ from headrace.client.client import Client
 from headrace.client.handles import Cursor, Table
 from headrace.client.reader import Reader
 from headrace.client.records import Record
-from headrace.client.writer import Appended, Writer
+from headrace.client.writer import Writer
+from headrace.log.ops import Appended
 
 __all__ = [
     "Appended",

@@ -17,8 +17,8 @@ from headrace.client.connection import CALL_TIMEOUT_S
 from headrace.client.handles import Cursor, Expectation, Table
 from headrace.client.reader import Reader
 from headrace.client.records import Record, records_of
-from headrace.client.writer import Appended, Writer
-from headrace.log.ops import Bounds, CursorInfo, PutResult, StreamOptions
+from headrace.client.writer import Writer
+from headrace.log.ops import Appended, Bounds, CursorInfo, PutResult, StreamOptions
 from headrace.nouns.requests import CursorMove, StreamDescription, StreamSegments, StreamSummary, TableSummary
 from headrace.protocols.flight.codec import AtTime
 
@@ -120,7 +120,7 @@ class AsyncWriter:
         self._threads = threads
 
     async def append(self, data: Any, **columns: Any) -> asyncio.Future[Appended]:
-        """One batch on its way; the future in return is done when it is on disk. Waits only while too much is under way."""
+        """One batch on its way; the returned future is done when it is on disk. Waits while too much is under way."""
         return asyncio.wrap_future(await self._threads.run(self._writer.append, data, **columns))
 
     async def flush(self) -> None:

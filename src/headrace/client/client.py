@@ -18,17 +18,19 @@ from headrace.client.connection import CALL_TIMEOUT_S, Connection, decode_result
 from headrace.client.handles import Cursor, Table
 from headrace.client.reader import Reader
 from headrace.client.records import is_arrow, split_batch, to_batch, to_microseconds
-from headrace.client.writer import Appended, Writer
+from headrace.client.writer import Writer
 from headrace.errors import BadRequest, Closed, HeadraceError, Unreachable
-from headrace.log.ops import Bounds, CursorInfo, StreamOptions
+from headrace.log.ops import Appended, Bounds, CursorInfo, StreamOptions
 from headrace.nouns.requests import (
     Index,
     PartitionBounds,
-    Sequence as ProducerSequence,
     StreamDescription,
     StreamSegments,
     StreamSummary,
     TableSummary,
+)
+from headrace.nouns.requests import (
+    Sequence as ProducerSequence,
 )
 from headrace.protocols.flight.codec import AtTime, Range, ReadTicket
 
@@ -55,9 +57,7 @@ class Client:
         tls: bool | str | Path = False,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> None:
-        self._connection = Connection(
-            address, token=token, user=user, password=password, tls=tls, timeout_s=timeout_s
-        )
+        self._connection = Connection(address, token=token, user=user, password=password, tls=tls, timeout_s=timeout_s)
         self._writers: OrderedDict[tuple[str, int], Writer] = OrderedDict()
         self._lock = threading.Lock()
         self._closed = False

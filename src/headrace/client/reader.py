@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ import pyarrow.flight as flight
 
 from headrace.client.connection import Connection, to_headrace_error
 from headrace.client.records import Record, records_of
-from headrace.errors import BadRequest, Busy, Closed, HeadraceError
+from headrace.errors import BadRequest, Busy, HeadraceError
 from headrace.protocols.flight.codec import ReadTicket, encode
 
 if TYPE_CHECKING:
@@ -32,9 +33,7 @@ class Reader:
     Not for several threads at once, except `close`.
     """
 
-    def __init__(
-        self, connection: Connection, ticket: ReadTicket, *, save: Callable[[int], int] | None = None
-    ) -> None:
+    def __init__(self, connection: Connection, ticket: ReadTicket, *, save: Callable[[int], int] | None = None) -> None:
         self._connection = connection
         self._ticket = ticket
         self._save = save
@@ -87,7 +86,8 @@ class Reader:
 
     def to_pandas(self, **options: Any) -> pandas.DataFrame:
         """Everything as a pandas DataFrame."""
-        return self.to_arrow().to_pandas(**options)
+        frame: pandas.DataFrame = self.to_arrow().to_pandas(**options)
+        return frame
 
     def to_list(self) -> list[Record]:
         """Everything as a list of records."""
@@ -165,10 +165,5 @@ class _Pump:
     def close(self) -> None:
         """Wake whoever waits, and let the thread end."""
         self._stopping.set()
-        try:
+        with contextlib.suppress(queue.Full):
             self._ready.put_nowait(_Ended(None))
-        except queue.Full:
-            pass
-
-
-__all__ = ["Closed", "Reader"]

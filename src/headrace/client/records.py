@@ -13,9 +13,6 @@ from headrace.errors import BadRequest
 from headrace.log.records import SCHEMA
 from headrace.protocols.flight.codec import PutColumns, split
 
-Payload = bytes | bytearray | memoryview | str | Mapping[str, Any]
-"""Bytes as they are, text as UTF-8, a mapping as JSON."""
-
 MICROSECONDS_PER_SECOND = 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -74,7 +71,7 @@ def to_batch(
 ) -> pa.RecordBatch:
     """What a caller appends, as one batch with only the columns that say something.
 
-    `data` is one payload, one `Record`, a sequence of these, or something Arrow can read (a table, a batch, a DataFrame).
+    `data` is one payload, one `Record`, a sequence of these, or what Arrow can read (a table, a batch, a DataFrame).
     The other arguments hold for every record, or are sequences with one value for each.
     """
     extra = {"type": type, "key": key, "id": id, "event_time": event_time}
@@ -83,7 +80,7 @@ def to_batch(
         if given:
             raise BadRequest(f"{given[0]!r} is given beside Arrow data; make it a column of the data")
         return _from_arrow(data)
-    if isinstance(data, Payload | Record):
+    if isinstance(data, bytes | bytearray | memoryview | str | Mapping | Record):
         data = [data]
     if not isinstance(data, Sequence):
         data = list(_iterated(data))
@@ -118,7 +115,9 @@ def _iterated(data: Any) -> Iterator[Any]:
     try:
         return iter(data)
     except TypeError:
-        raise BadRequest(f"{_kind(data)} cannot be appended: give bytes, text, a mapping, or a sequence of them") from None
+        raise BadRequest(
+            f"{_kind(data)} cannot be appended: give bytes, text, a mapping, or a sequence of them"
+        ) from None
 
 
 def _from_sequence(data: Sequence[Any], extra: dict[str, Any]) -> pa.RecordBatch:

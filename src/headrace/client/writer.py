@@ -18,18 +18,11 @@ import pyarrow.flight as flight
 from headrace.client.connection import Connection, to_headrace_error
 from headrace.client.records import to_batch
 from headrace.errors import Closed, HeadraceError, Unreachable
+from headrace.log.ops import Appended
 from headrace.protocols.flight.codec import PutCommand, PutMetadata, decode_ack, encode, error_from_body
 
 UNDER_WAY_BYTES_MAX = 32 << 20
 UNDER_WAY_BATCHES_MAX = 10_000
-
-
-class Appended(NamedTuple):
-    """Where appended records stand: `count` of them from index `first` on. `duplicate`: they were there before."""
-
-    first: int
-    count: int
-    duplicate: bool
 
 
 class _UnderWay(NamedTuple):

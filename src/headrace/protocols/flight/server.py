@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headrace.flight")
 
 PROTOCOL = "flight"
-# Puts open at once: each has two threads.
-WRITERS_MAX = 1_000
 # How long a stop waits for calls to end by themselves before their connections are cut.
 STOP_GRACE_S = 1.0
 
@@ -82,7 +80,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         self._hub = hub
         self._bridge = bridge
         self._readers = _Places("open readers", hub.config.log.readers_max, "log.readers_max")
-        self._writers = _Places("open puts", WRITERS_MAX, "flight WRITERS_MAX")
+        self._writers = _Places("open puts", hub.config.flight.writers_max, "flight.writers_max")
         super().__init__(
             location,
             auth_handler=OpenHandshake(),
@@ -190,7 +188,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         return flight.SchemaResult(info.schema)
 
     async def _in_loop_infos(self, pattern: str, principal: Principal) -> list[flight.FlightInfo]:
-        names = [info.name for info in self._hub.streams(pattern) if principal.may("read", info.name)]
+        names = [info.name for info in self._hub.streams(pattern, None) if principal.may("read", info.name)]
         return [await self._in_loop_stream_info(PutCommand(name), whole=True) for name in names]
 
     async def _in_loop_info(self, descriptor: flight.FlightDescriptor, principal: Principal) -> flight.FlightInfo:
