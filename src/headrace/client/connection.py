@@ -28,7 +28,8 @@ def to_headrace_error(error: BaseException, address: str) -> HeadraceError:
         return ours
     reason = str(error).partition(". Detail:")[0]
     if isinstance(error, flight.FlightUnavailableError):
-        return Unreachable(f"no hub answers at {address}, or the connection to it broke: {reason}")
+        cause = reason.rpartition(": ")[2]
+        return Unreachable(f"the hub at {address} does not answer, or went away: {cause}; `headrace up` starts one")
     if isinstance(error, flight.FlightTimedOutError):
         return Busy(f"the hub at {address} did not answer in time")
     if isinstance(error, flight.FlightUnauthenticatedError):
@@ -54,8 +55,9 @@ class Connection:
         self.timeout_s = timeout_s
         self._headers = _headers(token, user, password)
         options: dict[str, Any] = {}
-        if tls and tls is not True:
-            options["tls_root_certs"] = Path(tls).read_bytes()
+        authority = os.environ.get("HEADRACE_CA") if tls is True else tls
+        if authority:
+            options["tls_root_certs"] = Path(authority).read_bytes()
         self.flight = flight.FlightClient(location, **options)
 
     def options(self, timeout_s: float | None = None) -> flight.FlightCallOptions:

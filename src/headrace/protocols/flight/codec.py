@@ -341,8 +341,8 @@ def _cast_time(kind: pa.DataType) -> _Cast | None:
 
 def _to_microseconds(column: pa.Array, target: pa.DataType) -> pa.Array:
     # Nanoseconds lose their last three digits; a time too large for microseconds is an error, not a wrong time.
-    microseconds = pc.cast(column, pa.timestamp("us", column.type.tz), allow_time_truncate=True)
-    return microseconds.cast(target)
+    options = pc.CastOptions(target_type=pa.timestamp("us", column.type.tz), allow_time_truncate=True)
+    return pc.cast(column, options=options).cast(target)
 
 
 _CASTS: dict[str, tuple[Callable[[pa.DataType], _Cast | None], str]] = {

@@ -86,6 +86,7 @@ class Putting:
         self._settling: queue.Queue[tuple[int, _Settled] | None] = queue.Queue(ACKS_WAITING_MAX)
         self._refused = False  # this and the next: only the loop touches them
         self._waiting: deque[tuple[Numbered, Batch, _Settled]] = deque()
+        self._records_in = hub.metrics.protocol.records_in.labels(protocol="flight")
         self._processed = hub.stream(session.command.stream).options.ack != "durable"
 
     def run(self, reader: flight.MetadataRecordBatchReader) -> None:
@@ -205,6 +206,7 @@ class Putting:
                     self._await_processed(appended)
                 with self._lock:
                     ack = self._session.stored(number, appended.first, appended.count, appended.duplicate)
+                self._records_in.inc(0 if appended.duplicate else appended.count)
             except Exception as error:
                 ack = self._failed(number, error)
             self._send(ack)

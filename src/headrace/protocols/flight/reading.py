@@ -70,6 +70,7 @@ class ReadStream:
         self._session = session
         self._context = context
         self._closed: Callable[[], None] | None = closed
+        self._records_out = hub.metrics.protocol.records_out.labels(protocol="flight")
         self._batches = self._read()
 
     def __iter__(self) -> ReadStream:
@@ -78,7 +79,9 @@ class ReadStream:
     @translated
     def __next__(self) -> pa.RecordBatch:
         try:
-            return next(self._batches)
+            batch = next(self._batches)
+            self._records_out.inc(batch.num_rows)
+            return batch
         except BaseException:
             self.close()
             raise

@@ -28,7 +28,6 @@ from headrace.log.records import SCHEMA
 from headrace.protocols.flight.authentication import MIDDLEWARE, Authentication, OpenHandshake, principal_of
 from headrace.protocols.flight.bridge import Bridge, cut_connections, to_flight_error, translated
 from headrace.protocols.flight.codec import (
-    MESSAGE_BYTES_MAX,
     PutCommand,
     ReadTicket,
     command_from_path,
@@ -51,6 +50,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headrace.flight")
 
 PROTOCOL = "flight"
+# The same as HTTP's default for the same verbs.
+ACTION_BYTES_MAX = 64 << 20
 # How long a stop waits for calls to end by themselves before their connections are cut.
 STOP_GRACE_S = 1.0
 
@@ -155,8 +156,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[bytes]:
         """Call a verb of the hub."""
         body = b"" if action.body is None else action.body.to_pybytes()
-        if len(body) > MESSAGE_BYTES_MAX * 16:
-            raise BadRequest(f"the body of {action.type!r} has {len(body)} bytes, above {MESSAGE_BYTES_MAX * 16}")
+        if len(body) > ACTION_BYTES_MAX:
+            raise BadRequest(f"the body of {action.type!r} has {len(body)} bytes, above {ACTION_BYTES_MAX}")
         call = self._hub.verbs.call_json(action.type, body, principal_of(context))
         return iter([self._bridge.run(call, context)])
 
