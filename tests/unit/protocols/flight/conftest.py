@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pyarrow.flight as flight
 import pytest
-from plain_flight import payloads, put
+from unit.protocols.flight.plain_flight import payloads, put
 
 from headrace.testing import ServedHub, served_hub
 

@@ -7,7 +7,18 @@ import threading
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
-from plain_flight import PAYLOADS, call, code_of, command, failing, get, payloads, put, rows, wait_until
+from unit.protocols.flight.plain_flight import (
+    PAYLOADS,
+    call,
+    code_of,
+    command,
+    failing,
+    get,
+    payloads,
+    put,
+    rows,
+    wait_until,
+)
 
 from headrace.config import Config, Flight, Log
 from headrace.log.ops import StreamOptions

@@ -7,7 +7,7 @@ import threading
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
-from plain_flight import code_of, failing, get, payloads, put, rows, wait_until
+from unit.protocols.flight.plain_flight import code_of, failing, get, payloads, put, rows, wait_until
 
 from headrace.config import Config, Log
 from headrace.log.batch import Batch

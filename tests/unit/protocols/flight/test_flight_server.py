@@ -5,7 +5,18 @@ import asyncio
 import msgspec
 import pyarrow.flight as flight
 import pytest
-from plain_flight import PAYLOADS, call, code_of, command, failing, get, payloads, put, rows, wait_until
+from unit.protocols.flight.plain_flight import (
+    PAYLOADS,
+    call,
+    code_of,
+    command,
+    failing,
+    get,
+    payloads,
+    put,
+    rows,
+    wait_until,
+)
 
 from headrace.cli.tls import make_self_signed
 from headrace.config import Config, SecuritySection, Tls, User
