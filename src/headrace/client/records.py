@@ -164,11 +164,16 @@ def _array(name: str, values: list[Any]) -> pa.Array:
     elif name == "event_time":
         values = [None if value is None else to_microseconds(value) for value in values]
     elif name == "id":
-        values = [value - (1 << 64) if value is not None and value >= 1 << 63 else value for value in values]
+        values = [_signed(value) for value in values]
     try:
         return pa.array(values, pa.binary() if name == "payload" else SCHEMA.field(name).type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise BadRequest(f"{name!r} does not fit its column: {error}") from None
+
+
+def _signed(value: Any) -> Any:
+    """Unsigned ids keep their bit pattern."""
+    return value - (1 << 64) if isinstance(value, int) and 1 << 63 <= value < 1 << 64 else value
 
 
 def _kind(data: object) -> str:

@@ -56,7 +56,8 @@ class _Put:
                 while self.error is None and self._is_full(entry.size):
                     self._changed.wait()
                 if self.error is not None:
-                    raise self.error
+                    future.set_exception(self.error)
+                    return future
                 self._under_way.append(entry)
                 self._bytes += entry.size
             # A failure to write means that the put has ended: the other thread learns why and settles the future.
