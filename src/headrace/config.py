@@ -165,6 +165,12 @@ class LoggingSection(Section, frozen=True):
     ] = "auto"
 
 
+class Flight(Section, frozen=True):
+    """Arrow Flight. How many reads and follows may be open stands in `log.readers_max`."""
+
+    writers_max: Annotated[Count, Meta(description="Open puts; each has two threads")] = 1_000
+
+
 class Wallaroo(Section, frozen=True):
     """Wallaroo source connector protocol."""
 
@@ -224,6 +230,7 @@ class Config(Section, frozen=True):
     security: SecuritySection = SecuritySection()
     tls: Tls = Tls()
     logging: LoggingSection = LoggingSection()
+    flight: Flight = Flight()
     wallaroo: Wallaroo = Wallaroo()
     ockam: Ockam = Ockam()
     futoin: Futoin = Futoin()

@@ -123,11 +123,7 @@ class Nouns:
     async def stream_list(self, asked: StreamList) -> list[StreamSummary]:
         """The streams that the caller may read."""
         may = current().may
-        return [
-            self._summary(info)
-            for info in self._hub.streams(asked.pattern)
-            if asked.kind in (None, info.kind) and may("read", info.name)
-        ]
+        return [self._summary(info) for info in self._hub.streams(asked.pattern, asked.kind) if may("read", info.name)]
 
     def _summary(self, info: StreamInfo) -> StreamSummary:
         records = sum(each.next - each.first for each in self._bounds(info))
@@ -298,8 +294,8 @@ class Nouns:
         may = current().may
         return [
             TableSummary(info.name, info.id, self._hub.table_size(info.name), info.created_us)
-            for info in self._hub.streams(asked.pattern)
-            if info.kind == "table" and may("read", info.name)
+            for info in self._hub.streams(asked.pattern, "table")
+            if may("read", info.name)
         ]
 
     async def table_create(self, asked: TableName) -> Done:

@@ -17,7 +17,7 @@ event loop.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -341,8 +341,8 @@ def _cast_time(kind: pa.DataType) -> _Cast | None:
 
 def _to_microseconds(column: pa.Array, target: pa.DataType) -> pa.Array:
     # Nanoseconds lose their last three digits; a time too large for microseconds is an error, not a wrong time.
-    microseconds = pc.cast(column, pa.timestamp("us", column.type.tz), allow_time_truncate=True)
-    return microseconds.cast(target)
+    options = pc.CastOptions(target_type=pa.timestamp("us", column.type.tz), allow_time_truncate=True)
+    return pc.cast(column, options=options).cast(target)
 
 
 _CASTS: dict[str, tuple[Callable[[pa.DataType], _Cast | None], str]] = {
@@ -391,8 +391,11 @@ class PutColumns:
         names = []
         columns = []
         for name, cast in self._casts:
+            column = batch.column(name)
+            if name != "payload" and column.null_count == len(column):
+                continue  # a column that says nothing takes no room in the log
             try:
-                columns.append(cast(batch.column(name)))
+                columns.append(cast(column))
             except pa.ArrowInvalid as error:
                 raise errors.BadRequest(f"column {name!r}: {error}") from None
             names.append(name)
@@ -401,3 +404,13 @@ class PutColumns:
             row = pc.index(payload.is_null(), True).as_py()
             raise errors.BadRequest(f"column 'payload' row {row} is null; a record without bytes has an empty payload")
         return pa.RecordBatch.from_arrays(columns, names)
+
+
+def split(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
+    """Halves of halves, in order, until each fits or is one record."""
+    if batch.num_rows <= 1 or batch.nbytes <= bytes_max:
+        yield batch
+        return
+    middle = batch.num_rows // 2
+    yield from split(batch.slice(0, middle), bytes_max)
+    yield from split(batch.slice(middle), bytes_max)

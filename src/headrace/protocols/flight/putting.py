@@ -9,10 +9,13 @@ it back. Acknowledgements that the client does not read are bounded too.
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
+import functools
 import logging
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -27,8 +30,6 @@ from headrace.protocols.flight.codec import PutAck, PutColumns, decode_metadata,
 from headrace.protocols.flight.session import Numbered, PutSession, PutState
 
 if TYPE_CHECKING:
-    from asyncio import Future
-
     from headrace.hub import Hub
 
 logger = logging.getLogger("headrace.flight")
@@ -83,7 +84,9 @@ class Putting:
         self._lock = threading.Lock()
         self._window = Window(UNDER_WAY_BYTES_MAX)
         self._settling: queue.Queue[tuple[int, _Settled] | None] = queue.Queue(ACKS_WAITING_MAX)
-        self._refused = False  # only the loop touches it
+        self._refused = False  # this and the next: only the loop touches them
+        self._waiting: deque[tuple[Numbered, Batch, _Settled]] = deque()
+        self._records_in = hub.metrics.protocol.records_in.labels(protocol="flight")
         self._processed = hub.stream(session.command.stream).options.ack != "durable"
 
     def run(self, reader: flight.MetadataRecordBatchReader) -> None:
@@ -149,35 +152,49 @@ class Putting:
             ) from None
 
     def _append(self, numbered: Numbered, batch: Batch, settled: _Settled) -> None:
-        """In the loop: hand one batch to the hub, unless an earlier one of this put was refused."""
+        """In the loop: hand a batch to the hub, behind those of this put that wait for the hub to have room."""
+        self._waiting.append((numbered, batch, settled))
+        if len(self._waiting) == 1:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        while self._waiting and not self._hub.congested:
+            self._append_now(*self._waiting.popleft())
+        if self._waiting:
+            drained = asyncio.ensure_future(self._hub.drained())
+            drained.add_done_callback(self._drained)
+
+    def _drained(self, drained: asyncio.Task[None]) -> None:
+        if drained.cancelled() or drained.exception() is not None:
+            while self._waiting:  # the log has failed: the appends learn it one by one
+                self._append_now(*self._waiting.popleft())
+        self._hand_over()
+
+    def _append_now(self, numbered: Numbered, batch: Batch, settled: _Settled) -> None:
         command = self._session.command
-
-        def done(future: Future[Appended]) -> None:
+        if self._refused:
             self._window.leave(batch.nbytes)
-            if future.cancelled():
-                settled.set_exception(Cancelled())
-            elif (error := future.exception()) is not None:
-                self._refused = True
-                settled.set_exception(error)
-            else:
-                settled.set_result(future.result())
-
-        try:
-            if self._refused:
-                raise Busy(f"batch {numbered.number} comes after one that was refused")
-            future = self._hub.append(
-                command.stream,
-                batch,
-                partition=command.partition,
-                producer=numbered.producer,
-                sequence=numbered.sequence,
-            )
-        except Exception as error:
-            self._refused = True
-            self._window.leave(batch.nbytes)
-            settled.set_exception(error)
+            settled.set_exception(Busy(f"batch {numbered.number} comes after one that was refused"))
             return
-        future.add_done_callback(done)
+        future = self._hub.append(
+            command.stream,
+            batch,
+            partition=command.partition,
+            producer=numbered.producer,
+            sequence=numbered.sequence,
+        )
+        future.add_done_callback(functools.partial(self._appended, batch.nbytes, settled))
+        self._refused = future.done() and not future.cancelled() and future.exception() is not None
+
+    def _appended(self, size: int, settled: _Settled, future: asyncio.Future[Appended]) -> None:
+        self._window.leave(size)
+        if future.cancelled():
+            settled.set_exception(Cancelled())
+        elif (error := future.exception()) is not None:
+            self._refused = True
+            settled.set_exception(error)
+        else:
+            settled.set_result(future.result())
 
     def _acknowledge(self) -> None:
         """The second thread: wait for each append in turn, tell the client."""
@@ -189,6 +206,7 @@ class Putting:
                     self._await_processed(appended)
                 with self._lock:
                     ack = self._session.stored(number, appended.first, appended.count, appended.duplicate)
+                self._records_in.inc(0 if appended.duplicate else appended.count)
             except Exception as error:
                 ack = self._failed(number, error)
             self._send(ack)

@@ -14,12 +14,16 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from headrace.errors import Trimmed
 from headrace.protocols.flight.bridge import Bridge, translated
-from headrace.protocols.flight.codec import INDEX_MAX, AtTime, End, Range, ReadTicket, Start, ticket_ranges
+from headrace.protocols.flight.codec import AtTime, End, Range, ReadTicket, Start, ticket_ranges
 from headrace.protocols.flight.session import Reading, ReadSession
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
+
+
+LOOK_AGAIN_S = 2.0
 
 
 async def open_read(hub: Hub, ticket: ReadTicket) -> ReadSession:
@@ -66,6 +70,7 @@ class ReadStream:
         self._session = session
         self._context = context
         self._closed: Callable[[], None] | None = closed
+        self._records_out = hub.metrics.protocol.records_out.labels(protocol="flight")
         self._batches = self._read()
 
     def __iter__(self) -> ReadStream:
@@ -74,7 +79,9 @@ class ReadStream:
     @translated
     def __next__(self) -> pa.RecordBatch:
         try:
-            return next(self._batches)
+            batch = next(self._batches)
+            self._records_out.inc(batch.num_rows)
+            return batch
         except BaseException:
             self.close()
             raise
@@ -95,7 +102,7 @@ class ReadStream:
         session = self._session
         while True:
             for reading in session.readings:
-                if reading.position < reading.upto:
+                while reading.position < reading.upto and not session.finished:
                     yield from self._scan(reading)
                 if session.finished:
                     return
@@ -104,21 +111,23 @@ class ReadStream:
             self._bridge.run(self._more(), self._context)
 
     def _scan(self, reading: Reading) -> Generator[pa.RecordBatch]:
-        upto = reading.upto
+        session = self._session
         batches = self._hub.scan(
             reading.stream,
             reading.position,
-            upto,
+            reading.upto,
             partition=reading.partition,
-            columns=self._session.scan_columns,
+            columns=session.scan_columns,
         )
-        for batch in batches:
-            for part in self._session.shape(reading, batch):
-                self._bridge.check(self._context)
-                yield part
-            if self._session.finished:
-                return
-        reading.drained(upto, skip_trimmed=self._session.ticket.on_trimmed == "skip")
+        try:
+            for batch in batches:
+                for part in session.shape(reading, batch):
+                    self._bridge.check(self._context)
+                    yield part
+                if session.finished:
+                    return
+        except Trimmed as error:
+            reading.trimmed(error, skip=session.ticket.on_trimmed == "skip")
 
     async def _more(self) -> None:
         """In the loop: return when one of the ranges has more to read."""
@@ -128,7 +137,8 @@ class ReadStream:
             for reading in waiting
         ]
         try:
-            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            # The time limit is for a stream that is deleted meanwhile: nothing comes then, and `bounds` says so.
+            done, _ = await asyncio.wait(waits, timeout=LOOK_AGAIN_S, return_when=asyncio.FIRST_COMPLETED)
             for finished in done:
                 finished.result()
         finally:
@@ -136,4 +146,3 @@ class ReadStream:
                 each.cancel()
         for reading in waiting:
             reading.available = self._hub.bounds(reading.stream, reading.partition).next
-            assert reading.available <= INDEX_MAX

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,9 +27,8 @@ from headrace.errors import BadRequest, Forbidden, LimitExceeded
 from headrace.listener import Listener, join_address, split_address
 from headrace.log.records import SCHEMA
 from headrace.protocols.flight.authentication import MIDDLEWARE, Authentication, OpenHandshake, principal_of
-from headrace.protocols.flight.bridge import Bridge, cut_connections, to_flight_error, translated
+from headrace.protocols.flight.bridge import CANCEL_POLL_S, Bridge, cut_connections, to_flight_error, translated
 from headrace.protocols.flight.codec import (
-    MESSAGE_BYTES_MAX,
     PutCommand,
     ReadTicket,
     command_from_path,
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headrace.flight")
 
 PROTOCOL = "flight"
-# Puts open at once: each has two threads.
-WRITERS_MAX = 1_000
-# How long a stop waits for calls to end by themselves before their connections are cut.
-STOP_GRACE_S = 1.0
+# The same as HTTP's default for the same verbs.
+ACTION_BYTES_MAX = 64 << 20
+# How long a stop waits for what puts have under way before it cuts their connections.
+STOP_GRACE_S = 2.0
 
 
 class _Places:
@@ -82,7 +82,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         self._hub = hub
         self._bridge = bridge
         self._readers = _Places("open readers", hub.config.log.readers_max, "log.readers_max")
-        self._writers = _Places("open puts", WRITERS_MAX, "flight WRITERS_MAX")
+        self._writers = _Places("open puts", hub.config.flight.writers_max, "flight.writers_max")
+        self._puts: set[PutSession] = set()
         super().__init__(
             location,
             auth_handler=OpenHandshake(),
@@ -134,10 +135,17 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         command = _command_of(descriptor)
         session = PutSession(command)
         closed = self._bridge.run(self._in_loop_open_put(session, principal_of(context), context.peer()), context)
+        self._puts.add(session)
         try:
             Putting(self._hub, self._bridge, session, context, writer).run(reader)
         finally:
+            self._puts.discard(session)
             self._bridge.post(closed)
+
+    @property
+    def appending(self) -> bool:
+        """Whether any put waits for the disk."""
+        return any(put.received_count > put.stored_count for put in list(self._puts))
 
     async def _in_loop_open_put(self, session: PutSession, principal: Principal, peer: str) -> functools.partial[None]:
         command = session.command
@@ -157,8 +165,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[bytes]:
         """Call a verb of the hub."""
         body = b"" if action.body is None else action.body.to_pybytes()
-        if len(body) > MESSAGE_BYTES_MAX * 16:
-            raise BadRequest(f"the body of {action.type!r} has {len(body)} bytes, above {MESSAGE_BYTES_MAX * 16}")
+        if len(body) > ACTION_BYTES_MAX:
+            raise BadRequest(f"the body of {action.type!r} has {len(body)} bytes, above {ACTION_BYTES_MAX}")
         call = self._hub.verbs.call_json(action.type, body, principal_of(context))
         return iter([self._bridge.run(call, context)])
 
@@ -190,7 +198,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         return flight.SchemaResult(info.schema)
 
     async def _in_loop_infos(self, pattern: str, principal: Principal) -> list[flight.FlightInfo]:
-        names = [info.name for info in self._hub.streams(pattern) if principal.may("read", info.name)]
+        names = [info.name for info in self._hub.streams(pattern, None) if principal.may("read", info.name)]
         return [await self._in_loop_stream_info(PutCommand(name), whole=True) for name in names]
 
     async def _in_loop_info(self, descriptor: flight.FlightDescriptor, principal: Principal) -> flight.FlightInfo:
@@ -290,11 +298,12 @@ async def serve(hub: Hub, address: str) -> Listener:
 async def _stop(server: FlightServer, bridge: Bridge) -> None:
     """Let calls end by themselves for a moment, then cut the connections of those that do not."""
     bridge.stopping.set()
+    port = server.port
+    started = time.monotonic()
     stopped = asyncio.ensure_future(asyncio.to_thread(server.shutdown))
-    done, _ = await asyncio.wait([stopped], timeout=STOP_GRACE_S)
-    while not done:
-        cut_connections(server.port)
-        done, _ = await asyncio.wait([stopped], timeout=STOP_GRACE_S)
+    while not (await asyncio.wait([stopped], timeout=CANCEL_POLL_S * 1.5))[0]:
+        if not server.appending or time.monotonic() - started > STOP_GRACE_S:
+            cut_connections(port)
     await stopped
 
 

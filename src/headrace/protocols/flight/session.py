@@ -5,7 +5,7 @@ Rules of a put:
 1. Batches are numbered from 0 in the order in which they came, and are appended and acknowledged in that order.
 2. The first failure ends the put. It is told at once, as an acknowledgement with an error; what comes after it is
    refused, so what is stored is always a beginning of what was sent.
-3. A batch with a producer has a sequence: its own, or one more than that of the batch before it.
+3. A batch with a producer has a sequence: its own, or, when the descriptor has one, one more than the batch before it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from headrace.protocols.flight.codec import (
     PutMetadata,
     ReadTicket,
     error_body,
+    split,
     ticket_schema,
 )
 
@@ -99,7 +100,8 @@ class PutSession:
             raise BadRequest(f"batch {number}: 'producer' is given without 'sequence'")
         if sequence is not None and sequence > SEQUENCE_MAX:
             raise BadRequest(f"batch {number}: 'sequence' is {sequence}, outside 0 to {SEQUENCE_MAX}")
-        self._sequence_next = None if sequence is None else sequence + 1
+        if self._sequence_next is not None and sequence is not None:
+            self._sequence_next = sequence + 1
         self.received_count += 1
         return Numbered(number, producer, sequence)
 
@@ -154,20 +156,18 @@ class Reading:
         """Nothing will ever be left to read."""
         return self.end is not None and self.position >= self.end
 
-    def advance(self, batch: pa.RecordBatch, *, skip_trimmed: bool) -> None:
-        """Note that this batch comes next. A gap means that retention was faster than this reader."""
-        self._arrive(batch.column("index")[0].as_py(), skip_trimmed)
+    def advance(self, batch: pa.RecordBatch) -> None:
+        """Note that this batch has been taken from the log."""
         self.position = batch.column("index")[-1].as_py() + 1
-
-    def drained(self, upto: int, *, skip_trimmed: bool) -> None:
-        """Note that there is nothing more to read below `upto`."""
-        self._arrive(upto, skip_trimmed)
-        self.position = max(self.position, upto)
-
-    def _arrive(self, index: int, skip_trimmed: bool) -> None:
-        if index > self.position and not (skip_trimmed or self._lenient):
-            raise Trimmed(self.stream, self.partition, self.position, index)
         self._lenient = False
+
+    def trimmed(self, error: Trimmed, *, skip: bool) -> None:
+        """Retention was faster than this reader: go on behind the gap, or fail.
+
+        A start by word or time means "what is there", so what went between looking and reading is not missed."""
+        if not (skip or self._lenient):
+            raise error
+        self.position = max(self.position, error.first)
 
 
 class ReadSession:
@@ -198,7 +198,7 @@ class ReadSession:
         """The parts of a batch from the log that go out, none larger than the ticket allows (a record is never cut)."""
         if not batch.num_rows:
             return
-        reading.advance(batch, skip_trimmed=self.ticket.on_trimmed == "skip")
+        reading.advance(batch)
         if self._types is not None:
             batch = batch.filter(pc.is_in(batch.column("type"), self._types))
         if self._remaining is not None:
@@ -218,13 +218,3 @@ class ReadSession:
             else:
                 columns.append(batch.column(name))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
-
-
-def split(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
-    """Halves of halves, in order, until each fits or is one record."""
-    if batch.num_rows <= 1 or batch.nbytes <= bytes_max:
-        yield batch
-        return
-    middle = batch.num_rows // 2
-    yield from split(batch.slice(0, middle), bytes_max)
-    yield from split(batch.slice(middle), bytes_max)

@@ -1,0 +1,153 @@
+"""`headrace append`: records from the command line, standard input or a file."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TransferSpeedColumn
+from rich.text import Text
+
+import headrace
+from headrace.cli.output import DEFAULT_HUB, HubOption, JsonFlag, TokenOption, notes, people, print_json
+from headrace.errors import BadRequest
+from headrace.log.ops import Appended
+
+app = typer.Typer()
+
+CHUNK_BYTES = 1 << 20
+# A line longer than this is refused; the hub's own limit for a record is usually lower.
+LINE_BYTES_MAX = 256 << 20
+
+
+class Outcome(msgspec.Struct):
+    """What was appended."""
+
+    stream: str
+    partition: int
+    records: int = 0
+    first: int | None = None
+    last: int | None = None
+    duplicates: int = 0
+
+    def add(self, appended: Appended) -> None:
+        """Count one batch."""
+        if appended.duplicate:
+            self.duplicates += appended.count
+            return
+        self.records += appended.count
+        self.first = appended.first if self.first is None else self.first
+        self.last = appended.first + appended.count - 1
+
+
+@app.command()
+def append(
+    stream: Annotated[str, typer.Argument(metavar="STREAM", help="Where to append.")],
+    records: Annotated[
+        list[str] | None, typer.Argument(metavar="[RECORD]...", help="Records; without any, lines of standard input.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="Lines of this file; `-` is standard input.")
+    ] = None,
+    whole: Annotated[bool, typer.Option("--whole", help="The file is one record, not one per line.")] = False,
+    create: Annotated[bool, typer.Option("--create", help="Create the stream if it is not there.")] = False,
+    partition: Annotated[int, typer.Option("--partition", min=0, help="The partition.")] = 0,
+    type: Annotated[str | None, typer.Option("--type", help="The type of all records.")] = None,
+    key: Annotated[str | None, typer.Option("--key", help="The key of all records.")] = None,
+    producer: Annotated[str | None, typer.Option("--producer", help="Store each batch once: who sends.")] = None,
+    sequence: Annotated[int | None, typer.Option("--sequence", min=0, help="The number of the first batch.")] = None,
+    hub: HubOption = DEFAULT_HUB,
+    token: TokenOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Append records and wait until they are on disk.
+
+    Records given as arguments are one batch: all or none is stored. Lines go in batches as they arrive.
+    """
+    if records and file is not None:
+        raise typer.BadParameter("give records or --file, not both")
+    outcome = Outcome(stream, partition)
+    with headrace.connect(hub, token=token) as client:
+        if create:
+            client.create(stream)
+        with client.writer(stream, partition=partition, producer=producer, sequence=sequence) as writer:
+            under_way: list[concurrent.futures.Future[Appended]] = []
+            for batch in _batches(records, file, whole, quiet=as_json):
+                under_way.append(writer.append(batch, type=type, key=key))
+                while under_way and under_way[0].done():
+                    outcome.add(under_way.pop(0).result())
+            for future in under_way:
+                outcome.add(future.result())
+    if as_json:
+        print_json(outcome)
+    else:
+        people().print(Text(_told(outcome)))
+
+
+def _told(outcome: Outcome) -> str:
+    where = f"stream {outcome.stream} partition {outcome.partition}"
+    again = f"; {outcome.duplicates} had been stored before" if outcome.duplicates else ""
+    if not outcome.records:
+        return f"nothing new appended to {where}{again}"
+    return f"appended {outcome.records:,} to {where}: indexes {outcome.first} to {outcome.last}{again}"
+
+
+def _batches(records: list[str] | None, file: Path | None, whole: bool, *, quiet: bool) -> Iterator[list[bytes]]:
+    if records:
+        yield [os.fsencode(record) for record in records]
+        return
+    if file is None or str(file) == "-":
+        if sys.stdin.isatty():
+            notes().print(Text("one record per line; end with Ctrl-D", style="dim"))
+        yield from [[sys.stdin.buffer.read()]] if whole else _lines(sys.stdin.fileno())
+        return
+    try:
+        descriptor = os.open(file, os.O_RDONLY)
+    except OSError as error:
+        raise BadRequest(f"cannot read {file}: {error.strerror}") from None
+    try:
+        if whole:
+            yield [file.read_bytes()]
+        else:
+            yield from _with_progress(descriptor, file, quiet)
+    finally:
+        os.close(descriptor)
+
+
+def _with_progress(descriptor: int, file: Path, quiet: bool) -> Iterator[list[bytes]]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=notes(), transient=True, disable=quiet or not sys.stderr.isatty()) as progress:
+        task = progress.add_task(file.name, total=os.fstat(descriptor).st_size)
+        for batch in _lines(descriptor):
+            yield batch
+            progress.advance(task, sum(map(len, batch)) + len(batch))
+
+
+def _lines(descriptor: int) -> Iterator[list[bytes]]:
+    """Complete lines, as many as have arrived, without their line ends."""
+    rest: list[bytes] = []
+    rest_bytes = 0
+    while chunk := os.read(descriptor, CHUNK_BYTES):
+        *complete, last = chunk.split(b"\n")
+        if complete:
+            complete[0] = b"".join([*rest, complete[0]])
+            rest, rest_bytes = [], 0
+            yield [line.removesuffix(b"\r") for line in complete]
+        rest.append(last)
+        rest_bytes += len(last)
+        if rest_bytes > LINE_BYTES_MAX:
+            raise BadRequest(f"a line is longer than {LINE_BYTES_MAX} bytes")
+    if rest_bytes:
+        yield [b"".join(rest)]

@@ -1,0 +1,86 @@
+"""How people write places and times on the command line."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any, Literal
+
+import typer
+
+from headrace.units import parse_seconds
+
+Place = int | Literal["earliest", "latest"] | datetime.datetime
+
+
+def parse_place(text: str) -> Place:
+    """`120` is an index, `5m` five minutes ago, `2026-11-15T12:00:00Z` a time; and `earliest`, `latest`."""
+    if text == "earliest":
+        return "earliest"
+    if text == "latest":
+        return "latest"
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        return _now() - datetime.timedelta(seconds=parse_seconds(text))
+    except ValueError:
+        pass
+    try:
+        time = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is not an index (120), earliest, latest, a time (2026-11-15T12:00:00Z) or an age (5m, 2h)"
+        ) from None
+    return time if time.tzinfo is not None else time.astimezone()
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
+
+
+def shown_time(time: datetime.datetime | int | None) -> str | None:
+    """A time (or microseconds since 1970) for people: UTC, to the millisecond."""
+    if time is None:
+        return None
+    if isinstance(time, int):
+        time = datetime.datetime.fromtimestamp(time / 1e6, datetime.UTC)
+    return time.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
+
+
+def shown_bytes(data: bytes | None, width: int = 80) -> str | None:
+    """Bytes for people: text where they are text, otherwise hexadecimal; long ones are cut."""
+    if data is None:
+        return None
+    head = data[: 4 * width]
+    try:
+        text = head.decode()
+        if not text.replace("\n", " ").replace("\t", " ").isprintable():
+            raise ValueError
+        text = text.replace("\n", "⏎").replace("\t", " ")
+    except ValueError:
+        text = _decoded_head(head) or "0x" + head.hex()
+    return text if len(text) <= width and len(head) == len(data) else text[: width - 1] + "…"
+
+
+def _decoded_head(head: bytes) -> str | None:
+    """The text of a head that may have been cut inside a character."""
+    for cut in (1, 2, 3):
+        try:
+            text = head[:-cut].decode()
+        except ValueError:
+            continue
+        return text if text.isprintable() else None
+    return None
+
+
+def json_record(record: Any) -> dict[str, Any]:
+    """A record for programs: text as `text`, other bytes as base64 in `payload`; what is absent is left out."""
+    shown: dict[str, Any] = {"index": record.index, "time": record.time}
+    for name in ("stream", "partition", "event_time", "id", "type", "key"):
+        value = getattr(record, name)
+        if value is not None:
+            shown[name] = value
+    try:
+        shown["text"] = record.payload.decode()
+    except UnicodeDecodeError:
+        shown["payload"] = record.payload
+    return shown

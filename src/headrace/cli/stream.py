@@ -1,0 +1,210 @@
+"""`headrace stream`: streams and their options."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+import headrace
+from headrace.cli.output import DEFAULT_HUB, HubOption, JsonFlag, TokenOption, notes, people, print_json, print_table
+from headrace.cli.places import shown_time
+from headrace.errors import BadRequest
+from headrace.log.ops import StreamOptions
+from headrace.nouns.requests import StreamDescription
+from headrace.units import format_bytes, format_seconds, parse_bytes, parse_seconds
+
+app = typer.Typer(no_args_is_help=True)
+
+StreamArgument = Annotated[str, typer.Argument(metavar="STREAM", help="The name of the stream.")]
+YesFlag = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+@app.callback()
+def stream() -> None:
+    """List, create, describe, delete and trim streams."""
+
+
+@app.command("ls")
+def list_streams(
+    pattern: Annotated[str, typer.Argument(help="A pattern such as `orders.*`.")] = "*",
+    hub: HubOption = DEFAULT_HUB,
+    token: TokenOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Streams with their partitions and records."""
+    with headrace.connect(hub, token=token) as client:
+        found = client.streams(pattern)
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        [each.name, each.partitions, f"{each.records:,}", _shown_options(each.options), shown_time(each.created_us)]
+        for each in found
+    ]
+    print_table(["stream", "#partitions", "#records", "options", "created"], rows, empty="no streams")
+
+
+@app.command()
+def create(
+    name: StreamArgument,
+    partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, help="How many partitions.")] = 1,
+    age: Annotated[str | None, typer.Option("--retain-age", help="Records older than this may go: 12h, 7d.")] = None,
+    size: Annotated[str | None, typer.Option("--retain-bytes", help="Sealed bytes kept per partition: 10GiB.")] = None,
+    cursors: Annotated[bool, typer.Option("--retain-cursors", help="What all cursors have passed may go.")] = False,
+    hold: Annotated[str | None, typer.Option("--max-hold", help="No cursor keeps records longer than this.")] = None,
+    ack: Annotated[str, typer.Option("--ack", help="`durable`, or `processed:CURSOR`.")] = "durable",
+    labels: Annotated[list[str] | None, typer.Option("--label", help="NAME=VALUE; may be repeated.")] = None,
+    new: Annotated[bool, typer.Option("--new", help="Fail when the stream exists already.")] = False,
+    hub: HubOption = DEFAULT_HUB,
+    token: TokenOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Create a stream; an existing one is left as it is."""
+    options = StreamOptions(
+        retention_age_s=None if age is None else parsed("--retain-age", age, parse_seconds),
+        retention_bytes=None if size is None else parsed("--retain-bytes", size, parse_bytes),
+        retention_cursors=cursors,
+        max_hold_s=None if hold is None else parsed("--max-hold", hold, parse_seconds),
+        ack=ack,
+        labels=_labels(labels or []),
+    )
+    with headrace.connect(hub, token=token) as client:
+        summary = client.create(name, partitions=partitions, options=options, exist_ok=not new)
+    if as_json:
+        print_json(summary)
+        return
+    people().print(Text(f"stream {summary.name} has {_count(summary.partitions, 'partition')}"))
+
+
+@app.command()
+def describe(
+    name: StreamArgument, hub: HubOption = DEFAULT_HUB, token: TokenOption = None, as_json: JsonFlag = False
+) -> None:
+    """Bounds of each partition, options and cursors."""
+    with headrace.connect(hub, token=token) as client:
+        found = client.describe(name)
+    if as_json:
+        print_json(found)
+    else:
+        _render(found)
+
+
+def _render(found: StreamDescription) -> None:
+    console = people()
+    console.print(Text.assemble((found.name, "bold"), f"  {found.kind}, created {shown_time(found.created_us)}"))
+    console.print(Text(f"options: {_shown_options(found.options)}"))
+    rows = [[each.partition, each.first, each.next, f"{each.next - each.first:,}"] for each in found.bounds]
+    print_table(["#partition", "#first", "#next", "#records"], rows)
+    if found.cursors:
+        console.print()
+        moves = [[each.name, each.partition, each.index, f"{each.lag:,}"] for each in found.cursors]
+        print_table(["cursor", "#partition", "#next to read", "#lag"], moves)
+
+
+@app.command()
+def delete(
+    name: StreamArgument,
+    yes: YesFlag = False,
+    hub: HubOption = DEFAULT_HUB,
+    token: TokenOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Delete a stream with its records and cursors. Its indexes are never used again."""
+    with headrace.connect(hub, token=token) as client:
+        found = client.describe(name)
+        what = f"stream {name} with {_count(found.records, 'record')} and {_count(len(found.cursors), 'cursor')}"
+        confirm(f"delete {what}?", yes, as_json)
+        client.delete(name)
+    _say_done(as_json, {"deleted": name, "records": found.records}, f"deleted {what}")
+
+
+@app.command()
+def trim(
+    name: StreamArgument,
+    before: Annotated[int, typer.Argument(min=0, help="Records below this index are forgotten.")],
+    partition: Annotated[int, typer.Option("--partition", min=0, help="The partition.")] = 0,
+    yes: YesFlag = False,
+    hub: HubOption = DEFAULT_HUB,
+    token: TokenOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Forget the oldest records of a partition."""
+    with headrace.connect(hub, token=token) as client:
+        bounds = client.bounds(name, partition=partition)
+        going = max(0, min(before, bounds.next) - bounds.first)
+        what = f"{_count(going, 'record')} of stream {name} partition {partition}, below index {before}"
+        confirm(f"forget {what}?", yes, as_json)
+        after = client.trim(name, before, partition=partition)
+    _say_done(as_json, {"first": after.first, "next": after.next, "removed": going}, f"forgot {what}")
+
+
+@app.command()
+def grow(
+    name: StreamArgument,
+    partitions: Annotated[int, typer.Argument(min=1, help="How many partitions it has afterwards.")],
+    hub: HubOption = DEFAULT_HUB,
+    token: TokenOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Give a stream more partitions; never fewer."""
+    with headrace.connect(hub, token=token) as client:
+        summary = client.grow(name, partitions)
+    _say_done(as_json, summary, f"stream {name} has {_count(summary.partitions, 'partition')}")
+
+
+def parsed(option: str, text: str, parse: Any) -> Any:
+    """A value of an option, or a usage error that names the option."""
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
+
+
+def confirm(question: str, yes: bool, as_json: bool) -> None:
+    """Ask before something that cannot be undone; programs must say `--yes`."""
+    if yes:
+        return
+    if as_json:
+        raise BadRequest(f"{question} add --yes to say so")
+    notes().print(Text(question + " [y/N] "), end="")
+    if input().strip().lower() not in ("y", "yes"):
+        raise typer.Abort
+
+
+def _say_done(as_json: bool, value: Any, text: str) -> None:
+    if as_json:
+        print_json(value)
+    else:
+        people().print(Text(text))
+
+
+def _labels(pairs: list[str]) -> dict[str, str]:
+    labels = {}
+    for pair in pairs:
+        name, separator, value = pair.partition("=")
+        if not separator or not name:
+            raise typer.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint="--label")
+        labels[name] = value
+    return labels
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def _shown_options(options: StreamOptions) -> str:
+    parts = []
+    if options.retention_age_s is not None:
+        parts.append(f"keep {format_seconds(options.retention_age_s)}")
+    if options.retention_bytes is not None:
+        parts.append(f"keep {format_bytes(options.retention_bytes)}")
+    if options.retention_cursors:
+        parts.append("until all cursors passed")
+    if options.max_hold_s is not None:
+        parts.append(f"held at most {format_seconds(options.max_hold_s)}")
+    if options.ack != "durable":
+        parts.append(f"ack {options.ack}")
+    parts += [f"{name}={value}" for name, value in options.labels.items()]
+    return ", ".join(parts) or "keep all"

@@ -1,0 +1,371 @@
+"""The client: every noun of the hub over one Flight connection."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import pyarrow as pa
+
+from headrace.client.connection import CALL_TIMEOUT_S, Connection, decode_result
+from headrace.client.handles import Cursor, Table
+from headrace.client.reader import Reader
+from headrace.client.records import is_arrow, split_batch, to_batch, to_microseconds
+from headrace.client.writer import Writer
+from headrace.errors import BadRequest, Closed, HeadraceError, Unreachable
+from headrace.log.ops import Appended, Bounds, CursorInfo, StreamOptions
+from headrace.nouns.requests import (
+    Index,
+    PartitionBounds,
+    StreamDescription,
+    StreamSegments,
+    StreamSummary,
+    TableSummary,
+)
+from headrace.nouns.requests import (
+    Sequence as ProducerSequence,
+)
+from headrace.protocols.flight.codec import AtTime, Range, ReadTicket
+
+# Open puts that `append` keeps, one for each stream partition lately appended to.
+WRITERS_KEPT = 16
+# Arrow data without a sequence is sent in parts of this size, many under way at once.
+PART_BYTES = 4 << 20
+RETRY_PAUSE_S = 0.1
+
+StartAt = int | Literal["earliest", "latest"] | datetime
+EndAt = int | Literal["latest"] | datetime | None
+
+
+class Client:
+    """A connection to a hub, for use by any number of threads. Made by `headrace.connect`."""
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        token: str | None = None,
+        user: str | None = None,
+        password: str | None = None,
+        tls: bool | str | Path = False,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> None:
+        self._connection = Connection(address, token=token, user=user, password=password, tls=tls, timeout_s=timeout_s)
+        self._writers: OrderedDict[tuple[str, int], Writer] = OrderedDict()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    @property
+    def address(self) -> str:
+        """Where the hub is."""
+        return self._connection.address
+
+    # Verbs -----------------------------------------------------------------------------------------------------------
+
+    def call(self, verb: str, params: Any = None) -> Any:
+        """Run any verb of the hub with JSON parameters; the result as plain values."""
+        return self.request(verb, params, Any)
+
+    def request(self, verb: str, params: Any, kind: Any) -> Any:
+        """Run any verb; the result as `kind`."""
+        if self._closed:
+            raise Closed("this client has been closed")
+        return decode_result(self._connection.call(verb, params), kind)
+
+    # Streams ---------------------------------------------------------------------------------------------------------
+
+    def create(
+        self,
+        stream: str,
+        *,
+        partitions: int = 1,
+        options: StreamOptions | dict[str, Any] | None = None,
+        exist_ok: bool = True,
+    ) -> StreamSummary:
+        """Create a stream. With `exist_ok` an existing one is left as it is."""
+        params = {"stream": stream, "partitions": partitions, "options": options or {}, "exist_ok": exist_ok}
+        summary: StreamSummary = self.request("stream.create", params, StreamSummary)
+        return summary
+
+    def streams(self, pattern: str = "*") -> list[StreamSummary]:
+        """The streams whose names match a pattern such as `orders.*`."""
+        found: list[StreamSummary] = self.request("stream.list", {"pattern": pattern}, list[StreamSummary])
+        return found
+
+    def describe(self, stream: str) -> StreamDescription:
+        """Bounds, options and cursors of a stream."""
+        found: StreamDescription = self.request("stream.describe", {"stream": stream}, StreamDescription)
+        return found
+
+    def delete(self, stream: str) -> None:
+        """Delete a stream with its records and cursors."""
+        self.request("stream.delete", {"stream": stream}, Any)
+
+    def trim(self, stream: str, before: int, *, partition: int = 0) -> Bounds:
+        """Forget the records below `before`; returns the bounds after it."""
+        params = {"stream": stream, "before": before, "partition": partition}
+        bounds: PartitionBounds = self.request("stream.trim", params, PartitionBounds)
+        return Bounds(bounds.first, bounds.next)
+
+    def grow(self, stream: str, partitions: int) -> StreamSummary:
+        """Give a stream more partitions."""
+        params = {"stream": stream, "partitions": partitions}
+        summary: StreamSummary = self.request("stream.grow", params, StreamSummary)
+        return summary
+
+    def set_options(self, stream: str, options: StreamOptions | dict[str, Any]) -> StreamSummary:
+        """Replace the options of a stream."""
+        params = {"stream": stream, "options": options}
+        summary: StreamSummary = self.request("stream.set-options", params, StreamSummary)
+        return summary
+
+    def bounds(self, stream: str, *, partition: int = 0) -> Bounds:
+        """The durable records of a partition: first ≤ index < next."""
+        params = {"stream": stream, "partition": partition}
+        found: list[PartitionBounds] = self.request("stream.bounds", params, list[PartitionBounds])
+        return Bounds(found[0].first, found[0].next)
+
+    def index_at_time(self, stream: str, time: datetime | int, *, partition: int = 0) -> int:
+        """The first index accepted at this time (a datetime, or microseconds since 1970) or later."""
+        params = {"stream": stream, "time_us": to_microseconds(time), "partition": partition}
+        found: Index = self.request("stream.index-at-time", params, Index)
+        assert found.index is not None
+        return found.index
+
+    def segments(self, stream: str, *, partition: int | None = None) -> StreamSegments:
+        """The sealed Arrow files of a stream, for readers on the hub's machine."""
+        params = {"stream": stream, "partition": partition}
+        found: StreamSegments = self.request("stream.segments", params, StreamSegments)
+        return found
+
+    def producer_sequence(self, stream: str, producer: str, *, partition: int = 0) -> int | None:
+        """The last durable sequence of a producer: where to go on after a crash."""
+        params = {"stream": stream, "producer": producer, "partition": partition}
+        found: ProducerSequence = self.request("producer.get", params, ProducerSequence)
+        return found.sequence
+
+    # Appending -------------------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        stream: str,
+        data: Any,
+        *,
+        partition: int = 0,
+        producer: str | None = None,
+        sequence: int | None = None,
+        retry_s: float = 30.0,
+        **columns: Any,
+    ) -> Appended:
+        """Append and wait until it is on disk.
+
+        `data` is bytes, text, a mapping (stored as JSON), a `Record`, a sequence of these, or Arrow data, a pandas or
+        Polars DataFrame with a column `payload`. `columns` are `type`, `key`, `id`, `event_time`: one value for all
+        records or a sequence. What is not Arrow is one batch: all of it is stored, or none. So is Arrow data with a
+        sequence; without one it goes in parts.
+
+        With `producer` and `sequence` (one number for each call, rising) it is stored once, however often it is sent,
+        and is sent again for up to `retry_s` seconds when the connection breaks.
+        """
+        if (producer is None) != (sequence is None):
+            raise BadRequest("'producer' and 'sequence' belong together: give both, or none")
+        batch = to_batch(data, **columns)
+        if is_arrow(data) and producer is None and batch.nbytes > PART_BYTES:
+            return self._append_parts(stream, split_batch(batch, PART_BYTES), partition)
+        give_up = time.monotonic() + retry_s
+        while True:
+            try:
+                return self._writer(stream, partition).send(batch, producer, sequence).result()
+            except Unreachable:
+                self._forget_writer(stream, partition)
+                if producer is None or time.monotonic() > give_up:
+                    raise
+                time.sleep(RETRY_PAUSE_S)
+            except HeadraceError:
+                self._forget_writer(stream, partition)
+                raise
+
+    def _append_parts(self, stream: str, parts: list[pa.RecordBatch], partition: int) -> Appended:
+        with self.writer(stream, partition=partition) as writer:
+            results = [future.result() for future in [writer.append(part) for part in parts]]
+        return Appended(results[0].first, sum(result.count for result in results), False)
+
+    def writer(
+        self, stream: str, *, partition: int = 0, producer: str | None = None, sequence: int | None = None
+    ) -> Writer:
+        """Append with many batches under way: its `append` returns futures."""
+        if (producer is None) != (sequence is None):
+            raise BadRequest("'producer' and 'sequence' belong together: give both, or none")
+        return Writer(self._connection, stream, partition=partition, producer=producer, sequence=sequence)
+
+    def _writer(self, stream: str, partition: int) -> Writer:
+        place = (stream, partition)
+        surplus = None
+        with self._lock:
+            if self._closed:
+                raise Closed("this client has been closed")
+            writer = self._writers.pop(place, None) or Writer(self._connection, stream, partition=partition)
+            self._writers[place] = writer
+            if len(self._writers) > WRITERS_KEPT:
+                surplus = self._writers.popitem(last=False)[1]
+        if surplus is not None:
+            surplus.close()
+        return writer
+
+    def _forget_writer(self, stream: str, partition: int) -> None:
+        with self._lock:
+            self._writers.pop((stream, partition), None)
+
+    # Reading ---------------------------------------------------------------------------------------------------------
+
+    def read(
+        self,
+        stream: str | Sequence[str],
+        start: StartAt | None = None,
+        end: EndAt = None,
+        *,
+        partition: int | None = 0,
+        limit: int | None = None,
+        columns: Sequence[str] | None = None,
+        types: Sequence[str | None] | None = None,
+        cursor: str | None = None,
+        on_trimmed: Literal["fail", "skip"] = "fail",
+    ) -> Reader:
+        """What is there now, from `start` (an index, a time, "earliest", "latest") to before `end`.
+
+        Several streams, or `partition=None` for all partitions, add the columns `stream` and `partition`. With `cursor`
+        the start is where that cursor stands, and `Reader.save` moves it.
+        """
+        asked = _Asked(start, end, limit, columns, types, on_trimmed, follow=False)
+        return self._open_reader(stream, partition, cursor, asked)
+
+    def follow(
+        self,
+        stream: str | Sequence[str],
+        start: StartAt | None = None,
+        *,
+        partition: int | None = 0,
+        limit: int | None = None,
+        columns: Sequence[str] | None = None,
+        types: Sequence[str | None] | None = None,
+        cursor: str | None = None,
+        on_trimmed: Literal["fail", "skip"] = "fail",
+    ) -> Reader:
+        """What is there, and then what comes, without end. Arguments are as in `read`."""
+        asked = _Asked(start, None, limit, columns, types, on_trimmed, follow=True)
+        return self._open_reader(stream, partition, cursor, asked)
+
+    def _open_reader(
+        self, stream: str | Sequence[str], partition: int | None, cursor: str | None, asked: _Asked
+    ) -> Reader:
+        if isinstance(stream, str) and partition is not None:
+            save = None
+            if cursor is not None:
+                handle = self.cursor(cursor, stream, partition=partition)
+                save = handle.save
+                if asked.start is None:
+                    asked.start = handle.get()
+            return Reader(self._connection, asked.ticket(stream=stream, partition=partition), save=save)
+        if cursor is not None:
+            raise BadRequest("a cursor stands in one partition of one stream; give 'partition'")
+        names = [stream] if isinstance(stream, str) else stream
+        ranges = [
+            Range(name, number, asked.start_word(), asked.end_word())
+            for name in names
+            for number in (range(self.describe(name).partitions) if partition is None else [partition])
+        ]
+        return Reader(self._connection, asked.ticket(ranges=tuple(ranges)))
+
+    # Cursors and tables ----------------------------------------------------------------------------------------------
+
+    def cursors(self, pattern: str = "*", *, stream: str | None = None) -> list[CursorInfo]:
+        """The cursors whose names match a pattern, of one stream or of all."""
+        params = {"pattern": pattern, "stream": stream}
+        found: list[CursorInfo] = self.request("cursor.list", params, list[CursorInfo])
+        return found
+
+    def cursor(self, name: str, stream: str, *, partition: int = 0) -> Cursor:
+        """A cursor; it comes into being when it is first saved."""
+        return Cursor(self, name, stream, partition)
+
+    def tables(self, pattern: str = "*") -> list[TableSummary]:
+        """The tables whose names match a pattern."""
+        found: list[TableSummary] = self.request("table.list", {"pattern": pattern}, list[TableSummary])
+        return found
+
+    def create_table(self, name: str) -> Table:
+        """Create a table; an existing one is left as it is."""
+        self.request("table.create", {"table": name}, Any)
+        return Table(self, name)
+
+    def table(self, name: str) -> Table:
+        """A table."""
+        return Table(self, name)
+
+    # The end ---------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Flush what is under way, and give the connection up."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            writers = list(self._writers.values())
+            self._writers.clear()
+        for writer in writers:
+            with contextlib.suppress(HeadraceError):  # whoever appended has the error in the future
+                writer.close()
+        self._connection.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class _Asked(msgspec.Struct):
+    """What `read` and `follow` have in common."""
+
+    start: StartAt | None
+    end: EndAt
+    limit: int | None
+    columns: Sequence[str] | None
+    types: Sequence[str | None] | None
+    on_trimmed: Literal["fail", "skip"]
+    follow: bool
+
+    def start_word(self) -> int | Literal["earliest", "latest"] | AtTime:
+        """The start as a ticket says it."""
+        if self.start is None:
+            return "earliest"
+        return AtTime(to_microseconds(self.start)) if isinstance(self.start, datetime) else self.start
+
+    def end_word(self) -> int | Literal["latest"] | AtTime | None:
+        """The end as a ticket says it."""
+        return AtTime(to_microseconds(self.end)) if isinstance(self.end, datetime) else self.end
+
+    def ticket(
+        self, *, stream: str | None = None, partition: int = 0, ranges: tuple[Range, ...] | None = None
+    ) -> ReadTicket:
+        """The ticket."""
+        single = ranges is None
+        return ReadTicket(
+            stream=stream,
+            partition=partition,
+            start=self.start_word() if single else "earliest",
+            end=self.end_word() if single else None,
+            ranges=ranges,
+            limit=self.limit,
+            columns=None if self.columns is None else tuple(self.columns),
+            types=None if self.types is None else tuple(self.types),
+            follow=self.follow,
+            on_trimmed=self.on_trimmed,
+        )

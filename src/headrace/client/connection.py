@@ -1,0 +1,121 @@
+"""The connection: address, secrets, TLS, and Flight's errors turned back into ours."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from headrace.errors import BadRequest, Busy, HeadraceError, Unauthenticated, Unreachable
+from headrace.listener import split_address
+from headrace.protocols.flight.codec import decode_error, encode
+
+DEFAULT_ADDRESS = "127.0.0.1:7070"
+CALL_TIMEOUT_S = 60.0
+
+
+def to_headrace_error(error: BaseException, address: str) -> HeadraceError:
+    """The error the hub sent, or what the failure of the connection means."""
+    ours = decode_error(error.extra_info) if isinstance(error, flight.FlightError) and error.extra_info else None
+    if ours is not None:
+        return ours
+    reason = str(error).partition(". Detail:")[0]
+    if isinstance(error, flight.FlightUnavailableError):
+        cause = reason.rpartition(": ")[2]
+        return Unreachable(f"the hub at {address} does not answer, or went away: {cause}; `headrace up` starts one")
+    if isinstance(error, flight.FlightTimedOutError):
+        return Busy(f"the hub at {address} did not answer in time")
+    if isinstance(error, flight.FlightUnauthenticatedError):
+        return Unauthenticated(reason)
+    return HeadraceError(f"the hub at {address} failed: {reason}")
+
+
+class Connection:
+    """One Flight client and what every call of it carries."""
+
+    def __init__(
+        self,
+        address: str | None,
+        *,
+        token: str | None,
+        user: str | None,
+        password: str | None,
+        tls: bool | str | Path,
+        timeout_s: float,
+    ) -> None:
+        location, tls = _location(address or os.environ.get("HEADRACE_HUB") or DEFAULT_ADDRESS, tls)
+        self.address = location.partition("://")[2]
+        self.timeout_s = timeout_s
+        self._headers = _headers(token, user, password)
+        options: dict[str, Any] = {}
+        authority = os.environ.get("HEADRACE_CA") if tls is True else tls
+        if authority:
+            options["tls_root_certs"] = Path(authority).read_bytes()
+        self.flight = flight.FlightClient(location, **options)
+
+    def options(self, timeout_s: float | None = None) -> flight.FlightCallOptions:
+        """What one call carries. Without a timeout it may last as long as it likes."""
+        return flight.FlightCallOptions(timeout=timeout_s, headers=self._headers)
+
+    @contextlib.contextmanager
+    def translated(self) -> Iterator[None]:
+        """A block whose Flight errors come out as ours."""
+        try:
+            yield
+        except (flight.FlightError, pa.ArrowException, OSError) as error:
+            raise to_headrace_error(error, self.address) from None
+
+    def call(self, verb: str, params: object) -> bytes:
+        """Run a verb; its result as JSON."""
+        body = encode({} if params is None else params)
+        with self.translated():
+            results = self.flight.do_action(flight.Action(verb, body), self.options(self.timeout_s))
+            parts = [result.body.to_pybytes() for result in results]
+        return parts[0] if parts else b"null"
+
+    def close(self) -> None:
+        """Give the connection up."""
+        self.flight.close()
+
+
+def decode_result(data: bytes, kind: Any) -> Any:
+    """The result of a verb as a struct."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.DecodeError as error:
+        raise HeadraceError(f"the hub answered something else than this version of the SDK knows: {error}") from error
+
+
+def _location(address: str, tls: bool | str | Path) -> tuple[str, bool | str | Path]:
+    scheme, separator, rest = address.partition("://")
+    if not separator:
+        scheme, rest = "grpc+tls" if tls else "grpc", address
+    if scheme not in ("grpc", "grpc+tcp", "grpc+tls"):
+        raise BadRequest(f"the address {address!r} must be host:port, grpc://host:port or grpc+tls://host:port")
+    try:
+        split_address(rest)
+    except ValueError:
+        raise BadRequest(f"the address {address!r} is not host:port") from None
+    return f"{scheme}://{rest}", tls or scheme == "grpc+tls"
+
+
+def _headers(token: str | None, user: str | None, password: str | None) -> list[tuple[bytes, bytes]]:
+    if token is not None and user is not None:
+        raise BadRequest("give a token, or a user and password, not both")
+    if (user is None) != (password is None):
+        raise BadRequest("'user' and 'password' belong together")
+    if token is None and user is None:
+        token = os.environ.get("HEADRACE_TOKEN")
+    if token:
+        return [(b"authorization", b"Bearer " + token.encode())]
+    if user is not None:
+        pair = base64.b64encode(f"{user}:{password}".encode())
+        return [(b"authorization", b"Basic " + pair)]
+    return []

@@ -1,0 +1,104 @@
+"""Handles of a client: one cursor, one table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, Protocol
+
+from headrace.log.ops import PutResult
+from headrace.nouns.requests import Changed, CursorMove, Index, Item
+from headrace.protocols.flight.codec import AtTime
+
+PAGE_ITEMS = 1_000
+
+Expectation = Literal["any", "absent", "present"] | bytes
+
+
+class Caller(Protocol):
+    """What a handle needs of its client."""
+
+    def request(self, verb: str, params: dict[str, Any], kind: Any) -> Any:
+        """Run a verb and decode its result."""
+
+
+class Cursor:
+    """A consumer's position in one partition: the index it reads next."""
+
+    def __init__(self, client: Caller, name: str, stream: str, partition: int) -> None:
+        self._client = client
+        self.name = name
+        self.stream = stream
+        self.partition = partition
+
+    def _params(self, **more: Any) -> dict[str, Any]:
+        return {"cursor": self.name, "stream": self.stream, "partition": self.partition, **more}
+
+    def get(self) -> int | None:
+        """The position, or None when it was never saved."""
+        found: Index = self._client.request("cursor.get", self._params(), Index)
+        return found.index
+
+    def save(self, index: int) -> int:
+        """Move on to `index`; a lower one than saved changes nothing. Returns the position now stored."""
+        saved: Index = self._client.request("cursor.save", self._params(index=index), Index)
+        assert saved.index is not None
+        return saved.index
+
+    def reset(self, to: int | Literal["earliest", "latest"] | AtTime, *, dry_run: bool = False) -> CursorMove:
+        """Move anywhere; with `dry_run` only say what that would mean."""
+        params = self._params(to=to, dry_run=dry_run)
+        moves: list[CursorMove] = self._client.request("cursor.reset", params, list[CursorMove])
+        return moves[0]
+
+    def delete(self) -> None:
+        """Forget it: it holds nothing back any more."""
+        self._client.request("cursor.delete", self._params(), Any)
+
+
+class Table:
+    """A durable map from keys to values, both bytes."""
+
+    def __init__(self, client: Caller, name: str) -> None:
+        self._client = client
+        self.name = name
+
+    def get(self, key: bytes | str) -> bytes | None:
+        """The value of a key, or None."""
+        item: Item = self._client.request("table.get", {"table": self.name, "key": _bytes(key)}, Item)
+        return item.value
+
+    def put(self, key: bytes | str, value: bytes | str, *, expect: Expectation = "any") -> PutResult:
+        """Set a key, if it is as expected: any, absent, present, or equal to the given bytes."""
+        params = {"table": self.name, "key": _bytes(key), "value": _bytes(value), **_expect(expect)}
+        changed: Changed = self._client.request("table.put", params, Changed)
+        return PutResult(changed.applied, changed.previous)
+
+    def delete(self, key: bytes | str, *, expect: Expectation = "any") -> PutResult:
+        """Remove a key, if it is as expected."""
+        params = {"table": self.name, "key": _bytes(key), **_expect(expect)}
+        changed: Changed = self._client.request("table.delete", params, Changed)
+        return PutResult(changed.applied, changed.previous)
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        """All entries, fetched in pages; changes made meanwhile may or may not be seen."""
+        offset = 0
+        while True:
+            params = {"table": self.name, "offset": offset, "limit": PAGE_ITEMS}
+            page: list[Item] = self._client.request("table.items", params, list[Item])
+            for item in page:
+                yield item.key, item.value or b""
+            if len(page) < PAGE_ITEMS:
+                return
+            offset += len(page)
+
+    def drop(self) -> None:
+        """Delete the table with all its keys."""
+        self._client.request("table.drop", {"table": self.name}, Any)
+
+
+def _bytes(value: bytes | str) -> bytes:
+    return value.encode() if isinstance(value, str) else value
+
+
+def _expect(expect: Expectation) -> dict[str, Any]:
+    return {"expect_value": expect} if isinstance(expect, bytes) else {"expect": expect}

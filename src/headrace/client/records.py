@@ -1,0 +1,180 @@
+"""Records on the client's side: what may be appended, and what a read gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from headrace.errors import BadRequest
+from headrace.log.records import SCHEMA
+from headrace.protocols.flight.codec import PutColumns, split
+
+MICROSECONDS_PER_SECOND = 1_000_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """One record. To append one, give `payload` and what else you know; `index` and `time` come from the hub."""
+
+    payload: bytes
+    type: str | None = None
+    key: bytes | None = None
+    id: int | None = None
+    event_time: datetime | None = None
+    index: int = -1
+    time: datetime = _EPOCH
+    stream: str | None = None
+    partition: int | None = None
+
+    @property
+    def text(self) -> str:
+        """The payload as UTF-8 text."""
+        return self.payload.decode()
+
+    def json(self) -> Any:
+        """The payload as JSON."""
+        return msgspec.json.decode(self.payload)
+
+
+def records_of(batch: pa.RecordBatch) -> Iterator[Record]:
+    """The rows of a batch as records; columns that were not asked for have their defaults."""
+    names = batch.schema.names
+    columns = [column.to_pylist() for column in batch.columns]
+    if "payload" not in names:
+        names = [*names, "payload"]
+        columns.append([b""] * batch.num_rows)
+    for row in zip(*columns, strict=True):
+        yield Record(**dict(zip(names, row, strict=True)))
+
+
+def to_microseconds(time: datetime | int) -> int:
+    """A time as microseconds since 1970; a datetime without a zone is refused, because it names no moment."""
+    if isinstance(time, int):
+        return time
+    if time.tzinfo is None:
+        raise BadRequest(f"the time {time.isoformat()} has no time zone; use datetime(..., tzinfo=UTC)")
+    elapsed = time - _EPOCH
+    return (elapsed.days * 86_400 + elapsed.seconds) * MICROSECONDS_PER_SECOND + elapsed.microseconds
+
+
+def to_batch(
+    data: Any,
+    *,
+    type: str | Sequence[str | None] | None = None,
+    key: bytes | str | Sequence[bytes | str | None] | None = None,
+    id: int | Sequence[int | None] | None = None,
+    event_time: datetime | int | Sequence[datetime | int | None] | None = None,
+) -> pa.RecordBatch:
+    """What a caller appends, as one batch with only the columns that say something.
+
+    `data` is one payload, one `Record`, a sequence of these, or what Arrow can read (a table, a batch, a DataFrame).
+    The other arguments hold for every record, or are sequences with one value for each.
+    """
+    extra = {"type": type, "key": key, "id": id, "event_time": event_time}
+    if is_arrow(data):
+        given = [name for name, value in extra.items() if value is not None]
+        if given:
+            raise BadRequest(f"{given[0]!r} is given beside Arrow data; make it a column of the data")
+        return _from_arrow(data)
+    if isinstance(data, bytes | bytearray | memoryview | str | Mapping | Record):
+        data = [data]
+    if not isinstance(data, Sequence):
+        data = list(_iterated(data))
+    return _from_sequence(data, extra)
+
+
+def is_arrow(data: object) -> bool:
+    """Whether data is columns already: pyarrow, pandas, Polars, DuckDB."""
+    return isinstance(data, pa.Table | pa.RecordBatch) or hasattr(data, "__arrow_c_stream__")
+
+
+def split_batch(batch: pa.RecordBatch, bytes_max: int) -> list[pa.RecordBatch]:
+    """The batch in parts that are not larger, unless a single record is."""
+    return list(split(batch, bytes_max))
+
+
+def _from_arrow(data: Any) -> pa.RecordBatch:
+    table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
+    if not isinstance(table, pa.Table):
+        table = pa.table(data)
+    columns = PutColumns(table.schema)
+    parts = [columns.apply(batch) for batch in table.combine_chunks().to_batches()]
+    if not parts:
+        return columns.apply(pa.RecordBatch.from_pylist([], schema=table.schema))
+    whole = pa.Table.from_batches(parts).combine_chunks().to_batches()
+    if len(whole) != 1:
+        raise BadRequest("the data has more than 2 GiB in one column; append it in parts")
+    return whole[0]
+
+
+def _iterated(data: Any) -> Iterator[Any]:
+    try:
+        return iter(data)
+    except TypeError:
+        raise BadRequest(
+            f"{_kind(data)} cannot be appended: give bytes, text, a mapping, or a sequence of them"
+        ) from None
+
+
+def _from_sequence(data: Sequence[Any], extra: dict[str, Any]) -> pa.RecordBatch:
+    columns: dict[str, list[Any]] = {"payload": [_payload(number, each) for number, each in enumerate(data)]}
+    for name, value in extra.items():
+        columns[name] = _spread(name, value, data)
+    arrays = []
+    names = []
+    for name, values in columns.items():
+        if name == "payload" or any(value is not None for value in values):
+            names.append(name)
+            arrays.append(_array(name, values))
+    return pa.RecordBatch.from_arrays(arrays, names)
+
+
+def _payload(number: int, data: Any) -> bytes:
+    if isinstance(data, bytes):
+        return data
+    if isinstance(data, Record):
+        return data.payload
+    if isinstance(data, str):
+        return data.encode()
+    if isinstance(data, Mapping):
+        return msgspec.json.encode(data)
+    if isinstance(data, bytearray | memoryview):
+        return bytes(data)
+    raise BadRequest(f"record {number} is {_kind(data)}; a record is bytes, text, a mapping (sent as JSON) or a Record")
+
+
+def _spread(name: str, value: Any, data: Sequence[Any]) -> list[Any]:
+    """One value for each record: from the argument, or else from the record itself."""
+    if value is None:
+        return [getattr(each, name) if isinstance(each, Record) else None for each in data]
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        if len(value) != len(data):
+            raise BadRequest(f"{name!r} has {len(value)} values for {len(data)} records")
+        return list(value)
+    return [value] * len(data)
+
+
+def _array(name: str, values: list[Any]) -> pa.Array:
+    if name == "key":
+        values = [value.encode() if isinstance(value, str) else value for value in values]
+    elif name == "event_time":
+        values = [None if value is None else to_microseconds(value) for value in values]
+    elif name == "id":
+        values = [_signed(value) for value in values]
+    try:
+        return pa.array(values, pa.binary() if name == "payload" else SCHEMA.field(name).type)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise BadRequest(f"{name!r} does not fit its column: {error}") from None
+
+
+def _signed(value: Any) -> Any:
+    """Unsigned ids keep their bit pattern."""
+    return value - (1 << 64) if isinstance(value, int) and 1 << 63 <= value < 1 << 64 else value
+
+
+def _kind(data: object) -> str:
+    return f"a value of type {type(data).__name__}"

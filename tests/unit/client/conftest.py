@@ -1,0 +1,19 @@
+from collections.abc import Iterator
+
+import pytest
+
+import headrace
+from headrace.testing import ServedHub, served_hub
+
+
+@pytest.fixture
+def served() -> Iterator[ServedHub]:
+    with served_hub() as hub:
+        yield hub
+
+
+@pytest.fixture
+def client(served: ServedHub) -> Iterator[headrace.Client]:
+    with headrace.connect(served.address) as connected:
+        connected.create("orders", partitions=2)
+        yield connected

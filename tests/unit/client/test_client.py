@@ -1,0 +1,496 @@
+"""The SDK against a real hub over a real socket."""
+
+import socket
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pandas
+import pyarrow as pa
+import pytest
+
+import headrace
+from headrace import errors
+from headrace.cli.tls import make_self_signed
+from headrace.client import client as client_module
+from headrace.client import writer as writer_module
+from headrace.config import Config, Log, SecuritySection, Tls, User
+from headrace.log.ops import Bounds, StreamOptions
+from headrace.protocols.flight.codec import AtTime
+from headrace.testing import MemoryDisk, served_hub
+
+
+def payloads(reader) -> list[bytes]:
+    return [record.payload for record in reader]
+
+
+def test_streams(client):
+    options = StreamOptions(retention_age_s=60, labels={"team": "mill"})
+    made = client.create("other", partitions=3, options=options)
+    assert (made.name, made.partitions, made.options, made.records) == ("other", 3, options, 0)
+    assert [each.name for each in client.streams()] == ["orders", "other"]
+    assert [each.name for each in client.streams("oth*")] == ["other"]
+    assert client.grow("other", 4).partitions == 4
+    assert client.set_options("other", {"retention_bytes": 5}).options == StreamOptions(retention_bytes=5)
+    described = client.describe("other")
+    assert [bounds.partition for bounds in described.bounds] == [0, 1, 2, 3]
+    client.delete("other")
+    with pytest.raises(errors.UnknownStream):
+        client.describe("other")
+    with pytest.raises(errors.StreamExists):
+        client.create("orders", exist_ok=False)
+
+
+def test_append_and_read(client):
+    assert client.append("orders", b"a") == headrace.Appended(0, 1, False)
+    assert client.append("orders", ["b", {"c": 1}], type="t") == headrace.Appended(1, 2, False)
+    assert client.append("orders", pa.table({"payload": ["d"], "key": ["k"]})).first == 3
+    assert client.append("orders", pandas.DataFrame({"payload": ["e"]})).first == 4
+    assert client.append("orders", b"other", partition=1).first == 0
+    records = client.read("orders").to_list()
+    assert [record.payload for record in records] == [b"a", b"b", b'{"c":1}', b"d", b"e"]
+    assert [record.type for record in records] == [None, "t", "t", None, None]
+    assert records[3].key == b"k"
+    assert records[2].json() == {"c": 1}
+    assert client.bounds("orders") == Bounds(0, 5)
+
+
+def test_append_is_idempotent_with_a_sequence(client):
+    first = client.append("orders", [b"a", b"b"], producer="shop", sequence=1)
+    again = client.append("orders", [b"a", b"b"], producer="shop", sequence=1)
+    assert (again.first, again.count, again.duplicate) == (first.first, 2, True)
+    assert client.append("orders", b"c", producer="shop", sequence=2).first == 2
+    assert client.producer_sequence("orders", "shop") == 2
+    assert client.producer_sequence("orders", "nobody") is None
+    for arguments in ({"producer": "p"}, {"sequence": 1}):
+        with pytest.raises(errors.BadRequest, match="belong together"):
+            client.append("orders", b"x", **arguments)
+        with pytest.raises(errors.BadRequest, match="belong together"):
+            client.writer("orders", **arguments)
+
+
+def test_large_arrow_data_goes_in_parts(client, monkeypatch):
+    monkeypatch.setattr(client_module, "PART_BYTES", 10_000)
+    table = pa.table({"payload": [b"x" * 100] * 1_000})
+    assert client.append("orders", table) == headrace.Appended(0, 1_000, False)
+    assert client.read("orders").to_arrow().num_rows == 1_000
+
+
+def test_errors_come_back_as_ours_and_the_next_append_works(client):
+    with pytest.raises(errors.UnknownStream) as caught:
+        client.append("nowhere", b"x")
+    assert caught.value.stream == "nowhere"
+    with pytest.raises(errors.UnknownStream) as caught:
+        client.append("orders", b"x", partition=9)
+    assert caught.value.partition == 9
+    with pytest.raises(errors.LimitExceeded) as limit:
+        client.append("orders", b"x" * ((16 << 20) + 1))
+    assert (limit.value.key, limit.value.maximum) == ("log.record_bytes_max", 16 << 20)
+    with pytest.raises(errors.BadRequest, match="record 0"):
+        client.append("orders", [5])
+    assert client.append("orders", b"fine").first == 0
+    with pytest.raises(errors.HeadraceError) as unknown:
+        client.call("stream.fly")
+    assert unknown.value.code == "unknown-verb"
+
+
+def test_the_largest_record_makes_the_way_there_and_back(client):
+    largest = b"x" * (16 << 20)
+    client.append("orders", largest)
+    assert payloads(client.read("orders")) == [largest]
+
+
+def test_a_writer_has_many_batches_under_way(client):
+    with client.writer("orders", producer="w", sequence=0) as writer:
+        futures = [writer.append([b"x"] * 10) for _ in range(100)]
+        writer.flush()
+        assert all(future.done() for future in futures)
+    assert [future.result().first for future in futures] == list(range(0, 1000, 10))
+    assert client.producer_sequence("orders", "w") == 99
+    with pytest.raises(errors.Closed):
+        writer.append(b"x")
+
+
+def test_a_writer_waits_when_too_much_is_under_way(client, monkeypatch):
+    monkeypatch.setattr(writer_module, "UNDER_WAY_BATCHES_MAX", 2)
+    monkeypatch.setattr(writer_module, "UNDER_WAY_BYTES_MAX", 150)
+    with client.writer("orders") as writer:
+        for _ in range(50):
+            writer.append(b"x" * 100)
+    assert client.bounds("orders").next == 50
+
+
+def test_a_writer_takes_more_columns_as_they_come(client):
+    with client.writer("orders") as writer:
+        for columns in ({}, {"type": "t"}, {"key": "k"}, {}, {"id": 1, "type": "u"}):
+            writer.append(b"x", **columns)
+    records = client.read("orders").to_list()
+    assert [(record.type, record.key, record.id) for record in records] == [
+        (None, None, None),
+        ("t", None, None),
+        (None, b"k", None),
+        (None, None, None),
+        ("u", None, 1),
+    ]
+
+
+def test_a_refused_batch_ends_the_writer_and_nothing_after_it_is_stored(client):
+    writer = client.writer("orders")
+    good = writer.append(b"a")
+    bad = writer.append(b"x" * ((16 << 20) + 1))
+    later = writer.append(b"b")
+    assert good.result(10).first == 0
+    assert isinstance(bad.exception(10), errors.LimitExceeded)
+    assert isinstance(later.exception(10), errors.Closed | errors.LimitExceeded)
+    for attempt in (lambda: writer.append(b"c"), writer.flush, writer.close):
+        with pytest.raises(errors.LimitExceeded):
+            attempt()
+    assert client.bounds("orders") == Bounds(0, 1)
+
+
+def test_the_error_of_a_with_block_is_the_one_that_is_seen(client):
+    def fail_inside():
+        with client.writer("nowhere") as writer:
+            writer.append(b"x")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_inside()
+
+
+def test_bad_data_does_not_end_a_writer(client):
+    with client.writer("orders") as writer:
+        with pytest.raises(errors.BadRequest):
+            writer.append([5])
+        writer.append(b"x")
+    assert client.bounds("orders").next == 1
+
+
+def test_append_keeps_few_puts_open(client, served, monkeypatch):
+    monkeypatch.setattr(client_module, "WRITERS_KEPT", 2)
+    for number in range(5):
+        client.create(f"stream-{number}")
+        client.append(f"stream-{number}", b"x")
+    assert len(client._writers) == 2
+
+
+def test_many_threads_may_use_one_client(client):
+    def produce():
+        for _ in range(50):
+            client.append("orders", b"x")
+
+    threads = [threading.Thread(target=produce) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert client.bounds("orders").next == 200
+
+
+@pytest.fixture
+def ten(client):
+    client.append("orders", [b"%d" % number for number in range(10)], type=["even", "odd"] * 5)
+    client.append("orders", b"p", partition=1)
+    return client
+
+
+def test_ranges(ten):
+    now = datetime.now(UTC)
+    assert payloads(ten.read("orders", 8)) == [b"8", b"9"]
+    assert payloads(ten.read("orders", 2, 4)) == [b"2", b"3"]
+    assert payloads(ten.read("orders", limit=1)) == [b"0"]
+    assert payloads(ten.read("orders", "latest")) == []
+    assert len(payloads(ten.read("orders", now - timedelta(hours=1), now + timedelta(hours=1)))) == 10
+    assert payloads(ten.read("orders", now + timedelta(hours=1))) == []
+    assert payloads(ten.read("orders", types=["odd"], limit=2)) == [b"1", b"3"]
+    assert payloads(ten.read("orders", partition=1)) == [b"p"]
+    assert ten.index_at_time("orders", 0) == 0
+    assert ten.index_at_time("orders", now + timedelta(hours=1)) == 10
+
+
+def test_all_partitions_and_several_streams(ten):
+    ten.create("other")
+    ten.append("other", b"o")
+    table = ten.read(["orders", "other"], partition=None).to_arrow()
+    assert table.num_rows == 12
+    assert table.schema.names[:2] == ["stream", "partition"]
+    found = {(record.stream, record.partition) for record in ten.read(["orders", "other"], partition=None)}
+    assert found == {("orders", 0), ("orders", 1), ("other", 0)}
+    assert ten.read(["orders", "other"], 9).to_arrow().column("payload").to_pylist() == [b"9"]
+
+
+def test_frames(ten):
+    frame = ten.read("orders", columns=["index", "payload"]).to_pandas()
+    assert list(frame.columns) == ["index", "payload"]
+    assert len(frame) == 10
+    reader = ten.read("orders")
+    assert sum(batch.num_rows for batch in reader.batches()) == 10
+    assert reader.position == 10
+    assert reader.next_batch() is None
+
+
+def test_what_was_trimmed(ten):
+    assert ten.trim("orders", 4) == Bounds(4, 10)
+    with pytest.raises(errors.Trimmed) as caught:
+        ten.read("orders", 0).to_list()
+    assert (caught.value.asked, caught.value.first) == (0, 4)
+    assert len(ten.read("orders", 0, on_trimmed="skip").to_list()) == 6
+    assert len(ten.read("orders").to_list()) == 6
+
+
+def test_follow(ten):
+    with ten.follow("orders", 8) as reader:
+        found = []
+        for record in reader:
+            found.append(record.payload)
+            if len(found) == 2:
+                ten.append("orders", [b"10", b"11"])
+            if len(found) == 4:
+                break
+        assert found == [b"8", b"9", b"10", b"11"]
+        assert reader.position == 12
+    assert reader.next_batch() is None
+
+
+def test_follow_with_a_limit_ends_by_itself(ten):
+    assert len(ten.follow("orders", limit=10).to_list()) == 10
+
+
+def test_follow_can_wait_for_a_while(ten):
+    with ten.follow("orders", "latest") as reader:
+        with pytest.raises(errors.Busy, match="no record came"):
+            reader.next_batch(0.05)
+        ten.append("orders", b"x")
+        assert reader.next_batch(10).num_rows == 1
+
+
+def test_closing_a_follower_from_another_thread_ends_it(ten):
+    reader = ten.follow("orders", "latest")
+    closing = threading.Timer(0.1, reader.close)
+    closing.start()
+    assert list(reader) == []
+    closing.join()
+
+
+def test_a_follower_of_a_hub_that_stops_is_told(ten, served):
+    reader = ten.follow("orders", "latest")
+    served.stop()
+    with pytest.raises((errors.Closed, errors.Unreachable)):
+        reader.next_batch()
+    with pytest.raises((errors.Closed, errors.Unreachable)):
+        reader.next_batch()
+
+
+def test_a_reader_with_a_cursor(ten):
+    with ten.read("orders", cursor="mill", limit=4) as reader:
+        assert reader.save() is None
+        assert len(list(reader)) == 4
+        assert reader.save() == 4
+    assert payloads(ten.read("orders", cursor="mill", limit=1)) == [b"4"]
+    assert payloads(ten.read("orders", 9, cursor="mill")) == [b"9"]
+    follower = iter(ten.follow("orders", cursor="mill"))
+    assert next(follower).payload == b"4"
+    with pytest.raises(errors.BadRequest, match="has no cursor"):
+        ten.read("orders").save()
+    with pytest.raises(errors.BadRequest, match="one partition"):
+        ten.read("orders", partition=None, cursor="mill")
+
+
+def test_cursors(ten):
+    cursor = ten.cursor("mill", "orders")
+    assert cursor.get() is None
+    assert (cursor.save(5), cursor.save(3), cursor.get()) == (5, 5, 5)
+    move = cursor.reset(2, dry_run=True)
+    assert (move.before, move.after, move.read_again, move.skipped) == (5, 2, 3, 0)
+    assert cursor.get() == 5
+    assert cursor.reset("latest").skipped == 5
+    assert cursor.reset(AtTime(0)).after == 0
+    assert [(info.name, info.index, info.lag) for info in ten.cursors("mi*", stream="orders")] == [("mill", 0, 10)]
+    cursor.delete()
+    assert ten.cursors() == []
+
+
+def test_tables(client):
+    table = client.create_table("prices")
+    assert table.put("pear", "3").applied
+    assert table.get(b"pear") == b"3"
+    assert table.get("plum") is None
+    refused = table.put("pear", "4", expect="absent")
+    assert (refused.applied, refused.previous) == (False, b"3")
+    assert table.put("pear", "4", expect=b"3").applied
+    assert table.put("plum", b"\0", expect="absent").applied
+    assert list(client.table("prices").items()) == [(b"pear", b"4"), (b"plum", b"\0")]
+    assert table.delete("plum").applied
+    assert [(info.name, info.keys) for info in client.tables()] == [("prices", 1)]
+    table.drop()
+    assert client.tables() == []
+
+
+def test_table_items_come_in_pages(client, monkeypatch):
+    monkeypatch.setattr("headrace.client.handles.PAGE_ITEMS", 2)
+    table = client.create_table("prices")
+    for number in range(5):
+        table.put(str(number), "x")
+    assert [key for key, _ in table.items()] == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_segments(client):
+    client.append("orders", b"x")
+    found = client.segments("orders")
+    assert [(each.partition, each.first, each.next) for each in found.partitions] == [(0, 0, 1), (1, 0, 0)]
+    assert len(client.segments("orders", partition=1).partitions) == 1
+
+
+# Connections ----------------------------------------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_nobody_answers():
+    address = f"127.0.0.1:{free_port()}"
+    with headrace.connect(address) as client:
+        with pytest.raises(errors.Unreachable, match=address):
+            client.streams()
+        with pytest.raises(errors.Unreachable):
+            client.append("orders", b"x")
+        with pytest.raises(errors.Unreachable):
+            client.read("orders")
+
+
+def test_a_closed_client(served):
+    client = headrace.connect(served.address)
+    client.close()
+    client.close()
+    for attempt in (client.streams, lambda: client.append("a", b"x")):
+        with pytest.raises(errors.Closed):
+            attempt()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        ({"address": "nowhere"}, "host:port"),
+        ({"address": "http://a:1"}, "grpc"),
+        ({"address": "a:1", "token": "t", "user": "u", "password": "p"}, "not both"),
+        ({"address": "a:1", "user": "u"}, "belong together"),
+    ],
+)
+def test_bad_arguments(arguments, names):
+    with pytest.raises(errors.BadRequest, match=names):
+        headrace.connect(**arguments)
+
+
+def test_the_address_and_token_may_come_from_the_environment(monkeypatch):
+    config = Config(security=SecuritySection(users={"ann": User(tokens=["secret"], roles=["admin"])}))
+    with served_hub(config) as served:
+        monkeypatch.setenv("HEADRACE_HUB", f"grpc://{served.address}")
+        with headrace.connect() as client, pytest.raises(errors.Unauthenticated):
+            client.streams()
+        monkeypatch.setenv("HEADRACE_TOKEN", "secret")
+        with headrace.connect() as client:
+            assert client.streams() == []
+            assert client.address == served.address
+
+
+def test_users_and_passwords():
+    users = {"ann": User(secret="pear", roles=["admin"]), "rob": User(secret="plum", roles=["reader"])}
+    with served_hub(Config(security=SecuritySection(users=users))) as served:
+        with headrace.connect(served.address, user="ann", password="pear") as client:
+            client.create("orders")
+            client.append("orders", b"x")
+        with headrace.connect(served.address, user="rob", password="plum") as client:
+            assert len(client.read("orders").to_list()) == 1
+            with pytest.raises(errors.Forbidden, match="'rob' may not write"):
+                client.append("orders", b"x")
+        with headrace.connect(served.address, user="ann", password="wrong") as client:
+            with pytest.raises(errors.Unauthenticated):
+                client.read("orders")
+            with pytest.raises(errors.Unauthenticated):
+                client.append("orders", b"x")
+
+
+def test_tls(tmp_path, monkeypatch):
+    key, certificate = make_self_signed(["127.0.0.1"])
+    (tmp_path / "key.pem").write_bytes(key)
+    authority = tmp_path / "certificate.pem"
+    authority.write_bytes(certificate)
+    with served_hub(Config(tls=Tls(certificate=str(authority), key=str(tmp_path / "key.pem")))) as served:
+        with headrace.connect(served.address, tls=authority) as client:
+            client.create("orders")
+            assert client.append("orders", b"x").first == 0
+        monkeypatch.setenv("HEADRACE_CA", str(authority))
+        with headrace.connect(f"grpc+tls://{served.address}") as client:
+            assert len(client.streams()) == 1
+        with headrace.connect(served.address) as client, pytest.raises(errors.Unreachable):
+            client.streams()
+
+
+@pytest.mark.slow
+def test_an_idempotent_append_survives_a_restart_of_the_hub():
+    disk = MemoryDisk()
+    with served_hub(disk=disk) as served:
+        address = served.address
+        client = headrace.connect(address)
+        client.create("orders")
+        client.append("orders", b"a", producer="p", sequence=1)
+        client.append("orders", b"plain")
+    with pytest.raises(errors.Unreachable):
+        client.append("orders", b"lost?")
+    done = []
+    sending = threading.Thread(
+        target=lambda: done.append(client.append("orders", b"b", producer="p", sequence=2, retry_s=30))
+    )
+    sending.start()
+    with served_hub(disk=disk, address=address):
+        sending.join(30)
+        assert done == [headrace.Appended(2, 1, False)]
+        assert client.append("orders", b"b", producer="p", sequence=2).duplicate
+        assert payloads(client.read("orders")) == [b"a", b"plain", b"b"]
+        client.close()
+
+
+def test_an_append_without_sequence_after_an_idle_break_goes_over_a_new_put():
+    """The put broke while nothing was under way: nothing can have been stored twice, so it is sent."""
+    disk = MemoryDisk()
+    with served_hub(disk=disk) as served:
+        address = served.address
+        client = headrace.connect(address)
+        client.create("orders")
+        client.append("orders", b"a")
+    with served_hub(disk=disk, address=address):
+        assert _within(10, lambda: client.append("orders", b"b")) == headrace.Appended(1, 1, False)
+        client.close()
+
+
+def _within(timeout_s: float, attempt):
+    """gRPC waits a moment before it tries a broken connection again."""
+    deadline = datetime.now(UTC) + timedelta(seconds=timeout_s)
+    while True:
+        try:
+            return attempt()
+        except errors.Unreachable:
+            assert datetime.now(UTC) < deadline
+
+
+def test_slow_calls_end(served, monkeypatch):
+    import asyncio
+
+    import msgspec
+
+    async def sleep(request: msgspec.Struct) -> None:
+        await asyncio.sleep(60)
+
+    served.hub.verbs.register("test.sleep", msgspec.Struct, sleep, right="read")
+    with headrace.connect(served.address, timeout_s=0.2) as client, pytest.raises(errors.Busy, match="in time"):
+        client.call("test.sleep")
+
+
+def test_limits_reach_the_client():
+    with served_hub(Config(log=Log(readers_max=1))) as served, headrace.connect(served.address) as client:
+        client.create("orders")
+        with client.follow("orders"), pytest.raises(errors.LimitExceeded) as caught:
+            client.read("orders")
+        assert caught.value.key == "log.readers_max"

@@ -1,0 +1,92 @@
+from datetime import UTC, datetime
+
+import pandas
+import pyarrow as pa
+import pytest
+
+from headrace.client.records import Record, records_of, split_batch, to_batch, to_microseconds
+from headrace.errors import BadRequest
+
+
+@pytest.mark.parametrize(
+    ("data", "payloads"),
+    [
+        (b"a", [b"a"]),
+        ("ä", ["ä".encode()]),
+        ({"a": 1}, [b'{"a":1}']),
+        (bytearray(b"a"), [b"a"]),
+        (memoryview(b"a"), [b"a"]),
+        (Record(payload=b"a"), [b"a"]),
+        ([b"a", "b", {}], [b"a", b"b", b"{}"]),
+        ((b"a", b"b"), [b"a", b"b"]),
+        ((each for each in "ab"), [b"a", b"b"]),
+        ([], []),
+        (pa.table({"payload": ["a", "b"]}), [b"a", b"b"]),
+        (pa.RecordBatch.from_pydict({"payload": ["a"]}), [b"a"]),
+        (pa.table({"payload": pa.array([], pa.binary())}), []),
+        (pa.concat_tables([pa.table({"payload": ["a"]}), pa.table({"payload": ["b"]})]), [b"a", b"b"]),
+        (pandas.DataFrame({"payload": ["a", "b"]}), [b"a", b"b"]),
+    ],
+)
+def test_what_may_be_appended(data, payloads):
+    batch = to_batch(data)
+    assert batch.column("payload").to_pylist() == payloads
+    assert batch.schema.names == ["payload"]
+
+
+def test_columns_for_all_or_for_each():
+    time = datetime(2026, 1, 1, tzinfo=UTC)
+    batch = to_batch(["a", "b"], type="t", key=["k", None], id=[(1 << 64) - 1, 2], event_time=time)
+    assert batch.column("type").to_pylist() == ["t", "t"]
+    assert batch.column("key").to_pylist() == [b"k", None]
+    assert batch.column("id").to_pylist() == [-1, 2]
+    assert batch.column("event_time").to_pylist() == [time, time]
+
+
+def test_a_record_brings_its_own_columns():
+    record = Record(payload=b"a", type="t", key=b"k", id=5, event_time=datetime(2026, 1, 1, tzinfo=UTC), index=9)
+    batch = to_batch([record, b"b"])
+    assert batch.column("type").to_pylist() == ["t", None]
+    assert batch.column("id").to_pylist() == [5, None]
+    assert to_batch(record, type="other").column("type").to_pylist() == ["other"]
+
+
+@pytest.mark.parametrize(
+    ("data", "columns", "names"),
+    [
+        (5, {}, "type int cannot be appended"),
+        ([b"a", 5], {}, "record 1 is a value of type int"),
+        ([b"a"], {"type": ["x", "y"]}, "'type' has 2 values for 1 records"),
+        ([b"a"], {"id": "x"}, "'id' does not fit"),
+        ([b"a"], {"id": 1 << 64}, "'id' does not fit"),
+        ([b"a"], {"type": 7}, "'type' does not fit"),
+        ([b"a"], {"key": 7}, "'key' does not fit"),
+        ([b"a"], {"event_time": datetime(2026, 1, 1)}, "has no time zone"),
+        (pa.table({"payload": ["a"]}), {"type": "x"}, "'type' is given beside Arrow data"),
+        (pa.table({"text": ["a"]}), {}, "no column 'text'"),
+    ],
+)
+def test_bad_data_is_refused_by_name(data, columns, names):
+    with pytest.raises(BadRequest, match=names):
+        to_batch(data, **columns)
+
+
+def test_microseconds():
+    assert to_microseconds(5) == 5
+    assert to_microseconds(datetime(1970, 1, 2, 0, 0, 1, 7, tzinfo=UTC)) == 86_401_000_007
+    assert to_microseconds(datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC)) == -1_000_000
+
+
+def test_records_have_defaults_for_columns_that_were_not_asked_for():
+    (record,) = records_of(pa.RecordBatch.from_pydict({"index": [3]}))
+    assert (record.index, record.payload, record.type) == (3, b"", None)
+
+
+def test_a_record_reads_its_payload():
+    assert Record(payload="ä".encode()).text == "ä"
+    assert Record(payload=b'{"a":1}').json() == {"a": 1}
+
+
+def test_split_batch():
+    parts = split_batch(to_batch([b"x" * 100] * 8), 250)
+    assert [part.num_rows for part in parts] == [2, 2, 2, 2]
