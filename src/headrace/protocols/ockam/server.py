@@ -17,10 +17,10 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Coroutine
-from typing import Any, Final
+from typing import Any
 
-from headrace.config import OckamConfig
-from headrace.errors import HeadraceError, UnknownStream
+from headrace.config import Ockam
+from headrace.errors import Forbidden, HeadraceError, LimitExceeded, UnknownStream
 from headrace.hub import Hub
 from headrace.listener import Listener, join_address, split_address
 from headrace.log.batch import Batch
@@ -41,7 +41,9 @@ from headrace.protocols.ockam.session import (
     Turn,
     Worker,
 )
-from headrace.protocols.ockam.streams import Streams
+from headrace.protocols.ockam.streams import Found, Streams
+from headrace.security import Principal, Right
+from headrace.sessions import Session as Handle
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +53,7 @@ IndexKey = tuple[str, str, int]
 class Service:
     """What all connections of both listeners share."""
 
-    def __init__(self, hub: Hub, config: OckamConfig, addresses: AddressBook) -> None:
+    def __init__(self, hub: Hub, config: Ockam, addresses: AddressBook) -> None:
         self.hub = hub
         self.config = config
         self.addresses = addresses
@@ -59,7 +61,14 @@ class Service:
             hub, addresses, clamp=config.clamp_saved_index, unknown_is_zero=config.unknown_index == "zero"
         )
         self.connections: set[Connection] = set()
-        self.limits = Limits(name_bytes_max=config.name_bytes_max, partitions_max=config.partitions_max)
+        self.limits = Limits(config.name_bytes_max, config.partitions_max, hub.config.log.record_bytes_max)
+        self.metrics = hub.metrics
+        protocol = self.metrics.protocol
+        self._received = protocol.received_bytes.labels(protocol="ockam")
+        self._sent = protocol.sent_bytes.labels(protocol="ockam")
+        self._records_in = protocol.records_in.labels(protocol="ockam")
+        self._records_out = protocol.records_out.labels(protocol="ockam")
+        self._skipped = protocol.skipped.labels(protocol="ockam")
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -68,6 +77,28 @@ class Service:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+    def received(self, count: int) -> None:
+        self._received.inc(count)
+
+    def sent(self, count: int) -> None:
+        self._sent.inc(count)
+
+    def records_in(self, count: int) -> None:
+        self._records_in.inc(count)
+
+    def dropped(self, reason: str) -> None:
+        self.metrics.ockam.dropped.labels(reason=reason).inc()
+
+    def pulled(self, count: int, found: Found) -> None:
+        self.metrics.ockam.pulls.inc()
+        self._records_out.inc(count)
+        if found.oversized:
+            self._skipped.inc(found.oversized)
+        if found.damaged:
+            self.metrics.ockam.damaged.inc(found.damaged)
+        if found.trimmed:
+            self.metrics.ockam.pulls_trimmed.inc()
 
     async def close(self) -> None:
         for connection in list(self.connections):
@@ -98,6 +129,8 @@ class Connection(asyncio.Protocol):
         self.session = Session(framing, service.addresses.resolve, service.limits)
         self.session.name_services(service.config.stream_services, service.config.index_services)
         self._transport: asyncio.Transport | None = None
+        self._handle: Handle | None = None
+        self._may: Principal | None = None
         self._greeting_timer: asyncio.TimerHandle | None = None
         self._lane: deque[HubRequest] = deque()
         self._lane_runs = False
@@ -115,13 +148,17 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        peer = transport.get_extra_info("peername")
-        self._handle = self._hub.sessions.open(
-            "ockam", join_address(peer[0], peer[1]) if peer else "unknown", self.describe
-        )
         self._service.connections.add(self)
-        if len(self._service.connections) > self._config.connections_max:
-            self.end(f"more than {self._config.connections_max} connections (ockam.connections_max)")
+        peer = transport.get_extra_info("peername")
+        try:
+            self._handle = self._hub.sessions.open("ockam", join_address(peer[0], peer[1]), self.describe)
+        except LimitExceeded as error:
+            log.warning("connection refused: %s", error)
+            transport.abort()
+            return
+        if self._principal(transport) is None:
+            self._service.metrics.protocol.refused_logins.labels(protocol="ockam").inc()
+            self.end("the protocol has no login and anonymous callers are refused (security.anonymous)")
             return
         if self.session.framing.greeting:
             transport.write(self.session.framing.greeting)
@@ -129,6 +166,7 @@ class Connection(asyncio.Protocol):
             self._greeting_timer = loop.call_later(self._config.greeting_timeout_s, self._greeting_late)
 
     def data_received(self, data: bytes) -> None:
+        self._service.received(len(data))
         self._act(self.session.receive(data))
 
     def pause_writing(self) -> None:
@@ -146,7 +184,23 @@ class Connection(asyncio.Protocol):
             self._greeting_timer.cancel()
         self.session.lost()
         self._service.connections.discard(self)
-        self._handle.close(self.session.last_error)
+        if self._handle is not None:
+            self._handle.close(self.session.last_error)
+
+    def _principal(self, transport: asyncio.Transport) -> Principal | None:
+        """The user named by a client certificate, or whoever callers without a name are."""
+        security = self._hub.security
+        certificate = transport.get_extra_info("peercert") or {}
+        for fields in certificate.get("subject", ()):
+            for field, value in fields:
+                if field == "commonName":
+                    self._may = security.certificate_principal(value)
+        self._may = self._may or security.anonymous()
+        return self._may
+
+    def _allowed(self, right: Right, stream: str) -> None:
+        if self._may is None or not self._may.may(right, stream):
+            raise Forbidden(f"{self._may.name if self._may else 'nobody'} may not {right} stream {stream!r}")
 
     def end(self, why: str) -> None:
         """Hang up, after what is already written."""
@@ -163,12 +217,13 @@ class Connection(asyncio.Protocol):
     def _send(self, data: bytes) -> None:
         if data and self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
+            self._service.sent(len(data))
 
     def _act(self, turn: Turn) -> None:
         for reply in turn.replies:
             self._send(reply)
         for why in turn.dropped:
-            self._service.metrics.dropped(why.value)
+            self._service.dropped(why.value)
         for batch in turn.pushes.values():
             self._push(batch)
         if turn.requests:
@@ -218,6 +273,7 @@ class Connection(asyncio.Protocol):
             self._settle(pending)
             return
         try:
+            self._allowed("write", worker.stream)
             future = self._hub.append(worker.stream, Batch.of(batch.records), partition=worker.partition)
         except HeadraceError as error:
             self._not_stored(pending, error)
@@ -235,7 +291,7 @@ class Connection(asyncio.Protocol):
             return
         appended = done.result()
         pending.first = appended.first
-        self._service.metrics.pushed(appended.count)
+        self._service.records_in(appended.count)
         try:
             durable_is_enough = self._hub.stream(worker.stream).options.ack == "durable"
         except UnknownStream:
@@ -259,7 +315,7 @@ class Connection(asyncio.Protocol):
         """Say ERROR; but a deleted stream is an address that does not exist: silence, on which clients create it anew."""
         log.warning("push to stream %r not confirmed: %s", pending.batch.worker.stream, error)
         self.session.last_error = str(error)
-        self._service.metrics.refused(pending.batch.count())
+        self._service.metrics.ockam.pushes_refused.inc(pending.batch.count())
         pending.first = None
         pending.silent = isinstance(error, UnknownStream)
         self._settle(pending)
@@ -307,6 +363,8 @@ class Connection(asyncio.Protocol):
     async def _create(self, create: Create) -> None:
         request = create.request
         try:
+            if request.stream_name is not None:
+                self._allowed("write", request.stream_name)
             name, workers = await self._service.streams.open(request.stream_name, request.partitions or 1)
         except HeadraceError as error:
             self.session.last_error = str(error)
@@ -322,6 +380,7 @@ class Connection(asyncio.Protocol):
         limit = min(request.limit, self._config.pull_records_max)
         session = self.session
         try:
+            self._allowed("read", worker.stream)
             found = await self._service.streams.read(
                 worker,
                 request.index,
@@ -335,11 +394,11 @@ class Connection(asyncio.Protocol):
             # The specification has no reply for this; the reference sends an empty list, and so clients ask again.
             log.warning("pull from stream %r failed: %s", worker.stream, error)
             session.last_error = str(error)
-            self._service.metrics.pull_failed()
+            self._service.metrics.ockam.pulls_failed.inc()
             self._send(session.pulled(pull, (), ())[0])
             return
         reply, count = session.pulled(pull, found.indexes, found.records)
-        self._service.metrics.pulled(count, found.oversized, found.damaged)
+        self._service.pulled(count, found)
         self._send(reply)
 
     def _save(self, save: Save) -> None:
@@ -350,8 +409,9 @@ class Connection(asyncio.Protocol):
         async def keep() -> None:
             streams = self._service.streams
             try:
+                self._allowed("write", request.stream_name)
                 if not await streams.save_index(request.client_id, request.stream_name, partition, request.index):
-                    self._service.metrics.dropped("save_without_stream")
+                    self._service.dropped("save_without_stream")
             except HeadraceError as error:  # a Save has no reply, not even for an error
                 log.warning("index of client %r in %r not saved: %s", request.client_id, request.stream_name, error)
                 self.session.last_error = str(error)
@@ -367,6 +427,11 @@ class Connection(asyncio.Protocol):
         saving = self._saves.get((request.client_id, request.stream_name, partition))
         if saving is not None:
             await asyncio.wait([saving])
+        try:
+            self._allowed("read", request.stream_name)
+        except Forbidden as error:
+            self.session.last_error = str(error)
+            return
         index = await self._service.streams.get_index(request.client_id, request.stream_name, partition)
         self._send(self.session.index(get, index))
 
@@ -383,7 +448,7 @@ async def serve(hub: Hub, address: str) -> OckamListener:
     service = Service(hub, config, await AddressBook.open(hub, config.addresses_max))
     servers = [await _listen(service, address, LegacyFraming())]
     try:
-        if config.cbor_listen is not None:
+        if config.cbor_listen != "off":
             servers.append(await _listen(service, config.cbor_listen, CborFraming()))
     except BaseException:
         servers[0].close()

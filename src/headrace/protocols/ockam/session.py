@@ -114,7 +114,7 @@ class Dropped(Enum):
 class Limits:
     """What a peer may ask for. The defaults are those of the configuration section `ockam`."""
 
-    name_bytes_max: int = 255
+    name_bytes_max: int = 500
     partitions_max: int = 1_024
     record_bytes_max: int = 1 << 40
     """The framing has a limit of its own; the smaller one counts."""

@@ -41,6 +41,8 @@ class Found(NamedTuple):
     records: Sequence[bytes]
     oversized: int = 0
     damaged: int = 0
+    trimmed: bool = False
+    """The pull asked for records that retention has removed."""
 
 
 def cursor_name(client_id: str) -> str:
@@ -86,11 +88,12 @@ class Streams:
     async def read(self, worker: Worker, start: int, limit: int, bytes_max: int, record_bytes_max: int) -> Found:
         """At most `limit` records from `start` on, leaving out those that cannot be sent or are damaged.
 
-        At least one record is found if there is any that can be sent, however many stand before it that cannot: an empty
-        reply would make the consumer ask for the same index for ever.
+        At least one record is found if there is any that can be sent, however many stand before it that cannot: an
+        empty reply would make the consumer ask for the same index for ever.
         """
         stream, partition = worker.stream, worker.partition
         oversized = damaged = 0
+        trimmed = 0 < start < self._hub.bounds(stream, partition).first
         run = self._oversized.get((stream, partition, record_bytes_max))
         while limit and start < self._hub.bounds(stream, partition).next:
             if run is not None and run[0] <= start < run[1]:
@@ -109,11 +112,11 @@ class Streams:
             indexes, records = sendable(batch, record_bytes_max)
             oversized += batch.num_rows - len(records)
             if records:
-                return Found(indexes, records, oversized, damaged)
+                return Found(indexes, records, oversized, damaged, trimmed)
             first, start = batch.column("index")[0].as_py(), batch.column("index")[-1].as_py() + 1
             run = self._skip(worker, record_bytes_max, first, start)
             bytes_max = _SKIP_BYTES
-        return Found((), (), oversized, damaged)
+        return Found((), (), oversized, damaged, trimmed)
 
     def _skip(self, worker: Worker, record_bytes_max: int, first: int, end: int) -> tuple[int, int]:
         """Remember a run of oversized records, so that the next pull steps over it at once."""
@@ -135,8 +138,8 @@ class Streams:
     async def save_index(self, client_id: str, stream: str, partition: int, index: int) -> bool:
         """Move a client's saved index forward; False if there is no such stream.
 
-        Anyone can save for anyone in this protocol. Clamped to the end of the stream, a hostile save can at worst skip what
-        is there now; without that, one save of 2^64 - 1 would make the client skip everything for ever.
+        Anyone can save for anyone in this protocol. Clamped to the end of the stream, a hostile save can at worst skip
+        what is there now; without that, one save of 2^64 - 1 would make the client skip everything for ever.
         """
         try:
             end = self._hub.bounds(stream, partition).next
