@@ -131,6 +131,38 @@ def decode_wire(data: bytes) -> Message:
     return Message(onward, returning, payload, tracing)
 
 
+class Assembly:
+    """Joins received chunks until a whole frame is there, copying each byte once, however large the frame is."""
+
+    def __init__(self) -> None:
+        self._chunks: list[bytes] = []
+        self._held_bytes = 0
+        self._needed_bytes = 0
+
+    def join(self, data: bytes) -> bytes | None:
+        """The chunk behind what was held back before it; None while a frame is known to be incomplete."""
+        if not self._chunks:
+            return data
+        self._chunks.append(data)
+        self._held_bytes += len(data)
+        if self._held_bytes < self._needed_bytes:
+            return None
+        buffer = b"".join(self._chunks)
+        self.clear()
+        return buffer
+
+    def hold(self, rest: bytes, needed_bytes: int) -> None:
+        """Keep the beginning of a frame that will have `needed_bytes` at least."""
+        if rest:
+            self._chunks = [rest]
+            self._held_bytes = len(rest)
+            self._needed_bytes = needed_bytes
+
+    def clear(self) -> None:
+        self._chunks.clear()
+        self._held_bytes = 0
+
+
 class Framing(Protocol):
     """How messages stand on a connection. Both framings have this shape; everything above them is the same."""
 

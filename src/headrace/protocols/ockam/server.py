@@ -5,7 +5,7 @@ when they are durable. Everything else goes through a lane that keeps the order 
 
 - a pull sees the pushes that came before it on the same connection;
 - a Get of a saved index sees the Saves that came before it;
-- a Save is not waited for by anything but a Get of the same index, so a consumer's next pull does not wait for the disk;
+- a Save is waited for only by a Get of the same index, so a consumer's next pull does not wait for the disk;
 - when the peer hangs up, Saves and creates that have arrived are still done.
 
 Reading stops while the hub is congested, while the peer does not take its replies, and while too much is waiting.
@@ -14,6 +14,7 @@ Reading stops while the hub is congested, while the peer does not take its repli
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Coroutine
@@ -257,7 +258,8 @@ class Connection(asyncio.Protocol):
                 self._transport.pause_reading()
 
     async def _await_hub(self) -> None:
-        await self._hub.drained()
+        with contextlib.suppress(HeadraceError):  # the log failed: pushes are answered with ERROR from now on
+            await self._hub.drained()
         self._waits_for_hub = False
         self._throttle()
 
@@ -312,7 +314,7 @@ class Connection(asyncio.Protocol):
             self._settle(pending)
 
     def _not_stored(self, pending: PendingPush, error: BaseException) -> None:
-        """Say ERROR; but a deleted stream is an address that does not exist: silence, on which clients create it anew."""
+        """Say ERROR; but a deleted stream is an address that does not exist: silence, and clients create it anew."""
         log.warning("push to stream %r not confirmed: %s", pending.batch.worker.stream, error)
         self.session.last_error = str(error)
         self._service.metrics.ockam.pushes_refused.inc(pending.batch.count())
@@ -390,6 +392,10 @@ class Connection(asyncio.Protocol):
             )
         except UnknownStream:
             return  # deleted: an address that does not exist
+        except Forbidden as error:
+            session.last_error = str(error)
+            self._send(session.error(worker.address, pull.route, str(error)))
+            return
         except HeadraceError as error:
             # The specification has no reply for this; the reference sends an empty list, and so clients ask again.
             log.warning("pull from stream %r failed: %s", worker.stream, error)

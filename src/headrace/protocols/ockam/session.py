@@ -27,6 +27,7 @@ from headrace.protocols.ockam.bare import DecodeError, encode_uint
 from headrace.protocols.ockam.routing import (
     LOCAL,
     RECORD_FIELDS_BYTES_MAX,
+    Assembly,
     Framing,
     LegacyFraming,
     Message,
@@ -207,9 +208,7 @@ class Session:
         self._record_bytes_max = min(framing.record_bytes_max, limits.record_bytes_max)
         self._places: dict[bytes, Place] = {}
         self.name_services(STREAM_SERVICE_NAMES, INDEX_SERVICE_NAMES)
-        self._pending: list[bytes] = []
-        self._pending_bytes = 0
-        self._needed_bytes = 0
+        self._assembly = Assembly()
         self._repeated: tuple[bytes, PushRun, PushBatch] | None = None
 
     def name_services(self, streams: Sequence[str], indexes: Sequence[str]) -> None:
@@ -230,20 +229,14 @@ class Session:
     def receive(self, data: bytes) -> Turn:
         """Take a chunk as it came from the socket, whatever it cuts through."""
         turn = Turn()
-        buffer = self._gather(data)
+        buffer = self._assembly.join(data)
         if buffer is None or self.state is State.CLOSED:
             return turn
         try:
             position = self._greet(buffer, turn) if self.state is State.GREETING else 0
-            position = self._frames(buffer, position, turn)
+            self._frames(buffer, position, turn)
         except DecodeError as error:
             self._end(Event.MALFORMED, str(error), turn)
-            return turn
-        finally:
-            self._repeated = None
-        if position < len(buffer):
-            self._pending = [buffer[position:]]
-            self._pending_bytes = len(buffer) - position
         return turn
 
     def greeting_late(self) -> Turn:
@@ -257,19 +250,6 @@ class Session:
         """The connection is gone."""
         self._step(Event.LOST)
 
-    def _gather(self, data: bytes) -> bytes | None:
-        """The chunk joined to what was kept of earlier ones, or None while a frame is known to be incomplete."""
-        if not self._pending:
-            return data
-        self._pending.append(data)
-        self._pending_bytes += len(data)
-        if self._pending_bytes < self._needed_bytes:
-            return None
-        buffer = b"".join(self._pending)
-        self._pending.clear()
-        self._pending_bytes = 0
-        return buffer
-
     def _greet(self, buffer: bytes, turn: Turn) -> int:
         size = len(self.framing.greeting)
         if buffer[:size] == self.framing.greeting:
@@ -278,14 +258,14 @@ class Session:
         self._end(Event.GREETING_WRONG, f"the version byte is {buffer[0]}", turn)
         return len(buffer)
 
-    def _frames(self, buffer: bytes, position: int, turn: Turn) -> int:
+    def _frames(self, buffer: bytes, position: int, turn: Turn) -> None:
         framing, header_bytes, end = self.framing, self.framing.header_bytes, len(buffer)
-        self._needed_bytes = header_bytes
+        needed_bytes = header_bytes
         while end - position >= header_bytes and self.state is State.OPEN:
             size = framing.frame_size(buffer, position)
             start = position + header_bytes
             if end - start < size:
-                self._needed_bytes = header_bytes + size
+                needed_bytes = header_bytes + size
                 break
             position = start + size
             if not size:
@@ -298,7 +278,7 @@ class Session:
                 position = codec.scan_pushes(buffer, position, head, self._record_bytes_max, run.ids, batch.records)
                 self.requests += len(run.ids) - before
                 self._repeated = None
-        return position
+        self._assembly.hold(buffer[position:], needed_bytes)
 
     def _message(self, data: bytes, turn: Turn) -> None:
         try:
@@ -396,8 +376,7 @@ class Session:
     def _end(self, event: Event, why: str, turn: Turn) -> None:
         self._step(event)
         self.last_error = turn.ended = why
-        self._pending.clear()
-        self._pending_bytes = 0
+        self._assembly.clear()
 
     def _step(self, event: Event) -> None:
         self.state = TRANSITIONS[self.state][event]

@@ -58,7 +58,7 @@ class Streams:
         self._clamp = clamp
         self._unknown_is_zero = unknown_is_zero
         self._oversized: dict[tuple[str, int, int], tuple[int, int]] = {}
-        """(stream, partition, record limit) → a run of records above the limit: next to read, and where the run ends."""
+        """(stream, partition, record limit) → a run of records above the limit: its first index, and where it ends."""
 
     async def open(self, name: str | None, partitions: int) -> tuple[str, Sequence[Worker]]:
         """Create the stream or grow it, and hand out the addresses of its first partitions."""

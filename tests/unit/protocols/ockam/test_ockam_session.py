@@ -274,8 +274,8 @@ def test_the_index_service_is_silent_about_nonsense(payload: bytes) -> None:
         (codec.CreateRequest(codec.CREATE_PARTITIONED, "p", 0), "at least one partition"),
         (codec.CreateRequest(codec.CREATE_PARTITIONED, "p", 1025), "ockam.partitions_max"),
         (codec.CreateRequest(codec.CREATE_PARTITIONED, None, (1 << 64) - 1), "ockam.partitions_max"),
-        (codec.CreateRequest(codec.CREATE, "n" * 256), "ockam.name_bytes_max"),
-        (codec.CreateRequest(codec.CREATE, "ß" * 128), "ockam.name_bytes_max"),
+        (codec.CreateRequest(codec.CREATE, "n" * 501), "ockam.name_bytes_max"),
+        (codec.CreateRequest(codec.CREATE, "ß" * 251), "ockam.name_bytes_max"),
     ],
 )
 def test_our_own_limits_are_answered_with_their_names(request_: codec.CreateRequest, reason: str) -> None:
@@ -288,10 +288,10 @@ def test_our_own_limits_are_answered_with_their_names(request_: codec.CreateRequ
 
 def test_limits_from_their_inner_side() -> None:
     session = open_session()
-    fine = [codec.CreateRequest(codec.CREATE_PARTITIONED, "p", 1024), codec.CreateRequest(codec.CREATE, "n" * 255)]
+    fine = [codec.CreateRequest(codec.CREATE_PARTITIONED, "p", 1024), codec.CreateRequest(codec.CREATE, "n" * 500)]
     for request in fine:
         assert session.receive(frame("stream", codec.encode_request(request))).requests
-    long_client = codec.GetIndex(codec.INDEX, "c" * 256, "s")
+    long_client = codec.GetIndex(codec.INDEX, "c" * 501, "s")
     turn = session.receive(frame("stream_index", codec.encode_request(long_client)))
     assert turn.dropped == [Dropped.INDEX_REQUEST]
 
