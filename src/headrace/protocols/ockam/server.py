@@ -94,8 +94,10 @@ class Service:
     def pulled(self, count: int, found: Found) -> None:
         self.metrics.ockam.pulls.inc()
         self._records_out.inc(count)
-        if found.oversized:
-            self._skipped.inc(found.oversized)
+        last_sent = found.indexes[count - 1] if count else -1
+        skipped = found.oversized + sum(index < last_sent for index in found.oversized_between)
+        if skipped:
+            self._skipped.inc(skipped)
         if found.damaged:
             self.metrics.ockam.damaged.inc(found.damaged)
         if found.trimmed:

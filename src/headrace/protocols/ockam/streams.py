@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import compress, pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -40,6 +40,9 @@ class Found(NamedTuple):
     indexes: Sequence[int]
     records: Sequence[bytes]
     oversized: int = 0
+    """Stepped over before the first record."""
+    oversized_between: Sequence[int] = ()
+    """Indexes left out between the records and after them."""
     damaged: int = 0
     trimmed: bool = False
     """The pull asked for records that retention has removed."""
@@ -109,14 +112,14 @@ class Streams:
                 continue
             if not batch.num_rows:
                 break
-            indexes, records = sendable(batch, record_bytes_max)
-            oversized += batch.num_rows - len(records)
+            indexes, records, left_out = sendable(batch, record_bytes_max)
             if records:
-                return Found(indexes, records, oversized, damaged, trimmed)
-            first, start = batch.column("index")[0].as_py(), batch.column("index")[-1].as_py() + 1
-            run = self._skip(worker, record_bytes_max, first, start)
+                return Found(indexes, records, oversized, left_out, damaged, trimmed)
+            oversized += len(left_out)
+            start = left_out[-1] + 1
+            run = self._skip(worker, record_bytes_max, left_out[0], start)
             bytes_max = _SKIP_BYTES
-        return Found((), (), oversized, damaged, trimmed)
+        return Found((), (), oversized, (), damaged, trimmed)
 
     def _skip(self, worker: Worker, record_bytes_max: int, first: int, end: int) -> tuple[int, int]:
         """Remember a run of oversized records, so that the next pull steps over it at once."""
@@ -164,8 +167,8 @@ class Streams:
         return position
 
 
-def sendable(batch: pa.RecordBatch, record_bytes_max: int) -> tuple[list[int], list[bytes]]:
-    """The indexes and payloads of the records that are not too large."""
+def sendable(batch: pa.RecordBatch, record_bytes_max: int) -> tuple[list[int], list[bytes], list[int]]:
+    """The indexes and payloads of the records that are not too large, and the indexes of those that are."""
     payloads = batch.column("payload")
     _, offsets_buffer, data_buffer = payloads.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int32, len(payloads) + 1, payloads.offset * 4)
@@ -174,6 +177,7 @@ def sendable(batch: pa.RecordBatch, record_bytes_max: int) -> tuple[list[int], l
     records = [data[start:stop] for start, stop in pairwise((offsets - begin).tolist())]
     indexes = batch.column("index").to_numpy().tolist()
     if end - begin > record_bytes_max and int(np.diff(offsets).max()) > record_bytes_max:
-        kept = [at for at, record in enumerate(records) if len(record) <= record_bytes_max]
-        return [indexes[at] for at in kept], [records[at] for at in kept]
-    return indexes, records
+        fits = [len(record) <= record_bytes_max for record in records]
+        left_out = [index for index, fit in zip(indexes, fits, strict=True) if not fit]
+        return list(compress(indexes, fits)), list(compress(records, fits)), left_out
+    return indexes, records, []

@@ -153,7 +153,7 @@ def test_bad_responses(protocol: str, body: bytes) -> None:
         codec.decode_response(codec.encode_payload(protocol, body))
 
 
-# --- pushes by the thousand -------------------------------------------------------------------------------------------
+# --- pushes by the thousand ---
 
 ONWARD, BACK = (local("ST_S_0123456789abcdef"),), (local("client"),)
 HEAD = constant_head(ONWARD, BACK)

@@ -75,7 +75,7 @@ def responses(session: Session, raw: bytes) -> list[codec.Response]:
     return [codec.decode_response(message.payload) for message in replies(session, raw)]
 
 
-# --- where requests go ------------------------------------------------------------------------------------------------
+# --- where requests go ---
 
 
 @both_framings
@@ -155,7 +155,7 @@ def test_every_request_goes_to_its_own_return_route_byte_exact() -> None:
     assert [message.onward for message in replies(session, raw)] == [route, ()]
 
 
-# --- pushes are gathered ------------------------------------------------------------------------------------------------
+# --- pushes are gathered ---
 
 
 def test_two_hundred_pushes_are_one_batch() -> None:
@@ -391,7 +391,7 @@ def test_any_cut_gives_the_same_pushes(cuts: list[int], sizes: list[int]) -> Non
     assert ids == [encode_uint(number) for number in range(len(sizes))]
 
 
-# --- the tables -----------------------------------------------------------------------------------------------------------
+# --- the tables ---
 
 
 def test_every_place_is_answered_for() -> None:
@@ -434,7 +434,9 @@ class SessionMachine(RuleBasedStateMachine):
     def send(self, to: bytes | str, payload: bytes) -> None:
         self.wire += frame(to, payload, framing=self.framing)
 
-    @rule(worker=st.sampled_from([ORDERS, OTHER]), data=st.binary(max_size=60), request_id=st.integers(0, (1 << 64) - 1))
+    @rule(
+        worker=st.sampled_from([ORDERS, OTHER]), data=st.binary(max_size=60), request_id=st.integers(0, (1 << 64) - 1)
+    )
     def push(self, worker: Worker, data: bytes, request_id: int) -> None:
         self.send(worker.address, codec.encode_request(codec.PushRequest(request_id, data)))
         self.expected.append((worker, encode_uint(request_id), data))
