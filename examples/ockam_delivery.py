@@ -4,8 +4,8 @@
     python examples/ockam_delivery.py 127.0.0.1:4000
 
 Without an address the example brings its own hub in memory. It is the recipe of the specification's section "Putting
-it all together", step by step, with the plain connection; `Publisher` and `Consumer` of `headrace.protocols.ockam.client`
-do the same and also survive lost connections.
+it all together", step by step, with the plain connection; `Publisher` and `Consumer` of
+`headrace.protocols.ockam.client` do the same and also survive lost connections.
 """
 
 from __future__ import annotations

@@ -291,7 +291,6 @@ def _uint_if(value: int | None) -> bytes:
 # --- by the thousand: pushes, confirms and pull replies ---------------------------------------------------------------
 
 _PUSH_HEAD: Final = encode_string(PUSH)
-_PUSH_HEAD_BYTES: Final = len(_PUSH_HEAD)
 _CONTINUED: Final = [bytes((low | 0x80,)) for low in range(0x80)]
 
 
@@ -306,16 +305,14 @@ def scan_pushes(
     decoder's.
     """
     end = len(buffer)
-    head_bytes = len(head)
+    prefixes: dict[int, bytes | None] = {}
     while position + 2 <= end:
-        at = position + 2
-        stop = at + (buffer[position] << 8 | buffer[position + 1])
-        if stop > end or not buffer.startswith(head, at):
+        size = buffer[position] << 8 | buffer[position + 1]
+        stop = position + 2 + size
+        prefix = prefixes.get(size) or prefixes.setdefault(size, _push_prefix(size, head))
+        if prefix is None or stop > end or not buffer.startswith(prefix, position):
             return position
-        at = _rest_starts(buffer, at + head_bytes, stop)
-        if not buffer.startswith(_PUSH_HEAD, at):
-            return position
-        at = id_start = _rest_starts(buffer, at + _PUSH_HEAD_BYTES, stop)
+        at = id_start = position + len(prefix)
         while at < stop and buffer[at] >= 0x80:
             at += 1
         if at >= stop:
@@ -323,8 +320,15 @@ def scan_pushes(
         at += 1
         if at - id_start > 1 and (buffer[at - 1] == 0 or at - id_start > 9):
             return position  # not the shortest form, or so long that it needs a closer look
-        data_start = _rest_starts(buffer, at, stop)
-        if data_start > stop or stop - data_start > data_bytes_max:
+        left = stop - at - 1
+        if 0 <= left < 0x80 and buffer[at] == left:
+            data_start = at + 1
+        else:
+            length = _counted(stop - at)
+            if length < 0x80 or not buffer.startswith(encode_uint(length), at):
+                return position
+            data_start = stop - length
+        if stop - data_start > data_bytes_max:
             return position
         ids.append(buffer[id_start:at])
         records.append(buffer[data_start:stop])
@@ -332,22 +336,26 @@ def scan_pushes(
     return position
 
 
-def _rest_starts(buffer: bytes, at: int, stop: int) -> int:
-    """Where the bytes begin whose shortest-form length stands at `at` and which reach exactly to `stop`.
+def _push_prefix(size: int, head: bytes) -> bytes | None:
+    """How a frame of `size` bytes with a push begins, from the length word to the request id.
 
-    Past `stop` if there is no such length: then nothing that follows can match. Knowing how many bytes are left, each
-    length has one possible encoding, so this compares instead of decoding.
+    Knowing the size, each length inside has one possible encoding: so frames are compared instead of decoded. None if
+    no push has that size.
     """
-    left = stop - at - 1
-    if 0 <= left < 0x80:
-        return at + 1 if buffer[at] == left else stop + 1
-    left -= 1
-    if 0x80 <= left < 0x4000:
-        return at + 2 if buffer[at] == left & 0x7F | 0x80 and buffer[at + 1] == left >> 7 else stop + 1
-    left -= 1
-    if left >= 0x4000 and buffer[at] == left & 0x7F | 0x80 and buffer[at + 1] == left >> 7 & 0x7F | 0x80:
-        return at + 3 if buffer[at + 2] == left >> 14 else stop + 1
-    return stop + 1
+    payload_bytes = _counted(size - len(head))
+    body_bytes = _counted(payload_bytes - len(_PUSH_HEAD))
+    if body_bytes < 0:
+        return None
+    return size.to_bytes(2, "big") + head + encode_uint(payload_bytes) + _PUSH_HEAD + encode_uint(body_bytes)
+
+
+def _counted(size: int) -> int:
+    """How many bytes stand behind their own length if both together take `size`; -1 if there is no such number."""
+    for width in (1, 2, 3):
+        count = size - width
+        if count >= 0 and len(encode_uint(count)) == width:
+            return count
+    return -1
 
 
 def encode_confirms(
