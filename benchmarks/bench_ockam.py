@@ -1,0 +1,226 @@
+"""Ockam: durable pushes and pulls through a real hub process, beside NATS JetStream where it is installed.
+
+    python benchmarks/bench_ockam.py [--seconds 3] [--size 100]
+
+The hub runs as a process of its own on a real disk; the client is this process, one connection. Pushes are pipelined with
+a window, and every confirm (sent after fdatasync) is counted. Pulls ask for 1,000 records at a time, each from where the
+last reply ended. Frames to push are encoded beforehand, and replies are counted by their length words, so that the client
+takes as little of the machine as it can: what is measured is the hub.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from headrace.protocols.ockam import codec
+from headrace.protocols.ockam.cbor import CborFraming
+from headrace.protocols.ockam.client import Stream, connect
+from headrace.protocols.ockam.routing import Framing, LegacyFraming, Message, local
+
+BACK = (local("bench"),)
+WINDOW = 20_000
+PULL_LIMIT = 1_000
+
+
+@contextmanager
+def hub(data: Path) -> Iterator[dict[str, str]]:
+    """A hub process with only the Ockam listeners."""
+    cbor = free_address()
+    ready = data / "ready.json"
+    listeners = ("flight", "http", "wallaroo", "ignite", "fabric")
+    command = [sys.executable, "-m", "headrace", "up", "--data", str(data / "log"), "--ready-file", str(ready)]
+    command += ["--set", "listen.ockam=127.0.0.1:0", "--set", f"ockam.cbor_listen={cbor}"]
+    for name in listeners:
+        command += ["--set", f"listen.{name}=off"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        deadline = time.monotonic() + 30
+        while not ready.exists():
+            if process.poll() is not None or time.monotonic() > deadline:
+                process.kill()
+                raise SystemExit(process.communicate()[1].decode())
+            time.sleep(0.02)
+        yield {"legacy": json.loads(ready.read_text())["ockam"], "cbor": cbor}
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+
+
+def free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return "127.0.0.1:%d" % probe.getsockname()[1]
+
+
+async def open_stream(address: str, name: str, framing: Framing) -> Stream:
+    async with await connect(address, framing="cbor" if framing.name == "cbor" else "legacy") as connection:
+        return await connection.create(name)
+
+
+def dial(address: str, framing: Framing) -> socket.socket:
+    host, port = address.split(":")
+    connection = socket.create_connection((host, int(port)))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if framing.greeting:
+        connection.sendall(framing.greeting)
+        connection.recv(1)
+    return connection
+
+
+class Counter:
+    """Counts whole frames in what arrives, by hopping from length word to length word."""
+
+    def __init__(self, framing: Framing) -> None:
+        self._framing = framing
+        self._rest = b""
+        self.last = b""
+
+    def feed(self, data: bytes) -> int:
+        buffer = self._rest + data if self._rest else data
+        position, count, header = 0, 0, self._framing.header_bytes
+        start = end = 0
+        size = len(buffer)
+        while position + header <= size:
+            stop = position + header + int.from_bytes(buffer[position : position + header], "big")
+            if stop > size:
+                break
+            start, end, position = position + header, stop, stop
+            count += 1
+        if count:
+            self.last = buffer[start:end]
+        self._rest = buffer[position:]
+        return count
+
+
+def bench_push(address: str, name: str, size: int, seconds: float) -> tuple[float, int]:
+    """Confirmed pushes a second, and how many there were."""
+    framing = LegacyFraming()
+    stream = asyncio.run(open_stream(address, name, framing))
+    payloads = [codec.encode_request(codec.PushRequest(number, bytes(size))) for number in range(1_000)]
+    chunk = b"".join(framing.encode(Message(stream.route, BACK, payload)) for payload in payloads)
+    connection, counter = dial(address, framing), Counter(framing)
+    sent = confirmed = 0
+    begin = time.perf_counter()
+    end = begin + seconds
+    while True:
+        running = time.perf_counter() < end
+        while running and sent - confirmed <= WINDOW - 1_000:
+            connection.sendall(chunk)
+            sent += 1_000
+        if not running and confirmed == sent:
+            break
+        confirmed += counter.feed(connection.recv(1 << 20))
+    took = time.perf_counter() - begin
+    last = codec.decode_response(framing.decode(counter.last).payload)
+    assert last == codec.PushConfirm(999, True, sent - 1), last
+    connection.close()
+    return sent / took, sent
+
+
+def bench_pull(address: str, name: str, framing: Framing, seconds: float) -> tuple[float, float]:
+    """Records pulled a second, and records per reply."""
+    stream = asyncio.run(open_stream(address, name, framing))
+    connection = dial(address, framing)
+    index = records = pulls = 0
+    counter = Counter(framing)
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < seconds:
+        request = codec.encode_request(codec.PullRequest(1, index, PULL_LIMIT))
+        connection.sendall(framing.encode(Message(stream.route, BACK, request)))
+        while not counter.feed(connection.recv(1 << 20)):
+            pass
+        _, reader = codec.open_payload(framing.decode(counter.last).payload)
+        reader.uint()
+        got = reader.uint()
+        index = 0 if got == 0 else index + got
+        records += got
+        pulls += 1
+    took = time.perf_counter() - begin
+    connection.close()
+    return records / took, records / pulls
+
+
+async def bench_nats(size: int, seconds: float, data: Path) -> dict[str, float]:
+    """JetStream with file storage and sync on every write, the same promise as ours; nothing if not installed."""
+    server = shutil.which("nats-server")
+    try:
+        import nats  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        nats = None
+    if server is None or nats is None:
+        return {}
+    port = free_address().rsplit(":", 1)[1]
+    config = data / "nats.conf"
+    config.write_text(f'port: {port}\njetstream {{ store_dir: "{data}/nats", sync_interval: always }}\n')
+    process = subprocess.Popen([server, "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        await asyncio.sleep(1)
+        client = await nats.connect(f"nats://127.0.0.1:{port}")
+        stream = client.jetstream(publish_async_max_pending=WINDOW)
+        await stream.add_stream(name="bench", subjects=["bench"])
+        count, payload = 0, bytes(size)
+        begin = time.perf_counter()
+        while time.perf_counter() - begin < seconds:
+            for _ in range(500):
+                await stream.publish_async("bench", payload)
+            count += 500
+        await stream.publish_async_completed()
+        pushed = count / (time.perf_counter() - begin)
+        subscription = await stream.pull_subscribe("bench", "bench")
+        got, begin = 0, time.perf_counter()
+        while time.perf_counter() - begin < seconds and got < count:
+            got += len(await subscription.fetch(PULL_LIMIT, timeout=5))
+        pulled = got / (time.perf_counter() - begin)
+        await client.close()
+        return {"push": pushed, "pull": pulled}
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--size", type=int, default=100)
+    parser.add_argument(
+        "--data", type=Path, default=None, help="where to put the log; a temporary directory if not given"
+    )
+    options = parser.parse_args()
+    data = Path(tempfile.mkdtemp(prefix="bench-ockam-", dir=options.data))
+    try:
+        with hub(data) as addresses:
+            push, count = bench_push(addresses["legacy"], "bench", options.size, options.seconds)
+            print(f"push   original framing  {push:12,.0f} records/s durable ({count:,} of {options.size} B)")
+            for framing in (LegacyFraming(), CborFraming()):
+                rate, per_reply = bench_pull(addresses[framing.name], "bench", framing, options.seconds)
+                print(f"pull   {framing.name:8s} framing   {rate:12,.0f} records/s ({per_reply:,.0f} a reply)")
+        peer = asyncio.run(bench_nats(options.size, options.seconds, data))
+        if peer:
+            print(
+                f"push   NATS (nats-py)    {peer['push']:12,.0f} records/s    ours is {push / peer['push']:.1f} times that"
+            )
+            print(
+                f"pull   NATS (nats-py)    {peer['pull']:12,.0f} records/s    ours is {rate / peer['pull']:.1f} times that"
+            )
+        else:
+            print("NATS is not installed here (nats-server and nats-py): no ratio")
+        print(f"machine: {os.cpu_count()} cores")
+    finally:
+        shutil.rmtree(data, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

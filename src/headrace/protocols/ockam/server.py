@@ -1,0 +1,489 @@
+"""The two Ockam listeners: sockets and the hub around the session.
+
+Each received chunk becomes one turn: all its pushes are appended at once, one batch per stream partition, and confirmed
+when they are durable. Everything else goes through a lane that keeps the order of one connection:
+
+- a pull sees the pushes that came before it on the same connection;
+- a Get of a saved index sees the Saves that came before it;
+- a Save is waited for only by a Get of the same index, so a consumer's next pull does not wait for the disk;
+- when the peer hangs up, Saves and creates that have arrived are still done.
+
+Reading stops while the hub is congested, while the peer does not take its replies, and while too much is waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Coroutine
+from typing import Any
+
+from headrace.config import Ockam
+from headrace.errors import Forbidden, HeadraceError, LimitExceeded, UnknownStream
+from headrace.hub import Hub
+from headrace.listener import Listener, join_address, split_address
+from headrace.log.batch import Batch
+from headrace.log.ops import Appended
+from headrace.protocols.ockam.addresses import AddressBook
+from headrace.protocols.ockam.cbor import CborFraming
+from headrace.protocols.ockam.routing import Framing, LegacyFraming
+from headrace.protocols.ockam.session import (
+    Create,
+    Get,
+    HubRequest,
+    Limits,
+    Pull,
+    PushBatch,
+    Save,
+    Session,
+    State,
+    Turn,
+    Worker,
+)
+from headrace.protocols.ockam.streams import Found, Streams
+from headrace.security import Principal, Right
+from headrace.sessions import Session as Handle
+
+log = logging.getLogger(__name__)
+
+IndexKey = tuple[str, str, int]
+
+
+class Service:
+    """What all connections of both listeners share."""
+
+    def __init__(self, hub: Hub, config: Ockam, addresses: AddressBook) -> None:
+        self.hub = hub
+        self.config = config
+        self.addresses = addresses
+        self.streams = Streams(
+            hub, addresses, clamp=config.clamp_saved_index, unknown_is_zero=config.unknown_index == "zero"
+        )
+        self.connections: set[Connection] = set()
+        self.limits = Limits(config.name_bytes_max, config.partitions_max, hub.config.log.record_bytes_max)
+        self.metrics = hub.metrics
+        protocol = self.metrics.protocol
+        self._received = protocol.received_bytes.labels(protocol="ockam")
+        self._sent = protocol.sent_bytes.labels(protocol="ockam")
+        self._records_in = protocol.records_in.labels(protocol="ockam")
+        self._records_out = protocol.records_out.labels(protocol="ockam")
+        self._skipped = protocol.skipped.labels(protocol="ockam")
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run something that must come to its end even if its connection does not live to see it."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def received(self, count: int) -> None:
+        self._received.inc(count)
+
+    def sent(self, count: int) -> None:
+        self._sent.inc(count)
+
+    def records_in(self, count: int) -> None:
+        self._records_in.inc(count)
+
+    def dropped(self, reason: str) -> None:
+        self.metrics.ockam.dropped.labels(reason=reason).inc()
+
+    def pulled(self, count: int, found: Found) -> None:
+        self.metrics.ockam.pulls.inc()
+        self._records_out.inc(count)
+        last_sent = found.indexes[count - 1] if count else -1
+        skipped = found.oversized + sum(index < last_sent for index in found.oversized_between)
+        if skipped:
+            self._skipped.inc(skipped)
+        if found.damaged:
+            self.metrics.ockam.damaged.inc(found.damaged)
+        if found.trimmed:
+            self.metrics.ockam.pulls_trimmed.inc()
+
+    async def close(self) -> None:
+        for connection in list(self.connections):
+            connection.end("the hub is stopping")
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))
+
+
+class PendingPush:
+    """A batch on its way to the disk and, in mode `processed`, on to the cursor that acknowledges it."""
+
+    __slots__ = ("batch", "first", "settled", "silent")
+
+    def __init__(self, batch: PushBatch) -> None:
+        self.batch = batch
+        self.first: int | None = None
+        self.settled = False
+        self.silent = False
+
+
+class Connection(asyncio.Protocol):
+    """One peer. The decisions are the session's; the order of things is kept here."""
+
+    def __init__(self, service: Service, framing: Framing) -> None:
+        self._service = service
+        self._hub = service.hub
+        self._config = service.config
+        self.session = Session(framing, service.addresses.resolve, service.limits)
+        self.session.name_services(service.config.stream_services, service.config.index_services)
+        self._transport: asyncio.Transport | None = None
+        self._handle: Handle | None = None
+        self._may: Principal | None = None
+        self._greeting_timer: asyncio.TimerHandle | None = None
+        self._lane: deque[HubRequest] = deque()
+        self._lane_runs = False
+        self._confirming: dict[Worker, deque[PendingPush]] = {}
+        self._unconfirmed = 0
+        self._appends: dict[Worker, asyncio.Future[Appended]] = {}
+        self._saves: dict[IndexKey, asyncio.Task[Any]] = {}
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._waits_for_hub = False
+        self._reading = True
+
+    # --- the socket -----------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._service.connections.add(self)
+        peer = transport.get_extra_info("peername")
+        try:
+            self._handle = self._hub.sessions.open("ockam", join_address(peer[0], peer[1]), self.describe)
+        except LimitExceeded as error:
+            log.warning("connection refused: %s", error)
+            transport.abort()
+            return
+        if self._principal(transport) is None:
+            self._service.metrics.protocol.refused_logins.labels(protocol="ockam").inc()
+            self.end("the protocol has no login and anonymous callers are refused (security.anonymous)")
+            return
+        if self.session.framing.greeting:
+            transport.write(self.session.framing.greeting)
+            loop = asyncio.get_running_loop()
+            self._greeting_timer = loop.call_later(self._config.greeting_timeout_s, self._greeting_late)
+
+    def data_received(self, data: bytes) -> None:
+        self._service.received(len(data))
+        self._act(self.session.receive(data))
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+        self._throttle()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+        self._throttle()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self._writable.set()
+        if self._greeting_timer is not None:
+            self._greeting_timer.cancel()
+        self.session.lost()
+        self._service.connections.discard(self)
+        if self._handle is not None:
+            self._handle.close(self.session.last_error)
+
+    def _principal(self, transport: asyncio.Transport) -> Principal | None:
+        """The user named by a client certificate, or whoever callers without a name are."""
+        security = self._hub.security
+        certificate = transport.get_extra_info("peercert") or {}
+        for fields in certificate.get("subject", ()):
+            for field, value in fields:
+                if field == "commonName":
+                    self._may = security.certificate_principal(value)
+        self._may = self._may or security.anonymous()
+        return self._may
+
+    def _allowed(self, right: Right, stream: str) -> None:
+        if self._may is None or not self._may.may(right, stream):
+            raise Forbidden(f"{self._may.name if self._may else 'nobody'} may not {right} stream {stream!r}")
+
+    def end(self, why: str) -> None:
+        """Hang up, after what is already written."""
+        self.session.last_error = why
+        if self._transport is not None:
+            self._transport.close()
+
+    def describe(self) -> dict[str, object]:
+        return self.session.describe() | {"waiting_requests": len(self._lane), "unconfirmed_pushes": self._unconfirmed}
+
+    def _greeting_late(self) -> None:
+        self._act(self.session.greeting_late())
+
+    def _send(self, data: bytes) -> None:
+        if data and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+            self._service.sent(len(data))
+
+    def _act(self, turn: Turn) -> None:
+        for reply in turn.replies:
+            self._send(reply)
+        for why in turn.dropped:
+            self._service.dropped(why.value)
+        for batch in turn.pushes.values():
+            self._push(batch)
+        if turn.requests:
+            self._lane.extend(turn.requests)
+            if not self._lane_runs:
+                self._lane_runs = True
+                self._service.spawn(self._run_lane())
+        if turn.ended is not None:
+            log.info("connection ended: %s", turn.ended)
+            self.end(turn.ended)
+        self._throttle()
+
+    def _throttle(self) -> None:
+        """Read only while what is read can be dealt with."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self._hub.congested and not self._waits_for_hub:
+            self._waits_for_hub = True
+            self._service.spawn(self._await_hub())
+        may_read = (
+            self._writable.is_set()
+            and not self._waits_for_hub
+            and len(self._lane) < self._config.waiting_requests_max
+            and self._unconfirmed < self._config.unconfirmed_pushes_max
+        )
+        if may_read is not self._reading:
+            self._reading = may_read
+            if may_read:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    async def _await_hub(self) -> None:
+        with contextlib.suppress(HeadraceError):  # the log failed: pushes are answered with ERROR from now on
+            await self._hub.drained()
+        self._waits_for_hub = False
+        self._throttle()
+
+    # --- pushes -----------------------------------------------------------------------------------------------------
+
+    def _push(self, batch: PushBatch) -> None:
+        """Append at once; confirm when durable, in the order of arrival per stream partition."""
+        worker = batch.worker
+        pending = PendingPush(batch)
+        self._confirming.setdefault(worker, deque()).append(pending)
+        self._unconfirmed += batch.count()
+        if not batch.records:
+            self._settle(pending)
+            return
+        try:
+            self._allowed("write", worker.stream)
+            future = self._hub.append(worker.stream, Batch.of(batch.records), partition=worker.partition)
+        except HeadraceError as error:
+            self._not_stored(pending, error)
+            return
+        self._appends[worker] = future
+        future.add_done_callback(lambda done: self._stored(pending, done))
+
+    def _stored(self, pending: PendingPush, done: asyncio.Future[Appended]) -> None:
+        worker = pending.batch.worker
+        if self._appends.get(worker) is done:
+            del self._appends[worker]
+        error = asyncio.CancelledError() if done.cancelled() else done.exception()
+        if error is not None:
+            self._not_stored(pending, error)
+            return
+        appended = done.result()
+        pending.first = appended.first
+        self._service.records_in(appended.count)
+        try:
+            durable_is_enough = self._hub.stream(worker.stream).options.ack == "durable"
+        except UnknownStream:
+            durable_is_enough = True
+        if durable_is_enough:
+            self._settle(pending)
+        else:
+            self._service.spawn(self._acknowledge(pending, appended.first + appended.count))
+
+    async def _acknowledge(self, pending: PendingPush, index_next: int) -> None:
+        """Wait for the cursor that the stream's acknowledgements hang on."""
+        worker = pending.batch.worker
+        try:
+            await self._hub.acknowledged(worker.stream, index_next, worker.partition)
+        except HeadraceError as error:
+            self._not_stored(pending, error)
+        else:
+            self._settle(pending)
+
+    def _not_stored(self, pending: PendingPush, error: BaseException) -> None:
+        """Say ERROR; but a deleted stream is an address that does not exist: silence, and clients create it anew."""
+        log.warning("push to stream %r not confirmed: %s", pending.batch.worker.stream, error)
+        self.session.last_error = str(error)
+        self._service.metrics.ockam.pushes_refused.inc(pending.batch.count())
+        pending.first = None
+        pending.silent = isinstance(error, UnknownStream)
+        self._settle(pending)
+
+    def _settle(self, pending: PendingPush) -> None:
+        pending.settled = True
+        worker = pending.batch.worker
+        queue = self._confirming[worker]
+        while queue and queue[0].settled:
+            head = queue.popleft()
+            self._unconfirmed -= head.batch.count()
+            if not head.silent:
+                self._send(self.session.confirmed(head.batch, head.first))
+        if not queue:
+            del self._confirming[worker]
+        self._throttle()
+
+    # --- everything else, in order ----------------------------------------------------------------------------------
+
+    async def _run_lane(self) -> None:
+        while self._lane:
+            if not self._writable.is_set():
+                await self._writable.wait()
+            request = self._lane.popleft()
+            try:
+                await self._serve(request)
+            except Exception:
+                log.exception("a request could not be served: %r", request)
+                self.end("an error in the hub")
+            self._throttle()
+        self._lane_runs = False
+
+    async def _serve(self, request: HubRequest) -> None:
+        is_open = self.session.state is State.OPEN
+        match request:
+            case Create():
+                await self._create(request)
+            case Save():
+                self._save(request)
+            case Pull() if is_open:
+                await self._pull(request)
+            case Get() if is_open:
+                await self._get(request)
+
+    async def _create(self, create: Create) -> None:
+        request = create.request
+        try:
+            if request.stream_name is not None:
+                self._allowed("write", request.stream_name)
+            name, workers = await self._service.streams.open(request.stream_name, request.partitions or 1)
+        except HeadraceError as error:
+            self.session.last_error = str(error)
+            self._send(self.session.error(create.service, create.route, str(error)))
+            return
+        self._send(self.session.created(create, name, workers))
+
+    async def _pull(self, pull: Pull) -> None:
+        worker, request = pull.worker, pull.request
+        own_push = self._appends.get(worker)
+        if own_push is not None:
+            await asyncio.wait([own_push])
+        limit = min(request.limit, self._config.pull_records_max)
+        session = self.session
+        try:
+            self._allowed("read", worker.stream)
+            found = await self._service.streams.read(
+                worker,
+                request.index,
+                limit,
+                min(session.pull_bytes_max, self._config.pull_bytes_max),
+                session.framing.record_bytes_max,
+            )
+        except UnknownStream:
+            return  # deleted: an address that does not exist
+        except Forbidden as error:
+            session.last_error = str(error)
+            self._send(session.error(worker.address, pull.route, str(error)))
+            return
+        except HeadraceError as error:
+            # The specification has no reply for this; the reference sends an empty list, and so clients ask again.
+            log.warning("pull from stream %r failed: %s", worker.stream, error)
+            session.last_error = str(error)
+            self._service.metrics.ockam.pulls_failed.inc()
+            self._send(session.pulled(pull, (), ())[0])
+            return
+        reply, count = session.pulled(pull, found.indexes, found.records)
+        self._service.pulled(count, found)
+        self._send(reply)
+
+    def _save(self, save: Save) -> None:
+        request = save.request
+        partition = request.partition or 0
+        key = (request.client_id, request.stream_name, partition)
+
+        async def keep() -> None:
+            streams = self._service.streams
+            try:
+                self._allowed("write", request.stream_name)
+                if not await streams.save_index(request.client_id, request.stream_name, partition, request.index):
+                    self._service.dropped("save_without_stream")
+            except HeadraceError as error:  # a Save has no reply, not even for an error
+                log.warning("index of client %r in %r not saved: %s", request.client_id, request.stream_name, error)
+                self.session.last_error = str(error)
+            finally:
+                if self._saves.get(key) is task:
+                    del self._saves[key]
+
+        task = self._saves[key] = self._service.spawn(keep())
+
+    async def _get(self, get: Get) -> None:
+        request = get.request
+        partition = request.partition or 0
+        saving = self._saves.get((request.client_id, request.stream_name, partition))
+        if saving is not None:
+            await asyncio.wait([saving])
+        try:
+            self._allowed("read", request.stream_name)
+        except Forbidden as error:
+            self.session.last_error = str(error)
+            return
+        index = await self._service.streams.get_index(request.client_id, request.stream_name, partition)
+        self._send(self.session.index(get, index))
+
+
+class OckamListener(Listener):
+    """The listener of the original framing and, when configured, the one of the newer framing."""
+
+    cbor_address: str | None = None
+
+
+async def serve(hub: Hub, address: str) -> OckamListener:
+    """Listen on `address` with the original framing, and on `ockam.cbor_listen` with the newer one if that is set."""
+    config = hub.config.ockam
+    service = Service(hub, config, await AddressBook.open(hub, config.addresses_max))
+    servers = [await _listen(service, address, LegacyFraming())]
+    try:
+        if config.cbor_listen != "off":
+            servers.append(await _listen(service, config.cbor_listen, CborFraming()))
+    except BaseException:
+        servers[0].close()
+        raise
+
+    async def close() -> None:
+        for server in servers:
+            server.close()
+        await service.close()
+        for server in servers:
+            await server.wait_closed()
+
+    listener = OckamListener(_address_of(servers[0]), close)
+    if len(servers) > 1:
+        listener.cbor_address = _address_of(servers[1])
+        log.info("newer framing on %s", listener.cbor_address)
+    return listener
+
+
+async def _listen(service: Service, address: str, framing: Framing) -> asyncio.Server:
+    host, port = split_address(address)
+    loop = asyncio.get_running_loop()
+    return await loop.create_server(
+        lambda: Connection(service, framing), host, port, ssl=service.hub.security.tls("ockam")
+    )
+
+
+def _address_of(server: asyncio.Server) -> str:
+    host, port = server.sockets[0].getsockname()[:2]
+    return join_address(host, port)

@@ -1,0 +1,183 @@
+"""The services' work on the hub: open streams, read what fits a reply, keep saved indexes. No sockets.
+
+| Ockam | hub |
+|---|---|
+| stream name | stream of the same name; plain create = partition 0 |
+| record | payload; the index is the record's index |
+| client id | cursor `ockam:<client id>` |
+| saved index | the cursor's position |
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Sequence
+from itertools import compress, pairwise
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import BadRequest, Damaged, HeadraceError, StreamExists, UnknownStream
+from headrace.hub import Hub
+from headrace.log.ops import StreamOptions
+from headrace.protocols.ockam.addresses import AddressBook
+from headrace.protocols.ockam.session import Worker
+
+log = logging.getLogger(__name__)
+
+CURSOR_PREFIX: Final = "ockam:"
+INDEX_MAX: Final = (1 << 63) - 1
+_GENERATED_BYTES: Final = 4
+# While skipping records that are too large for the framing, read more at a time than one reply would hold.
+_SKIP_BYTES: Final = 4 << 20
+
+
+class Found(NamedTuple):
+    """What a pull gets, and how many records it cannot get."""
+
+    indexes: Sequence[int]
+    records: Sequence[bytes]
+    oversized: int = 0
+    """Stepped over before the first record."""
+    oversized_between: Sequence[int] = ()
+    """Indexes left out between the records and after them."""
+    damaged: int = 0
+    trimmed: bool = False
+    """The pull asked for records that retention has removed."""
+
+
+def cursor_name(client_id: str) -> str:
+    return CURSOR_PREFIX + client_id
+
+
+class Streams:
+    """Streams and saved indexes as the two Ockam services see them."""
+
+    def __init__(self, hub: Hub, addresses: AddressBook, *, clamp: bool, unknown_is_zero: bool) -> None:
+        self._hub = hub
+        self._addresses = addresses
+        self._clamp = clamp
+        self._unknown_is_zero = unknown_is_zero
+        self._oversized: dict[tuple[str, int, int], tuple[int, int]] = {}
+        """(stream, partition, record limit) → a run of records above the limit: its first index, and where it ends."""
+
+    async def open(self, name: str | None, partitions: int) -> tuple[str, Sequence[Worker]]:
+        """Create the stream or grow it, and hand out the addresses of its first partitions."""
+        name = await self._open_new(partitions) if name is None else await self._open_named(name, partitions)
+        return name, await self._addresses.register(name, partitions)
+
+    async def _open_new(self, partitions: int) -> str:
+        while True:
+            name = "generated_" + secrets.token_hex(_GENERATED_BYTES)
+            try:
+                await self._hub.create_stream(name, partitions, StreamOptions(), exist_ok=False)
+            except StreamExists:
+                continue
+            return name
+
+    async def _open_named(self, name: str, partitions: int) -> str:
+        try:
+            info = self._hub.stream(name)
+        except UnknownStream:
+            info = await self._hub.create_stream(name, partitions, StreamOptions(), exist_ok=True)
+        if info.kind != "stream":
+            raise BadRequest(f"{name!r} is a {info.kind}, not a stream")
+        if info.partitions < partitions:
+            await self._hub.grow_stream(name, partitions)
+        return name
+
+    async def read(self, worker: Worker, start: int, limit: int, bytes_max: int, record_bytes_max: int) -> Found:
+        """At most `limit` records from `start` on, leaving out those that cannot be sent or are damaged.
+
+        At least one record is found if there is any that can be sent, however many stand before it that cannot: an
+        empty reply would make the consumer ask for the same index for ever.
+        """
+        stream, partition = worker.stream, worker.partition
+        oversized = damaged = 0
+        trimmed = 0 < start < self._hub.bounds(stream, partition).first
+        run = self._oversized.get((stream, partition, record_bytes_max))
+        while limit and start < self._hub.bounds(stream, partition).next:
+            if run is not None and run[0] <= start < run[1]:
+                oversized += run[1] - start
+                start = run[1]
+                continue
+            try:
+                batch = await self._hub.read(stream, start, partition=partition, limit=limit, max_bytes=bytes_max)
+            except Damaged as error:
+                log.error("pull skips damaged records: %s", error)
+                damaged += error.last + 1 - max(start, error.first)
+                start = error.last + 1
+                continue
+            if not batch.num_rows:
+                break
+            indexes, records, left_out = sendable(batch, record_bytes_max)
+            if records:
+                return Found(indexes, records, oversized, left_out, damaged, trimmed)
+            oversized += len(left_out)
+            start = left_out[-1] + 1
+            run = self._skip(worker, record_bytes_max, left_out[0], start)
+            bytes_max = _SKIP_BYTES
+        return Found((), (), oversized, (), damaged, trimmed)
+
+    def _skip(self, worker: Worker, record_bytes_max: int, first: int, end: int) -> tuple[int, int]:
+        """Remember a run of oversized records, so that the next pull steps over it at once."""
+        key = (worker.stream, worker.partition, record_bytes_max)
+        known = self._oversized.get(key)
+        if known is not None and known[0] <= first <= known[1]:
+            first, end = known[0], max(end, known[1])
+        self._oversized[key] = (first, end)
+        log.warning(
+            "stream %r partition %d: indexes %d to %d hold records above %d bytes, which this framing cannot carry",
+            worker.stream,
+            worker.partition,
+            first,
+            end - 1,
+            record_bytes_max,
+        )
+        return first, end
+
+    async def save_index(self, client_id: str, stream: str, partition: int, index: int) -> bool:
+        """Move a client's saved index forward; False if there is no such stream.
+
+        Anyone can save for anyone in this protocol. Clamped to the end of the stream, a hostile save can at worst skip
+        what is there now; without that, one save of 2^64 - 1 would make the client skip everything for ever.
+        """
+        try:
+            end = self._hub.bounds(stream, partition).next
+            position = min(index, end) if self._clamp else min(index, INDEX_MAX)
+            await self._hub.save_cursor(cursor_name(client_id), stream, position, partition)
+        except UnknownStream:
+            return False
+        return True
+
+    async def get_index(self, client_id: str, stream: str, partition: int) -> int | None:
+        """A client's saved index. Without one, the specification wants a record with index 0 to be made."""
+        nothing = 0 if self._unknown_is_zero else None
+        try:
+            position = self._hub.cursor(cursor_name(client_id), stream, partition)
+            if position is None and self._unknown_is_zero:
+                return await self._hub.save_cursor(cursor_name(client_id), stream, 0, partition)
+        except UnknownStream:
+            return nothing
+        except HeadraceError as error:
+            log.warning("index of client %r in stream %r cannot be recorded: %s", client_id, stream, error)
+            return nothing
+        return position
+
+
+def sendable(batch: pa.RecordBatch, record_bytes_max: int) -> tuple[list[int], list[bytes], list[int]]:
+    """The indexes and payloads of the records that are not too large, and the indexes of those that are."""
+    payloads = batch.column("payload")
+    _, offsets_buffer, data_buffer = payloads.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int32, len(payloads) + 1, payloads.offset * 4)
+    begin, end = int(offsets[0]), int(offsets[-1])
+    data = data_buffer.slice(begin, end - begin).to_pybytes() if end > begin else b""
+    records = [data[start:stop] for start, stop in pairwise((offsets - begin).tolist())]
+    indexes = batch.column("index").to_numpy().tolist()
+    if end - begin > record_bytes_max and int(np.diff(offsets).max()) > record_bytes_max:
+        fits = [len(record) <= record_bytes_max for record in records]
+        left_out = [index for index, fit in zip(indexes, fits, strict=True) if not fit]
+        return list(compress(indexes, fits)), list(compress(records, fits)), left_out
+    return indexes, records, []

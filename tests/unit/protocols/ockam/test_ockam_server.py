@@ -1,0 +1,735 @@
+"""The listeners on real sockets, with the embedded log on a disk in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from ockam_peer import DEADLINE_S, Peer, hub_and_listener, multi_hop, peer_of, settings
+
+from headrace.errors import Damaged, DiskFull
+from headrace.hub import Hub
+from headrace.log.batch import Batch
+from headrace.log.ops import StreamOptions
+from headrace.protocols.ockam import codec
+from headrace.protocols.ockam.routing import RECORD_BYTES_MAX, Address, local
+from headrace.testing import MemoryDisk
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():  # noqa: ASYNC110 what is waited for has no event to wait on
+            await asyncio.sleep(0.002)
+
+
+# --- create ---
+
+
+@pytest.mark.parametrize("service", ["stream", "stream_service"])
+async def test_create_is_idempotent_and_answers_from_the_stream(service: str) -> None:
+    async with hub_and_listener() as (hub, listener), peer_of(listener) as one, peer_of(listener) as two:
+        for peer in (one, two):
+            peer.send(service, codec.CreateRequest(codec.CREATE, "orders"))
+        messages = [await one.message(), await two.message()]
+        assert messages[0] == messages[1]
+        assert len(messages[0].returning[0].value) == 21
+        assert messages[0].returning[0].value.startswith(b"ST_S_")
+        assert [info.name for info in hub.streams()] == ["orders"]
+
+
+async def test_anonymous_streams_are_new_each_time() -> None:
+    async with hub_and_listener() as (hub, listener), peer_of(listener) as peer:
+        names = set()
+        for _ in range(3):
+            init = await peer.ask("stream", codec.CreateRequest(codec.CREATE, None))
+            assert isinstance(init, codec.Init)
+            assert init.stream_name.startswith("generated_")
+            names.add(init.stream_name)
+        assert {info.name for info in hub.streams()} == names
+        assert len(names) == 3
+
+
+@pytest.mark.parametrize("protocol", [codec.CREATE_PARTITIONED, codec.CREATE_PARTITIONS])
+async def test_partitions_grow_and_never_shrink(protocol: str) -> None:
+    async with hub_and_listener() as (hub, listener), peer_of(listener) as peer:
+
+        async def create(count: int) -> list[bytes]:
+            peer.send("stream", codec.CreateRequest(protocol, "p", count))
+            addresses = []
+            for number in range(count):
+                message = await peer.message()
+                assert codec.decode_response(message.payload) == codec.Init(protocol, "p", number)
+                addresses.append(message.returning[0].value)
+            return addresses
+
+        three = await create(3)
+        assert len(set(three)) == 3
+        assert await create(2) == three[:2]
+        five = await create(5)
+        assert five[:3] == three
+        assert hub.stream("p").partitions == 5
+        assert await peer.create("p") == three[0]
+        assert await peer.push(five[4], b"four") == [codec.PushConfirm(0, True, 0)]
+        assert await peer.push(five[0], b"zero") == [codec.PushConfirm(0, True, 0)]
+        assert await peer.pull(five[4]) == [(0, b"four")]
+        assert await peer.pull(three[0]) == [(0, b"zero")]
+        assert await peer.pull(three[1]) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("a\0b", "control characters"), ("ockam.addresses", "is a table"), ("", "Invalid request")]
+)
+async def test_names_the_hub_cannot_have(name: str, reason: str) -> None:
+    async with hub_and_listener() as (_, listener), peer_of(listener) as peer:
+        error = await peer.ask("stream", codec.CreateRequest(codec.CREATE, name))
+        assert isinstance(error, codec.Error)
+        assert reason in error.reason
+
+
+@pytest.mark.parametrize("name", ["two words", "grün 水", "a#b", "stream", "n" * 300])
+async def test_names_that_are_fine(name: str) -> None:
+    async with hub_and_listener() as (hub, listener), peer_of(listener) as peer:
+        address = await peer.create(name)
+        assert await peer.push(address, b"x") == [codec.PushConfirm(0, True, 0)]
+        assert hub.bounds(name).next == 1
+
+
+async def test_a_create_above_the_number_of_addresses_is_refused() -> None:
+    async with hub_and_listener(settings(addresses_max=3)) as (_, listener), peer_of(listener) as peer:
+        await peer.create("a")
+        error = await peer.ask("stream", codec.CreateRequest(codec.CREATE_PARTITIONED, "b", 2))
+        assert isinstance(error, codec.Error)
+        assert "ockam.addresses_max" in error.reason
+        await peer.create("a")
+
+
+async def test_a_stream_of_another_protocol_is_the_same_stream() -> None:
+    async with hub_and_listener() as (hub, listener), peer_of(listener) as peer:
+        await hub.create_stream("shared", 2)
+        await hub.append("shared", Batch.of([b"a", b"b"], types="t", keys=[b"k", b"k"], ids=[1, 2]))
+        address = await peer.create("shared")
+        assert await peer.pull(address) == [(0, b"a"), (1, b"b")]
+        assert await peer.push(address, b"c") == [codec.PushConfirm(0, True, 2)]
+        records = await hub.read("shared", 2)
+        assert records.column("payload").to_pylist() == [b"c"]
+
+
+# --- push ---
+
+
+@pytest.mark.parametrize("framing", ["legacy", "cbor"])
+async def test_two_hundred_pipelined_pushes_are_one_append(framing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with hub_and_listener() as (hub, listener), peer_of(listener, framing) as peer:
+        address = await peer.create()
+        appends: list[int] = []
+        append = hub.append
+
+        def spy(name: str, batch: Batch, **options: Any) -> Any:
+            appends.append(batch.count)
+            return append(name, batch, **options)
+
+        monkeypatch.setattr(hub, "append", spy)
+        requests = [codec.encode_request(codec.PushRequest(number, b"%d" % number)) for number in range(200)]
+        peer.raw(b"".join(peer.frame(address, request) for request in requests))
+        assert [await peer.response() for _ in requests] == [codec.PushConfirm(n, True, n) for n in range(200)]
+        assert appends == [200]
+        assert await peer.pull_all(address) == [(n, b"%d" % n) for n in range(200)]
+
+
+async def test_two_publishers_interleaved() -> None:
+    async with hub_and_listener() as (_, listener), peer_of(listener) as one, peer_of(listener) as two:
+        address = await one.create()
+
+        async def publish(peer: Peer, mark: bytes) -> list[int]:
+            indexes = []
+            for burst in range(20):
+                confirms = await peer.push(address, *[mark + b"%d" % (burst * 5 + n) for n in range(5)])
+                indexes += [confirm.index for confirm in confirms if isinstance(confirm, codec.PushConfirm)]
+            return indexes
+
+        a, b = await asyncio.gather(publish(one, b"a"), publish(two, b"b"))
+        assert sorted(a + b) == list(range(200))
+        assert a == sorted(a)
+        assert b == sorted(b)
+        records = dict(await one.pull_all(address))
+        assert [records[index] for index in a] == [b"a%d" % n for n in range(100)]
+        assert [records[index] for index in b] == [b"b%d" % n for n in range(100)]
+
+
+async def test_a_confirm_waits_for_the_disk() -> None:
+    class SlowDisk(MemoryDisk):
+        """Its appends cannot sync while the gate is shut."""
+
+        gate = __import__("threading").Event()
+
+        def create(self, path: str) -> Any:
+            return self._gated(super().create(path))
+
+        def open_append(self, path: str) -> Any:
+            return self._gated(super().open_append(path))
+
+        def _gated(self, file: Any) -> Any:
+            sync = file.sync
+            file.sync = lambda: (self.gate.wait(DEADLINE_S), sync())
+            return file
+
+    disk = SlowDisk()
+    disk.gate.set()
+    async with hub_and_listener(disk=disk) as (hub, listener), peer_of(listener) as peer:
+        address = await peer.create()
+        disk.gate.clear()
+        peer.send(address, codec.PushRequest(1, b"x"))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.15):
+                await peer.reader.readexactly(1)
+        assert hub.bounds("orders").next == 0
+        disk.gate.set()
+        assert await peer.response() == codec.PushConfirm(1, True, 0)
+
+
+async def test_the_largest_record_round_trips_and_a_larger_one_is_refused() -> None:
+    async with hub_and_listener() as (_, listener), peer_of(listener) as peer:
+        address = await peer.create()
+        largest = bytes(RECORD_BYTES_MAX)
+        confirms = await peer.push(address, b"first", largest + b"x", largest)
+        assert confirms == [
+            codec.PushConfirm(0, True, 0),
+            codec.PushConfirm(1, False, 0),
+            codec.PushConfirm(2, True, 1),
+        ]
+        assert await peer.pull_all(address) == [(0, b"first"), (1, largest)]
+
+
+async def test_only_refused_pushes() -> None:
+    async with hub_and_listener() as (hub, listener), peer_of(listener) as peer:
+        address = await peer.create()
+        assert await peer.push(address, bytes(RECORD_BYTES_MAX + 1)) == [codec.PushConfirm(0, False, 0)]
+        assert hub.bounds("orders").next == 0
+
+
+async def test_failed_appends_are_confirmed_with_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with hub_and_listener() as (hub, listener), peer_of(listener) as peer:
+        address = await peer.create()
+
+        def full(*args: Any, **options: Any) -> Any:
+            future = asyncio.get_running_loop().create_future()
+            future.set_exception(DiskFull("no room"))
+            return future
+
+        with monkeypatch.context() as patch:
+            patch.setattr(hub, "append", full)
+            assert await peer.push(address, b"a", b"b") == [codec.PushConfirm(n, False, 0) for n in range(2)]
+        assert await peer.push(address, b"c") == [codec.PushConfirm(0, True, 0)]
+
+
+async def test_an_empty_return_route_is_confirmed_on_the_same_connection() -> None:
+    async with hub_and_listener() as (_, listener), peer_of(listener) as peer:
+        address = await peer.create()
+        peer.send(address, codec.PushRequest(1, b"x"), back=())
+        message = await peer.message()
+        assert message.onward == ()
+        assert codec.decode_response(message.payload) == codec.PushConfirm(1, True, 0)
+
+
+async def test_each_request_is_answered_to_its_own_route() -> None:
+    async with hub_and_listener() as (_, listener), peer_of(listener) as peer:
+        address = await peer.create()
+        route = multi_hop()
+        requests: list[tuple[bytes, codec.Request]] = [
+            (address, codec.PushRequest(1, b"x")),
+            (address, codec.PullRequest(1, 0, 1)),
+            (b"stream", codec.CreateRequest(codec.CREATE, "orders")),
+            (b"stream_index", codec.GetIndex(codec.INDEX, "c", "orders")),
+            (b"stream", codec.PullRequest(1, 0, 1)),
+        ]
+        for to, request in requests:
+            peer.send(to, request, back=route)
+            assert (await peer.message()).onward == route
+
+
+async def test_a_client_that_leaves_right_after_its_push() -> None:
+    async with hub_and_listener() as (hub, listener), peer_of(listener) as staying:
+        address = await staying.create()
+        async with peer_of(listener) as leaving:
+            leaving.send(address, codec.PushRequest(1, b"kept"))
+            await leaving.close()
+        await hub.wait("orders", 0)
+        assert await staying.pull(address) == [(0, b"kept")]
+
+
+async def test_acknowledgement_by_a_cursor_holds_confirms_and_not_pulls() -> None:
+    async with hub_and_listener() as (hub, listener), peer_of(listener) as peer:
+        await hub.create_stream("orders", options=StreamOptions(ack="processed:ockam:billing"))
+        address = await peer.create()
+        for number in range(2):
+            peer.send(address, codec.PushRequest(number, b"%d" % number))
+        assert await peer.pull(address) == [(0, b"0"), (1, b"1")]
+        peer.save_index("billing", "orders", 2)
+        assert [await peer.response(), await peer.response()] == [codec.PushConfirm(n, True, n) for n in range(2)]
+
+
+# --- pull ---
+
+
+async def test_a_batch_is_cut_to_the_frame() -> None:
+    async with hub_and_listener() as (hub, listener), peer_of(listener) as peer:
+        address = await peer.create()
+        await hub.append("orders", Batch.of([bytes([n]) * 10_000 for n in range(20)]))
+        first = await peer.pull(address)
+        assert [index for index, _ in first] == list(range(6))
+        assert await peer.pull_all(address) == [(n, bytes([n]) * 10_000) for n in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("index", "limit", "expected"),
+    [
+        (0, 0, []),
+        (0, 2, [0, 1]),
+        (1, 1 << 63, [1, 2]),
+        (0, (1 << 64) - 1, [0, 1, 2]),
+        (3, 10, []),
+        (1 << 63, 10, []),
+        ((1 << 64) - 1, (1 << 64) - 1, []),
+    ],
+)
+async def test_any_index_and_limit(index: int, limit: int, expected: list[int]) -> None:
+    async with hub_and_listener() as (hub, listener), peer_of(listener) as peer:
+        address = await peer.create()
+        await hub.append("orders", Batch.of([b"a", b"b", b"c"]))
+        assert [found for found, _ in await peer.pull(address, index, limit)] == expected
+
+
+async def test_the_configured_limit_counts() -> None:
+    async with hub_and_listener(settings(pull_records_max=2)) as (hub, listener), peer_of(listener) as peer:
+        address = await peer.create()
+        await hub.append("orders", Batch.of([b"x"] * 5))
+        assert len(await peer.pull(address, 0, 1000)) == 2
+
+
+async def test_a_pull_below_the_first_record_starts_there() -> None:
+    async with hub_and_listener() as (hub, listener), peer_of(listener) as peer:
+        address = await peer.create()
+        await hub.append("orders", Batch.of([b"%d" % n for n in range(10)]))
+        await hub.trim("orders", 4)
+        assert [index for index, _ in await peer.pull(address, 0)] == list(range(4, 10))
+        assert hub.metrics.registry.get_sample_value("headrace_ockam_pulls_below_first_total") == 0
+        assert [index for index, _ in await peer.pull(address, 2)] == list(range(4, 10))
+        assert hub.metrics.registry.get_sample_value("headrace_ockam_pulls_below_first_total") == 1
+
+
+async def test_a_pull_sees_the_pushes_before_it_on_the_same_connection() -> None:
+    async with hub_and_listener() as (_, listener), peer_of(listener) as peer:
+        address = await peer.create()
+        push = peer.frame(address, codec.encode_request(codec.PushRequest(1, b"x")))
+        pull = peer.frame(address, codec.encode_request(codec.PullRequest(2, 0, 10)))
+        peer.raw(push + pull)
+        assert await peer.response() == codec.PushConfirm(1, True, 0)
+        assert await peer.response() == codec.PullResponse(2, [codec.StreamMessage(0, b"x")])
+
+
+async def test_records_too_large_for_the_frame_are_a_counted_gap() -> None:
+    async with hub_and_listener() as (hub, listener), peer_of(listener) as peer, peer_of(listener, "cbor") as newer:
+        address = await peer.create()
+        huge = bytes(100_000)
+        await hub.append("orders", Batch.of([b"a", huge, b"b", huge, huge]))
+
+        def skipped() -> float | None:
+            return hub.metrics.registry.get_sample_value("headrace_records_skipped_total", {"protocol": "ockam"})
+
+        assert await peer.pull(address) == [(0, b"a")]
+        assert await peer.pull(address, 1) == [(2, b"b")]
+        assert skipped() == 1
+        assert await peer.pull(address, 3) == []
+        assert skipped() == 3
+        await hub.append("orders", Batch.of([huge] * 30))
+        assert await peer.pull(address, 3) == []
+        await hub.append("orders", Batch.of([b"c"]))
+        assert await peer.pull(address, 3) == [(35, b"c")]
+        assert await peer.pull(address, 10) == [(35, b"c")]
+        assert await newer.pull(address, 1, 1) == [(1, huge)]
+        assert [index for index, _ in await newer.pull_all(address)] == list(range(36))
+
+
+async def test_damaged_records_are_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with hub_and_listener() as (hub, listener), peer_of(listener) as peer:
+        address = await peer.create()
+        await hub.append("orders", Batch.of([b"%d" % n for n in range(6)]))
+        read = hub.read
+
+        async def damaged(name: str, start: int, **options: Any) -> Any:
+            if start <= 3:
+                raise Damaged(name, 0, 1, 3)
+            return await read(name, start, **options)
+
+        monkeypatch.setattr(hub, "read", damaged)
+        assert await peer.pull(address, 1) == [(4, b"4"), (5, b"5")]
+        assert hub.metrics.registry.get_sample_value("headrace_ockam_damaged_skipped_total") == 3
+
+
+async def test_a_read_that_fails_is_an_empty_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with hub_and_listener() as (hub, listener), peer_of(listener) as peer:
+        address = await peer.create()
+        await peer.push(address, b"x")
+
+        async def failing(*args: Any, **options: Any) -> Any:
+            raise DiskFull("gone")
+
+        monkeypatch.setattr(hub, "read", failing)
+        assert await peer.pull(address) == []
+        assert hub.metrics.registry.get_sample_value("headrace_ockam_pulls_failed_total") == 1
+
+
+# --- saved indexes ---
+
+
+@pytest.mark.parametrize("service", ["stream_index", "stream_index_service"])
+async def test_an_unknown_index_is_recorded_as_zero(service: str) -> None:
+    async with hub_and_listener() as (hub, listener), peer_of(listener) as peer:
+        await peer.create()
+        answer = await peer.ask(service, codec.GetIndex(codec.INDEX, "cl", "orders"))
+        assert answer == codec.Index(codec.INDEX, "cl", "orders", 0)
+        assert [(cursor.name, cursor.index) for cursor in hub.cursors()] == [("ockam:cl", 0)]
+
+
+async def test_an_unknown_index_is_none_by_switch() -> None:
+    async with hub_and_listener(settings(unknown_index="none")) as (hub, listener), peer_of(listener) as peer:
+        await peer.create()
+        assert await peer.get_index("cl", "orders") is None
+        assert hub.cursors() == []
+        assert await peer.get_index("cl", "no such stream") is None
+
+
+async def test_save_is_monotonic_and_seen_by_the_next_get() -> None:
+    async with hub_and_listener() as (hub, listener), peer_of(listener) as peer:
+        await peer.create()
+        await hub.append("orders", Batch.of([b"x"] * 20))
+        for index, expected in [(10, 10), (5, 10), (11, 11)]:
+            peer.save_index("cl", "orders", index)
+            assert await peer.get_index("cl", "orders") == expected
+
+
+async def test_indexes_are_kept_per_client_stream_and_partition() -> None:
+    async with hub_and_listener() as (hub, listener), peer_of(listener) as peer:
+        await hub.create_stream("p", 6)
+        await hub.create_stream("q", 1)
+        for name, partition in [("p", 0), ("p", 5), ("q", 0)]:
+            await hub.append(name, Batch.of([b"x"] * 20), partition=partition)
+        peer.save_index("cl", "p", 10, 5)
+        peer.save_index("cl", "q", 3)
+        assert await peer.get_index("cl", "p", 5) == 10
+        assert await peer.get_index("cl", "p", 0) == 0
+        assert await peer.get_index("cl", "p") == 0
+        assert await peer.get_index("other", "p", 5) == 0
+        assert await peer.get_index("cl", "q") == 3
+        assert await peer.get_index("cl", "q", 0) == 3
+
+
+async def test_nobody_can_make_a_client_skip_the_future() -> None:
+    async with hub_and_listener() as (hub, listener), peer_of(listener) as attacker, peer_of(listener) as victim:
+        address = await victim.create()
+        await hub.append("orders", Batch.of([b"x"] * 3))
+        attacker.save_index("victim", "orders", (1 << 64) - 1)
+        assert await attacker.get_index("victim", "orders") == 3
+        await victim.push(address, b"next")
+        index = await victim.get_index("victim", "orders")
+        assert index == 3
+        assert await victim.pull(address, index) == [(3, b"next")]
+
+
+async def test_unclamped_by_switch() -> None:
+    async with hub_and_listener(settings(clamp_saved_index=False)) as (_, listener), peer_of(listener) as peer:
+        await peer.create()
+        peer.save_index("cl", "orders", (1 << 64) - 1)
+        assert await peer.get_index("cl", "orders") == (1 << 63) - 1
+
+
+async def test_indexes_of_streams_that_do_not_exist() -> None:
+    async with hub_and_listener() as (hub, listener), peer_of(listener) as peer:
+        peer.save_index("cl", "nowhere", 5)
+        assert await peer.get_index("cl", "nowhere") == 0
+        await peer.create()
+        peer.save_index("cl", "orders", 5, 99)
+        assert await peer.get_index("cl", "orders", 99) == 0
+        assert hub.cursors() == []
+
+
+async def test_client_ids_that_cannot_be_cursors_harm_nobody() -> None:
+    async with hub_and_listener() as (_, listener), peer_of(listener) as peer:
+        await peer.create()
+        peer.save_index("a\0b", "orders", 5)
+        assert await peer.get_index("a\0b", "orders") == 0
+
+
+async def test_a_save_is_kept_though_the_client_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with hub_and_listener() as (hub, listener):
+        gate, asked = asyncio.Event(), asyncio.Event()
+        read = hub.read
+
+        async def slow(*args: Any, **options: Any) -> Any:
+            asked.set()
+            await gate.wait()
+            return await read(*args, **options)
+
+        monkeypatch.setattr(hub, "read", slow)
+        async with peer_of(listener) as peer:
+            address = await peer.create()
+            await hub.append("orders", Batch.of([b"x"] * 9))
+            peer.send(address, codec.PullRequest(1, 0, 9))
+            peer.save_index("cl", "orders", 7)
+            await asked.wait()
+        await until(lambda: len(hub.sessions) == 0)
+        gate.set()
+        await until(lambda: hub.cursor("ockam:cl", "orders") == 7)
+
+
+# --- restart, deletion ---
+
+
+async def test_addresses_records_and_indexes_survive_a_restart() -> None:
+    disk = MemoryDisk()
+    async with hub_and_listener(disk=disk) as (hub, listener), peer_of(listener) as peer:
+        address = await peer.create()
+        await peer.push(address, b"a", b"b")
+        peer.save_index("cl", "orders", 2)
+        assert await peer.get_index("cl", "orders") == 2
+    async with hub_and_listener(disk=disk.after_kill()) as (hub, listener), peer_of(listener) as peer:
+        assert await peer.pull(address) == [(0, b"a"), (1, b"b")]
+        assert await peer.push(address, b"c") == [codec.PushConfirm(0, True, 2)]
+        peer.save_index("cl", "orders", 1)
+        assert await peer.get_index("cl", "orders") == 2
+        assert await peer.create() == address
+        await hub.delete_stream("orders")
+    async with hub_and_listener(disk=disk.after_kill()) as (hub, listener), peer_of(listener) as peer:
+        assert await peer.create("another") != address
+
+
+async def test_a_deleted_stream_is_silent_until_it_is_created_again() -> None:
+    async with hub_and_listener() as (hub, listener), peer_of(listener) as peer:
+        address = await peer.create()
+        await peer.push(address, b"old", b"older")
+        await hub.delete_stream("orders")
+        peer.send(address, codec.PushRequest(1, b"lost"))
+        peer.send(address, codec.PullRequest(1, 0, 10))
+        await peer.still_alive()
+        assert await peer.create() == address
+        assert await peer.push(address, b"new") == [codec.PushConfirm(0, True, 2)]
+
+
+async def test_addresses_of_deleted_streams_go_with_the_next_start() -> None:
+    disk = MemoryDisk()
+    async with hub_and_listener(disk=disk) as (hub, listener), peer_of(listener) as peer:
+        await peer.create("kept")
+        await peer.create("gone")
+        await hub.delete_stream("gone")
+        assert hub.table_size("ockam.addresses") == 3
+    async with hub_and_listener(disk=disk) as (hub, listener):
+        assert hub.table_size("ockam.addresses") == 2
+
+
+# --- what hurts the reference ---
+
+
+async def test_create_sent_to_a_stream_leaves_it_alone() -> None:
+    async with hub_and_listener() as (_, listener), peer_of(listener) as peer:
+        address = await peer.create()
+        await peer.push(address, b"kept")
+        assert await peer.ask(address, codec.CreateRequest(codec.CREATE, "orders")) == codec.Error("Invalid request")
+        assert await peer.pull(address) == [(0, b"kept")]
+
+
+async def test_a_name_that_is_not_utf8() -> None:
+    async with hub_and_listener() as (_, listener), peer_of(listener) as peer:
+        peer.raw(peer.frame("stream", codec.encode_payload(codec.CREATE, b"\x01\x02\xff\xfe")))
+        assert await peer.response() == codec.Error("Invalid request")
+        await peer.still_alive()
+
+
+async def test_heartbeats_empty_frames_and_unknown_addresses_are_silent() -> None:
+    async with hub_and_listener() as (hub, listener), peer_of(listener) as peer:
+        peer.raw(b"\x00\x00" + bytes.fromhex("000401000000") + peer.frame("nobody", b""))
+        peer.raw(peer.frame((Address(1, b"127.0.0.1:1"), local("stream")), b""))
+        await peer.still_alive()
+        for reason in ("empty_frame", "heartbeat", "unknown_address", "not_local"):
+            sample = hub.metrics.registry.get_sample_value("headrace_ockam_dropped_total", {"reason": reason})
+            assert sample == 1, reason
+
+
+async def test_other_hosts_are_never_dialled() -> None:
+    async with hub_and_listener() as (_, listener), peer_of(listener) as peer:
+        dialled = asyncio.Event()
+        trap = await asyncio.start_server(lambda reader, writer: dialled.set(), "127.0.0.1", 0)
+        try:
+            host, port = trap.sockets[0].getsockname()
+            target = Address(1, f"{host}:{port}".encode())
+            peer.raw(peer.frame((target, local("stream")), b"x", back=(target,)))
+            peer.send("stream", codec.PullRequest(1, 0, 1), back=(target,))
+            message = await peer.message()
+            assert message.onward == (target,)
+            assert not dialled.is_set()
+        finally:
+            trap.close()
+            await trap.wait_closed()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"\x00\x04\x00\x00\x00\x00", b"\x00\x04\x03\x00\x00\x00", b"\x00\x05\x01\x00\x00\x00\x00", b"\x00\x01\x01"],
+    ids=["version 0", "version 3", "trailing byte", "truncated"],
+)
+async def test_malformed_messages_close_this_connection_only(raw: bytes) -> None:
+    async with hub_and_listener() as (_, listener), peer_of(listener) as other, peer_of(listener) as peer:
+        peer.raw(raw)
+        assert await peer.at_end()
+        await other.still_alive()
+
+
+async def test_wire_version_2_is_answered_in_version_1() -> None:
+    async with hub_and_listener() as (_, listener), peer_of(listener) as peer:
+        wire = peer.frame("stream", codec.encode_request(codec.CreateRequest(codec.CREATE, "s")))[3:]
+        for tail in (b"\x00", b"\x01\x05trace"):
+            traced = b"\x02" + wire + tail
+            peer.raw(len(traced).to_bytes(2, "big") + traced)
+            header = await peer.reader.readexactly(2)
+            reply = await peer.reader.readexactly(int.from_bytes(header, "big"))
+            assert reply[0] == 1
+
+
+# --- the newer framing ---
+
+
+async def test_a_large_record_over_the_newer_framing() -> None:
+    async with hub_and_listener() as (_, listener), peer_of(listener, "cbor") as peer:
+        address = await peer.create()
+        record = bytes(range(256)) * 4000
+        assert await peer.push(address, record, b"small") == [codec.PushConfirm(n, True, n) for n in range(2)]
+        assert await peer.pull_all(address) == [(0, record), (1, b"small")]
+
+
+async def test_a_peer_that_does_not_greet_is_dropped() -> None:
+    async with hub_and_listener(settings(greeting_timeout_s=0.05)) as (_, listener):
+        assert listener.cbor_address is not None
+        host, port = listener.cbor_address.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        async with asyncio.timeout(DEADLINE_S):
+            assert await reader.read() == b"\x01"
+        writer.close()
+
+
+async def test_a_health_check_is_not_noisy(caplog: pytest.LogCaptureFixture) -> None:
+    async with hub_and_listener() as (hub, listener):
+        assert listener.cbor_address is not None
+        for address in (listener.address, listener.cbor_address):
+            host, port = address.split(":")
+            _, writer = await asyncio.open_connection(host, int(port))
+            await until(lambda: len(hub.sessions) == 1)
+            writer.close()
+            await until(lambda: len(hub.sessions) == 0)
+        assert [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
+
+
+async def test_without_the_second_listener() -> None:
+    async with hub_and_listener(settings(cbor_listen="off")) as (_, listener):
+        assert listener.cbor_address is None
+
+
+async def test_a_second_listener_that_cannot_start_stops_the_first() -> None:
+    from headrace.protocols.ockam.server import serve
+    from headrace.testing import memory_hub
+
+    async with hub_and_listener() as (_, busy):
+        assert busy.cbor_address is not None
+        async with memory_hub(settings(cbor_listen=busy.cbor_address)) as hub:
+            with pytest.raises(OSError, match="address already in use"):
+                await serve(hub, "127.0.0.1:0")
+
+
+# --- flow, sessions, rights ---
+
+
+async def test_reading_stops_while_the_hub_is_congested(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with hub_and_listener() as (hub, listener), peer_of(listener) as peer:
+        address = await peer.create()
+        drained = asyncio.Event()
+        with monkeypatch.context() as patch:
+            patch.setattr(type(hub), "congested", property(lambda self: not drained.is_set()))
+            patch.setattr(hub, "drained", drained.wait)
+            assert await peer.push(address, b"goes through") == [codec.PushConfirm(0, True, 0)]
+            peer.send(address, codec.PushRequest(2, b"waits"))
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.15):
+                    await peer.reader.readexactly(1)
+            drained.set()
+            assert await peer.response() == codec.PushConfirm(2, True, 1)
+
+
+async def test_a_peer_that_does_not_read_its_replies_is_not_read_from() -> None:
+    async with hub_and_listener(settings(waiting_requests_max=4)) as (hub, listener), peer_of(listener) as peer:
+        address = await peer.create()
+        await hub.append("orders", Batch.of([bytes(1000)] * 60))
+        pull = peer.frame(address, codec.encode_request(codec.PullRequest(1, 0, 60)))
+        for _ in range(400):
+            peer.raw(pull)
+        served = 0
+        while served < 400:
+            assert hub.sessions.list("ockam")[0].details["waiting_requests"] <= 400
+            response = await peer.response()
+            assert isinstance(response, codec.PullResponse)
+            assert len(response.messages) == 60
+            served += 1
+
+
+async def test_sessions_are_visible() -> None:
+    async with hub_and_listener() as (hub, listener), peer_of(listener) as peer:
+        await peer.still_alive()
+        (info,) = hub.sessions.list("ockam")
+        assert info.details["framing"] == "legacy"
+        assert info.details["last_error"] == "an empty stream name"
+
+
+def with_anonymous(role: str) -> Any:
+    import msgspec
+
+    config = settings()
+    return msgspec.structs.replace(config, security=msgspec.structs.replace(config.security, anonymous=role))
+
+
+async def test_callers_without_a_name_may_be_refused() -> None:
+    async with hub_and_listener(with_anonymous("none")) as (_, listener), peer_of(listener) as peer:
+        assert await peer.at_end()
+
+
+async def test_readers_may_only_read() -> None:
+    disk = MemoryDisk()
+    async with hub_and_listener(disk=disk) as (hub, listener), peer_of(listener) as peer:
+        address = await peer.create()
+        await peer.push(address, b"x")
+    async with hub_and_listener(with_anonymous("reader"), disk) as (hub, listener), peer_of(listener) as peer:
+        assert await peer.pull(address) == [(0, b"x")]
+        assert await peer.push(address, b"y") == [codec.PushConfirm(0, False, 0)]
+        refused = await peer.ask("stream", codec.CreateRequest(codec.CREATE, "new"))
+        assert isinstance(refused, codec.Error)
+        assert "may not write" in refused.reason
+        assert hub.bounds("orders").next == 1
+
+
+async def test_stopping_ends_the_connections() -> None:
+    async with hub_and_listener() as (_, listener), peer_of(listener) as peer:
+        await peer.create()
+        await listener.close()
+        assert await peer.at_end()
+
+
+async def test_an_error_of_our_own_ends_only_that_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with hub_and_listener() as (hub, listener), peer_of(listener) as other, peer_of(listener) as peer:
+        address = await peer.create()
+        await peer.push(address, b"x")
+
+        async def broken(self: Hub, *args: Any, **options: Any) -> Any:
+            raise ZeroDivisionError
+
+        with monkeypatch.context() as patch:
+            patch.setattr(hub, "read", broken)
+            peer.send(address, codec.PullRequest(1, 0, 1))
+            assert await peer.at_end()
+        assert await other.pull(address) == [(0, b"x")]
