@@ -16,8 +16,9 @@ from headrace.protocols.wallaroo import two_phase
 from headrace.protocols.wallaroo.codec import DRAFT, V3
 from headrace.protocols.wallaroo.codec_v2 import V2_2018_12, V2_2019_03
 from headrace.protocols.wallaroo.frames import PeerFault
+from headrace.protocols.wallaroo.requests import Greet, Open, Store
 from headrace.protocols.wallaroo.scan import FrameBuffer, Rows
-from headrace.protocols.wallaroo.session import Greet, Open, ServerSession, Store
+from headrace.protocols.wallaroo.session import ServerSession
 
 VECTORS = Path(__file__).parents[1] / "conformance" / "vectors" / "wallaroo.json"
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import random
 
+from fuzz.fuzz_wallaroo import fuzz, mutate, seeds
 from hypothesis import given
 from hypothesis import strategies as st
-
-from tests.fuzz.fuzz_wallaroo import fuzz, mutate, seeds
 
 
 def test_seeds_as_they_are() -> None:

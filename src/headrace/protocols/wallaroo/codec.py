@@ -26,6 +26,7 @@ Nothing here knows a socket, a loop or the hub. Whole streams of bytes are split
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -51,6 +52,8 @@ from headrace.protocols.wallaroo.frames import (
 from headrace.protocols.wallaroo.wire import ByteOrder, FieldReader, packed, pairs, short
 
 DRAFT_FLAGS = int(Flag.EPHEMERAL | Flag.BOUNDARY | Flag.EOS | Flag.UNSTABLE_REFERENCE | Flag.EVENT_TIME)
+
+V3_HEAD = struct.Struct(">IBQQqH")
 
 Decoder = Callable[[FieldReader], Frame]
 Encoder = Callable[[Any], bytes]
@@ -102,6 +105,18 @@ class Dialect:
         tag, encoder = row
         body = encoder(frame)
         return packed(self.order, "IB", 1 + len(body), tag) + body
+
+    def encode_message(
+        self,
+        stream_id: int,
+        message_id: int,
+        payload: bytes | None,
+        event_time: int | None,
+        key: bytes | None,
+        flags: int,
+    ) -> bytes:
+        """A MESSAGE with its length, from its parts: the connector's hot path."""
+        return self.encode(Message(stream_id, message_id, payload, event_time, key, flags))
 
     # Frames that are alike in every dialect, but for the byte order.
 
@@ -293,6 +308,22 @@ class V3Dialect(BigEndianDialect):
             raise LocalFault("a v3 message has a stream id, a message id, a payload and no flags")
         head = packed(">", "QQq", frame.stream_id, frame.message_id, frame.event_time or 0)
         return head + short(">", frame.key or b"") + frame.payload
+
+    def encode_message(
+        self,
+        stream_id: int,
+        message_id: int,
+        payload: bytes | None,
+        event_time: int | None,
+        key: bytes | None,
+        flags: int,
+    ) -> bytes:
+        if payload is None or flags or key:
+            return super().encode_message(stream_id, message_id, payload, event_time, key, flags)
+        try:
+            return V3_HEAD.pack(27 + len(payload), 5, stream_id, message_id, event_time or 0, 0) + payload
+        except struct.error as error:
+            raise LocalFault(f"message {message_id} of stream {stream_id}: {error}") from error
 
     def _read_eos(self, reader: FieldReader) -> Frame:
         return Eos(reader.u64("stream id"))
