@@ -74,7 +74,7 @@ class BothEnds(RuleBasedStateMachine):
     @rule()
     def connect(self) -> None:
         if self.session is None:
-            self.session = ServerSession(cookie=b"c", limits=Limits(window_credits=WINDOW))
+            self.session = ServerSession(accepts_cookie=b"c".__eq__, limits=Limits(window_credits=WINDOW))
             self.client.connected()
             self.to_server = self.to_client = b""
 
