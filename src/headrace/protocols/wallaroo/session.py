@@ -343,6 +343,7 @@ class ServerSession:
         assert rows.flags is not None
         self.duplicates += 1
         self._credits_due += 1
+        self._moved[stream.id] = int(rows.message_ids[0])  # "all message ids must be sent back as ack'ed"
         if rows.flags[0] & Flag.EOS:
             self._on_eos(stream, requests)
         if rows.count > 1:
