@@ -108,6 +108,8 @@ class WallarooMetrics:
 
     def __init__(self, make: _Maker) -> None:
         self.credits_out = make.gauge("headrace_wallaroo_credits", "Credits given and not used")
+        self.duplicates = make.counter("headrace_wallaroo_duplicates_total", "Messages stored already and dropped")
+        self.rewinds = make.counter("headrace_wallaroo_rewinds_total", "Streams sent back by an operator")
 
 
 class OckamMetrics:

@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "append": ("headrace.cli.append", "Append records to a stream."),
     "read": ("headrace.cli.read", "Read records of a stream."),
     "tail": ("headrace.cli.tail", "Follow a stream live."),
+    "connect": ("headrace.cli.connect", "Feed a stream from a file, lines or a generator, as a TCP connector."),
     "cursor": ("headrace.cli.cursor", "List and reset cursors."),
     "table": ("headrace.cli.table", "Look into tables."),
     "session": ("headrace.cli.session", "Show who is connected."),

@@ -1,0 +1,152 @@
+"""`headrace connect`: feed a stream through the Wallaroo connector protocol, from a file, from lines, or made up.
+
+Sends again nothing that the hub has: stop it, kill it, kill the hub, and start it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn
+from rich.progress import TimeRemainingColumn as TimeLeft
+
+from headrace.cli.output import notes, print_json
+from headrace.protocols.wallaroo.client import Connector, Source
+from headrace.protocols.wallaroo.client_session import Item
+from headrace.protocols.wallaroo.sources import FileSource, GenerateSource
+
+app = typer.Typer(no_args_is_help=True)
+
+DEFAULT_ADDRESS = "127.0.0.1:7100"
+LINE_BYTES = 1024 * 1024
+
+Address = Annotated[str, typer.Option("--to", metavar="HOST:PORT", help="The hub's Wallaroo listener.")]
+Cookie = Annotated[str, typer.Option("--cookie", envvar="HEADRACE_WALLAROO_COOKIE", help="What the hub asks for.")]
+Instance = Annotated[str, typer.Option("--instance", help="Instance name; the stream is then called INSTANCE.STREAM.")]
+DialectOption = Annotated[
+    str, typer.Option("--dialect", help="v3 (published connectors) or draft (the specification).")
+]
+TlsFlag = Annotated[bool, typer.Option("--tls", help="Connect with TLS.")]
+TlsCa = Annotated[Path | None, typer.Option("--tls-ca", help="Trust this certificate authority (PEM).")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+@app.callback()
+def connect() -> None:
+    """Feed a stream as a TCP source connector, resumed exactly where the hub's disk is."""
+
+
+@app.command("file")
+def connect_file(
+    path: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="The file to send.")],
+    stream: Annotated[
+        str | None, typer.Option("--stream", help="Name of the stream; the file's name if left out.")
+    ] = None,
+    framed: Annotated[bool, typer.Option("--framed", help="Records have a big endian u32 length before them.")] = False,
+    skip: Annotated[int, typer.Option("--skip", min=0, help="Leave out so many records at the beginning.")] = 0,
+    to: Address = DEFAULT_ADDRESS,
+    cookie: Cookie = "",
+    instance: Instance = "",
+    dialect: DialectOption = "v3",
+    tls: TlsFlag = False,
+    tls_ca: TlsCa = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Send each line of a file as one record. The message id is the offset behind the line, so a growing file can be
+    sent again and only what is new travels."""
+    connector = _connector(to, dialect, cookie, instance, tls, tls_ca)
+    with FileSource(path, stream=stream, framed=framed, skip=skip) as source:
+        point = asyncio.run(_run(connector, source, source.size, DownloadColumn(), quiet))
+    _done(source.name, point, connector, as_json)
+
+
+@app.command("generate")
+def connect_generate(
+    stream: Annotated[str, typer.Option("--stream", help="Name of the stream.")],
+    count: Annotated[int, typer.Option("--count", min=1, help="How many records there are in all.")] = 1_000,
+    size: Annotated[int, typer.Option("--size", min=0, help="Bytes of each payload.")] = 100,
+    seed: Annotated[int, typer.Option("--seed", help="The same seed makes the same records.")] = 0,
+    to: Address = DEFAULT_ADDRESS,
+    cookie: Cookie = "",
+    instance: Instance = "",
+    dialect: DialectOption = "v3",
+    tls: TlsFlag = False,
+    tls_ca: TlsCa = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Send records made from their number: for trying things, and for load."""
+    source = GenerateSource(stream=stream, count=count, size=size, seed=seed)
+    connector = _connector(to, dialect, cookie, instance, tls, tls_ca)
+    point = asyncio.run(_run(connector, source, count, MofNCompleteColumn(), quiet))
+    _done(stream, point, connector, as_json)
+
+
+@app.command("lines")
+def connect_lines(
+    stream: Annotated[str, typer.Option("--stream", help="Name of the stream.")],
+    to: Address = DEFAULT_ADDRESS,
+    cookie: Cookie = "",
+    instance: Instance = "",
+    dialect: DialectOption = "v3",
+    tls: TlsFlag = False,
+    tls_ca: TlsCa = None,
+    as_json: Json = False,
+) -> None:
+    """Send each line of standard input as it comes: `tail -F app.log | headrace connect lines --stream app`. Ids count
+    on from what the hub has."""
+    connector = _connector(to, dialect, cookie, instance, tls, tls_ca)
+    point = asyncio.run(_send_lines(connector, stream))
+    _done(stream, point, connector, as_json)
+
+
+def _connector(to: str, dialect: str, cookie: str, instance: str, tls: bool, tls_ca: Path | None) -> Connector:
+    if dialect not in ("v3", "draft"):
+        raise typer.BadParameter(f"{dialect!r} is neither v3 nor draft", param_hint="--dialect")
+    context = ssl.create_default_context(cafile=tls_ca) if tls or tls_ca else None
+    return Connector(to, dialect=dialect, cookie=cookie, instance=instance, program="headrace connect", tls=context)
+
+
+async def _run(connector: Connector, source: Source, total: int, counter: ProgressColumn, quiet: bool) -> int | None:
+    columns = [TextColumn("{task.description}"), BarColumn(), counter, TimeLeft()]
+    with Progress(*columns, console=notes(), disable=quiet or not sys.stderr.isatty()) as bar:
+        task = bar.add_task(source.name, total=total)
+        async with connector:
+            return await connector.run(source, lambda point: bar.update(task, completed=point))
+
+
+async def _send_lines(connector: Connector, name: str) -> int | None:
+    reader = asyncio.StreamReader(limit=LINE_BYTES)
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(os.dup(sys.stdin.fileno()), "rb")
+    )
+    async with connector:
+        stream = await connector.stream(name)
+        next_id = (stream.point or 0) + 1
+        rest = b""
+        while data := await reader.read(LINE_BYTES):
+            *lines, rest = (rest + data).split(b"\n")
+            await stream.send_many(Item(next_id + n, line.removesuffix(b"\r")) for n, line in enumerate(lines))
+            next_id += len(lines)
+        if rest:
+            await stream.send_many([Item(next_id, rest)])
+        await stream.flush()
+        await stream.end()
+        return stream.point
+
+
+def _done(stream: str, point: int | None, connector: Connector, as_json: bool) -> None:
+    result: dict[str, Any] = {"stream": stream, "point": point, "connections": connector.connections}
+    if as_json:
+        print_json(result)
+    else:
+        where = "nothing was sent" if point is None else f"durable up to {point}"
+        notes().print(f"stream {stream}: {where}")

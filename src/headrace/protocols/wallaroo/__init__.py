@@ -1,0 +1,1 @@
+"""The Wallaroo connector protocol: TCP sources with credits, in both of its dialects."""

@@ -1,0 +1,117 @@
+"""The frames of the connector protocol as values, the same for every dialect.
+
+Names, cookies and keys are bytes: the protocol calls them text and its peers send anything. `None` means that the
+field is not on the wire (a v2 message without an id, a draft message without an event time).
+"""
+
+from __future__ import annotations
+
+from enum import IntFlag
+
+import msgspec
+
+from headrace.errors import HeadraceError
+
+NO_POINT = 2**64 - 1
+"""The point of reference that v3 uses for "nothing stored yet"."""
+
+VERSION = b"0.0.1"
+"""The one version string that published connectors send; compared exactly ([A1])."""
+
+SINK_VERSION = b"v0.0.1"
+"""What a worker sends when it is the one that connects, to a sink. Never accepted from a source."""
+
+
+class Flag(IntFlag):
+    """Bit flags of a message. KEY exists in v2 only."""
+
+    EPHEMERAL = 1
+    BOUNDARY = 2
+    EOS = 4
+    UNSTABLE_REFERENCE = 8
+    EVENT_TIME = 16
+    KEY = 32
+
+
+class PeerFault(HeadraceError):
+    """The peer broke the protocol. The reason is what it will read in our ERROR frame, so it holds no secrets."""
+
+    code = "wallaroo-peer-fault"
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+class LocalFault(HeadraceError):
+    """We asked the codec or the session for something the protocol cannot say. A bug on our side."""
+
+    code = "wallaroo-local-fault"
+
+
+class Hello(msgspec.Struct, frozen=True, gc=False):
+    version: bytes
+    cookie: bytes
+    program: bytes
+    instance: bytes
+
+
+class Ok(msgspec.Struct, frozen=True):
+    """`points` is the draft's list; `names` and `sources` are the lists of the two v2 forms."""
+
+    credits: int
+    points: tuple[tuple[int, int], ...] = ()
+    names: tuple[bytes, ...] = ()
+    sources: tuple[tuple[bytes, bytes], ...] = ()
+
+
+class Error(msgspec.Struct, frozen=True, gc=False):
+    reason: bytes
+
+
+class Notify(msgspec.Struct, frozen=True, gc=False):
+    stream_id: int
+    name: bytes
+    point: int
+
+
+class NotifyAck(msgspec.Struct, frozen=True, gc=False):
+    success: bool
+    stream_id: int
+    point: int
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    stream_id: int | None
+    message_id: int | None
+    payload: bytes | None
+    event_time: int | None = None
+    key: bytes | None = None
+    flags: int = 0
+
+
+class Ack(msgspec.Struct, frozen=True):
+    credits: int
+    acks: tuple[tuple[int, int], ...] = ()
+
+
+class Nack(msgspec.Struct, frozen=True, gc=False):
+    credits: int
+    stream_id: int
+    point: int
+
+
+class Restart(msgspec.Struct, frozen=True, gc=False):
+    address: bytes | None = None
+
+
+class Eos(msgspec.Struct, frozen=True, gc=False):
+    stream_id: int
+
+
+class WorkersLeft(msgspec.Struct, frozen=True):
+    request: int
+    workers: tuple[bytes, ...] = ()
+
+
+Frame = Hello | Ok | Error | Notify | NotifyAck | Message | Ack | Nack | Restart | Eos | WorkersLeft

@@ -1,0 +1,81 @@
+"""The way of one stream's records from a connection to the disk: one transaction under way, the rest gathers.
+
+Several appends at once would be faster by a hair, and wrong: when one is refused (a full disk) a later one may fit, and
+the stream would have a hole below its point of reference. So a lane submits the next transaction when the last has
+become durable, with all batches that came meanwhile: all of them, or none.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.log.batch import Batch
+from headrace.log.ops import Append, Op, SetProducer
+from headrace.protocols.wallaroo.requests import Store, Ticket
+from headrace.protocols.wallaroo.scan import Rows
+from headrace.protocols.wallaroo.worker import PRODUCER
+
+UNITS: dict[str, tuple[int, int]] = {"ns": (1, 1000), "us": (1, 1), "ms": (1000, 1), "s": (1_000_000, 1)}
+"""Event time units: by what to multiply and divide for microseconds."""
+
+
+class Waiting(NamedTuple):
+    """One `Store` as operations on the hub."""
+
+    ticket: Ticket
+    operations: list[Op]
+    records: int
+    nbytes: int
+    received_s: float
+
+
+class Lane:
+    """One stream of one connection."""
+
+    __slots__ = ("busy", "name", "type", "waiting")
+
+    def __init__(self, name: str, stream_id: int) -> None:
+        self.name = name
+        self.type = str(stream_id)
+        """The stream id, in the column `type` of every record."""
+        self.busy = False
+        self.waiting: list[Waiting] = []
+
+    def add(self, store: Store, unit: str, now_s: float) -> int:
+        """Encode rows now, while the disk works. Returns the bytes that wait."""
+        operations: list[Op] = []
+        nbytes = records = 0
+        if store.rows is not None:
+            batch = batch_of(store.rows, self.type, unit)
+            nbytes, records = batch.nbytes, batch.count
+            if store.increasing:
+                operations.append(Append(self.name, batch, 0, PRODUCER, store.position))
+            else:
+                operations.append(Append(self.name, batch))
+        if store.position is not None and not (store.increasing and operations):
+            operations.append(SetProducer(self.name, PRODUCER, store.position))
+        self.waiting.append(Waiting(store.ticket, operations, records, nbytes, now_s))
+        return nbytes
+
+    def take(self) -> tuple[list[Waiting], list[Op]]:
+        """Everything that waits, as one transaction."""
+        taken, self.waiting = self.waiting, []
+        return taken, [operation for each in taken for operation in each.operations]
+
+
+def batch_of(rows: Rows, type: str, unit: str) -> Batch:
+    """Rows as the log's columns; no object per record."""
+    names = ["payload", "id", "type"]
+    columns = [rows.payloads(), pa.array(rows.message_ids.view(np.int64)), pa.repeat(type, rows.count)]
+    times = rows.times(*UNITS[unit])
+    if times is not None:
+        names.append("event_time")
+        columns.append(times)
+    keys = rows.keys()
+    if keys is not None:
+        names.append("key")
+        columns.append(keys)
+    return Batch.from_arrow(pa.RecordBatch.from_arrays(columns, names=names))

@@ -1,0 +1,394 @@
+"""asyncio and the hub around the worker's session.
+
+    socket ──► Connection.data_received ──► session.receive ──► requests ──► hub
+    socket ◄── one write per turn of the loop ◄── session.take_output ◄── hub results
+
+Back-pressure: nothing is read while the session waits for the hub, while more than `wallaroo.in_flight_bytes_max` is on
+its way to the disk, or while the hub is congested. Whatever credits a peer believes to have, that bounds the memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import select
+import socket
+import time
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import HeadraceError, LimitExceeded
+from headrace.listener import Listener, join_address, split_address
+from headrace.log.ops import Appended, Op, SetProducer
+from headrace.protocols.wallaroo.codec import DRAFT
+from headrace.protocols.wallaroo.frames import PeerFault
+from headrace.protocols.wallaroo.lane import Lane, Waiting
+from headrace.protocols.wallaroo.requests import Close, Greet, Limits, Open, Release, Request, Store
+from headrace.protocols.wallaroo.session import ServerSession
+from headrace.protocols.wallaroo.worker import PRODUCER, Rewind, Worker
+from headrace.security import EVERYTHING, Principal
+
+if TYPE_CHECKING:
+    from headrace.hub import Hub
+
+logger = logging.getLogger("headrace.wallaroo")
+
+PROTOCOL = "wallaroo"
+RETRY_AFTER_REFUSAL_S = 1.0
+"""A refused v3 client asks again when an ACK comes: this often, or as soon as the stream is free."""
+KEEPALIVE = ((socket.SO_KEEPALIVE, 1),)
+KEEPALIVE_TCP = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+"""A machine that vanished without a word gives its streams back after a minute."""
+
+
+class Connection(asyncio.Protocol):
+    """One connector."""
+
+    def __init__(self, worker: Worker) -> None:
+        settings = worker.settings
+        self.worker = worker
+        self.hub = worker.hub
+        self.session = ServerSession(
+            accepts_cookie=self._accepts_cookie,
+            limits=Limits(settings.window_credits, settings.frame_bytes_max, settings.streams_max),
+            draft_increasing=settings.draft_message_ids == "increasing",
+            ok_for_any_generation=settings.ok_form == "any",
+        )
+        self._transport: asyncio.Transport | None = None
+        self._handle: Any = None
+        self._principal: Principal | None = None
+        self._lanes: dict[int, Lane] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._in_flight_bytes = 0
+        self._paused = False
+        self._waits_for_hub = False
+        self._write_scheduled = False
+        self._handshake_timer: asyncio.TimerHandle | None = None
+        self._duplicates_counted = 0
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+        set_keepalive(transport.get_extra_info("socket"))
+        peer = transport.get_extra_info("peername")
+        address = join_address(peer[0], peer[1]) if peer else "?"
+        self.worker.connections.add(self)
+        try:
+            self._handle = self.hub.sessions.open(PROTOCOL, address, self.session.describe)
+        except LimitExceeded:
+            self._handle = None  # the HELLO is answered with ERROR, in the peer's dialect
+        if len(self.worker.connections) > 2 * self.worker.settings.connections_max:
+            transport.abort()
+            return
+        self._handshake_timer = self._loop.call_later(self.worker.settings.handshake_s, self._no_hello)
+
+    def data_received(self, data: bytes) -> None:
+        self.hub.metrics.protocol.received_bytes.labels(protocol=PROTOCOL).inc(len(data))
+        self._do(self.session.receive(data))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self.worker.connections.discard(self)
+        if self._handshake_timer is not None:
+            self._handshake_timer.cancel()
+        self.session.closed()
+        for task in self._tasks:
+            task.cancel()
+        for lane in self._lanes.values():
+            lane.waiting.clear()
+            self.worker.release(lane.name, self)
+        if self._handle is not None:
+            self._handle.close(self.session.error or (str(error) if error else None))
+
+    def _no_hello(self) -> None:
+        if self.session.state.value == "Connected":
+            self._do(self.session.fail("No HELLO in time (wallaroo.handshake_s)"))
+
+    # Requests of the session.
+
+    def _do(self, requests: list[Request]) -> None:
+        for request in requests:
+            match request:
+                case Store():
+                    self._store(request)
+                case Greet():
+                    self._start(self._greet())
+                case Open():
+                    self._start(self._open(request))
+                case Release(stream_id):
+                    self._release(stream_id)
+                case Close(reason):
+                    self._close(reason)
+        self._pace()
+        self._schedule_write()
+
+    def _accepts_cookie(self, cookie: bytes) -> bool:
+        """The configured cookie, in constant time; or a user's token, whose rights then count."""
+        configured = self.worker.settings.cookie.encode()
+        security = self.hub.security
+        if hmac.compare_digest(cookie, configured) and (configured or not security.required):
+            self._principal = EVERYTHING if configured else security.anonymous()
+        elif cookie:
+            self._principal = security.authenticate_token(cookie.decode("utf-8", "replace"))
+        if self._principal is None:
+            self.hub.metrics.protocol.refused_logins.labels(protocol=PROTOCOL).inc()
+        return self._principal is not None
+
+    async def _greet(self) -> None:
+        maximum = self.worker.settings.connections_max
+        if self._handle is None or len(self.worker.connections) > maximum:
+            key = "limits.sessions_max" if self._handle is None else "wallaroo.connections_max"
+            self._do(self.session.fail(f"Too many connections: the limit is set by {key}"))
+            return
+        points = await self.worker.points(self) if self.session.dialect is DRAFT else []
+        self._do(self.session.greeted(points))
+
+    async def _open(self, request: Open) -> None:
+        session = self.session
+        name = self.worker.stream_name(session.program, session.instance, request.name)
+        if self._principal is None or not self._principal.may("write", name):
+            raise PeerFault(f"Stream {name!r}: this cookie may not write to it")
+        held = self._lanes.get(request.stream_id)
+        if held is not None and held.name != name:
+            self._release(request.stream_id)
+        if session.dialect is DRAFT and request.point is not None:
+            self._succeed(name)
+        if not await self.worker.acquire(name, self, request.stream_id):
+            await self._refuse(request, name)
+            return
+        # From here on connection_lost gives the stream back.
+        self._lanes[request.stream_id] = Lane(name, request.stream_id)
+        await self.hub.create_stream(name)
+        await self.worker.introduce(self, request.stream_id, name)
+        point = self.worker.point(name)
+        if session.dialect is DRAFT and request.point is not None and request.point != point:
+            if not self.worker.settings.draft_trust_notify:
+                self._do(session.contradict(request.stream_id, point))
+                return
+            await self.hub.transact([SetProducer(name, PRODUCER, request.point)])
+            point = request.point
+        self._do(session.opened(request.stream_id, point))
+
+    def _succeed(self, name: str) -> None:
+        """Draft: who resumes a stream takes it over from an earlier connection of the same connector."""
+        for other in list(self.worker.connections):
+            if other is not self and other.same_connector(self) and any(x.name == name for x in other._lanes.values()):
+                other._do(other.session.fail(f"Stream {name!r} was resumed by a newer connection"))
+
+    async def _refuse(self, request: Open, name: str) -> None:
+        if self.session.dialect is DRAFT:
+            raise PeerFault(f"Stream {name!r} is in use by another connection")
+        self.session.refused(request.stream_id)
+        self._schedule_write()
+        await self.worker.freed(name, RETRY_AFTER_REFUSAL_S)
+        self.session.nudge()
+        self._schedule_write()
+
+    def _release(self, stream_id: int) -> None:
+        lane = self._lanes.pop(stream_id, None)
+        if lane is not None:
+            self.worker.release(lane.name, self)
+
+    def same_connector(self, other: Connection) -> bool:
+        mine, theirs = self.session, other.session
+        return (mine.program, mine.instance) == (theirs.program, theirs.instance)
+
+    def quiet(self) -> bool:
+        """Whether the socket has nothing for us to read."""
+        if self._transport is None:
+            return True
+        poll = select.poll()
+        poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return not poll.poll(0)
+
+    # Records.
+
+    def _store(self, store: Store) -> None:
+        lane = self._lanes[store.ticket.stream_id]
+        try:
+            self._in_flight_bytes += lane.add(store, self.worker.settings.event_time_unit, time.perf_counter())
+        except PeerFault as fault:
+            self._do(self.session.fail(fault.reason))
+            return
+        if not lane.busy:
+            self._submit(lane)
+
+    def _submit(self, lane: Lane) -> None:
+        taken, operations = lane.take()
+        if not operations:  # nothing to make durable: ephemeral boundaries
+            self._acknowledge(taken)
+            return
+        lane.busy = True
+        self.worker.submitted(lane.name)
+        future = self.hub.transact(operations)
+        future.add_done_callback(lambda done: self._submitted(lane, taken, operations, done))
+
+    def _submitted(
+        self, lane: Lane, taken: list[Waiting], operations: list[Op], done: asyncio.Future[list[Any]]
+    ) -> None:
+        lane.busy = False
+        self._in_flight_bytes -= sum(each.nbytes for each in taken)
+        error = None if done.cancelled() else done.exception()
+        self.worker.resolved(lane.name)
+        if self._transport is None:
+            return
+        if error is not None or done.cancelled():
+            self._hub_failed(error or HeadraceError("the hub is closing"))
+            return
+        if lane.waiting and not self.session.ended:
+            self._submit(lane)
+        records = sum(each.records for each in taken)
+        self.hub.metrics.protocol.records_in.labels(protocol=PROTOCOL).inc(records)
+        ends = [result.first + result.count for result in done.result() if isinstance(result, Appended)]
+        if ends and self.hub.stream(lane.name).options.ack != "durable":
+            self._start(self._acknowledge_processed(lane.name, ends[-1], taken))
+        else:
+            self._acknowledge(taken)
+
+    async def _acknowledge_processed(self, name: str, next_index: int, taken: list[Waiting]) -> None:
+        """`ack = "processed:<cursor>"`: credits come back when the pipeline has passed the records.
+
+        Transactions of a stream end in order and their indexes grow, and so do the cursor's positions; waiters are
+        woken in the order in which they began to wait, so acknowledgements stay in order too.
+        """
+        await self.hub.acknowledged(name, next_index)
+        self._acknowledge(taken)
+
+    def _acknowledge(self, taken: list[Waiting]) -> None:
+        requests: list[Request] = []
+        for each in taken:
+            requests += self.session.stored(each.ticket)
+        seconds = self.hub.metrics.protocol.ack_seconds.labels(protocol=PROTOCOL)
+        seconds.observe(time.perf_counter() - taken[0].received_s)
+        self._do(requests)
+
+    def _hub_failed(self, error: BaseException) -> None:
+        reason = f"{error}" if isinstance(error, HeadraceError) else "internal error"
+        if not isinstance(error, HeadraceError):
+            logger.error("a request failed", exc_info=error)
+        self._do(self.session.fail(reason))
+
+    # Rewinding, called by the worker.
+
+    def hold(self, stream_id: int) -> None:
+        self.session.hold(stream_id)
+        self._pace()
+
+    def rewind(self, stream_id: int, point: int | None, *, restart: bool) -> None:
+        if self._transport is None:
+            return
+        if self.session.dialect is not DRAFT and not restart:
+            self.session.closed()
+            self._transport.close()
+            return
+        address = self.worker.settings.restart_address.encode() or None
+        self._do(self.session.rewind(stream_id, point, address))
+
+    def stop(self) -> None:
+        """The listener closes. A plain close, after the last acknowledgements: every published client reconnects."""
+        self._write()
+        if self._transport is not None:
+            self._transport.close()
+
+    # Tasks, pace and output.
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(self._guarded(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except PeerFault as fault:
+            self._do(self.session.fail(fault.reason))
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            self._hub_failed(error)
+
+    def _pace(self) -> None:
+        """Read only while there is room for what comes."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self.hub.congested and not self._waits_for_hub:
+            self._waits_for_hub = True
+            self._start(self._wait_for_hub())
+        full = self._in_flight_bytes > self.worker.settings.in_flight_bytes_max
+        wanted = full or self.session.held or self._waits_for_hub
+        if wanted != self._paused:
+            self._paused = wanted
+            (self._transport.pause_reading if wanted else self._transport.resume_reading)()
+
+    async def _wait_for_hub(self) -> None:
+        try:
+            await self.hub.drained()
+        finally:
+            self._waits_for_hub = False
+        self._pace()
+
+    def _schedule_write(self) -> None:
+        if not self._write_scheduled and self._transport is not None:
+            self._write_scheduled = True
+            self._loop.call_soon(self._write)
+
+    def _write(self) -> None:
+        self._write_scheduled = False
+        if self._transport is None or self._transport.is_closing():
+            return
+        output = self.session.take_output()
+        if output:
+            self.hub.metrics.protocol.sent_bytes.labels(protocol=PROTOCOL).inc(len(output))
+            self._transport.write(output)
+        new = self.session.duplicates - self._duplicates_counted
+        if new:
+            self._duplicates_counted += new
+            self.hub.metrics.wallaroo.duplicates.inc(new)
+
+    def _close(self, reason: str | None) -> None:
+        if reason is not None:
+            logger.info("session ended: %s", reason)
+            self.hub.metrics.protocol.peer_errors.labels(protocol=PROTOCOL, code="error").inc()
+        self._write()
+        if self._transport is not None:
+            self._transport.close()
+
+
+def set_keepalive(connected: socket.socket | None) -> None:
+    if connected is None:
+        return
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for option, value in KEEPALIVE:
+        connected.setsockopt(socket.SOL_SOCKET, option, value)
+    for name, value in KEEPALIVE_TCP:
+        if hasattr(socket, name):
+            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+async def serve(hub: Hub, address: str) -> Listener:
+    """Listen for connectors."""
+    worker = Worker(hub)
+    await worker.start()
+    host, port = split_address(address)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Connection(worker), host, port, ssl=hub.security.tls(PROTOCOL))
+    hub.verbs.register(
+        "stream.rewind",
+        Rewind,
+        worker.rewind,
+        right="admin",
+        summary="Send a Wallaroo connector's stream back to a point of reference.",
+    )
+    bound = server.sockets[0].getsockname()
+
+    async def close() -> None:
+        server.close()
+        for connection in list(worker.connections):
+            connection.stop()
+        await server.wait_closed()
+
+    return Listener(join_address(bound[0], bound[1]), close)

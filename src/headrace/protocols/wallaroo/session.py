@@ -1,0 +1,532 @@
+"""The worker's side of one connection, without I/O: bytes and hub results in, bytes and hub requests out.
+
+    receive(bytes) ──► requests: Greet, Open, Store, Release, Close
+    greeted(), opened(), refused(), stored(), rewind(), fail()  ◄── what the hub said
+    take_output() ──► bytes for the peer, whole frames, to be written at once
+
+Order of things that matters:
+- HELLO holds everything behind it until `greeted`; so does NOTIFY in the draft, where messages may follow it at once.
+- An acknowledgement is only ever made from `stored`, so never for what is not on disk. It carries one pair per
+  stream that moved, cumulative, and all credits that came free: duplicates and ignored frames give theirs back too.
+- After a fault there is one ERROR frame, and nothing received later is looked at.
+
+Credits are the peer's promise, not our safety: a peer that overdraws by more than a window is refused, and the
+server bounds memory by not reading while much is under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.protocols.wallaroo import frames, states
+from headrace.protocols.wallaroo.codec import DRAFT, V3, Dialect, error_bytes, unknown_version
+from headrace.protocols.wallaroo.frames import NO_POINT, Flag, Frame, LocalFault, PeerFault
+from headrace.protocols.wallaroo.requests import Close, Greet, Limits, Open, Release, Request, Store, Ticket
+from headrace.protocols.wallaroo.scan import FrameBuffer, Rows
+from headrace.protocols.wallaroo.states import SessionEvent, SessionState, StreamEvent, StreamState
+
+OVERDRAFT_CREDITS_MIN = 16
+"""Published clients send NOTIFY at zero credits, so a tiny window needs some slack."""
+
+
+TIMED = np.uint16(Flag.EVENT_TIME)
+UNSTABLE = np.uint16(Flag.EPHEMERAL | Flag.UNSTABLE_REFERENCE)
+"""Flags of a message whose id is no point to resume from."""
+
+
+class Stream:
+    """What a session knows of one of its streams."""
+
+    __slots__ = ("acked", "generation", "id", "last_seen", "nacks", "name", "notified", "pending", "resent", "state")
+
+    def __init__(self, stream_id: int, name: bytes) -> None:
+        self.id = stream_id
+        self.name = name
+        self.state = StreamState.INTRO
+        self.last_seen: int | None = None
+        """The highest id taken, durable or not: what is not above it is a duplicate (v3)."""
+        self.acked: int | None = None
+        self.resent: int | None = None
+        """Draft: the point itself, which may come again right after NOTIFY and is then dropped."""
+        self.notified: int = 0
+        self.pending = 0
+        self.nacks = 0
+        self.generation = 0
+        """Grows with each NACK: what was sent before one moves no position after it."""
+
+    def ticket(self, last_id: int, count: int) -> Ticket:
+        self.pending += 1
+        return Ticket(self.id, last_id, count, self.generation)
+
+
+class ServerSession:
+    """One connection, seen from the hub."""
+
+    def __init__(
+        self,
+        *,
+        accepts_cookie: Callable[[bytes], bool] = lambda cookie: not cookie,
+        limits: Limits | None = None,
+        draft_increasing: bool = False,
+        ok_for_any_generation: bool = False,
+    ) -> None:
+        self.limits = limits or Limits()
+        self.state = SessionState.CONNECTED
+        self.program = b""
+        self.instance = b""
+        self.streams: dict[int, Stream] = {}
+        self.error: str | None = None
+        self.credits_used = 0
+        """Frames taken whose credits have not gone back yet."""
+        self.duplicates = 0
+        self.ignored = 0
+        self._accepts_cookie = accepts_cookie
+        self._draft_increasing = draft_increasing
+        self._ok_for_any_generation = ok_for_any_generation
+        self._buffer = FrameBuffer(frame_bytes_max=self.limits.frame_bytes_max)
+        self._held: set[int | None] = set()
+        self._output: list[bytes] = []
+        self._credits_due = 0
+        self._moved: dict[int, int] = {}
+        self._answer_due = False
+
+    # Bytes in, bytes out.
+
+    @property
+    def dialect(self) -> Dialect | None:
+        return self._buffer.dialect
+
+    @property
+    def held(self) -> bool:
+        """Whether the session waits for the hub and looks at nothing new: stop reading."""
+        return bool(self._held)
+
+    @property
+    def ended(self) -> bool:
+        return self.state in (SessionState.ERROR, SessionState.DISCONNECTED)
+
+    def receive(self, data: bytes) -> list[Request]:
+        """Take bytes from the peer."""
+        if self.ended:
+            return []
+        self._buffer.feed(data)
+        return self.process()
+
+    def process(self) -> list[Request]:
+        """Look at what was received, as far as that is possible now."""
+        requests: list[Request] = []
+        try:
+            while not self._held and not self.ended:
+                item = self._buffer.next()
+                if item is None:
+                    break
+                if isinstance(item, Rows):
+                    self._on_rows(item, requests)
+                else:
+                    self._on_frame(item, requests)
+        except PeerFault as fault:
+            requests += self.fail(fault.reason)
+        return requests
+
+    def take_output(self) -> bytes:
+        """The frames to write now, acknowledgements included, in one piece."""
+        self._flush()
+        output = b"".join(self._output)
+        self._output.clear()
+        return output
+
+    def closed(self) -> None:
+        """The connection is gone."""
+        if self.state is not SessionState.DISCONNECTED:
+            self._advance(SessionEvent.CLOSE)
+        self._buffer.clear()
+
+    def fail(self, reason: str) -> list[Request]:
+        """End with an ERROR frame: for the peer's faults, and when the hub cannot go on."""
+        if self.ended:
+            return []
+        # What became durable before is still said: the peer may free it.
+        self._flush()
+        self._output.append(error_bytes(self.dialect or V3, reason))
+        return self._end(reason)
+
+    def _end(self, reason: str) -> list[Request]:
+        self.error = reason
+        self._advance(SessionEvent.ERROR)
+        self._buffer.clear()
+        self._held.clear()
+        return [Close(reason)]
+
+    def _advance(self, event: SessionEvent) -> None:
+        self.state = states.advance_session(self.state, event)
+
+    def _send(self, frame: Frame) -> None:
+        if self.dialect is None:
+            raise LocalFault("nothing can be sent before the peer's dialect is known")
+        self._output.append(self.dialect.encode(frame))
+
+    # Frames.
+
+    def _on_frame(self, frame: Frame, requests: list[Request]) -> None:
+        if type(frame) not in states.FROM_CONNECTOR:
+            raise PeerFault(f"Invalid message: {_wire_name(frame)}")
+        if isinstance(frame, frames.Error):
+            self._output.clear()
+            requests += self._end(f"peer: {frame.reason.decode('utf-8', 'backslashreplace')}")
+        elif isinstance(frame, frames.Hello):
+            requests.append(self._on_hello(frame))
+        elif self.state is not SessionState.STREAMING:
+            raise PeerFault(f"Bad protocol FSM state: {_wire_name(frame)} before HELLO")
+        elif isinstance(frame, frames.Notify):
+            self._on_notify(frame, requests)
+        elif isinstance(frame, frames.Eos):
+            self._on_eos(self._stream_for_eos(frame.stream_id), requests)
+
+    def _on_hello(self, hello: frames.Hello) -> Request:
+        if self.state is not SessionState.CONNECTED:
+            raise PeerFault("Bad protocol FSM state: a second HELLO")
+        self._advance(SessionEvent.HELLO)
+        if hello.version != frames.VERSION:
+            raise PeerFault(unknown_version(hello.version))
+        if not self._accepts_cookie(hello.cookie):
+            raise PeerFault("Bad cookie")
+        self.program, self.instance = hello.program, hello.instance
+        self._held.add(None)
+        return Greet(hello.program, hello.instance)
+
+    def greeted(self, points: list[tuple[int, int]]) -> list[Request]:
+        """Answer the HELLO. `points` are the durable positions of the instance's streams; v3 has no place for them."""
+        if self.ended:
+            return []
+        self._held.discard(None)
+        self._advance(SessionEvent.OK)
+        credits = self.limits.window_credits
+        if self.dialect is V3 and self._ok_for_any_generation:
+            self._output.append(V3.encode_ok_for_any_generation(credits))
+        else:
+            self._send(frames.Ok(credits, tuple(points) if self.dialect is DRAFT else ()))
+        return self.process()
+
+    def _on_notify(self, notify: frames.Notify, requests: list[Request]) -> None:
+        self._use_credits(1)
+        stream = self.streams.get(notify.stream_id)
+        if stream is None:
+            if len(self.streams) >= self.limits.streams_max:
+                maximum = self.limits.streams_max
+                raise PeerFault(f"More than {maximum} streams in one session (wallaroo.streams_max)")
+            stream = self.streams[notify.stream_id] = Stream(notify.stream_id, notify.name)
+        event = StreamEvent.NOTIFY
+        if stream.nacks:
+            stream.nacks -= 1
+            event = StreamEvent.NOTIFY_STACKED if stream.nacks else StreamEvent.NOTIFY
+        after = states.next_stream_state(self._known_dialect(), stream.state, event)
+        if after is None:  # only v3 has such states: "id pending/active/closing in this very session"
+            self._refuse(stream, notify.point)
+            return
+        stream.state = after
+        if after is StreamState.RESET:
+            self._credits_due += 1
+            return
+        stream.name, stream.notified = notify.name, notify.point
+        if self.dialect is DRAFT:
+            self._held.add(stream.id)
+        none = 0 if self.dialect is DRAFT else NO_POINT
+        requests.append(Open(stream.id, notify.name, None if notify.point == none else notify.point))
+
+    def opened(self, stream_id: int, point: int | None) -> list[Request]:
+        """The hub has the stream, durable up to `point`."""
+        if self.ended:
+            return []
+        stream = self.streams[stream_id]
+        self._stream_event(stream, StreamEvent.OPENED)
+        stream.last_seen = stream.acked = stream.resent = point
+        self._credits_due += 1
+        if self.dialect is V3:
+            self._send(frames.NotifyAck(True, stream_id, NO_POINT if point is None else point))
+        self._held.discard(stream_id)
+        return self.process()
+
+    def refused(self, stream_id: int) -> None:
+        """Another session has the stream (v3). The credit goes back later, by `nudge`: the ACK makes clients retry."""
+        if self.ended:
+            return
+        stream = self.streams[stream_id]
+        self._stream_event(stream, StreamEvent.REFUSED)
+        self._send(frames.NotifyAck(False, stream_id, stream.notified))
+
+    def nudge(self) -> None:
+        """Give back the credit of a refused NOTIFY."""
+        self._credits_due += 1
+
+    def _refuse(self, stream: Stream, point: int) -> None:
+        self._send(frames.NotifyAck(False, stream.id, point))
+        self._credits_due += 1
+
+    # Messages.
+
+    def _on_rows(self, rows: Rows, requests: list[Request]) -> None:
+        if self.state is not SessionState.STREAMING:
+            raise PeerFault("Bad protocol FSM state: MESSAGE before HELLO")
+        self._use_credits(rows.count)
+        ids = rows.stream_ids
+        if rows.count == 1 or (ids == ids[0]).all():
+            self._on_stream_rows(int(ids[0]), rows, requests)
+            return
+        order = np.argsort(ids, kind="stable")
+        cuts = np.flatnonzero(np.diff(ids[order])) + 1
+        groups = np.split(order, cuts)
+        for group in sorted(groups, key=lambda positions: int(positions[0])):
+            self._on_stream_rows(int(ids[group[0]]), rows.select(group), requests)
+
+    def _on_stream_rows(self, stream_id: int, rows: Rows, requests: list[Request]) -> None:
+        stream = self.streams.get(stream_id)
+        state = StreamState.INTRO if stream is None else stream.state
+        after = states.next_stream_state(self._known_dialect(), state, StreamEvent.MESSAGE)
+        if stream is None or after is None:
+            first = int(rows.message_ids[0])
+            raise PeerFault(
+                f"Bad/unregistered stream_id {stream_id} with message_id {first}: the stream is {state.value}"
+            )
+        if after is StreamState.RESET:
+            self.ignored += rows.count
+            self._credits_due += rows.count
+        elif self.dialect is V3:
+            self._store_increasing(stream, rows, rows.count, requests)
+        else:
+            self._store_draft(stream, rows, requests)
+
+    def _store_increasing(self, stream: Stream, rows: Rows, count: int, requests: list[Request]) -> None:
+        """v3: an id that is not above the last one seen is a duplicate, dropped silently; its credit goes back."""
+        ids = rows.message_ids
+        if ids[-1] == NO_POINT or ids.max() == NO_POINT:
+            raise PeerFault(f"message_id {NO_POINT} of stream_id {stream.id} is reserved for 'nothing stored yet'")
+        fresh = fresh_ids(ids, stream.last_seen)
+        if fresh is not None:
+            kept = int(np.count_nonzero(fresh))
+            self.duplicates += count - kept
+            self._credits_due += count - kept
+            if not kept:
+                return
+            rows = rows.select(fresh)
+            count = kept
+        stream.last_seen = last = int(rows.message_ids[-1])
+        requests.append(Store(stream.ticket(last, count), rows, last, increasing=True))
+
+    def _store_draft(self, stream: Stream, rows: Rows, requests: list[Request]) -> None:
+        """Draft: ids say nothing about order; flags say what is data, and what is a point to resume from."""
+        flags = rows.flags
+        assert flags is not None
+        if stream.resent is not None:
+            again = int(rows.message_ids[0]) == stream.resent
+            stream.resent = None
+            if again:
+                self._drop_resent(stream, rows, requests)
+                return
+        if not (flags & ~TIMED).any():
+            self._store_plain(stream, rows, requests)
+            return
+        ended = np.flatnonzero(flags & Flag.EOS)
+        if not len(ended):
+            self._store_flagged(stream, rows, requests)
+            return
+        upto = int(ended[0]) + 1
+        self._store_flagged(stream, rows.select(slice(0, upto)), requests)
+        self._on_eos(stream, requests)
+        if upto < rows.count:
+            self._on_stream_rows(stream.id, rows.select(slice(upto, None)), requests)
+
+    def _drop_resent(self, stream: Stream, rows: Rows, requests: list[Request]) -> None:
+        """The point itself came again: ranges of the draft begin inclusively, so a careful connector does this."""
+        assert rows.flags is not None
+        self.duplicates += 1
+        self._credits_due += 1
+        self._moved[stream.id] = int(rows.message_ids[0])  # "all message ids must be sent back as ack'ed"
+        if rows.flags[0] & Flag.EOS:
+            self._on_eos(stream, requests)
+        if rows.count > 1:
+            self._on_stream_rows(stream.id, rows.select(slice(1, None)), requests)
+
+    def _store_plain(self, stream: Stream, rows: Rows, requests: list[Request]) -> None:
+        if self._draft_increasing:
+            self._store_increasing(stream, rows, rows.count, requests)
+            return
+        increasing = fresh_ids(rows.message_ids, stream.last_seen) is None
+        stream.last_seen = last = int(rows.message_ids[-1])
+        requests.append(Store(stream.ticket(last, rows.count), rows, last, increasing))
+
+    def _store_flagged(self, stream: Stream, rows: Rows, requests: list[Request]) -> None:
+        if self._draft_increasing:
+            rows = self._without_duplicates(stream, rows)
+            if not rows.count:
+                return
+        flags = rows.flags
+        assert flags is not None
+        stable = np.flatnonzero((flags & UNSTABLE) == 0)
+        position = int(rows.message_ids[stable[-1]]) if len(stable) else None
+        data = (flags & Flag.BOUNDARY) == 0
+        kept: Rows | None = rows
+        if not data.all():
+            kept = rows.select(data) if data.any() else None
+        if position is not None:
+            stream.last_seen = position
+        ticket = stream.ticket(int(rows.message_ids[-1]), rows.count)
+        requests.append(Store(ticket, kept, position, increasing=False))
+
+    def _without_duplicates(self, stream: Stream, rows: Rows) -> Rows:
+        assert rows.flags is not None
+        stable = np.flatnonzero((rows.flags & UNSTABLE) == 0)
+        fresh = fresh_ids(rows.message_ids[stable], stream.last_seen) if len(stable) else None
+        if fresh is None:
+            return rows
+        keep = np.ones(rows.count, np.bool_)
+        keep[stable] = fresh
+        dropped = rows.count - int(np.count_nonzero(keep))
+        self.duplicates += dropped
+        self._credits_due += dropped
+        return rows.select(keep)
+
+    def stored(self, ticket: Ticket) -> list[Request]:
+        """These rows are durable (and processed, where the stream asks for that): acknowledge them."""
+        if self.ended:
+            return []
+        stream = self.streams[ticket.stream_id]
+        stream.pending -= 1
+        self._credits_due += ticket.frames
+        if ticket.generation == stream.generation:
+            stream.acked = ticket.last_id
+            self._moved[stream.id] = ticket.last_id
+        return self._finish(stream)
+
+    def _stream_for_eos(self, stream_id: int) -> Stream:
+        stream = self.streams.get(stream_id)
+        state = StreamState.INTRO if stream is None else stream.state
+        if stream is None or states.next_stream_state(self._known_dialect(), state, StreamEvent.EOS) is None:
+            raise PeerFault(f"End of stream for stream_id {stream_id}, which is {state.value}")
+        return stream
+
+    def _on_eos(self, stream: Stream, requests: list[Request]) -> None:
+        self._stream_event(stream, StreamEvent.EOS)
+        requests += self._finish(stream)
+
+    def _finish(self, stream: Stream) -> list[Request]:
+        """After EOS, and when all is stored: one last acknowledgement, and the stream is free."""
+        if stream.pending:
+            return []
+        if stream.state is StreamState.CLOSING:
+            self._stream_event(stream, StreamEvent.RELEASED)
+            if stream.acked is not None:
+                self._moved[stream.id] = stream.acked
+            self._answer_due = True
+            return [Release(stream.id)]
+        return [Release(stream.id)] if stream.state is StreamState.CLOSED else []
+
+    def _stream_event(self, stream: Stream, event: StreamEvent) -> None:
+        after = states.next_stream_state(self._known_dialect(), stream.state, event)
+        if after is None:
+            raise LocalFault(f"a stream in {stream.state.value} has no {event.value}")
+        stream.state = after
+
+    # Rewinding, by the hub.
+
+    def hold(self, stream_id: int) -> None:
+        """Look at nothing new while the hub moves a stream's position."""
+        self._held.add(stream_id)
+
+    def rewind(self, stream_id: int, point: int | None, address: bytes | None = None) -> list[Request]:
+        """The position of a stream is now `point`, durably: have the connector go on from there.
+
+        Draft: NACK; the stream's messages are ignored until it is introduced again. v3 has no such frame: RESTART
+        ends the session, and the NOTIFY_ACK of the next one gives the point.
+        """
+        self._held.discard(stream_id)
+        if self.ended or self.state is not SessionState.STREAMING:
+            return []
+        if self.dialect is V3:
+            self._flush()
+            self._send(frames.Restart(address))
+            self._advance(SessionEvent.RESTART)
+            self._buffer.clear()
+            return [Close(None)]
+        stream = self.streams[stream_id]
+        self._moved.pop(stream_id, None)
+        self._nack(stream, point)
+        return self.process()
+
+    def contradict(self, stream_id: int, point: int | None) -> list[Request]:
+        """Draft: a NOTIFY claimed to resume from a point that is not ours. NACK it to ours."""
+        if self.ended:
+            return []
+        self._credits_due += 1
+        self._held.discard(stream_id)
+        self._nack(self.streams[stream_id], point)
+        return self.process()
+
+    def _nack(self, stream: Stream, point: int | None) -> None:
+        self._stream_event(stream, StreamEvent.NACK)
+        stream.nacks += 1
+        stream.generation += 1
+        stream.last_seen = stream.acked = point
+        credits, self._credits_due = self._credits_due, 0
+        self.credits_used -= credits
+        self._send(frames.Nack(credits, stream.id, point or 0))
+
+    # Credits and acknowledgements.
+
+    def _use_credits(self, count: int) -> None:
+        self.credits_used += count
+        window = self.limits.window_credits
+        allowed = window + max(window, OVERDRAFT_CREDITS_MIN)
+        if self.credits_used - self._credits_due > allowed:
+            raise PeerFault(f"Credit exceeded: {self.credits_used} frames under way, {window} were granted")
+
+    def _flush(self) -> None:
+        if self.state is not SessionState.STREAMING or not (self._credits_due or self._moved or self._answer_due):
+            return
+        credits = self._credits_due
+        self.credits_used -= credits
+        self._send(frames.Ack(credits, tuple(self._moved.items())))
+        self._credits_due = 0
+        self._moved.clear()
+        self._answer_due = False
+
+    def _known_dialect(self) -> Dialect:
+        if self.dialect is None:
+            raise LocalFault("the peer's dialect is not known yet")
+        return self.dialect
+
+    def describe(self) -> dict[str, object]:
+        """For the list of sessions."""
+        return {
+            "dialect": self.dialect.name if self.dialect else None,
+            "state": self.state.value,
+            "program": self.program.decode("utf-8", "backslashreplace"),
+            "instance": self.instance.decode("utf-8", "backslashreplace"),
+            "streams": {
+                stream.name.decode("utf-8", "backslashreplace"): stream.state.value for stream in self.streams.values()
+            },
+            "credits": self.limits.window_credits - self.credits_used,
+            "duplicates": self.duplicates,
+            "error": self.error,
+        }
+
+
+def fresh_ids(ids: npt.NDArray[np.uint64], last_seen: int | None) -> npt.NDArray[np.bool_] | None:
+    """Which ids are above all ids before them and above `last_seen`; `None` when all are."""
+    first_is_fresh = last_seen is None or int(ids[0]) > last_seen
+    if first_is_fresh and (len(ids) == 1 or bool((ids[1:] > ids[:-1]).all())):
+        return None
+    fresh = np.ones(len(ids), np.bool_)
+    fresh[1:] = ids[1:] > np.maximum.accumulate(ids)[:-1]
+    if last_seen is not None:
+        fresh &= ids > np.uint64(last_seen)
+    return fresh
+
+
+_WIRE_NAMES = {frames.NotifyAck: "notify_ack", frames.WorkersLeft: "workers_left", frames.Eos: "eos_message"}
+
+
+def _wire_name(frame: Frame) -> str:
+    return _WIRE_NAMES.get(type(frame), type(frame).__name__.lower())

@@ -1,0 +1,150 @@
+"""The state machines of the protocol, as tables. Both ends, the tests and the diagrams in the docs use these.
+
+Two rules for this file: a transition that is not in a table does not exist, and nothing here looks at a frame's
+contents: what depends on contents (a refused stream, a stack of NACKs) is an event of its own.
+
+A session is the draft's "Protocol State Machine" with v3's frames added to Streaming. A stream is its "Stream State
+Machine", once per dialect: `Opening` is the time in which the hub looks up or creates the stream, and v3's `Closing`
+the time between EOS and its last acknowledgement.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from headrace.protocols.wallaroo import frames
+from headrace.protocols.wallaroo.codec import DRAFT, V3, Dialect
+from headrace.protocols.wallaroo.frames import LocalFault
+
+
+class SessionState(Enum):
+    CONNECTED = "Connected"
+    HANDSHAKE = "Handshake"
+    STREAMING = "Streaming"
+    ERROR = "Error"
+    DISCONNECTED = "Disconnected"
+
+
+class SessionEvent(Enum):
+    HELLO = "HELLO"
+    OK = "OK"
+    NOTIFY = "NOTIFY"
+    NOTIFY_ACK = "NOTIFY_ACK"
+    MESSAGE = "MESSAGE"
+    EOS = "EOS"
+    ACK = "ACK"
+    NACK = "NACK"
+    RESTART = "RESTART"
+    ERROR = "ERROR"
+    CLOSE = "close"
+
+
+_S, _E = SessionState, SessionEvent
+
+SESSION: dict[SessionState, dict[SessionEvent, SessionState]] = {
+    _S.CONNECTED: {_E.HELLO: _S.HANDSHAKE, _E.ERROR: _S.ERROR, _E.CLOSE: _S.DISCONNECTED},
+    _S.HANDSHAKE: {_E.OK: _S.STREAMING, _E.ERROR: _S.ERROR, _E.CLOSE: _S.DISCONNECTED},
+    _S.STREAMING: {
+        _E.NOTIFY: _S.STREAMING,
+        _E.NOTIFY_ACK: _S.STREAMING,
+        _E.MESSAGE: _S.STREAMING,
+        _E.EOS: _S.STREAMING,
+        _E.ACK: _S.STREAMING,
+        _E.NACK: _S.STREAMING,
+        _E.RESTART: _S.DISCONNECTED,
+        _E.ERROR: _S.ERROR,
+        _E.CLOSE: _S.DISCONNECTED,
+    },
+    _S.ERROR: {_E.CLOSE: _S.DISCONNECTED},
+    _S.DISCONNECTED: {},
+}
+
+FROM_CONNECTOR: frozenset[type] = frozenset(
+    {frames.Hello, frames.Notify, frames.Message, frames.Eos, frames.Error},
+)
+"""What a connector may send. The rest is the worker's, and refused from a connector by name."""
+
+FROM_WORKER: frozenset[type] = frozenset(
+    {frames.Ok, frames.NotifyAck, frames.Ack, frames.Nack, frames.Restart, frames.Error, frames.WorkersLeft},
+)
+
+
+class StreamState(Enum):
+    INTRO = "Intro"
+    OPENING = "Opening"
+    OPEN = "Open"
+    CLOSING = "Closing"
+    CLOSED = "Closed"
+    RESET = "Reset"
+
+
+class StreamEvent(Enum):
+    NOTIFY = "NOTIFY"
+    NOTIFY_STACKED = "NOTIFY, more NACKs open"
+    OPENED = "hub: opened"
+    REFUSED = "hub: refused"
+    MESSAGE = "MESSAGE"
+    EOS = "EOS"
+    NACK = "NACK"
+    RELEASED = "hub: all stored"
+
+
+_T, _V = StreamState, StreamEvent
+
+DRAFT_STREAM: dict[StreamState, dict[StreamEvent, StreamState]] = {
+    _T.INTRO: {_V.NOTIFY: _T.OPENING},
+    _T.OPENING: {_V.OPENED: _T.OPEN, _V.NACK: _T.RESET},
+    _T.OPEN: {
+        _V.NOTIFY: _T.OPENING,  # a re-introduction
+        _V.MESSAGE: _T.OPEN,
+        _V.EOS: _T.CLOSED,
+        _V.NACK: _T.RESET,
+    },
+    _T.CLOSED: {_V.NOTIFY: _T.OPENING, _V.NACK: _T.RESET},
+    _T.RESET: {
+        _V.NOTIFY: _T.OPENING,
+        _V.NOTIFY_STACKED: _T.RESET,  # "each NACK will require a NOTIFY"
+        _V.MESSAGE: _T.RESET,  # ignored, and its credit returned
+        _V.EOS: _T.RESET,
+        _V.NACK: _T.RESET,
+    },
+}
+
+V3_STREAM: dict[StreamState, dict[StreamEvent, StreamState]] = {
+    _T.INTRO: {_V.NOTIFY: _T.OPENING},
+    _T.OPENING: {_V.OPENED: _T.OPEN, _V.REFUSED: _T.INTRO},
+    _T.OPEN: {_V.MESSAGE: _T.OPEN, _V.EOS: _T.CLOSING},
+    _T.CLOSING: {_V.RELEASED: _T.CLOSED},
+    _T.CLOSED: {_V.NOTIFY: _T.OPENING},
+}
+
+STREAM: dict[Dialect, dict[StreamState, dict[StreamEvent, StreamState]]] = {DRAFT: DRAFT_STREAM, V3: V3_STREAM}
+
+
+def advance_session(state: SessionState, event: SessionEvent) -> SessionState:
+    """The next state. A missing transition is our bug: what a peer sends is checked before."""
+    try:
+        return SESSION[state][event]
+    except KeyError:
+        raise LocalFault(f"a session in {state.value} has no {event.value}") from None
+
+
+def next_stream_state(dialect: Dialect, state: StreamState, event: StreamEvent) -> StreamState | None:
+    """The next state, or `None` where the table has none."""
+    return STREAM[dialect].get(state, {}).get(event)
+
+
+def mermaid(
+    table: dict[SessionState, dict[SessionEvent, SessionState]] | dict[StreamState, dict[StreamEvent, StreamState]],
+) -> str:
+    """A table as a Mermaid state diagram, for the docs."""
+    lines = ["stateDiagram-v2"]
+    rows: dict[Enum, dict[Enum, Enum]] = table  # type: ignore[assignment]
+    first = next(iter(rows))
+    lines.append(f"    [*] --> {first.value}")
+    for state, events in rows.items():
+        grouped: dict[Enum, list[str]] = {}
+        for event, after in events.items():
+            grouped.setdefault(after, []).append(event.value.replace(":", ""))
+        lines += [f"    {state.value} --> {after.value}: {', '.join(names)}" for after, names in grouped.items()]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,221 @@
+"""What the connections of one listener share: which streams are in use, by whom, and where each resumes.
+
+A stream's use outlives the connection until everything it appended has become durable or failed: only then is its
+position final, and only then may the next connection be told about it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headrace.errors import BadRequest
+from headrace.log.ops import SetProducer
+from headrace.protocols.wallaroo import naming
+from headrace.protocols.wallaroo.codec import DRAFT
+
+if TYPE_CHECKING:
+    from headrace.hub import Hub
+    from headrace.protocols.wallaroo.server import Connection
+
+PRODUCER = "wallaroo"
+"""The producer whose sequence is a stream's point of reference, in the same commit as the data."""
+
+TABLE = "wallaroo.streams"
+"""Which stream ids an instance has introduced: the draft's OK lists their points before any NOTIFY."""
+
+
+class Rewind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Send a connector's stream back to a point of reference, or to its beginning."""
+
+    stream: str
+    point: int | None = None
+    how: str = "restart"
+    """v3 only: `restart` sends RESTART, `close` just closes, which every published client survives."""
+
+
+class Rewound(msgspec.Struct, frozen=True):
+    """What was done."""
+
+    stream: str
+    before: int | None
+    point: int | None
+    connections: int
+
+
+class Use:
+    """One Headrace stream that connections have open."""
+
+    def __init__(self) -> None:
+        self.holders: dict[Connection, int] = {}
+        """Connection → the stream id it uses."""
+        self.under_way = 0
+        """Transactions submitted and not resolved, of holders past and present."""
+        self._changed: list[asyncio.Future[None]] = []
+
+    def wake(self) -> None:
+        waiting, self._changed = self._changed, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    async def changed(self) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._changed.append(future)
+        await future
+
+
+class Worker:
+    """One listener's shared state."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
+        self.settings = hub.config.wallaroo
+        naming.check_rule(self.settings.stream_name)
+        self.connections: set[Connection] = set()
+        self._uses: dict[str, Use] = {}
+
+    async def start(self) -> None:
+        await self.hub.create_table(TABLE)
+
+    # Names and points.
+
+    def stream_name(self, program: bytes, instance: bytes, stream: bytes) -> str:
+        return naming.stream_name(self.settings.stream_name, program, instance, stream)
+
+    def point(self, name: str) -> int | None:
+        return self.hub.producer(name, PRODUCER)
+
+    async def points(self, connection: Connection) -> list[tuple[int, int]]:
+        """The durable points of an instance's streams, once its earlier connections have come to rest."""
+        program, instance = connection.session.program, connection.session.instance
+        await self._settle(connection)
+        found = []
+        for key, value in self.hub.items(TABLE):
+            owner = msgspec.json.decode(key, type=Introduced)
+            if owner.program != naming.printable(program) or owner.instance != naming.printable(instance):
+                continue
+            name = value.decode()
+            use = self._uses.get(name)
+            while use is not None and use.under_way:
+                await use.changed()
+            point = self.point(name) if self.hub.streams(_literal(name)) else None
+            if point is not None and point != 0:  # the draft's 0 says "none"
+                found.append((owner.stream_id, point))
+        return found
+
+    async def _settle(self, connection: Connection) -> None:
+        """Let earlier connections of the same connector be read to their end.
+
+        A connector that died and came back may have bytes in the socket of its first life. In v3 the stream stays
+        closed to it until these are dealt with; the draft has no refusal, so the OK waits, for a bounded time.
+        """
+        end = asyncio.get_running_loop().time() + self.settings.open_wait_s
+        for other in list(self.connections):
+            if other is not connection and other.same_connector(connection):
+                # A socket buffer wakes nobody when it becomes empty.
+                while not other.quiet() and asyncio.get_running_loop().time() < end:  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
+
+    async def introduce(self, connection: Connection, stream_id: int, name: str) -> None:
+        """Remember durably that this instance calls `name` by this id."""
+        session = connection.session
+        introduced = Introduced(naming.printable(session.program), naming.printable(session.instance), stream_id)
+        key = msgspec.json.encode(introduced)
+        if self.hub.get(TABLE, key) != name.encode():
+            await self.hub.put(TABLE, key, name.encode())
+
+    # Who has which stream.
+
+    async def acquire(self, name: str, connection: Connection, stream_id: int) -> bool:
+        """Make a connection a holder of a stream. v3 allows one; the draft any number of its own kind."""
+        use = self._uses.setdefault(name, Use())
+        draft = connection.session.dialect is DRAFT
+        end = asyncio.get_running_loop().time() + self.settings.open_wait_s
+        while True:
+            others = [other for other in use.holders if other is not connection]
+            exclusive = not draft or any(other.session.dialect is not DRAFT for other in others)
+            taken = use.holders.get(connection, stream_id) != stream_id
+            if not taken and not use.under_way and not (others and exclusive):
+                use.holders[connection] = stream_id
+                return True
+            left = end - asyncio.get_running_loop().time()
+            if left <= 0 or taken:
+                self._drop_unused(name, use)
+                return False
+            try:
+                await asyncio.wait_for(use.changed(), left)
+            except TimeoutError:
+                continue
+
+    def release(self, name: str, connection: Connection) -> None:
+        use = self._uses.get(name)
+        if use is not None:
+            use.holders.pop(connection, None)
+            use.wake()
+            self._drop_unused(name, use)
+
+    def submitted(self, name: str) -> None:
+        self._uses.setdefault(name, Use()).under_way += 1
+
+    def resolved(self, name: str) -> None:
+        use = self._uses[name]
+        use.under_way -= 1
+        if not use.under_way:
+            use.wake()
+            self._drop_unused(name, use)
+
+    def _drop_unused(self, name: str, use: Use) -> None:
+        if not use.holders and not use.under_way and self._uses.get(name) is use:
+            del self._uses[name]
+            use.wake()
+
+    async def freed(self, name: str, at_most_s: float) -> None:
+        """Until a stream has no holder, or some time has passed."""
+        use = self._uses.get(name)
+        if use is not None and use.holders:
+            try:
+                await asyncio.wait_for(use.changed(), at_most_s)
+            except TimeoutError:
+                return
+
+    # Rewinding.
+
+    async def rewind(self, request: Rewind) -> Rewound:
+        """The verb behind `headrace stream rewind`: move the stored point, then have connectors follow it.
+
+        Records stay where they are; what the connector sends again is appended again. Order: look at nothing new,
+        let what is under way become durable, move the point durably, and only then tell.
+        """
+        self.hub.stream(request.stream)
+        if request.how not in ("restart", "close"):
+            raise BadRequest(f"how is {request.how!r}: it is 'restart' or 'close'")
+        if request.point is not None and not 0 <= request.point < 2**64 - 1:
+            raise BadRequest(f"point {request.point} is not from 0 to 2^64-2; leave it out for the beginning")
+        use = self._uses.get(request.stream)
+        holders = dict(use.holders) if use is not None else {}
+        for connection, stream_id in holders.items():
+            connection.hold(stream_id)
+        while use is not None and use.under_way:
+            await use.changed()
+        before = self.point(request.stream)
+        await self.hub.transact([SetProducer(request.stream, PRODUCER, request.point)])
+        for connection, stream_id in holders.items():
+            connection.rewind(stream_id, request.point, restart=request.how == "restart")
+        self.hub.metrics.wallaroo.rewinds.inc()
+        return Rewound(request.stream, before, request.point, len(holders))
+
+
+class Introduced(msgspec.Struct, frozen=True, array_like=True):
+    """Key of the table: who calls a stream by which id."""
+
+    program: str
+    instance: str
+    stream_id: int
+
+
+def _literal(name: str) -> str:
+    """A shell pattern that matches only this name."""
+    return "".join(f"[{character}]" if character in "*?[" else character for character in name)

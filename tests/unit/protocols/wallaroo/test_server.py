@@ -1,0 +1,350 @@
+"""The server with a real hub (on a disk in memory) and real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+
+import pytest
+from unit.protocols.wallaroo.wallaroo_peer import Peer, hub_and_address, records
+
+from headrace.log.ops import StreamOptions
+from headrace.protocols.wallaroo import frames
+from headrace.protocols.wallaroo.codec import DRAFT, V3, Dialect
+from headrace.protocols.wallaroo.frames import NO_POINT, Flag, Message
+from headrace.protocols.wallaroo.worker import Rewind
+from headrace.security import EVERYTHING
+
+
+async def test_v3_from_hello_to_end_of_stream() -> None:
+    async with hub_and_address() as (hub, address):
+        peer = await Peer.connect(address)
+        assert (await peer.hello(instance=b"warehouse")).credits == 1_000
+        assert await peer.notify(7, b"orders") == frames.NotifyAck(True, 7, NO_POINT)
+        peer.send(
+            Message(7, 0, b"first", event_time=1_000_000, key=b"k"),
+            Message(7, 10, b""),
+            frames.Eos(7),
+        )
+        await peer.acked(7, 10)
+        await peer.close()
+        first, second = await records(hub, "warehouse.orders")
+        assert (first["id"], first["payload"], first["key"], first["type"]) == (0, b"first", b"k", "7")
+        assert first["event_time"] == datetime.datetime(1970, 1, 1, 0, 0, 1, tzinfo=datetime.UTC)
+        assert (second["id"], second["payload"], second["key"], second["event_time"]) == (10, b"", None, None)
+        assert hub.producer("warehouse.orders", "wallaroo") == 10
+
+
+async def test_message_ids_5_5_4_6_store_5_and_6() -> None:
+    async with hub_and_address() as (hub, address):
+        peer = await Peer.connect(address)
+        await peer.hello()
+        await peer.notify(1, b"s")
+        peer.send(*(Message(1, number, b"%d" % number) for number in (5, 5, 4, 6)))
+        await peer.acked(1, 6)
+        await peer.close()
+        assert [row["id"] for row in await records(hub, "s")] == [5, 6]
+
+
+async def test_a_new_session_resumes_at_the_durable_point_and_repeats_are_dropped() -> None:
+    async with hub_and_address() as (hub, address):
+        peer = await Peer.connect(address)
+        await peer.hello()
+        await peer.notify(1, b"s")
+        peer.send(*(Message(1, number, b"x") for number in range(1, 50)))
+        await peer.acked(1, 49)
+        await peer.close()
+        again = await Peer.connect(address)
+        await again.hello()
+        assert (await again.notify(1, b"s", 3)).point == 49
+        again.send(*(Message(1, number, b"x") for number in range(40, 60)))
+        await again.acked(1, 59)
+        await again.close()
+        assert [row["id"] for row in await records(hub, "s")] == list(range(1, 60))
+
+
+async def test_the_draft_resumes_from_the_points_in_ok() -> None:
+    async with hub_and_address() as (hub, address):
+        peer = await Peer.connect(address, DRAFT)
+        assert (await peer.hello(instance=b"i")).points == ()
+        peer.send(frames.Notify(3, b"s", 0), Message(3, 9, b"a"), Message(3, 4, b"b"), Message(3, 8, b"c"))
+        await peer.acked(3, 8)
+        await peer.close()
+        again = await Peer.connect(address, DRAFT)
+        assert (await again.hello(instance=b"i")).points == ((3, 8),)
+        again.send(frames.Notify(3, b"s", 8), Message(3, 8, b"c"), Message(3, 5, b"d"))
+        await again.acked(3, 5)
+        await again.close()
+        assert [row["payload"] for row in await records(hub, "i.s")] == [b"a", b"b", b"c", b"d"]
+
+
+async def test_draft_flags_and_the_point_of_reference() -> None:
+    async with hub_and_address() as (hub, address):
+        peer = await Peer.connect(address, DRAFT)
+        await peer.hello()
+        peer.send(frames.Notify(1, b"s", 0))
+        steps = [
+            (Message(1, 1, b"stable"), 1),
+            (Message(1, 2, b"unstable", flags=Flag.UNSTABLE_REFERENCE), 1),
+            (Message(1, 3, b"ephemeral", flags=Flag.EPHEMERAL), 1),
+            (Message(1, 4, None), 4),
+            (Message(1, 5, None, flags=Flag.UNSTABLE_REFERENCE), 4),
+            (Message(1, 6, b"timed", event_time=2), 6),
+            (Message(1, 7, b"last", flags=Flag.EOS), 7),
+        ]
+        for message, point in steps:
+            peer.send(message)
+            assert message.message_id is not None
+            await peer.acked(1, message.message_id)
+            assert hub.producer("s", "wallaroo") == point
+        peer.send(Message(1, 8, b"too late"))
+        assert "the stream is Closed" in await peer.error()
+        stored = [row["payload"] for row in await records(hub, "s")]
+        assert stored == [b"stable", b"unstable", b"ephemeral", b"timed", b"last"]
+
+
+async def test_a_draft_claim_that_is_not_ours_is_nacked_to_our_point() -> None:
+    async with hub_and_address() as (hub, address):
+        peer = await Peer.connect(address, DRAFT)
+        await peer.hello()
+        peer.send(frames.Notify(1, b"s", 100), Message(1, 101, b"ignored"))
+        nack = await peer.receive()
+        assert isinstance(nack, frames.Nack)
+        assert (nack.stream_id, nack.point) == (1, 0)
+        peer.send(frames.Notify(1, b"s", 0), Message(1, 1, b"kept"))
+        await peer.acked(1, 1)
+        await peer.close()
+        assert [row["payload"] for row in await records(hub, "s")] == [b"kept"]
+
+
+async def test_draft_sessions_may_run_in_parallel_on_one_stream() -> None:
+    async with hub_and_address() as (hub, address):
+        peers = [await Peer.connect(address, DRAFT) for _ in range(2)]
+        for number, peer in enumerate(peers):
+            await peer.hello(program=b"p%d" % number)
+            peer.send(frames.Notify(1, b"s", 0), Message(1, 10 + number, b"x"))
+            await peer.acked(1, 10 + number)
+        for peer in peers:
+            await peer.close()
+        assert len(await records(hub, "s")) == 2
+
+
+async def test_v3_refuses_a_stream_in_use_and_nudges_when_it_is_free() -> None:
+    async with hub_and_address(open_wait_s=0.05) as (_, address):
+        first, second = [await Peer.connect(address) for _ in range(2)]
+        await first.hello()
+        await second.hello()
+        await first.notify(1, b"s")
+        assert await second.notify(1, b"s", 12) == frames.NotifyAck(False, 1, 12)
+        await first.close()
+        assert await second.receive() == frames.Ack(1)
+        assert (await second.notify(1, b"s", 12)).success
+        await second.close()
+
+
+async def test_notifying_twice_in_one_session_is_refused_in_v3() -> None:
+    async with hub_and_address() as (_, address):
+        peer = await Peer.connect(address)
+        await peer.hello()
+        await peer.notify(1, b"s")
+        assert not (await peer.notify(1, b"s")).success
+        await peer.close()
+
+
+async def test_the_end_of_an_empty_stream_is_answered_without_a_pair() -> None:
+    async with hub_and_address() as (_, address):
+        peer = await Peer.connect(address)
+        await peer.hello()
+        await peer.notify(1, b"s")
+        assert await peer.receive() == frames.Ack(1)
+        peer.send(frames.Eos(1))
+        assert await peer.receive() == frames.Ack(0)
+        assert (await peer.notify(1, b"s")).success
+        await peer.close()
+
+
+HELLO = frames.Hello(b"0.0.1", b"", b"p", b"i")
+BROKEN: list[tuple[str, Dialect, bytes, str]] = [
+    ("http", V3, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "begins with a HELLO"),
+    ("garbage", V3, bytes(range(200, 230)), "begins with a HELLO"),
+    ("length 0", V3, bytes(5), "length 0"),
+    ("4 GiB - 1", V3, b"\xff\xff\xff\xff\x00", "above the limit"),
+    ("4 GiB - 1", DRAFT, b"\xff\xff\xff\xffH", "above the limit"),
+]
+for dialect in (V3, DRAFT):
+    hello = dialect.encode(HELLO)
+    notify = dialect.encode(frames.Notify(1, b"s", 0))
+    limit = (4 * 1024 * 1024 + 1).to_bytes(4, "big" if dialect is V3 else "little")
+    BROKEN += [
+        (
+            "version",
+            dialect,
+            dialect.encode(frames.Hello(b"9.9.9", b"", b"p", b"i")),
+            "Unknown protocol version: 9.9.9",
+        ),
+        ("cookie", dialect, dialect.encode(frames.Hello(b"0.0.1", b"x", b"p", b"i")), "Bad cookie"),
+        ("second hello", dialect, hello + hello, "a second HELLO"),
+        ("notify first", dialect, notify, "Bad protocol FSM state"),
+        ("message first", dialect, dialect.encode(Message(1, 1, b"")), "Bad protocol FSM state"),
+        ("ok", dialect, hello + dialect.encode(frames.Ok(1)), "Invalid message: ok"),
+        ("ack", dialect, hello + dialect.encode(frames.Ack(1)), "Invalid message: ack"),
+        ("unknown tag", dialect, hello + dialect.encode(frames.Error(b""))[:4] + b"\xee\0\0", "unknown tag 238"),
+        ("before notify", dialect, hello + dialect.encode(Message(1, 1, b"")), "Bad/unregistered stream_id 1"),
+        ("limit + 1", dialect, hello + limit + b"\5", "above the limit of 4194304"),
+        ("no name", dialect, hello + dialect.encode(frames.Notify(1, b"", 0)), "needs a name"),
+    ]
+BROKEN += [
+    ("restart", V3, V3.encode(HELLO) + V3.encode(frames.Restart()), "Invalid message: restart"),
+    ("notify_ack", V3, V3.encode(HELLO) + V3.encode(frames.NotifyAck(True, 1, 1)), "Invalid message: notify_ack"),
+    ("nack", DRAFT, DRAFT.encode(HELLO) + DRAFT.encode(frames.Nack(1, 1, 1)), "Invalid message: nack"),
+    ("eos of nothing", V3, V3.encode(HELLO) + V3.encode(frames.Eos(4)), "End of stream for stream_id 4"),
+]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "data", "reason"), [case[1:] for case in BROKEN], ids=[f"{c[1].name} {c[0]}" for c in BROKEN]
+)
+async def test_a_broken_peer_gets_error_and_others_go_on(dialect: Dialect, data: bytes, reason: str) -> None:
+    async with hub_and_address() as (hub, address):
+        good = await Peer.connect(address)
+        await good.hello(instance=b"good")
+        await good.notify(1, b"s")
+        bad = await Peer.connect(address, dialect)
+        bad.writer.write(data)
+        assert reason in await bad.error()
+        await bad.close()
+        good.send(Message(1, 1, b"x"))
+        await good.acked(1, 1)
+        await good.close()
+        assert len(await records(hub, "good.s")) == 1
+
+
+async def test_after_eos_a_message_is_refused() -> None:
+    async with hub_and_address() as (_, address):
+        peer = await Peer.connect(address)
+        await peer.hello()
+        await peer.notify(1, b"s")
+        peer.send(frames.Eos(1), Message(1, 1, b"x"))
+        assert "Bad/unregistered stream_id 1 with message_id 1" in await peer.error()
+
+
+async def test_the_cookie_is_compared_and_never_told() -> None:
+    async with hub_and_address(cookie="Dragons-Love-Tacos") as (_, address):
+        for wrong in (b"", b"Dragons"):
+            peer = await Peer.connect(address)
+            peer.send(frames.Hello(b"0.0.1", wrong, b"p", b"i"))
+            assert await peer.error() == "Bad cookie"
+        peer = await Peer.connect(address)
+        assert (await peer.hello(cookie=b"Dragons-Love-Tacos")).credits
+        await peer.close()
+
+
+async def test_one_connection_too_many_is_answered() -> None:
+    async with hub_and_address(connections_max=1) as (_, address):
+        first = await Peer.connect(address)
+        await first.hello()
+        for dialect in (V3, DRAFT):
+            second = await Peer.connect(address, dialect)
+            second.send(HELLO)
+            assert "wallaroo.connections_max" in await second.error()
+        await first.close()
+
+
+async def test_silence_ends_in_error() -> None:
+    async with hub_and_address(handshake_s=0.05) as (_, address):
+        peer = await Peer.connect(address)
+        assert "No HELLO in time" in await peer.error()
+
+
+async def test_an_overdraft_beyond_a_window_is_refused() -> None:
+    async with hub_and_address(window_credits=20) as (hub, address):
+        await hub.create_stream("s", options=StreamOptions(ack="processed:pipeline"))
+        peer = await Peer.connect(address)
+        await peer.hello()
+        await peer.notify(1, b"s")
+        peer.send(*(Message(1, number, b"x") for number in range(1, 200)))
+        assert "Credit exceeded" in await peer.error()
+
+
+async def test_processed_acks_wait_for_the_cursor() -> None:
+    async with hub_and_address() as (hub, address):
+        await hub.create_stream("s", options=StreamOptions(ack="processed:pipeline"))
+        peer = await Peer.connect(address)
+        await peer.hello()
+        await peer.notify(1, b"s")
+        assert await peer.receive() == frames.Ack(1)
+        for number in (1, 2, 3):
+            peer.send(Message(1, number, b"x"))
+            await hub.wait("s", number - 1)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(peer.reader.read(1), 0.1)
+        await hub.save_cursor("pipeline", "s", 2)
+        await peer.acked(1, 2)
+        await hub.save_cursor("pipeline", "s", 3)
+        assert await peer.receive() == frames.Ack(1, ((1, 3),))
+        await peer.close()
+
+
+async def rewind(hub: object, **request: object) -> object:
+    return await hub.verbs.call("stream.rewind", Rewind(**request), EVERYTHING)  # type: ignore[attr-defined, arg-type]
+
+
+async def test_rewind_restarts_a_v3_session_at_the_point() -> None:
+    async with hub_and_address() as (hub, address):
+        peer = await Peer.connect(address)
+        await peer.hello()
+        await peer.notify(1, b"s")
+        peer.send(*(Message(1, number, b"x") for number in range(1, 6)))
+        await peer.acked(1, 5)
+        await rewind(hub, stream="s", point=2)
+        assert await peer.receive() == frames.Restart()
+        with pytest.raises(ConnectionError):
+            await peer.receive()
+        await peer.close()
+        again = await Peer.connect(address)
+        await again.hello()
+        assert (await again.notify(1, b"s", 5)).point == 2
+        again.send(*(Message(1, number, b"y") for number in range(3, 7)))
+        await again.acked(1, 6)
+        await again.close()
+        assert [row["id"] for row in await records(hub, "s")] == [1, 2, 3, 4, 5, 3, 4, 5, 6]
+
+
+async def test_stacked_nacks_need_as_many_notifies() -> None:
+    async with hub_and_address() as (hub, address):
+        peer = await Peer.connect(address, DRAFT)
+        await peer.hello()
+        peer.send(frames.Notify(1, b"s", 0), Message(1, 1, b"a"), Message(1, 2, b"b"))
+        await peer.acked(1, 2)
+        await rewind(hub, stream="s", point=1)
+        await rewind(hub, stream="s")
+        assert [await peer.receive() for _ in range(2)] == [frames.Nack(0, 1, 1), frames.Nack(0, 1, 0)]
+        peer.send(frames.Notify(1, b"s", 1), Message(1, 3, b"ignored"))
+        ack = await peer.receive()
+        assert isinstance(ack, frames.Ack)
+        assert ack.acks == ()
+        peer.send(frames.Notify(1, b"s", 0), Message(1, 1, b"again"))
+        await peer.acked(1, 1)
+        await peer.close()
+        assert [row["payload"] for row in await records(hub, "s")] == [b"a", b"b", b"again"]
+
+
+async def test_every_credit_comes_back() -> None:
+    async with hub_and_address(window_credits=50) as (_, address):
+        peer = await Peer.connect(address)
+        credits = (await peer.hello()).credits
+        await peer.notify(1, b"s")
+        sent, last = 1, 0
+        credits -= 1
+        while last < 2_000 or credits < 50:
+            while credits > 0 and last < 2_000:
+                last += 1
+                peer.send(Message(1, last, b"x" * (last % 7)))
+                credits -= 1
+                sent += 1
+            frame = await peer.receive()
+            assert isinstance(frame, frames.Ack)
+            credits += frame.credits
+            assert all(point <= last for _, point in frame.acks)
+        assert credits == 50
+        await peer.close()
