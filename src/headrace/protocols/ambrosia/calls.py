@@ -40,8 +40,12 @@ RUN_COUNT_MIN: Final = 8  # shorter stretches of equal messages are cheaper one 
 ALLOWED_FROM_BINDING: Final = frozenset(
     {Type.RPC, Type.ATTACH_TO, Type.TAKE_CHECKPOINT, Type.RPC_BATCH, Type.CHECKPOINT, Type.INITIAL_MESSAGE}
 )
-RPC_TYPE_NAMES: Final = {RpcType.ASYNC: "async", RpcType.FORK: "fork", RpcType.IMPULSE: "impulse"}
-RETURN_NAMES: Final = {BodyKind.VALUE: "return", BodyKind.EMPTY: "return-empty", BodyKind.EXCEPTION: "exception"}
+RPC_TYPE_NAMES: Final[dict[int, str]] = {RpcType.ASYNC: "async", RpcType.FORK: "fork", RpcType.IMPULSE: "impulse"}
+RETURN_NAMES: Final[dict[int, str]] = {
+    BodyKind.VALUE: "return",
+    BodyKind.EMPTY: "return-empty",
+    BodyKind.EXCEPTION: "exception",
+}
 
 
 class Calls:
@@ -103,8 +107,12 @@ Event: TypeAlias = Calls | AttachTo | InitialMessage | Signal | CheckpointStart 
 
 def label_of_call(method: int, rpc_type: int) -> str:
     """The text in the `type` column of the log: `fork/33`, `impulse/2`, `async/7`, `type-3/5`."""
-    name = RPC_TYPE_NAMES.get(rpc_type)  # type: ignore[call-overload]
-    return f"{name or f'type-{rpc_type}'}/{method}"
+    return f"{name_of_rpc_type(rpc_type)}/{method}"
+
+
+def name_of_rpc_type(rpc_type: int) -> str:
+    """`fork`, `impulse`, `async`, or `type-N` for numbers that the protocol carries without knowing them."""
+    return RPC_TYPE_NAMES.get(rpc_type) or f"type-{rpc_type}"
 
 
 class _Head:
@@ -278,7 +286,7 @@ class MessageReader:
         elif kind <= BodyKind.EXCEPTION:
             after = body + 1
             numbered = True
-            calls = Calls(destination, RETURN_NAMES[BodyKind(kind)], True)
+            calls = Calls(destination, RETURN_NAMES[kind], True)
         else:
             raise RemoteProtocolError(f"an RPC body of unknown kind {kind}")
         events.append(calls)

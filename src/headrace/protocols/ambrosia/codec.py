@@ -267,9 +267,7 @@ class Ping:
     stamps: tuple[int, ...]
 
 
-Message: TypeAlias = (
-    Call | Return | RpcBatch | AttachTo | InitialMessage | Checkpoint | Signal | Counts | TrimTo | Ping
-)
+Message: TypeAlias = Call | Return | RpcBatch | AttachTo | InitialMessage | Checkpoint | Signal | Counts | TrimTo | Ping
 
 SIGNALS: Final = frozenset(
     {

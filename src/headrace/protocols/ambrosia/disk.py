@@ -1,16 +1,16 @@
 """Log and checkpoint files of the published coordinator, so that its users can move in and out. Pure bytes.
 
-    log file         record record record ...
-    record           committer i32 | length i32 | check u64 | sequence i64 | messages | trailer
-                     length = -(24 + messages) - 1 with xxHash64 check bytes, 24 + messages with the old XOR check
-    trailer          ZigZagInt n, n x (name, last i64, last replayable i64)       what is processed of each source
-                     ZigZagInt n, n x (name, replayable trim i64)                 what each destination has for good
-                     in neither length nor check
-    checkpoint file  committer i32 | next sequence i64 | buffer size i32 | used i32 | commit buffer (used)
-                     i32 n, watermarks | i32 n, trims | i32 n, inputs | i32 n, outputs | Checkpoint message | blob
-    output           name | last i64 | trim i64 | replayable trim i64 | i32 n, n x page
-    page             size i32 | used i32 | bytes (used) | highest, lowest, unsent replayable, total replayable i64
-    name             ZigZagInt length | UTF-8; the empty name is the instance itself
+log file         record record record ...
+record           committer i32 | length i32 | check u64 | sequence i64 | messages | trailer
+                 length = -(24 + messages) - 1 with xxHash64 check bytes, 24 + messages with the old XOR check
+trailer          ZigZagInt n, n x (name, last i64, last replayable i64)       what is processed of each source
+                 ZigZagInt n, n x (name, replayable trim i64)                 what each destination has for good
+                 in neither length nor check
+checkpoint file  committer i32 | next sequence i64 | buffer size i32 | used i32 | commit buffer (used)
+                 i32 n, watermarks | i32 n, trims | i32 n, inputs | i32 n, outputs | Checkpoint message | blob
+output           name | last i64 | trim i64 | replayable trim i64 | i32 n, n x page
+page             size i32 | used i32 | bytes (used) | highest, lowest, unsent replayable, total replayable i64
+name             ZigZagInt length | UTF-8; the empty name is the instance itself
 """
 
 from __future__ import annotations

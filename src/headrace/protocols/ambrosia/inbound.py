@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -27,7 +28,8 @@ from headrace.protocols.ambrosia.store import SEQUENCE_PRODUCER, Names, accepted
 QUEUE_BYTES_MAX: Final = 8 << 20  # senders are held back while this much waits for the disk
 
 
-class Logged(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Logged:
     """A log record that is durable: what a binding that has kept up is sent at once."""
 
     first: int
@@ -142,12 +144,15 @@ class Inbound:
         return stored
 
     def add(self, sender: str | None, calls: Calls, op: SaveCursor | None = None) -> None:
-        """Take calls in. They reach the log in this order."""
+        """Take calls in. They reach the log in this order, from the next `commit` on."""
         self._queue.append(Arrival(sender, calls, op))
         if sender is not None:
             self._dirty.add(sender)
         self.queued_bytes += sum(map(len, calls.parts))
-        if not self._under_way and not self._held:
+
+    def commit(self) -> None:
+        """Send what has been taken in to the log, now or as soon as the commit under way is done."""
+        if self._queue and not self._under_way and not self._held:
             self._commit()
 
     @property
@@ -174,8 +179,7 @@ class Inbound:
         """Go on, into the log or into `pending`."""
         self._held = False
         self.to_log = to_log
-        if self._queue and not self._under_way:
-            self._commit()
+        self.commit()
 
     async def settled(self) -> None:
         """Wait for the commit under way, if there is one."""
@@ -254,5 +258,4 @@ class Inbound:
                     for where, (sequence, count, replayable, data) in zip(appended, packed, strict=True)
                 ]
             )
-        if self._queue and not self._under_way and not self._held:
-            self._commit()
+        self.commit()

@@ -165,10 +165,6 @@ class Instance:
 
     # --- arrivals -----------------------------------------------------------------------------------------------
 
-    def deliver(self, sender: str, calls: Calls) -> None:
-        """Take calls in for this immortal; they were numbered and are no duplicates."""
-        self.inbound.add(sender, calls)
-
     def _logged(self, records: list[Logged]) -> None:
         size = sum(len(record.payload) for record in records)
         self.log_bytes += size
@@ -211,6 +207,7 @@ class Instance:
                 for place, each in enumerate(calls):
                     last = place == len(calls) - 1
                     self.inbound.add(None, each, SaveCursor(CURSOR, inbox, after) if last else None)
+                self.inbound.commit()
                 await self.inbound.flushed()
         except HeadraceError as error:
             self.last_error = f"inbox: {error}"
@@ -221,7 +218,9 @@ class Instance:
         runs: list[Calls] = []
         columns = zip(batch.column("type").to_pylist(), batch.column("payload").to_pylist(), strict=True)
         for kind, payload in columns:
-            method = int(kind) if kind and kind.isdecimal() and int(kind) <= INT32_MAX else self.registration.inbox_method
+            method = (
+                int(kind) if kind and kind.isdecimal() and int(kind) <= INT32_MAX else self.registration.inbox_method
+            )
             label = label_of_call(method, RpcType.IMPULSE)
             if not runs or runs[-1].label != label:
                 runs.append(Calls(b"", label, replayable=False))

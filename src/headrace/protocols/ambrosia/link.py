@@ -66,7 +66,8 @@ class Link:
         self._feeder = Feeder(self._hub, instance.names.log, self.registration, send, 0)
         self._feeding = False
         self._routes: dict[bytes, Instance] = {b"": instance}
-        self._touched: set[Instance] = set()
+        self._touched: set[Instance] = set()  # since the link began
+        self._fresh: set[Instance] = set()  # by the bytes being read now
         self._initial: bytes | None = None
         self._sink: BlobSink | None = None
         self._checkpoint: CheckpointInfo | None = None
@@ -99,6 +100,11 @@ class Link:
             "records": self._feeder.sent_records,
             **self.counts,
         }
+
+    @property
+    def position(self) -> int:
+        """The index of the next log record to send."""
+        return self._feeder.position
 
     # --- start and end ------------------------------------------------------------------------------------------
 
@@ -171,6 +177,10 @@ class Link:
         except (RemoteProtocolError, HeadraceError) as error:
             self.close(str(error), failed=True)
             return
+        finally:
+            for destination in self._fresh:
+                destination.inbound.commit()
+            self._fresh.clear()
         if not self.closed:
             self._hold_back()
 
@@ -253,7 +263,8 @@ class Link:
         else:
             inbound.impulses[sender] = inbound.impulses_of(sender) + count
         self._touched.add(destination)
-        destination.deliver(sender, calls)
+        self._fresh.add(destination)
+        inbound.add(sender, calls)
 
     def _hold_back(self) -> None:
         """Stop reading while the log, a destination or the checkpoint has more than it can take."""

@@ -94,11 +94,9 @@ class Action(Enum):
 
 
 Transition = tuple[State, tuple[Action, ...]]
-S, I, A = State, Input, Action
+S, I, A = State, Input, Action  # noqa: E741 - the table below reads better with one letter each
 
-FROM_BINDING: Final = frozenset(
-    {I.CALLS, I.IMPULSES, I.ATTACH_TO, I.INITIAL_MESSAGE, I.CHECKPOINT, I.TAKE_CHECKPOINT}
-)
+FROM_BINDING: Final = frozenset({I.CALLS, I.IMPULSES, I.ATTACH_TO, I.INITIAL_MESSAGE, I.CHECKPOINT, I.TAKE_CHECKPOINT})
 
 
 def _sending(state: State, *, impulses: bool = True) -> dict[Input, Transition]:
@@ -110,7 +108,7 @@ def _sending(state: State, *, impulses: bool = True) -> dict[Input, Transition]:
 
 
 def _ignoring(state: State, *inputs: Input) -> dict[Input, Transition]:
-    return {each: (state, (A.DISCARD,)) for each in inputs}
+    return dict.fromkeys(inputs, (state, (A.DISCARD,)))
 
 
 def _outputs_discarded(state: State) -> dict[Input, Transition]:

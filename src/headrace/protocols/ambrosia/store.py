@@ -53,7 +53,7 @@ class Registration(msgspec.Struct, omit_defaults=True, kw_only=True):
     upgrade_version: int = 0
     started: bool = False
     """Record 0 is in the log, and everything that waited for it."""
-    deliveries: list[tuple[int, Delivery]] = [(0, "bare")]
+    deliveries: list[tuple[int, Delivery]] = msgspec.field(default_factory=lambda: [(0, "bare")])
     """From which sequence id on records were delivered in which form: a replay has to use the same."""
 
     def delivery(self, sequence: int) -> Delivery:
