@@ -12,6 +12,11 @@ class Listener:
         self.address = address
         self._close = close
 
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Named addresses of a service that opens ports of its own, as they stand in the ready file."""
+        return {}
+
     async def close(self) -> None:
         """Stop accepting, end the open sessions, and free the port."""
         await self._close()

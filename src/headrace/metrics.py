@@ -147,6 +147,11 @@ class AmbrosiaMetrics:
 
     def __init__(self, make: _Maker) -> None:
         self.immortals = make.gauge("headrace_ambrosia_immortals", "Immortals known", ["state"])
+        self.calls = make.counter("headrace_ambrosia_calls_total", "Calls received from bindings")
+        self.duplicates = make.counter("headrace_ambrosia_duplicates_total", "Calls sent again by recovering bindings")
+        self.links_closed = make.counter("headrace_ambrosia_links_closed_total", "Links closed for a fault")
+        self.checkpoints = make.counter("headrace_ambrosia_checkpoints_total", "Checkpoints made durable")
+        self.checkpoint_bytes = make.counter("headrace_ambrosia_checkpoint_bytes_total", "Bytes of those checkpoints")
 
 
 class SparkMetrics:

@@ -133,9 +133,9 @@ class Runtime:
         if listener is None:
             return
         self._running.append((name, listener))
-        if name in LISTENERS:
-            self.addresses[name] = listener.address
-            logger.info("listening", extra=fields(listener=name, address=listener.address))
+        for part, address in listener.addresses.items() if name not in LISTENERS else [(name, listener.address)]:
+            self.addresses[part] = address
+            logger.info("listening", extra=fields(listener=part, address=address))
 
     def _found(self, name: str, entry: str) -> Callable[..., Awaitable[Listener | None]] | None:
         """The function behind "module:function", or None when this installation does not hold the module."""

@@ -1,0 +1,1 @@
+"""AMBROSIA: the hub as Immortal Coordinator, and a Python language binding for it."""

@@ -1,0 +1,283 @@
+"""The Python language binding: write an `Immortal`, and `run` it next to a hub.
+
+    from headrace.protocols.ambrosia.client import Immortal, call, fork, run
+
+    class Counter(Immortal):
+        total: int = 0
+
+        @fork
+        def add(self, amount: int) -> None:
+            self.total += amount
+
+    run(Counter, name="counter", receive="127.0.0.1:1500", send="127.0.0.1:1501")
+
+The process may be killed at any moment, and so may the hub: whoever comes back first waits for the other, the state is
+recovered, and no call is lost or repeated. The sockets are here; everything replayable is in `machine.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from headrace.listener import split_address
+from headrace.protocols.ambrosia.codec import RecordReader, RemoteProtocolError
+from headrace.protocols.ambrosia.immortal import Immortal, StateError, UpgradeRefused
+from headrace.protocols.ambrosia.machine import Effect, ImpulseRefused, Machine, NotInMethod
+from headrace.protocols.ambrosia.methods import DeclarationError, call, fork, impulse
+from headrace.protocols.ambrosia.proxies import Proxy, generate_proxy, proxy_of
+from headrace.protocols.ambrosia.results import NotDeterministic, RemoteError, Result, gather
+
+__all__ = [
+    "DeclarationError",
+    "Host",
+    "Immortal",
+    "ImpulseRefused",
+    "NotDeterministic",
+    "NotInMethod",
+    "Proxy",
+    "RemoteError",
+    "Result",
+    "StateError",
+    "UpgradeRefused",
+    "call",
+    "fork",
+    "gather",
+    "generate_proxy",
+    "impulse",
+    "proxy_of",
+    "run",
+    "serve",
+]
+
+logger = logging.getLogger("headrace.immortal")
+RETRY_S: Final = 0.05
+RETRY_S_MAX: Final = 1.0
+
+
+class _ToHub(asyncio.Protocol):
+    """The socket that carries our messages."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    def pause_writing(self) -> None:
+        self._host.pause(True)
+
+    def resume_writing(self) -> None:
+        self._host.pause(False)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._host.lost()
+
+
+class _FromHub(asyncio.Protocol):
+    """The socket that carries records."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    def data_received(self, data: bytes) -> None:
+        self._host.received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._host.lost()
+
+
+class Host:
+    """Keeps one immortal linked to its hub: connects, recovers, and does so again whenever the link is lost."""
+
+    def __init__(
+        self,
+        factory: Callable[[], Immortal],
+        *,
+        name: str,
+        receive: str,
+        send: str,
+        addresses: Callable[[], tuple[str, str]] | None = None,
+    ) -> None:
+        """`receive` and `send` are the hub's ports; `addresses`, if given, is asked for them at every attempt."""
+        self._factory = factory
+        self._name = name
+        self._addresses = addresses or (lambda: (receive, send))
+        self._to_hub: asyncio.Transport | None = None
+        self._from_hub: asyncio.Transport | None = None
+        self._lost = asyncio.Event()
+        self._became_primary = asyncio.Event()
+        self._error: Exception | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._reader = RecordReader()
+        self.machine: Machine
+        self.recoveries = 0
+
+    @property
+    def immortal(self) -> Immortal:
+        """The object itself. Look, but change nothing: state changes only through messages."""
+        return self.machine.immortal
+
+    @property
+    def itself(self) -> Any:
+        """A proxy for impulses to the immortal from this process."""
+        return _Outside(self)
+
+    async def wait_primary(self) -> None:
+        """Until the immortal has started or recovered, and impulses may be sent."""
+        await self._became_primary.wait()
+
+    async def run(self) -> None:
+        """Serve for ever. Ends with the error if the immortal itself cannot go on."""
+        try:
+            while True:
+                await self._connect()
+                await self._lost.wait()
+                await self._unlink()
+                if self._error is not None:
+                    raise self._error
+                logger.info("%s: link to the hub lost; recovering", self._name)
+        finally:
+            await self._unlink()
+
+    async def _connect(self) -> None:
+        loop = asyncio.get_running_loop()
+        pause_s = RETRY_S
+        while True:
+            self._lost = asyncio.Event()
+            self._reader = RecordReader()
+            self.machine = Machine(self._factory, self._name)
+            try:
+                receive, send = self._addresses()
+                self._to_hub, _ = await loop.create_connection(lambda: _ToHub(self), *split_address(receive))
+                self._from_hub, _ = await loop.create_connection(lambda: _FromHub(self), *split_address(send))
+                self.recoveries += 1
+                return
+            except (OSError, ValueError, KeyError):
+                await self._unlink()
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 1.5, RETRY_S_MAX)
+
+    async def _unlink(self) -> None:
+        self._became_primary.clear()
+        for transport in (self._to_hub, self._from_hub):
+            if transport is not None:
+                transport.abort()
+        self._to_hub = self._from_hub = None
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- what the sockets say -----------------------------------------------------------------------------------
+
+    def lost(self) -> None:
+        """One of the sockets is gone."""
+        self._lost.set()
+
+    def pause(self, full: bool) -> None:
+        """Do not read while our own messages cannot be written: a replay must not fill the memory with answers."""
+        if self._from_hub is not None and not self._from_hub.is_closing():
+            (self._from_hub.pause_reading if full else self._from_hub.resume_reading)()
+
+    def received(self, data: bytes) -> None:
+        """Bytes from the hub."""
+        try:
+            for item in self._reader.feed(data):
+                self.machine.receive(item)
+        except RemoteProtocolError as error:
+            logger.error("%s: the hub broke the protocol: %s", self._name, error)
+            self.lost()
+            return
+        except Exception as error:  # the user's own save, load or upgrade failed: no replay would help
+            self._error = error
+            self.lost()
+            return
+        self.flush()
+        if self.machine.primary:
+            if not self._became_primary.is_set():
+                self._became_primary.set()
+                self._spawn(self.immortal.on_primary(self.itself))
+            self._start_effects()
+
+    def flush(self) -> None:
+        """Write what the immortal has to say."""
+        data = self.machine.take_output()
+        if data and self._to_hub is not None:
+            self._to_hub.write(data)
+
+    # --- outside ------------------------------------------------------------------------------------------------
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("%s: on_primary failed", self._name, exc_info=error)
+            self._error = error if isinstance(error, Exception) else None
+            self.lost()
+
+    def _start_effects(self) -> None:
+        for number, effect in list(self.machine.effects.items()):
+            if not effect.running:
+                effect.running = True
+                self._spawn(self._do(number, effect))
+
+    async def _do(self, number: int, effect: Effect) -> None:
+        machine = self.machine
+        try:
+            if inspect.iscoroutinefunction(effect.function):
+                value = await effect.function(*effect.args)
+            else:
+                value = await asyncio.to_thread(effect.function, *effect.args)
+            error = None
+        except Exception as failure:
+            value, error = None, f"{type(failure).__name__}: {failure}"
+        if machine is self.machine:
+            machine.report_effect(number, value, error)
+            self.flush()
+
+
+class _Outside:
+    """Impulses to the immortal: `host.itself.tick(5)`."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    def __getattr__(self, name: str) -> Any:
+        proxy = self._host.machine.proxy_to_self()
+        send = getattr(proxy, name)
+
+        def impulse(*args: Any, **kwargs: Any) -> None:
+            send(*args, **kwargs)
+            self._host.flush()
+
+        return impulse
+
+
+@asynccontextmanager
+async def serve(factory: Callable[[], Immortal], *, name: str, receive: str, send: str) -> AsyncIterator[Host]:
+    """Serve an immortal in this event loop for as long as the block lasts."""
+    host = Host(factory, name=name, receive=receive, send=send)
+    task = asyncio.ensure_future(host.run())
+    waiting = asyncio.ensure_future(host.wait_primary())
+    try:
+        await asyncio.wait((task, waiting), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            await task
+        yield host
+    finally:
+        waiting.cancel()
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def run(factory: Callable[[], Immortal], *, name: str, receive: str, send: str) -> None:
+    """Serve an immortal until the process is ended."""
+    asyncio.run(Host(factory, name=name, receive=receive, send=send).run())

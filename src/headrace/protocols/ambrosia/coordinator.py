@@ -1,0 +1,359 @@
+"""The Immortal Coordinator of all immortals of a hub: who there is, who is linked, and where a call goes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine
+from typing import Any, Final
+from urllib.parse import unquote
+
+from headrace.config import Ambrosia, ImmortalSection
+from headrace.errors import BadRequest, HeadraceError, LimitExceeded
+from headrace.hub import Hub
+from headrace.log.ops import CheckpointInfo, SetProducer
+from headrace.protocols.ambrosia.codec import Limits, RemoteProtocolError
+from headrace.protocols.ambrosia.instance import Instance
+from headrace.protocols.ambrosia.link import Link
+from headrace.protocols.ambrosia.ports import Ports
+from headrace.protocols.ambrosia.session import Input, State
+from headrace.protocols.ambrosia.store import (
+    Delivery,
+    Registration,
+    Store,
+    accepted_from,
+    check_name,
+    impulses_from,
+)
+
+logger = logging.getLogger("headrace.ambrosia")
+MESSAGE_OVERHEAD_BYTES: Final = 16
+DEBUG_ADDRESS_PORT: Final = 0
+
+
+class UnknownImmortal(BadRequest):
+    """Nobody registered that name, and nobody called it."""
+
+    code = "unknown-immortal"
+
+
+def new_committer() -> int:
+    """Low 31 bits of a clock, sign-extended from bit 30: as published coordinators choose it."""
+    low = time.time_ns() // 1000 & 0x7FFFFFFF
+    return low - (1 << 31) if low & (1 << 30) else low
+
+
+class Coordinator:
+    """All immortals of one hub."""
+
+    def __init__(self, hub: Hub) -> None:
+        settings: Ambrosia = hub.config.ambrosia
+        self.hub = hub
+        self.settings = settings
+        self.store = Store(hub)
+        self.instances: dict[str, Instance] = {}
+        self.ports: dict[str, Ports] = {}
+        self.debugging: dict[str, list[Ports]] = {}
+        self.backlog_bytes_max = settings.backlog_bytes_max
+        self.limits = Limits(
+            message_bytes_max=min(settings.message_bytes_max, hub.config.log.record_bytes_max - MESSAGE_OVERHEAD_BYTES),
+            initial_bytes_max=settings.initial_bytes_max,
+            name_bytes_max=settings.name_bytes_max,
+            checkpoint_bytes_max=settings.checkpoint_bytes_max,
+        )
+        self._floors: dict[tuple[str, str], int] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failing = False
+        hub.metrics.before_scrape(self._refresh_gauges)
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Take up everything that is stored, then what the configuration adds."""
+        await self.store.open()
+        for registration in self.store.registrations():
+            await self._open_instance(registration.name, registration)
+        for info in self.hub.streams("immortal/*/pending"):
+            name = unquote(info.name.split("/")[1])
+            if name not in self.instances:
+                await self._open_instance(name, None)
+        for name, section in self.settings.immortals.items():
+            await self.register(name, section)
+        for registration in self.store.registrations():
+            if registration.name not in self.ports:
+                await self._open_ports(self.instances[registration.name])
+
+    async def close(self) -> None:
+        """End all links and free all ports."""
+        for link in self.links():
+            link.close("the hub stops")
+        for ports in [*self.ports.values(), *(each for many in self.debugging.values() for each in many)]:
+            await ports.close()
+        for instance in self.instances.values():
+            await instance.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something that outlives the link it is about."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("immortals: %s", error, exc_info=None if isinstance(error, HeadraceError) else error)
+
+    def links(self) -> list[Link]:
+        """All links but those of debugging sessions."""
+        return [link for instance in self.instances.values() for link in instance.links()]
+
+    async def _open_instance(self, name: str, registration: Registration | None) -> Instance:
+        instance = Instance(self.hub, self.store, name, registration, self.log_refused)
+        self.instances[name] = instance
+        await instance.open()
+        return instance
+
+    def log_refused(self, reason: str) -> None:
+        """A commit failed. Close every link: recovering bindings say again what was lost, and nothing else can."""
+        logger.error("immortals: %s", reason)
+        for link in self.links():
+            link.close(reason, failed=True)
+        if not self._failing:
+            self._failing = True
+            self.spawn(self._start_over())
+
+    async def _start_over(self) -> None:
+        for instance in self.instances.values():
+            await instance.inbound.settled()
+            instance.inbound.start_over()
+        self._failing = False
+
+    # --- immortals ----------------------------------------------------------------------------------------------
+
+    def find(self, name: str) -> Instance:
+        """An immortal by its name."""
+        found = self.instances.get(name)
+        if found is None:
+            raise UnknownImmortal(f"there is no immortal {name!r}; `headrace immortal ls` names all of them")
+        return found
+
+    async def register(self, name: str, wanted: ImmortalSection) -> Registration:
+        """Register an immortal, or change the options of one. Its committer id stays what it was."""
+        instance = self.instances.get(check_name(name))
+        known = None if instance is None else instance.registration
+        registration = Registration(
+            name=name,
+            committer=known.committer if known else new_committer() if wanted.committer is None else wanted.committer,
+            receive=wanted.receive,
+            send=wanted.send,
+            sockets=wanted.sockets,
+            standby=wanted.standby,
+            checkpoint_log_bytes=wanted.checkpoint_log_bytes,
+            checkpoints_kept=wanted.checkpoints_kept,
+            inbox_method=wanted.inbox_method,
+            version=known.version if known else wanted.upgrade_version,
+            upgrade_version=wanted.upgrade_version,
+            started=known.started if known else False,
+            deliveries=_deliveries(instance, wanted.delivery),
+        )
+        if registration.upgrade_version < registration.version:
+            raise BadRequest(
+                f"immortal {name!r} has version {registration.version}; it cannot go back to "
+                f"{registration.upgrade_version}"
+            )
+        if instance is None:
+            await self.store.save(registration)
+            instance = await self._open_instance(name, registration)
+        else:
+            for link in instance.links():
+                link.close("registered again with other options")
+            await instance.register(registration)
+        await self._open_ports(instance)
+        return registration
+
+    async def _open_ports(self, instance: Instance) -> None:
+        registration = instance.registration
+        assert registration is not None
+        old = self.ports.pop(instance.name, None)
+        if old is not None:
+            await old.close()
+        ports = Ports(
+            instance.name,
+            registration.sockets,
+            registration.receive,
+            registration.send,
+            lambda receive, send: self._link(instance, receive, send),
+        )
+        await ports.open()
+        self.ports[instance.name] = ports
+        registration.receive, registration.send = ports.receive, ports.send
+        await self.store.save(registration)
+
+    def _link(self, instance: Instance, receive: asyncio.Transport, send: asyncio.Transport) -> Link | None:
+        registration = instance.registration
+        if registration is None or (instance.primary is not None and not registration.standby):
+            return None
+        checkpoint = instance.newest_checkpoint()
+        if instance.primary is not None:
+            if checkpoint is None:
+                return None
+            link = Link(self, instance, receive, send)
+            instance.standbys.append(link)
+            how = Input.CONNECTED_STANDBY
+        else:
+            link = instance.primary = Link(self, instance, receive, send)
+            instance.absent_bytes = 0
+            instance.made_room()
+            if checkpoint is None:
+                how = Input.CONNECTED_NEW
+            elif registration.upgrade_version > registration.version:
+                how = Input.CONNECTED_UPGRADE
+            else:
+                how = Input.CONNECTED_RECOVER
+        link.start(how, checkpoint)
+        return link
+
+    async def forget(self, name: str) -> None:
+        """Remove an immortal with its log, checkpoints and all that waits for it, and its counters elsewhere.
+
+        Calls that other immortals made before stay counted: they will not reach a later immortal of this name.
+        """
+        instance = self.find(name)
+        ports = self.ports.pop(name, None)
+        if ports is not None:
+            await ports.close()
+        for debugging in self.debugging.pop(name, []):
+            await debugging.close()
+        for link in instance.links():
+            link.close("forgotten")
+        await instance.close()
+        instance.inbound.hold()
+        await instance.inbound.settled()
+        for sender in self.instances.values():
+            count = instance.inbound.count_of(sender.name, self.floor(sender.name, name))
+            if count and sender is not instance:
+                await self.store.forget_peer(sender.name, name, count)
+                self._floors[sender.name, name] = count
+        del self.instances[name]
+        for link in self.links():
+            link.forget_routes()
+        await self._remove(instance)
+        instance.inbound.start_over()
+        instance.inbound.pending_bytes = instance.absent_bytes = 0
+        instance.made_room()
+
+    async def _remove(self, instance: Instance) -> None:
+        existing = {info.name for info in self.hub.streams(kind=None)}
+        names = instance.names
+        await self.store.forget_immortal(instance.name)
+        for stream in (names.log, names.pending, names.inbox):
+            if stream in existing:
+                await self.hub.delete_stream(stream)
+        for other in self.instances.values():
+            other.inbound.accepted.pop(instance.name, None)
+            other.inbound.impulses.pop(instance.name, None)
+            for stream in {other.names.log, other.names.pending} & existing:
+                for producer in (accepted_from(instance.name), impulses_from(instance.name)):
+                    if self.hub.producer(stream, producer) is not None:
+                        await self.hub.transact([SetProducer(stream, producer, None)])
+        self._floors = {pair: count for pair, count in self._floors.items() if pair[0] != instance.name}
+
+    async def checkpoint(self, name: str) -> CheckpointInfo:
+        """Ask the binding for a checkpoint, and wait until it is durable."""
+        instance = self.find(name)
+        link = instance.primary
+        if link is None or link.session.state not in (State.RUNNING, State.CHECKPOINTING, State.STORING):
+            raise BadRequest(f"immortal {name!r} has no running binding that could take a checkpoint")
+        before = instance.newest_checkpoint()
+        if link.session.state is State.RUNNING:
+            link.input(Input.CHECKPOINT_WANTED)
+        while not link.closed:
+            newest = instance.newest_checkpoint()
+            if newest is not None and (before is None or newest.id > before.id):
+                return newest
+            await asyncio.sleep(0.01)
+        raise BadRequest(f"immortal {name!r}: the binding was lost before the checkpoint was whole")
+
+    async def replay(self, name: str, checkpoint: int | None, upgrade: bool) -> Ports:
+        """Open a port pair on which a debugging binding is served from a checkpoint: it can change nothing."""
+        instance = self.find(name)
+        found = [info for info in instance.checkpoints() if checkpoint in (None, info.id)]
+        if not found or instance.registration is None:
+            wanted = "a checkpoint" if checkpoint is None else f"checkpoint {checkpoint}"
+            kept = ", ".join(str(info.id) for info in instance.checkpoints()) or "none"
+            raise BadRequest(f"immortal {name!r} has not {wanted}; kept are: {kept}")
+        how = Input.CONNECTED_WHAT_IF if upgrade else Input.CONNECTED_DEBUG
+
+        def link(receive: asyncio.Transport, send: asyncio.Transport) -> Link:
+            made = Link(self, instance, receive, send)
+            made.start(how, found[-1])
+            return made
+
+        any_port = f"{self.settings.host}:{DEBUG_ADDRESS_PORT}"
+        ports = Ports(name, "listen", any_port, any_port, link)
+        await ports.open()
+        self.debugging.setdefault(name, []).append(ports)
+        return ports
+
+    # --- routing ------------------------------------------------------------------------------------------------
+
+    def destination(self, name: bytes, link: Link) -> Instance:
+        """Where a call goes. A name that nobody registered gets a place where calls wait for it."""
+        try:
+            text = name.decode()
+        except UnicodeDecodeError:
+            raise RemoteProtocolError(f"the destination {name!r} is not UTF-8") from None
+        found = self.instances.get(text)
+        if found is None:
+            unknown = sum(instance.registration is None for instance in self.instances.values())
+            if unknown >= self.settings.destinations_max:
+                raise LimitExceeded(
+                    "names called but not registered", unknown + 1, self.settings.destinations_max,
+                    "ambrosia.destinations_max",
+                )  # fmt: skip
+            found = Instance(self.hub, self.store, text, None, self.log_refused)
+            self.instances[text] = found
+            self.spawn(found.open())
+            logger.info("immortal %s: calls %s, which nobody registered; they are kept", link.instance.name, text)
+        return found
+
+    def floor(self, sender: str, destination: str) -> int:
+        """Calls of a sender up to this number were for a peer that was forgotten."""
+        count = self._floors.get((sender, destination))
+        if count is None:
+            count = self._floors[sender, destination] = self.store.forgotten(sender, destination)
+        return count
+
+    # --- metrics ------------------------------------------------------------------------------------------------
+
+    def count_closed(self, reason: str) -> None:
+        """A link was closed for a fault of the binding or of the log."""
+        self.hub.metrics.protocol.peer_errors.labels(protocol="ambrosia", code="closed").inc()
+        self.hub.metrics.ambrosia.links_closed.inc()
+
+    def count_checkpoint(self, size: int) -> None:
+        """A checkpoint became durable."""
+        self.hub.metrics.ambrosia.checkpoints.inc()
+        self.hub.metrics.ambrosia.checkpoint_bytes.inc(size)
+
+    def _refresh_gauges(self) -> None:
+        states: dict[str, int] = {"linked": 0, "absent": 0, "unregistered": 0}
+        for instance in self.instances.values():
+            if instance.registration is None:
+                states["unregistered"] += 1
+            else:
+                states["absent" if instance.primary is None else "linked"] += 1
+        for state, count in states.items():
+            self.hub.metrics.ambrosia.immortals.labels(state=state).set(count)
+
+
+def _deliveries(instance: Instance | None, wanted: Delivery) -> list[tuple[int, Delivery]]:
+    """The history of forms of delivery, with a new one from the next record on."""
+    if instance is None or instance.registration is None:
+        return [(0, wanted)]
+    known = instance.registration.deliveries
+    return known if known[-1][1] == wanted else [*known, (instance.inbound.next_sequence, wanted)]

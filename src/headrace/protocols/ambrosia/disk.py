@@ -1,0 +1,263 @@
+"""Log and checkpoint files of the published coordinator, so that its users can move in and out. Pure bytes.
+
+log file         record record record ...
+record           committer i32 | length i32 | check u64 | sequence i64 | messages | trailer
+                 length = -(24 + messages) - 1 with xxHash64 check bytes, 24 + messages with the old XOR check
+trailer          ZigZagInt n, n x (name, last i64, last replayable i64)       what is processed of each source
+                 ZigZagInt n, n x (name, replayable trim i64)                 what each destination has for good
+                 in neither length nor check
+checkpoint file  committer i32 | next sequence i64 | buffer size i32 | used i32 | commit buffer (used)
+                 i32 n, watermarks | i32 n, trims | i32 n, inputs | i32 n, outputs | Checkpoint message | blob
+output           name | last i64 | trim i64 | replayable trim i64 | i32 n, n x page
+page             size i32 | used i32 | bytes (used) | highest, lowest, unsent replayable, total replayable i64
+name             ZigZagInt length | UTF-8; the empty name is the instance itself
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import Final
+
+from headrace.protocols.ambrosia.codec import (
+    RECORD_HEADER,
+    RECORD_HEADER_BYTES,
+    Checkpoint,
+    LocalProtocolError,
+    RemoteProtocolError,
+    check_bytes,
+    check_bytes_xor,
+    decode,
+    encode,
+    read_int,
+    read_name,
+    zigzag_int,
+)
+
+COMMIT_BUFFER_BYTES: Final = 8 << 20
+_HEAD: Final = struct.Struct("<iqii")
+_COUNT: Final = struct.Struct("<i")
+_LONG: Final = struct.Struct("<q")
+_PAIR: Final = struct.Struct("<qq")
+_OUTPUT: Final = struct.Struct("<qqqi")
+_PAGE: Final = struct.Struct("<ii")
+_PAGE_COUNTS: Final = struct.Struct("<qqqq")
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """How much of a source has been processed: all messages, and those that are no impulses."""
+
+    source: bytes
+    last: int
+    last_replayable: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trim:
+    """Up to which replayable number a destination has our messages for good."""
+
+    destination: bytes
+    replayable: int
+
+
+@dataclass(frozen=True, slots=True)
+class DiskRecord:
+    """One record of a log file."""
+
+    committer: int
+    sequence: int
+    payload: bytes
+    watermarks: tuple[Watermark, ...] = ()
+    trims: tuple[Trim, ...] = ()
+    xor: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPage:
+    """A page of messages not yet acknowledged by their destination."""
+
+    size: int
+    data: bytes
+    highest: int
+    lowest: int
+    unsent_replayable: int
+    total_replayable: int
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a checkpoint file keeps about one destination."""
+
+    destination: bytes
+    last: int
+    trim: int
+    replayable_trim: int
+    pages: tuple[OutputPage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFile:
+    """A checkpoint file up to its blob, which starts at `blob_at` of the bytes that were read."""
+
+    committer: int
+    next_sequence: int
+    commit_buffer: bytes
+    checkpoint: Checkpoint
+    watermarks: tuple[Watermark, ...] = ()
+    trims: tuple[Trim, ...] = ()
+    inputs: tuple[Watermark, ...] = ()
+    outputs: tuple[Output, ...] = ()
+    buffer_bytes: int = COMMIT_BUFFER_BYTES
+    blob_at: int = field(default=0, compare=False)
+
+
+def _unpack(layout: struct.Struct, data: bytes, at: int) -> tuple[tuple[int, ...], int]:
+    if at + layout.size > len(data):
+        raise RemoteProtocolError("the file ends in the middle of a record")
+    return layout.unpack_from(data, at), at + layout.size
+
+
+def _name(name: bytes) -> bytes:
+    return zigzag_int(len(name)) + name
+
+
+def _encode_watermarks(watermarks: tuple[Watermark, ...]) -> bytes:
+    return b"".join(_name(mark.source) + _PAIR.pack(mark.last, mark.last_replayable) for mark in watermarks)
+
+
+def _encode_trims(trims: tuple[Trim, ...]) -> bytes:
+    return b"".join(_name(trim.destination) + _LONG.pack(trim.replayable) for trim in trims)
+
+
+def _decode_watermarks(data: bytes, at: int, count: int) -> tuple[tuple[Watermark, ...], int]:
+    found = []
+    for _ in range(count):
+        source, at = read_name(data, at, len(data))
+        (last, replayable), at = _unpack(_PAIR, data, at)
+        found.append(Watermark(source, last, replayable))
+    return tuple(found), at
+
+
+def _decode_trims(data: bytes, at: int, count: int) -> tuple[tuple[Trim, ...], int]:
+    found = []
+    for _ in range(count):
+        destination, at = read_name(data, at, len(data))
+        (replayable,), at = _unpack(_LONG, data, at)
+        found.append(Trim(destination, replayable))
+    return tuple(found), at
+
+
+def encode_disk_record(record: DiskRecord) -> bytes:
+    """A record as a log file holds it."""
+    length = RECORD_HEADER_BYTES + len(record.payload)
+    check = check_bytes_xor(record.payload) if record.xor else check_bytes(record.payload)
+    stored = length if record.xor else -length - 1
+    return b"".join(
+        (
+            RECORD_HEADER.pack(record.committer, stored, check, record.sequence),
+            record.payload,
+            zigzag_int(len(record.watermarks)),
+            _encode_watermarks(record.watermarks),
+            zigzag_int(len(record.trims)),
+            _encode_trims(record.trims),
+        )
+    )
+
+
+def decode_disk_record(data: bytes, at: int = 0) -> tuple[DiskRecord, int]:
+    """The record at `at`, its check bytes verified, and the position after its trailer."""
+    (committer, stored, check, sequence), start = _unpack(RECORD_HEADER, data, at)
+    xor = stored >= 0
+    length = stored if xor else -stored - 1
+    if length < RECORD_HEADER_BYTES or at + length > len(data):
+        raise RemoteProtocolError(f"a record of {length} bytes where {len(data) - at} are left")
+    payload = data[start : at + length]
+    if check != (check_bytes_xor(payload) if xor else check_bytes(payload)):
+        raise RemoteProtocolError(f"record {sequence}: wrong check bytes")
+    count, at = read_int(data, at + length, len(data))
+    watermarks, at = _decode_watermarks(data, at, count)
+    count, at = read_int(data, at, len(data))
+    trims, at = _decode_trims(data, at, count)
+    return DiskRecord(committer, sequence, payload, watermarks, trims, xor), at
+
+
+def read_log(data: bytes) -> list[DiskRecord]:
+    """The records of a log file up to the first that does not hold: as the published coordinator replays it."""
+    records: list[DiskRecord] = []
+    at = 0
+    while at < len(data):
+        try:
+            record, at = decode_disk_record(data, at)
+        except RemoteProtocolError:
+            break
+        if records and (record.committer, record.sequence) != (records[0].committer, records[-1].sequence + 1):
+            break
+        records.append(record)
+    return records
+
+
+def _encode_output(output: Output) -> bytes:
+    pages = b"".join(
+        _PAGE.pack(page.size, len(page.data))
+        + page.data
+        + _PAGE_COUNTS.pack(page.highest, page.lowest, page.unsent_replayable, page.total_replayable)
+        for page in output.pages
+    )
+    counts = _OUTPUT.pack(output.last, output.trim, output.replayable_trim, len(output.pages))
+    return _name(output.destination) + counts + pages
+
+
+def _decode_output(data: bytes, at: int) -> tuple[Output, int]:
+    destination, at = read_name(data, at, len(data))
+    (last, trim, replayable_trim, count), at = _unpack(_OUTPUT, data, at)
+    pages = []
+    for _ in range(count):
+        (size, used), at = _unpack(_PAGE, data, at)
+        content = data[at : at + used]
+        counts, at = _unpack(_PAGE_COUNTS, data, at + used)
+        pages.append(OutputPage(size, content, *counts))
+    return Output(destination, last, trim, replayable_trim, tuple(pages)), at
+
+
+def encode_checkpoint_head(file: CheckpointFile) -> bytes:
+    """A checkpoint file up to and with its Checkpoint message; the blob follows."""
+    if len(file.commit_buffer) > file.buffer_bytes:
+        raise LocalProtocolError(f"a commit buffer of {len(file.commit_buffer)} bytes in {file.buffer_bytes}")
+    return b"".join(
+        (
+            _HEAD.pack(file.committer, file.next_sequence, file.buffer_bytes, len(file.commit_buffer)),
+            file.commit_buffer,
+            _COUNT.pack(len(file.watermarks)) + _encode_watermarks(file.watermarks),
+            _COUNT.pack(len(file.trims)) + _encode_trims(file.trims),
+            _COUNT.pack(len(file.inputs)) + _encode_watermarks(file.inputs),
+            _COUNT.pack(len(file.outputs)) + b"".join(map(_encode_output, file.outputs)),
+            encode(file.checkpoint),
+        )
+    )
+
+
+def decode_checkpoint_head(data: bytes) -> CheckpointFile:
+    """The opposite. `data` may hold the blob too, or its beginning."""
+    (committer, next_sequence, buffer_bytes, used), at = _unpack(_HEAD, data, 0)
+    buffer = data[at : at + used]
+    (count,), at = _unpack(_COUNT, data, at + used)
+    watermarks, at = _decode_watermarks(data, at, count)
+    (count,), at = _unpack(_COUNT, data, at)
+    trims, at = _decode_trims(data, at, count)
+    (count,), at = _unpack(_COUNT, data, at)
+    inputs, at = _decode_watermarks(data, at, count)
+    (count,), at = _unpack(_COUNT, data, at)
+    outputs = []
+    for _ in range(count):
+        output, at = _decode_output(data, at)
+        outputs.append(output)
+    size, at = read_int(data, at, len(data))
+    if size < 1 or at + size > len(data):
+        raise RemoteProtocolError("the file ends before its Checkpoint message")
+    checkpoint = decode(data, at, at + size, addressed=False)
+    if not isinstance(checkpoint, Checkpoint):
+        raise RemoteProtocolError(f"{checkpoint} where a Checkpoint message was due")
+    return CheckpointFile(
+        committer, next_sequence, buffer, checkpoint, watermarks, trims, inputs, tuple(outputs), buffer_bytes, at + size
+    )

@@ -1,0 +1,261 @@
+"""Everything that arrives for one immortal, on its way into the log.
+
+Calls queue up while the previous commit is being synced, and what has queued up becomes the next commit: one
+transaction that appends the records and moves the counters of their senders. One commit is under way at a time, so a
+commit that fails leaves nothing behind it; the immortal's counters are then read from the log again and its links are
+closed, because only recovering bindings can say again what was lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import UnknownStream
+from headrace.hub import Hub
+from headrace.log.batch import Batch
+from headrace.log.ops import Append, Appended, SaveCursor, SetProducer
+from headrace.protocols.ambrosia.calls import Calls
+from headrace.protocols.ambrosia.codec import RECORD_BYTES_MAX, RECORD_HEADER_BYTES
+from headrace.protocols.ambrosia.store import SEQUENCE_PRODUCER, Names, accepted_from, impulses_from
+
+QUEUE_BYTES_MAX: Final = 8 << 20  # senders are held back while this much waits for the disk
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """A log record that is durable: what a binding that has kept up is sent at once."""
+
+    first: int
+    count: int
+    sequence: int
+    replayable: int
+    payload: bytes
+
+
+class Arrival(NamedTuple):
+    """Calls of one sender; `sender` None is the inbox, whose cursor moves with them."""
+
+    sender: str | None
+    calls: Calls
+    op: SaveCursor | None
+
+
+def pack(arrivals: list[Arrival], sequence: int | None) -> tuple[Batch, bytes, int]:
+    """Arrivals as one batch of stream records, their messages packed, and how many are replayable."""
+    data = b"".join([part for arrival in arrivals for part in arrival.calls.parts])
+    replayable = sum(arrival.calls.count for arrival in arrivals if arrival.calls.replayable)
+    if len(arrivals) == 1 and arrivals[0].calls.count == 1:
+        sender, calls, _ = arrivals[0]
+        key = None if sender is None else sender.encode()
+        return Batch.one(data, id=sequence, type=calls.label, key=key), data, replayable
+    lengths = np.array([length for arrival in arrivals for length in arrival.calls.lengths], np.int32)
+    count = len(lengths)
+    offsets = np.zeros(count + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    columns = {
+        "payload": pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)]),
+        "type": _repeated([(arrival.calls.label, arrival.calls.count) for arrival in arrivals], pa.string()),
+        "key": _repeated(
+            [(None if a.sender is None else a.sender.encode(), a.calls.count) for a in arrivals], pa.binary()
+        ),
+    }
+    if sequence is not None:
+        columns["id"] = pa.array(np.full(count, sequence, np.int64))
+    return Batch.from_arrow(pa.RecordBatch.from_pydict(columns)), data, replayable
+
+
+def _repeated(runs: list[tuple[str | bytes | None, int]], kind: pa.DataType) -> pa.Array:
+    """A column in which values come in runs."""
+    values = list(dict.fromkeys(value for value, _ in runs))
+    if len(values) == 1:
+        return pa.repeat(pa.scalar(values[0], kind), sum(count for _, count in runs))
+    places = {value: place for place, value in enumerate(values)}
+    indexes = np.repeat([places[value] for value, _ in runs], [count for _, count in runs])
+    return pa.array(values, kind).take(pa.array(indexes))
+
+
+def _records(arrivals: Iterable[Arrival]) -> list[list[Arrival]]:
+    """Arrivals cut into records of at most 8 MiB; only a single larger message makes a larger record."""
+    records: list[list[Arrival]] = []
+    room = 0
+    for arrival in arrivals:
+        size = sum(map(len, arrival.calls.parts))
+        if not records or size > room:
+            records.append([])
+            room = RECORD_BYTES_MAX - RECORD_HEADER_BYTES
+        records[-1].append(arrival)
+        room -= size
+    return records
+
+
+class Inbound:
+    """The queue in front of one immortal's log, or of its `pending` stream until it has started."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        names: Names,
+        on_logged: Callable[[list[Logged]], None],
+        on_failed: Callable[[BaseException], None],
+    ) -> None:
+        self._hub = hub
+        self._names = names
+        self._on_logged = on_logged
+        self._on_failed = on_failed
+        self._queue: list[Arrival] = []
+        self._under_way = False
+        self._held = True
+        self._waiting: list[asyncio.Future[None]] = []  # for the queue
+        self._committing: list[asyncio.Future[None]] = []  # for the commit under way
+        self._dirty: set[str] = set()
+        self.queued_bytes = 0
+        self.to_log = False
+        self.next_sequence = 0
+        self.accepted: dict[str, int] = {}
+        self.impulses: dict[str, int] = {}
+        self.pending_bytes = 0
+
+    def count_of(self, sender: str, floor: int = 0) -> int:
+        """The number of the last replayable call accepted from a sender."""
+        count = self.accepted.get(sender)
+        if count is None:
+            count = self.accepted[sender] = max(floor, self._stored(accepted_from(sender)))
+        return count
+
+    def impulses_of(self, sender: str) -> int:
+        """How many impulses were accepted from a sender."""
+        count = self.impulses.get(sender)
+        if count is None:
+            count = self.impulses[sender] = self._stored(impulses_from(sender))
+        return count
+
+    def _stored(self, producer: str) -> int:
+        stored = 0
+        for stream in (self._names.log, self._names.pending):
+            with suppress(UnknownStream):
+                stored = max(stored, self._hub.producer(stream, producer) or 0)
+        return stored
+
+    def add(self, sender: str | None, calls: Calls, op: SaveCursor | None = None) -> None:
+        """Take calls in. They reach the log in this order, from the next `commit` on."""
+        self._queue.append(Arrival(sender, calls, op))
+        if sender is not None:
+            self._dirty.add(sender)
+        self.queued_bytes += sum(map(len, calls.parts))
+
+    def commit(self) -> None:
+        """Send what has been taken in to the log, now or as soon as the commit under way is done."""
+        if self._queue and not self._under_way and not self._held:
+            self._commit()
+
+    @property
+    def full(self) -> bool:
+        """Whether senders have to wait."""
+        return self.queued_bytes > QUEUE_BYTES_MAX
+
+    def flushed(self) -> asyncio.Future[None]:
+        """Done when everything taken in so far is durable."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._queue:
+            self._waiting.append(future)
+        elif self._under_way:
+            self._committing.append(future)
+        else:
+            future.set_result(None)
+        return future
+
+    def hold(self) -> None:
+        """Commit nothing new; what comes queues up."""
+        self._held = True
+
+    def release(self, *, to_log: bool) -> None:
+        """Go on, into the log or into `pending`."""
+        self._held = False
+        self.to_log = to_log
+        self.commit()
+
+    async def settled(self) -> None:
+        """Wait for the commit under way, if there is one."""
+        if self._under_way:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._committing.append(future)
+            await future
+
+    def start_over(self) -> None:
+        """Drop what was not stored, and read the counters again when they are next needed."""
+        self._queue.clear()
+        self._dirty.clear()
+        self.queued_bytes = 0
+        self.reload()
+
+    def reload(self) -> None:
+        """Take the counters from the log."""
+        self.accepted.clear()
+        self.impulses.clear()
+        self.next_sequence = self.stored_sequence()
+
+    def stored_sequence(self) -> int:
+        """The next sequence id, as the log has it."""
+        return self._stored(SEQUENCE_PRODUCER)
+
+    def _commit(self) -> None:
+        arrivals, self._queue = self._queue, []
+        self.queued_bytes = 0
+        stream = self._names.log if self.to_log else self._names.pending
+        ops: list[Append | SetProducer | SaveCursor] = []
+        packed: list[tuple[int, int, int, bytes]] = []
+        for record in _records(arrivals):
+            sequence = self.next_sequence if self.to_log else None
+            batch, data, replayable = pack(record, sequence)
+            ops.append(Append(stream, batch))
+            if sequence is not None:
+                packed.append((sequence, batch.count, replayable, data))
+                self.next_sequence += 1
+            else:
+                self.pending_bytes += len(data)
+        if packed:
+            ops.append(SetProducer(stream, SEQUENCE_PRODUCER, self.next_sequence))
+        for sender in self._dirty:
+            if sender in self.accepted:
+                ops.append(SetProducer(stream, accepted_from(sender), self.accepted[sender]))
+            if sender in self.impulses:
+                ops.append(SetProducer(stream, impulses_from(sender), self.impulses[sender]))
+        self._dirty.clear()
+        ops += [arrival.op for arrival in arrivals if arrival.op is not None]
+        self._committing, self._waiting = self._committing + self._waiting, []
+        self._under_way = True
+        future = self._hub.transact(ops)
+        future.add_done_callback(lambda done: self._committed(done, packed))
+
+    def _committed(self, done: asyncio.Future[list[object]], packed: list[tuple[int, int, int, bytes]]) -> None:
+        self._under_way = False
+        waiting, self._committing = self._committing, []
+        error = asyncio.CancelledError() if done.cancelled() else done.exception()
+        if error is not None:
+            waiting += self._waiting
+            self._waiting = []
+            for future in waiting:
+                if not future.done():
+                    future.set_exception(error)
+                    future.exception()  # whoever waits sees it; nobody has to
+            self._on_failed(error)
+            return
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+        appended = [result for result in done.result() if isinstance(result, Appended)]
+        if packed:
+            self._on_logged(
+                [
+                    Logged(where.first, count, sequence, replayable, data)
+                    for where, (sequence, count, replayable, data) in zip(appended, packed, strict=True)
+                ]
+            )
+        self.commit()

@@ -1,0 +1,261 @@
+"""One immortal inside the hub: its log, what arrives for it, and the bindings that are linked to it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import HeadraceError
+from headrace.hub import Hub
+from headrace.log.batch import Batch
+from headrace.log.ops import Append, CheckpointInfo, Delete, SaveCursor, SetProducer
+from headrace.protocols.ambrosia.calls import Calls, label_of_call
+from headrace.protocols.ambrosia.codec import Call, RpcType, Type, encode, frame
+from headrace.protocols.ambrosia.inbound import Inbound, Logged
+from headrace.protocols.ambrosia.store import (
+    CURSOR,
+    INITIAL_LABEL,
+    INITIAL_TABLE,
+    SEQUENCE_PRODUCER,
+    Names,
+    Registration,
+    Store,
+)
+
+if TYPE_CHECKING:
+    from headrace.protocols.ambrosia.link import Link
+
+logger = logging.getLogger("headrace.ambrosia")
+MOVE_COUNT_MAX: Final = 10_000
+MOVE_BYTES_MAX: Final = 4 << 20
+INT32_MAX: Final = 2**31 - 1
+
+
+class Instance:
+    """An immortal, or a name that calls were sent to before anybody registered it (`registration` None)."""
+
+    def __init__(
+        self, hub: Hub, store: Store, name: str, registration: Registration | None, on_failed: Callable[[str], None]
+    ) -> None:
+        self.hub = hub
+        self.store = store
+        self.name = name
+        self.names = Names(name)
+        self.registration = registration
+        self.inbound = Inbound(hub, self.names, self._logged, self._failed)
+        self.primary: Link | None = None
+        self.standbys: list[Link] = []
+        self.last_error: str | None = None
+        self.log_bytes = 0
+        self.absent_bytes = 0
+        self._on_failed = on_failed
+        self._inbox_task: asyncio.Task[None] | None = None
+        self._room = asyncio.Event()
+        self._room.set()
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Make sure of the streams, and go on where the last process stopped."""
+        if self.registration is None:
+            await self.hub.create_stream(self.names.pending)
+            self.inbound.release(to_log=False)
+            return
+        for stream in (self.names.log, self.names.pending, self.names.inbox):
+            await self.hub.create_stream(stream)
+        self.inbound.next_sequence = self.inbound.stored_sequence()
+        if self.registration.started:
+            self._begin()
+        elif self.newest_checkpoint() is not None:
+            await self.start()  # the last process ended between checkpoint 1 and the end of the first start
+        else:
+            self.inbound.release(to_log=False)
+
+    async def register(self, registration: Registration) -> None:
+        """A name that was only called so far becomes an immortal, or an immortal gets other options."""
+        self.registration = registration
+        await self.store.save(registration)
+        if not self.inbound.to_log:
+            await self.open()
+
+    async def start(self) -> None:
+        """Log the InitialMessage as record 0, then what has waited for it, and go on with the log.
+
+        Each step is a transaction that can be done again from where it stopped, after a crash too.
+        """
+        assert self.registration is not None
+        self.inbound.hold()
+        await self.inbound.settled()
+        initial = self.store.initial(self.name)
+        if initial is not None:
+            message = frame(Type.INITIAL_MESSAGE, initial)
+            record = Batch.one(message, id=0, type=INITIAL_LABEL, key=self.name.encode())
+            await self.hub.transact(
+                [
+                    Append(self.names.log, record),
+                    SetProducer(self.names.log, SEQUENCE_PRODUCER, 1),
+                    Delete(INITIAL_TABLE, self.name.encode()),
+                ]
+            )
+            self.inbound.next_sequence = 1
+        await self._move_pending()
+        self.registration.started = True
+        await self.store.save(self.registration)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.inbound.release(to_log=True)
+        self.inbound.pending_bytes = 0
+        self.made_room()
+        self._inbox_task = asyncio.ensure_future(self._follow_inbox())
+
+    async def _move_pending(self) -> None:
+        pending = self.names.pending
+        bounds = self.hub.bounds(pending)
+        position = max(bounds.first, self.hub.cursor(CURSOR, pending) or 0)
+        while position < bounds.next:
+            batch = await self.hub.read(pending, position, limit=MOVE_COUNT_MAX, max_bytes=MOVE_BYTES_MAX)
+            count = len(batch)
+            ids = pa.array(np.full(count, self.inbound.next_sequence, np.int64))
+            moved = pa.RecordBatch.from_pydict(
+                {name: batch.column(name) for name in ("payload", "type", "key")} | {"id": ids}
+            )
+            position += count
+            await self.hub.transact(
+                [
+                    Append(self.names.log, Batch.from_arrow(moved)),
+                    SetProducer(self.names.log, SEQUENCE_PRODUCER, self.inbound.next_sequence + 1),
+                    SaveCursor(CURSOR, pending, position),
+                ]
+            )
+            self.inbound.next_sequence += 1
+        await self.hub.trim(pending, position)
+
+    async def close(self) -> None:
+        """Stop following the inbox; links are closed by whoever closes this."""
+        if self._inbox_task is not None:
+            self._inbox_task.cancel()
+            await asyncio.gather(self._inbox_task, return_exceptions=True)
+            self._inbox_task = None
+
+    # --- links --------------------------------------------------------------------------------------------------
+
+    def links(self) -> list[Link]:
+        """All bindings that are linked now."""
+        return [link for link in (self.primary, *self.standbys) if link is not None]
+
+    def unlink(self, link: Link, reason: str) -> None:
+        """A binding is gone. A standby takes over; otherwise the immortal waits for the next binding."""
+        if link.failed:
+            self.last_error = reason
+        if link in self.standbys:
+            self.standbys.remove(link)
+        if link is self.primary:
+            self.primary = self.standbys.pop(0) if self.standbys else None
+            self.absent_bytes = 0
+            if self.primary is not None:
+                logger.info("immortal %s: a standby takes over", self.name)
+                self.primary.promote()
+
+    # --- arrivals -----------------------------------------------------------------------------------------------
+
+    def _logged(self, records: list[Logged]) -> None:
+        size = sum(len(record.payload) for record in records)
+        self.log_bytes += size
+        if self.primary is None:
+            self.absent_bytes += size
+        else:
+            self.primary.offer(records)
+        for link in self.standbys:
+            link.offer(records)
+
+    def _failed(self, error: BaseException) -> None:
+        self._on_failed(f"the log did not take calls for {self.name}: {error}")
+
+    @property
+    def backlog_bytes(self) -> int:
+        """What waits for a binding that is not there."""
+        return self.inbound.pending_bytes + self.absent_bytes
+
+    def made_room(self) -> None:
+        """Let senders that wait for this immortal go on."""
+        self._room.set()
+
+    async def wait_for_room(self, backlog_bytes_max: int) -> None:
+        """Until calls for this immortal may come again."""
+        while self.inbound.full:
+            await self.inbound.flushed()
+        while self.backlog_bytes > backlog_bytes_max:
+            self._room.clear()
+            await self._room.wait()
+
+    async def _follow_inbox(self) -> None:
+        """Records that other protocols append to the inbox become impulses, each exactly once."""
+        assert self.registration is not None
+        inbox = self.names.inbox
+        start = self.hub.cursor(CURSOR, inbox) or 0
+        try:
+            async for batch in self.hub.follow(inbox, start):
+                calls = self._impulses(batch)
+                after = int(batch.column("index")[len(batch) - 1].as_py()) + 1
+                for place, each in enumerate(calls):
+                    last = place == len(calls) - 1
+                    self.inbound.add(None, each, SaveCursor(CURSOR, inbox, after) if last else None)
+                self.inbound.commit()
+                await self.inbound.flushed()
+        except HeadraceError as error:
+            self.last_error = f"inbox: {error}"
+            logger.error("immortal %s: %s", self.name, self.last_error)
+
+    def _impulses(self, batch: pa.RecordBatch) -> list[Calls]:
+        assert self.registration is not None
+        runs: list[Calls] = []
+        columns = zip(batch.column("type").to_pylist(), batch.column("payload").to_pylist(), strict=True)
+        for kind, payload in columns:
+            method = (
+                int(kind) if kind and kind.isdecimal() and int(kind) <= INT32_MAX else self.registration.inbox_method
+            )
+            label = label_of_call(method, RpcType.IMPULSE)
+            if not runs or runs[-1].label != label:
+                runs.append(Calls(b"", label, replayable=False))
+            message = encode(Call(method, RpcType.IMPULSE, payload))
+            runs[-1].parts.append(message)
+            runs[-1].lengths.append(len(message))
+        return runs
+
+    # --- checkpoints --------------------------------------------------------------------------------------------
+
+    def checkpoints(self) -> list[CheckpointInfo]:
+        """The stored checkpoints, oldest first."""
+        return sorted(self.hub.checkpoints(self.names.log), key=lambda info: info.id)
+
+    def newest_checkpoint(self) -> CheckpointInfo | None:
+        """The one that a recovery starts from."""
+        found = self.checkpoints()
+        return found[-1] if found else None
+
+    async def checkpoint_stored(self) -> None:
+        """Drop checkpoints beyond those kept, and the log before the oldest kept one that nobody else still reads."""
+        self.log_bytes = 0
+        assert self.registration is not None
+        kept = self.registration.checkpoints_kept
+        found = self.checkpoints()
+        if not kept or len(found) <= kept:
+            return
+        for info in found[:-kept]:
+            await self.hub.delete_checkpoint(info.id)
+        needed = [info.position for info in found[-kept:]]
+        needed += [cursor.index for cursor in self.hub.cursors(stream=self.names.log)]
+        await self.hub.trim(self.names.log, min(needed))
+
+
+def sent_counts(info: CheckpointInfo) -> dict[str, int]:
+    """How many replayable calls the binding had sent to each destination when it took a checkpoint."""
+    counts: dict[str, int] = json.loads(info.meta.get("sent", "{}"))
+    return counts

@@ -1,0 +1,39 @@
+"""The service `ambrosia` of a hub: it opens the ports of all immortals and registers the verbs about them."""
+
+from __future__ import annotations
+
+from headrace.hub import Hub
+from headrace.listener import Listener
+from headrace.protocols.ambrosia.coordinator import Coordinator
+from headrace.protocols.ambrosia.verbs import ImmortalVerbs
+
+
+class ImmortalPorts(Listener):
+    """All port pairs. There is no single address; `addresses` names each socket."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        super().__init__("", coordinator.close)
+        self.coordinator = coordinator
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """`ambrosia.NAME.receive` and `ambrosia.NAME.send` for each immortal, as they stand in the ready file."""
+        found: dict[str, str] = {}
+        for name, ports in self.coordinator.ports.items():
+            found[f"ambrosia.{name}.receive"] = ports.receive
+            found[f"ambrosia.{name}.send"] = ports.send
+        return found
+
+
+async def start(hub: Hub) -> ImmortalPorts | None:
+    """Serve immortals, unless `ambrosia.enabled` is off."""
+    if not hub.config.ambrosia.enabled:
+        return None
+    coordinator = Coordinator(hub)
+    try:
+        await coordinator.open()
+    except BaseException:
+        await coordinator.close()
+        raise
+    ImmortalVerbs(coordinator).register(hub.verbs)
+    return ImmortalPorts(coordinator)

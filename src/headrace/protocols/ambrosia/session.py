@@ -1,0 +1,245 @@
+"""The life of one binding's link to its coordinator, as a table. No sockets, no hub, no clock.
+
+How to read and change this file:
+
+1. Everything that may happen is an `Input`; everything the server must do about it is an `Action`. The server feeds
+   inputs to `Session.handle` and carries out the actions in order; it never looks at the state to decide what to do.
+2. A pair that is not in `TRANSITIONS` is an error: the binding's when the binding caused the input
+   (`RemoteProtocolError`, the link is closed and says why), ours otherwise (`LocalProtocolError`).
+3. Losing the link is possible in every state and always means the same, so it is handled once, in `Session.handle`.
+
+The four start-up cases of the specification are four ways through the table::
+
+    first start   CONNECTED_NEW        FIRST_START → FIRST_INITIAL → FIRST_STORING → RUNNING
+    recovery      CONNECTED_RECOVER    REPLAYING → PROMOTING → STORING → RUNNING
+    upgrade       CONNECTED_UPGRADE    REPLAYING_OLD → UPGRADING → UPGRADE_STORING → CHECKPOINTING → STORING → RUNNING
+    debugging     CONNECTED_DEBUG      DEBUGGING (time travel; a what-if upgrade test is CONNECTED_WHAT_IF)
+
+and a standby, a second binding that follows the log, is CONNECTED_STANDBY: STANDBY → RUNNING when the first is lost.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from headrace.protocols.ambrosia.codec import LocalProtocolError, RemoteProtocolError
+
+
+class State(Enum):
+    """Where a link stands."""
+
+    ABSENT = "absent"
+    FIRST_START = "first-start"
+    FIRST_INITIAL = "first-initial"
+    FIRST_CHECKPOINT = "first-checkpoint"
+    FIRST_STORING = "first-storing"
+    REPLAYING = "replaying"
+    PROMOTING = "promoting"
+    REPLAYING_OLD = "replaying-old"
+    UPGRADING = "upgrading"
+    UPGRADE_STORING = "upgrade-storing"
+    RUNNING = "running"
+    CHECKPOINTING = "checkpointing"
+    STORING = "storing"
+    STANDBY = "standby"
+    DEBUGGING = "debugging"
+    CLOSED = "closed"
+
+
+class Input(Enum):
+    """What may happen to a link."""
+
+    # the server
+    CONNECTED_NEW = "connected, nothing stored"
+    CONNECTED_RECOVER = "connected"
+    CONNECTED_UPGRADE = "connected, upgrade asked for"
+    CONNECTED_STANDBY = "connected as second"
+    CONNECTED_DEBUG = "connected for debugging"
+    CONNECTED_WHAT_IF = "connected for a what-if upgrade"
+    REPLAYED = "log replayed"
+    STORED = "checkpoint durable"
+    CHECKPOINT_WANTED = "checkpoint wanted"
+    PRIMARY_LOST = "primary lost"
+    LINK_LOST = "link lost"
+    # the binding
+    CALLS = "calls"
+    IMPULSES = "impulses"
+    ATTACH_TO = "AttachTo"
+    INITIAL_MESSAGE = "InitialMessage"
+    CHECKPOINT = "Checkpoint"
+    TAKE_CHECKPOINT = "TakeCheckpoint"
+
+
+class Action(Enum):
+    """What the server does about it."""
+
+    SEND_STORED_CHECKPOINT = "send the stored checkpoint"
+    REPLAY = "replay the log"
+    SEND_TAKE_BECOMING_PRIMARY_CHECKPOINT = "send TakeBecomingPrimaryCheckpoint"
+    SEND_TAKE_CHECKPOINT = "send TakeCheckpoint"
+    SEND_UPGRADE_TAKE_CHECKPOINT = "send UpgradeTakeCheckpoint"
+    SEND_UPGRADE_SERVICE = "send UpgradeService"
+    SEND_BECOMING_PRIMARY = "send BecomingPrimary"
+    KEEP_INITIAL = "keep the InitialMessage"
+    LOG_INITIAL = "log the InitialMessage as record 0"
+    RECEIVE = "receive the blob"
+    STORE = "store the checkpoint"
+    SKIP = "read the blob away"
+    FINISH_UPGRADE = "note the new version"
+    DELIVER = "deliver records"
+    ROUTE = "route the calls"
+    ATTACH = "attach"
+    DISCARD = "discard"
+
+
+Transition = tuple[State, tuple[Action, ...]]
+S, I, A = State, Input, Action  # noqa: E741 - the table below reads better with one letter each
+
+FROM_BINDING: Final = frozenset({I.CALLS, I.IMPULSES, I.ATTACH_TO, I.INITIAL_MESSAGE, I.CHECKPOINT, I.TAKE_CHECKPOINT})
+
+
+def _sending(state: State, *, impulses: bool = True) -> dict[Input, Transition]:
+    """A binding may always attach and call; impulses only once it is, or becomes, primary ([6.1] of the notes)."""
+    rows: dict[Input, Transition] = {I.CALLS: (state, (A.ROUTE,)), I.ATTACH_TO: (state, (A.ATTACH,))}
+    if impulses:
+        rows[I.IMPULSES] = (state, (A.ROUTE,))
+    return rows
+
+
+def _ignoring(state: State, *inputs: Input) -> dict[Input, Transition]:
+    return dict.fromkeys(inputs, (state, (A.DISCARD,)))
+
+
+def _outputs_discarded(state: State) -> dict[Input, Transition]:
+    """A debugged binding may say what it likes: nothing of it leaves the link."""
+    rows = _ignoring(state, I.CALLS, I.IMPULSES, I.ATTACH_TO, I.INITIAL_MESSAGE, I.TAKE_CHECKPOINT, I.REPLAYED)
+    return rows | {I.CHECKPOINT: (state, (A.SKIP,)), I.CHECKPOINT_WANTED: (state, (A.DISCARD,))}
+
+
+TRANSITIONS: Final[dict[State, dict[Input, Transition]]] = {
+    S.ABSENT: {
+        I.CONNECTED_NEW: (S.FIRST_START, (A.SEND_TAKE_BECOMING_PRIMARY_CHECKPOINT,)),
+        I.CONNECTED_RECOVER: (S.REPLAYING, (A.SEND_STORED_CHECKPOINT, A.REPLAY)),
+        I.CONNECTED_UPGRADE: (S.REPLAYING_OLD, (A.SEND_STORED_CHECKPOINT, A.REPLAY)),
+        I.CONNECTED_STANDBY: (S.STANDBY, (A.SEND_STORED_CHECKPOINT, A.DELIVER)),
+        I.CONNECTED_DEBUG: (S.DEBUGGING, (A.SEND_STORED_CHECKPOINT, A.REPLAY)),
+        I.CONNECTED_WHAT_IF: (S.DEBUGGING, (A.SEND_STORED_CHECKPOINT, A.SEND_UPGRADE_SERVICE, A.REPLAY)),
+    },
+    # "Receive a TakeBecomingPrimaryCheckpoint message; send an InitialMessage; send a Checkpoint message". The
+    # published coordinator hangs if the two come in the other order; here either order starts the instance.
+    S.FIRST_START: {
+        **_sending(S.FIRST_START),
+        **_ignoring(S.FIRST_START, I.TAKE_CHECKPOINT, I.CHECKPOINT_WANTED),
+        I.INITIAL_MESSAGE: (S.FIRST_INITIAL, (A.KEEP_INITIAL,)),
+        I.CHECKPOINT: (S.FIRST_CHECKPOINT, (A.RECEIVE,)),
+    },
+    S.FIRST_INITIAL: {
+        **_sending(S.FIRST_INITIAL),
+        **_ignoring(S.FIRST_INITIAL, I.TAKE_CHECKPOINT, I.CHECKPOINT_WANTED),
+        I.CHECKPOINT: (S.FIRST_STORING, (A.RECEIVE, A.STORE)),
+    },
+    S.FIRST_CHECKPOINT: {
+        **_sending(S.FIRST_CHECKPOINT),
+        **_ignoring(S.FIRST_CHECKPOINT, I.TAKE_CHECKPOINT, I.CHECKPOINT_WANTED),
+        I.INITIAL_MESSAGE: (S.FIRST_STORING, (A.KEEP_INITIAL, A.STORE)),
+    },
+    S.FIRST_STORING: {
+        **_sending(S.FIRST_STORING),
+        **_ignoring(S.FIRST_STORING, I.TAKE_CHECKPOINT, I.CHECKPOINT_WANTED),
+        I.CHECKPOINT: (S.FIRST_STORING, (A.SKIP,)),
+        I.STORED: (S.RUNNING, (A.LOG_INITIAL, A.DELIVER)),
+    },
+    # "While a replayed Impulse RPC can send Fork RPCs, it cannot send Impulse RPCs": impulses are not in this row.
+    S.REPLAYING: {
+        **_sending(S.REPLAYING, impulses=False),
+        **_ignoring(S.REPLAYING, I.TAKE_CHECKPOINT, I.CHECKPOINT_WANTED),
+        I.REPLAYED: (S.PROMOTING, (A.SEND_TAKE_BECOMING_PRIMARY_CHECKPOINT,)),
+    },
+    S.PROMOTING: {
+        **_sending(S.PROMOTING),
+        **_ignoring(S.PROMOTING, I.TAKE_CHECKPOINT, I.CHECKPOINT_WANTED),
+        I.CHECKPOINT: (S.STORING, (A.RECEIVE, A.STORE)),
+    },
+    S.REPLAYING_OLD: {
+        **_sending(S.REPLAYING_OLD, impulses=False),
+        **_ignoring(S.REPLAYING_OLD, I.TAKE_CHECKPOINT, I.CHECKPOINT_WANTED),
+        I.REPLAYED: (S.UPGRADING, (A.SEND_UPGRADE_TAKE_CHECKPOINT,)),
+    },
+    S.UPGRADING: {
+        **_sending(S.UPGRADING),
+        **_ignoring(S.UPGRADING, I.TAKE_CHECKPOINT, I.CHECKPOINT_WANTED),
+        I.CHECKPOINT: (S.UPGRADE_STORING, (A.RECEIVE, A.STORE)),
+    },
+    # After the upgraded state is durable the published coordinator asks for a checkpoint once more.
+    S.UPGRADE_STORING: {
+        **_sending(S.UPGRADE_STORING),
+        **_ignoring(S.UPGRADE_STORING, I.TAKE_CHECKPOINT, I.CHECKPOINT_WANTED),
+        I.CHECKPOINT: (S.UPGRADE_STORING, (A.SKIP,)),
+        I.STORED: (S.CHECKPOINTING, (A.FINISH_UPGRADE, A.SEND_TAKE_CHECKPOINT)),
+    },
+    S.RUNNING: {
+        **_sending(S.RUNNING),
+        I.CHECKPOINT_WANTED: (S.CHECKPOINTING, (A.SEND_TAKE_CHECKPOINT,)),
+        I.TAKE_CHECKPOINT: (S.CHECKPOINTING, (A.SEND_TAKE_CHECKPOINT,)),
+        I.CHECKPOINT: (S.RUNNING, (A.SKIP,)),  # nobody asked: its place in the log is unknown
+    },
+    S.CHECKPOINTING: {
+        **_sending(S.CHECKPOINTING),
+        **_ignoring(S.CHECKPOINTING, I.TAKE_CHECKPOINT, I.CHECKPOINT_WANTED),
+        I.CHECKPOINT: (S.STORING, (A.RECEIVE, A.STORE)),
+    },
+    S.STORING: {
+        **_sending(S.STORING),
+        **_ignoring(S.STORING, I.TAKE_CHECKPOINT, I.CHECKPOINT_WANTED),
+        I.CHECKPOINT: (S.STORING, (A.SKIP,)),
+        I.STORED: (S.RUNNING, (A.DELIVER,)),
+    },
+    # A standby computes what the primary computes. Its calls carry the same numbers, so either copy will do.
+    S.STANDBY: {
+        **_sending(S.STANDBY, impulses=False),
+        **_ignoring(S.STANDBY, I.TAKE_CHECKPOINT, I.CHECKPOINT_WANTED, I.REPLAYED),
+        I.CHECKPOINT: (S.STANDBY, (A.SKIP,)),
+        I.PRIMARY_LOST: (S.RUNNING, (A.SEND_BECOMING_PRIMARY, A.DELIVER)),
+    },
+    S.DEBUGGING: _outputs_discarded(S.DEBUGGING),
+    S.CLOSED: {},
+}
+
+AWAITING_CHECKPOINT: Final = frozenset({S.PROMOTING, S.UPGRADING, S.CHECKPOINTING, S.FIRST_START, S.FIRST_INITIAL})
+
+
+class Session:
+    """One link, from the moment both sockets are there until it is lost."""
+
+    def __init__(self) -> None:
+        self.state = State.ABSENT
+
+    def handle(self, what: Input) -> tuple[Action, ...]:
+        """Move on, and say what to do."""
+        if what is Input.LINK_LOST:
+            self.state = State.CLOSED
+            return ()
+        transition = TRANSITIONS[self.state].get(what)
+        if transition is None:
+            text = f"{what.value} in state {self.state.value}"
+            raise RemoteProtocolError(text) if what in FROM_BINDING else LocalProtocolError(text)
+        self.state, actions = transition
+        return actions
+
+    @property
+    def primary(self) -> bool:
+        """Whether this link is, or is becoming, the one whose impulses count."""
+        return Input.IMPULSES in TRANSITIONS[self.state] and self.state is not State.DEBUGGING
+
+
+def mermaid() -> str:
+    """The table as a state diagram, for the documentation. Inputs that change nothing are left out."""
+    lines = ["stateDiagram-v2"]
+    lines += [f'    state "{state.value}" as {state.name}' for state in State if state is not State.CLOSED]
+    for state, row in TRANSITIONS.items():
+        for what, (after, actions) in row.items():
+            if after is not state:
+                done = ", ".join(action.value for action in actions)
+                lines.append(f"    {state.name} --> {after.name}: {what.value} / {done}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,142 @@
+"""What the hub keeps for immortals, and under which names.
+
+    immortal/NAME/log       the log: one record per logged message, `id` = sequence id, `key` = sender, `type` = label
+    immortal/NAME/pending   messages for an immortal that has not started yet, or that nobody registered
+    immortal/NAME/inbox     what other protocols append; each record becomes an impulse
+    ambrosia/immortals      table: name → `Registration`
+    ambrosia/initial        table: name → InitialMessage, from the first checkpoint until record 0 is in the log
+    ambrosia/forgotten      table: sender, destination → number up to which the sender's calls were for a peer now gone
+
+Counters are producers of the log (and of `pending`), so they are durable in the same frame as the records they count:
+
+    sequence          the next sequence id
+    from:SENDER       replayable calls accepted from SENDER
+    impulses:SENDER   impulses accepted from SENDER
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final, Literal
+from urllib.parse import quote
+
+import msgspec
+
+from headrace.errors import BadRequest
+from headrace.hub import Hub
+
+IMMORTALS_TABLE: Final = "ambrosia/immortals"
+INITIAL_TABLE: Final = "ambrosia/initial"
+FORGOTTEN_TABLE: Final = "ambrosia/forgotten"
+CURSOR: Final = "ambrosia"
+SEQUENCE_PRODUCER: Final = "sequence"
+INITIAL_LABEL: Final = "initial"
+IMPULSE_PREFIX: Final = "impulse/"
+
+Sockets = Literal["listen", "connect"]
+Delivery = Literal["bare", "batch", "counted"]
+
+
+class Registration(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """An immortal as it was registered, and what became of it."""
+
+    name: str
+    committer: int
+    receive: str = "127.0.0.1:0"
+    send: str = "127.0.0.1:0"
+    sockets: Sockets = "listen"
+    standby: bool = False
+    checkpoint_log_bytes: int = 128 << 20
+    checkpoints_kept: int = 2
+    inbox_method: int = 0
+    version: int = 0
+    upgrade_version: int = 0
+    started: bool = False
+    """Record 0 is in the log, and everything that waited for it."""
+    deliveries: list[tuple[int, Delivery]] = msgspec.field(default_factory=lambda: [(0, "bare")])
+    """From which sequence id on records were delivered in which form: a replay has to use the same."""
+
+    def delivery(self, sequence: int) -> Delivery:
+        """The form in which the record of this sequence id is delivered, now and in every replay."""
+        found: Delivery = "bare"
+        for first, delivery in self.deliveries:
+            if first > sequence:
+                break
+            found = delivery
+        return found
+
+
+class Names:
+    """The names of one immortal's streams and counters."""
+
+    def __init__(self, immortal: str) -> None:
+        quoted = quote(immortal, safe="")
+        self.log = f"immortal/{quoted}/log"
+        self.pending = f"immortal/{quoted}/pending"
+        self.inbox = f"immortal/{quoted}/inbox"
+
+
+def accepted_from(sender: str) -> str:
+    """The producer that counts a sender's replayable calls."""
+    return f"from:{sender}"
+
+
+def impulses_from(sender: str) -> str:
+    """The producer that counts a sender's impulses."""
+    return f"impulses:{sender}"
+
+
+def check_name(name: str) -> str:
+    """A name for a new immortal."""
+    if not name or len(name.encode()) > 255 or not name.isprintable():
+        raise BadRequest(f"{name!r} cannot name an immortal: 1 to 255 bytes of printable text are needed")
+    return name
+
+
+def _pair(sender: str, destination: str) -> bytes:
+    return json.dumps([sender, destination]).encode()
+
+
+class Store:
+    """The tables above."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
+
+    async def open(self) -> None:
+        """Create the tables."""
+        for table in (IMMORTALS_TABLE, INITIAL_TABLE, FORGOTTEN_TABLE):
+            await self.hub.create_table(table)
+
+    def registrations(self) -> list[Registration]:
+        """All immortals, in the order in which they were registered."""
+        return [msgspec.json.decode(value, type=Registration) for _, value in self.hub.items(IMMORTALS_TABLE)]
+
+    async def save(self, registration: Registration) -> None:
+        """Make a registration durable."""
+        await self.hub.put(IMMORTALS_TABLE, registration.name.encode(), msgspec.json.encode(registration))
+
+    async def keep_initial(self, name: str, message: bytes) -> None:
+        """Keep the InitialMessage until it is in the log."""
+        await self.hub.put(INITIAL_TABLE, name.encode(), message)
+
+    def initial(self, name: str) -> bytes | None:
+        """The InitialMessage that is not in the log yet."""
+        return self.hub.get(INITIAL_TABLE, name.encode())
+
+    def forgotten(self, sender: str, destination: str) -> int:
+        """Calls up to this number were for a peer that was forgotten."""
+        value = self.hub.get(FORGOTTEN_TABLE, _pair(sender, destination))
+        return 0 if value is None else int(value)
+
+    async def forget_peer(self, sender: str, destination: str, number: int) -> None:
+        """Remember that calls up to `number` must not reach a later immortal of the same name."""
+        await self.hub.put(FORGOTTEN_TABLE, _pair(sender, destination), str(number).encode())
+
+    async def forget_immortal(self, name: str) -> None:
+        """Remove an immortal's rows; those in which it was the sender too, for a new one counts from one again."""
+        await self.hub.delete(IMMORTALS_TABLE, name.encode())
+        await self.hub.delete(INITIAL_TABLE, name.encode())
+        for key, _ in list(self.hub.items(FORGOTTEN_TABLE)):
+            if json.loads(key)[0] == name:
+                await self.hub.delete(FORGOTTEN_TABLE, key)

@@ -1,0 +1,243 @@
+"""The admin verbs about immortals: what `headrace immortal …` and `POST /api/v1/immortal.…` call."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import msgspec
+
+from headrace.config import ImmortalSection
+from headrace.errors import BadRequest
+from headrace.log.ops import CheckpointInfo
+from headrace.protocols.ambrosia.calls import RETURN_NAMES, name_of_rpc_type
+from headrace.protocols.ambrosia.codec import (
+    Call,
+    InitialMessage,
+    Message,
+    Return,
+    RpcType,
+    decode_messages,
+)
+from headrace.protocols.ambrosia.coordinator import Coordinator
+from headrace.protocols.ambrosia.instance import Instance
+from headrace.verbs import Nothing, Verbs
+
+TEXT_BYTES_MAX = 4096
+
+
+class RegisterRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Register an immortal, or give one other options."""
+
+    name: str
+    options: ImmortalSection = ImmortalSection()
+
+
+class NameRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One immortal."""
+
+    name: str
+
+
+class LogRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Logged messages from an index on; without one, the last `limit`."""
+
+    name: str
+    start: int | None = None
+    limit: int = 50
+
+
+class ReplayRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Serve a debugging binding from a checkpoint; without one, from the newest."""
+
+    name: str
+    checkpoint: int | None = None
+    upgrade: bool = False
+
+
+class Peer(msgspec.Struct, frozen=True):
+    """What was accepted from one sender."""
+
+    name: str
+    calls: int
+    impulses: int
+
+
+class ImmortalInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """An immortal as it stands."""
+
+    name: str
+    registered: bool
+    state: str
+    receive: str | None = None
+    send: str | None = None
+    committer: int | None = None
+    version: int | None = None
+    upgrade_version: int | None = None
+    sequence: int = 0
+    """The next sequence id."""
+    log_first: int = 0
+    log_next: int = 0
+    pending: int = 0
+    """Messages kept for an immortal that has not started."""
+    undelivered: int = 0
+    """Logged messages that the binding was not sent yet."""
+    standbys: int = 0
+    senders: list[Peer] = []
+    checkpoints: list[CheckpointInfo] = []
+    last_error: str | None = None
+
+
+class LoggedMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """One logged message, decoded."""
+
+    index: int
+    sequence: int
+    time_us: int
+    sender: str | None
+    kind: str
+    method: int | None = None
+    caller: str | None = None
+    call_number: int | None = None
+    text: str | None = None
+    """Arguments or value, if they are text."""
+    base64: str | None = None
+    """Arguments or value, if they are not."""
+    bytes: int = 0
+
+
+class DebugPorts(msgspec.Struct, frozen=True):
+    """Where the debugging binding connects, and what it is served."""
+
+    receive: str
+    send: str
+    checkpoint: int
+    first: int
+    next: int
+
+
+class ImmortalVerbs:
+    """The handlers."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+
+    def register(self, verbs: Verbs) -> None:
+        """Add the verbs to a hub."""
+        add = verbs.register
+        add("immortal.register", RegisterRequest, self.register_immortal, right="admin", summary="Register an immortal")
+        add("immortal.list", Nothing, self.list_immortals, right="read", summary="All immortals and how they are")
+        add("immortal.log", LogRequest, self.log, right="read", summary="Logged messages, decoded")
+        add("immortal.checkpoint", NameRequest, self.checkpoint, right="write", summary="Take a checkpoint now")
+        add("immortal.replay", ReplayRequest, self.replay, right="admin", summary="Serve a debugging binding")
+        add("immortal.forget", NameRequest, self.forget, right="admin", summary="Remove an immortal and its log")
+
+    async def register_immortal(self, request: RegisterRequest) -> ImmortalInfo:
+        """Register, and say where the ports are."""
+        await self._coordinator.register(request.name, request.options)
+        return self._info(self._coordinator.find(request.name))
+
+    async def list_immortals(self, request: Nothing) -> list[ImmortalInfo]:
+        """All of them, names that were only called too."""
+        return [self._info(instance) for instance in self._coordinator.instances.values()]
+
+    async def checkpoint(self, request: NameRequest) -> CheckpointInfo:
+        """Take one and wait for it."""
+        return await self._coordinator.checkpoint(request.name)
+
+    async def forget(self, request: NameRequest) -> None:
+        """Remove it."""
+        await self._coordinator.forget(request.name)
+
+    async def replay(self, request: ReplayRequest) -> DebugPorts:
+        """Open a port pair for a debugging binding."""
+        instance = self._coordinator.find(request.name)
+        ports = await self._coordinator.replay(request.name, request.checkpoint, request.upgrade)
+        info = next(i for i in reversed(instance.checkpoints()) if request.checkpoint in (None, i.id))
+        bounds = self._coordinator.hub.bounds(instance.names.log)
+        return DebugPorts(ports.receive, ports.send, info.id, info.position, bounds.next)
+
+    async def log(self, request: LogRequest) -> list[LoggedMessage]:
+        """Messages in the order in which they were logged."""
+        instance = self._coordinator.find(request.name)
+        if instance.registration is None:
+            raise BadRequest(f"immortal {request.name!r} was never registered: it has no log")
+        hub = self._coordinator.hub
+        bounds = hub.bounds(instance.names.log)
+        start = max(bounds.first, bounds.next - request.limit) if request.start is None else request.start
+        batch = await hub.read(instance.names.log, start, limit=request.limit, max_bytes=16 << 20)
+        return [message for row in batch.to_pylist() for message in decoded_row(row)]
+
+    def _info(self, instance: Instance) -> ImmortalInfo:
+        hub, registration, link = self._coordinator.hub, instance.registration, instance.primary
+        existing = {info.name for info in hub.streams("immortal/*")}
+        pending = 0
+        if instance.names.pending in existing:
+            bounds = hub.bounds(instance.names.pending)
+            pending = bounds.next - bounds.first
+        if registration is None:
+            return ImmortalInfo(name=instance.name, registered=False, state="unregistered", pending=pending)
+        bounds = hub.bounds(instance.names.log)
+        newest = instance.newest_checkpoint()
+        position = link.position if link is not None else newest.position if newest is not None else bounds.first
+        inbound = instance.inbound
+        senders = [
+            Peer(name, inbound.count_of(name), inbound.impulses_of(name)) for name in self._coordinator.instances
+        ]
+        return ImmortalInfo(
+            name=instance.name,
+            registered=True,
+            state="absent" if link is None else link.session.state.value,
+            receive=registration.receive,
+            send=registration.send,
+            committer=registration.committer,
+            version=registration.version,
+            upgrade_version=registration.upgrade_version,
+            sequence=inbound.next_sequence,
+            log_first=bounds.first,
+            log_next=bounds.next,
+            pending=pending,
+            undelivered=max(0, bounds.next - position),
+            standbys=len(instance.standbys),
+            senders=[peer for peer in senders if peer.calls or peer.impulses],
+            checkpoints=instance.checkpoints(),
+            last_error=instance.last_error,
+        )
+
+
+def decoded_row(row: dict[str, Any]) -> list[LoggedMessage]:
+    """A record of an immortal's log in words."""
+    common = {
+        "index": row["index"],
+        "sequence": row["id"],
+        "time_us": int(row["time"].timestamp() * 1_000_000),
+        "sender": None if row["key"] is None else row["key"].decode(errors="replace"),
+    }
+    return [LoggedMessage(**common, **_words(m)) for m in decode_messages(row["payload"], addressed=False)]
+
+
+def _words(message: Message) -> dict[str, Any]:
+    match message:
+        case Call(method, rpc_type, arguments, _, caller, number):
+            words: dict[str, Any] = {"kind": name_of_rpc_type(rpc_type), "method": method}
+            if rpc_type == RpcType.ASYNC:
+                words |= {"caller": caller.decode(errors="replace"), "call_number": number}
+            return words | _bytes(arguments)
+        case Return(kind, responder, number, value, _):
+            words = {"kind": RETURN_NAMES[kind], "caller": responder.decode(errors="replace"), "call_number": number}
+            return words | _bytes(value)
+        case InitialMessage(data):
+            return {"kind": "initial", **_bytes(data)}
+        case _:
+            return {"kind": type(message).__name__}
+
+
+def _bytes(data: bytes) -> dict[str, Any]:
+    shown = data[:TEXT_BYTES_MAX]
+    try:
+        text = shown.decode()
+        if text.isprintable():
+            return {"text": text, "bytes": len(data)}
+    except UnicodeDecodeError:
+        pass
+    return {"base64": base64.b64encode(shown).decode(), "bytes": len(data)}
