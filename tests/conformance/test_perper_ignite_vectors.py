@@ -92,7 +92,10 @@ def check_arguments(request: codec.Request, fields: dict[str, Any]) -> None:
     arguments = list(request.arguments)
     keyed = [fields[name] for name in ("key", "expected", "value", "new") if name in fields]
     for said, read in zip(keyed, arguments, strict=False):
-        check_object(said, read)
+        if isinstance(said, str):
+            said = {"code": binary.STRING, "value": said} if read[0] == binary.STRING else {"code": read[0]}
+        if read[0] != binary.COMPLEX or "type_id" in said:
+            check_object(said, read)
     for said, read in zip(fields.get("keys", []), arguments[0] if "keys" in fields else [], strict=True):
         check_object(said, read)
     scalars = {"cursor", "name", "cache_ids", "type_id", "state", "page_size", "platform", "commit", "label", "timeout_ms"}

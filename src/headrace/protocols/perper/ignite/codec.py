@@ -155,33 +155,49 @@ class FrameBuffer:
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
-        self._buffer = b""
+        self._kept: list[bytes] = []
+        self._kept_bytes = 0
+        self._wanted_bytes = 4  # nothing can be cut before this much is there
 
     def feed(self, data: bytes) -> tuple[bytes, list[tuple[int, int]]]:
         """The buffer and where each complete payload lies in it: (start, end). Rests are kept for the next call."""
-        buffer = self._buffer + data if self._buffer else data
+        if self._kept_bytes:
+            self._kept.append(data)
+            self._kept_bytes += len(data)
+            if self._kept_bytes < self._wanted_bytes:
+                return b"", []
+            data = b"".join(self._kept)
         spans: list[tuple[int, int]] = []
-        position, size = 0, len(buffer)
+        position, size, wanted = 0, len(data), 4
         unpack = I32.unpack_from
         while size - position >= 4:
-            length = unpack(buffer, position)[0]
+            length = unpack(data, position)[0]
             if length < 0 or length > self.bytes_max:
-                self._buffer = b""
                 raise FrameError(
                     f"frame of {length} bytes; 0 to {self.bytes_max} are allowed, the limit is set by 'perper.frame_bytes_max'"
                 )
             end = position + 4 + length
             if end > size:
+                wanted = 4 + length
                 break
             spans.append((position + 4, end))
             position = end
-        self._buffer = buffer[position:]
-        return buffer, spans
+        self._keep(data[position:], wanted)
+        return data, spans
+
+    def _keep(self, rest: bytes, wanted: int) -> None:
+        self._kept = [rest] if rest else []
+        self._kept_bytes = len(rest)
+        self._wanted_bytes = wanted
+
+    def take_rest(self, rest: bytes) -> None:
+        """Put back frames that were cut and must wait, before whatever is kept already."""
+        self._keep(rest + b"".join(self._kept), 4)
 
     @property
     def kept_bytes(self) -> int:
         """What waits for the rest of its frame."""
-        return len(self._buffer)
+        return self._kept_bytes
 
 
 def frame(payload: bytes) -> bytes:
