@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.errors import StreamExists, UnknownStream
+from headrace.errors import BadRequest, StreamExists, UnknownStream
 
 from .errors import PeerError, Status, cache_does_not_exist, cache_exists
 from .ignite.binary import code_point_hash, java_hash
@@ -111,7 +111,7 @@ class Catalogue:
 
     def names(self) -> list[str]:
         """The names of all caches, and of the streams of other protocols that can be read as caches."""
-        foreign = [info.name for info in self._hub.streams() if info.kind == "stream" and info.name not in self._by_name]
+        foreign = [info.name for info in self._hub.streams() if info.name not in self._by_name]
         return [*self._by_name, *sorted(name for name in foreign if not name.startswith("perper."))]
 
     def find(self, cache_id: int) -> Entry:
@@ -186,8 +186,8 @@ class Catalogue:
     async def _new_table(self, name: str) -> TableCache:
         try:
             await self._hub.create_table(name)
-        except StreamExists:
-            raise cache_exists(name) from None
+        except (StreamExists, BadRequest) as error:
+            raise PeerError(Status.CACHE_EXISTS, f"cache {name!r} cannot be a table: {error}") from None
         return TableCache(self._hub, name, self.expiries)
 
     async def prepare(self, entry: Entry, *, stream: bool) -> None:
