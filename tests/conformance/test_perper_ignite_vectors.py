@@ -30,7 +30,14 @@ def version_of(vector: dict[str, Any]) -> codec.Version:
 
 def test_every_vector_belongs_to_a_known_kind() -> None:
     kinds = {v["kind"] for v in VECTORS}
-    assert kinds == {"ignite-handshake", "ignite-request", "ignite-response", "ignite-object", "ignite-id", "grpc-message"}
+    assert kinds == {
+        "ignite-handshake",
+        "ignite-request",
+        "ignite-response",
+        "ignite-object",
+        "ignite-id",
+        "grpc-message",
+    }
     assert len(VECTORS) == 320
 
 
@@ -98,7 +105,18 @@ def check_arguments(request: codec.Request, fields: dict[str, Any]) -> None:
             check_object(said, read)
     for said, read in zip(fields.get("keys", []), arguments[0] if "keys" in fields else [], strict=True):
         check_object(said, read)
-    scalars = {"cursor", "name", "cache_ids", "type_id", "state", "page_size", "platform", "commit", "label", "timeout_ms"}
+    scalars = {
+        "cursor",
+        "name",
+        "cache_ids",
+        "type_id",
+        "state",
+        "page_size",
+        "platform",
+        "commit",
+        "label",
+        "timeout_ms",
+    }
     for name in scalars & fields.keys():
         flat = arguments[0].values() if request.op == 2004 else arguments
         assert fields[name] in flat, name
@@ -120,7 +138,9 @@ def check_object(said: dict[str, Any], read: bytes) -> None:
         assert header.hash == binary.object_hash(read[24 : header.footer])
 
 
-@pytest.mark.parametrize("vector", [p for p in of_kind("ignite-request") if p.values[0]["fields"]["op"] in (1053, 1054)])
+@pytest.mark.parametrize(
+    "vector", [p for p in of_kind("ignite-request") if p.values[0]["fields"]["op"] in (1053, 1054)]
+)
 def test_configuration_request(vector: dict[str, Any]) -> None:
     data = bytes.fromhex(vector["hex"])
     request = codec.decode_request(data, 4, len(data))

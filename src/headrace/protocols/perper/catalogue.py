@@ -13,7 +13,7 @@ The catalogue's own table holds the configuration exactly as the client sent it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import BadRequest, StreamExists, UnknownStream
@@ -39,14 +39,14 @@ Cache = TableCache | StreamCache | ViewCache
 class Entry:
     """One cache. `cache` is None while nobody knows whether it is a stream or a table."""
 
-    __slots__ = ("cache", "configuration", "deciding", "destroyed", "ids", "name")
+    __slots__ = ("cache", "configuration", "deciding", "ids", "name", "on_destroyed")
 
     def __init__(self, name: str, configuration: Configuration) -> None:
         self.name = name
         self.configuration = configuration
         self.cache: Cache | None = None
         self.deciding: asyncio.Future[Any] | None = None
-        self.destroyed = asyncio.Event()
+        self.on_destroyed: set[Callable[[], None]] = set()
         # pyignite hashes code points, Java and .NET hash UTF-16 units: both numbers are the cache's.
         self.ids = {java_hash(name), code_point_hash(name)}
 
@@ -152,7 +152,9 @@ class Catalogue:
 
     # creating
 
-    async def create(self, name: str, configuration: Configuration, *, by_name: bool, must_be_new: bool = False) -> None:
+    async def create(
+        self, name: str, configuration: Configuration, *, by_name: bool, must_be_new: bool = False
+    ) -> None:
         """Create a cache, or find that it is there."""
         async with self._creating:
             if self.find_name(name) is not None:
@@ -170,7 +172,9 @@ class Catalogue:
         if not entry.name:
             raise PeerError(Status.FAILED, "a cache needs a name")
         if entry.name.startswith("perper."):
-            raise PeerError(Status.FAILED, f"cache name {entry.name!r}: names that begin with 'perper.' belong to the fabric itself")
+            raise PeerError(
+                Status.FAILED, f"cache name {entry.name!r}: names that begin with 'perper.' belong to the fabric itself"
+            )
         if len(self._by_name) >= self._caches_max:
             raise PeerError(
                 Status.FAILED, f"there are {self._caches_max} caches already; the limit is set by 'perper.caches_max'"
@@ -215,13 +219,16 @@ class Catalogue:
         if entry.name in SPECIAL:
             raise PeerError(Status.FAILED, f"cache {entry.name!r} belongs to the fabric and cannot be destroyed")
         if isinstance(entry.cache, ViewCache):
-            raise PeerError(Status.FAILED, f"cache {entry.name!r} is a stream that another protocol writes: delete it there")
+            raise PeerError(
+                Status.FAILED, f"cache {entry.name!r} is a stream that another protocol writes: delete it there"
+            )
         async with self._creating:
             if self._by_name.pop(entry.name, None) is None:
                 raise cache_does_not_exist(java_hash(entry.name))
             for number in entry.ids:
                 self._by_id.pop(number, None)
-            entry.destroyed.set()
+            for told in tuple(entry.on_destroyed):
+                told()
             if entry.cache is not None:
                 entry.cache.close()
             operations = self.expiries.forget_cache(entry.name)

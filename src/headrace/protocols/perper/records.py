@@ -92,7 +92,10 @@ def read_execution(value: bytes, schemas: SchemaLookup) -> Execution:
     start = places.get(_IDS["finished"])
     finished = start is not None and value[start] != NULL and decode_bool(value, start, end)
     return Execution(
-        _text(value, places, "agent", end), _text(value, places, "instance", end), _text(value, places, "delegate", end), finished
+        _text(value, places, "agent", end),
+        _text(value, places, "instance", end),
+        _text(value, places, "delegate", end),
+        finished,
     )
 
 

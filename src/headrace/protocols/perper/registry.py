@@ -53,7 +53,8 @@ class TypeRegistry:
         old = self._types.get(new.type_id)
         if old is None and len(self._types) >= self._types_max:
             raise PeerError(
-                Status.FAILED, f"there are {self._types_max} binary types already; the limit is set by 'perper.types_max'"
+                Status.FAILED,
+                f"there are {self._types_max} binary types already; the limit is set by 'perper.types_max'",
             )
         merged = merge(old, new)
         if merged == old:
@@ -76,7 +77,9 @@ class TypeRegistry:
         if stored is None:
             return self._hub.put(NAMES_TABLE, key, name.encode())
         if stored.decode() != name:
-            raise BinaryError(f"type id {type_id} has the name {stored.decode()!r} on platform {platform}, not {name!r}")
+            raise BinaryError(
+                f"type id {type_id} has the name {stored.decode()!r} on platform {platform}, not {name!r}"
+            )
         return None
 
 

@@ -42,7 +42,14 @@ ExecutionWatcher = Callable[[str, Execution | None, Execution | None], None]
 class RecordTable(TableCache):
     """One of the two caches whose values the fabric reads: a value it cannot read is refused before it is stored."""
 
-    def __init__(self, hub: Hub, name: str, expiries: Expiries, check: Callable[[bytes], object], apply: Callable[[str, bytes | None], None]) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        name: str,
+        expiries: Expiries,
+        check: Callable[[bytes], object],
+        apply: Callable[[str, bytes | None], None],
+    ) -> None:
         super().__init__(hub, name, expiries)
         self._check = check
         self._apply = apply
@@ -269,7 +276,13 @@ class Fabric:
                 except PeerError as error:
                     logger.warning("record in %r cannot be read: %s", name, error.message)
 
-    def _install(self, name: str, kind: type[RecordTable], check: Callable[[bytes], object], apply: Callable[[str, bytes | None], None]) -> RecordTable:
+    def _install(
+        self,
+        name: str,
+        kind: type[RecordTable],
+        check: Callable[[bytes], object],
+        apply: Callable[[str, bytes | None], None],
+    ) -> RecordTable:
         entry = self.catalogue.find_name(name)
         assert entry is not None
         table = kind(self.hub, name, self.catalogue.expiries, check, apply)

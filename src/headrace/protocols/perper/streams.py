@@ -138,7 +138,11 @@ class StreamCache:
                 self._next = indexes[-1].as_py() + 1
                 return
         rows = zip(
-            indexes.to_pylist(), ids.to_pylist(), batch.column("key").to_pylist(), batch.column("type").to_pylist(), strict=True
+            indexes.to_pylist(),
+            ids.to_pylist(),
+            batch.column("key").to_pylist(),
+            batch.column("type").to_pylist(),
+            strict=True,
         )
         for index, number, key, kind in rows:
             if index >= self._next:
@@ -172,7 +176,7 @@ class StreamCache:
 
     # reading
 
-    def get(self, key: bytes) -> bytes | None | Future[Any]:
+    def get(self, key: bytes) -> bytes | Future[Any] | None:
         """The value of `key`, or a future of it when it must be read from the log."""
         index = self.index_of(key)
         if index is None:
@@ -440,7 +444,7 @@ class ViewCache:
         size: int = bounds.next - bounds.first
         return size
 
-    def get(self, key: bytes) -> bytes | None | Future[Any]:
+    def get(self, key: bytes) -> bytes | Future[Any] | None:
         """The payload at an index, as a byte array."""
         if key[0] != LONG:
             return None
@@ -475,7 +479,9 @@ class ViewCache:
         return key[0] == LONG and bounds.first <= _KEY.unpack_from(key, 1)[0] < bounds.next
 
     def _refuse(self) -> PeerError:
-        return PeerError(Status.FAILED, f"cache {self.name!r} is a stream that another protocol writes: it can only be read here")
+        return PeerError(
+            Status.FAILED, f"cache {self.name!r} is a stream that another protocol writes: it can only be read here"
+        )
 
     def put(self, key: bytes, value: bytes, expect: Any = ANY, expiry: Expiry | None = None) -> Future[Any]:
         """Refused."""

@@ -47,7 +47,9 @@ def done(result: Any) -> Future[Any]:
     return future
 
 
-def chain(source: Future[Any], convert: Callable[[Any], Any], failed: Callable[[Exception], Any] | None = None) -> Future[Any]:
+def chain(
+    source: Future[Any], convert: Callable[[Any], Any], failed: Callable[[Exception], Any] | None = None
+) -> Future[Any]:
     """A future with the converted result of another. `failed` may turn an exception into a result."""
     target: Future[Any] = asyncio.get_running_loop().create_future()
 

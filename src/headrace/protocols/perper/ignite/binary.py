@@ -30,7 +30,8 @@ anything is read; nesting has a limit.
 from __future__ import annotations
 
 from collections.abc import Callable
-from struct import Struct, error as struct_error
+from struct import Struct
+from struct import error as struct_error
 from typing import Final
 
 from ..errors import BinaryError
@@ -130,7 +131,9 @@ def _read_count(data: bytes, position: int, end: int, item_bytes: int) -> int:
     """A count whose items, of at least `item_bytes` each, must fit before `end`: checked before any item is read."""
     count = _read_i32(data, position, end)
     if count < 0 or count * item_bytes > end - position - 4:
-        raise BinaryError(f"count {count} at {position} does not fit in the {max(end - position - 4, 0)} bytes that are left")
+        raise BinaryError(
+            f"count {count} at {position} does not fit in the {max(end - position - 4, 0)} bytes that are left"
+        )
     return count
 
 
@@ -142,7 +145,9 @@ def _skip_type_name(data: bytes, position: int, end: int, depth: int) -> int:
 
 def _skip_objects(data: bytes, position: int, end: int, count: int, depth: int) -> int:
     if depth <= 0:
-        raise BinaryError(f"data object is nested deeper than the limit at byte {position}; the limit is set by 'perper.nesting_max'")
+        raise BinaryError(
+            f"data object is nested deeper than the limit at byte {position}; the limit is set by 'perper.nesting_max'"
+        )
     for _ in range(count):
         position = skip(data, position, end, depth - 1)
     return position
@@ -381,4 +386,8 @@ def encode_complex(type_number: int, fields: list[tuple[int, bytes]]) -> bytes:
     schema = schema_id([name for name, _ in fields]) if fields else 0
     flags = 1 | (FLAG_HAS_SCHEMA | FLAG_COMPACT_FOOTER | flag if fields else 0)
     length = position + len(footer)
-    return _COMPLEX_HEADER.pack(COMPLEX, 1, flags, type_number, object_hash(body), length, schema, position) + body + footer
+    return (
+        _COMPLEX_HEADER.pack(COMPLEX, 1, flags, type_number, object_hash(body), length, schema, position)
+        + body
+        + footer
+    )

@@ -482,4 +482,4 @@ def decode_response(payload: bytes, version: Version) -> Response:
     return Response(request_id, status, message, payload[reader.position :], topology)
 
 
-__all__ = ["BinaryType", "Configuration", "I16", "Page", "Request", "Response", "SqlPage"]
+__all__ = ["I16", "BinaryType", "Configuration", "Page", "Request", "Response", "SqlPage"]

@@ -110,8 +110,12 @@ class Operations:
             1020: self._size,
             1021: self._get,
             1050: self._names,
-            1051: lambda request: self._create(Configuration({0: request.arguments[0]}), by_name=True, must_be_new=True),
-            1052: lambda request: self._create(Configuration({0: request.arguments[0]}), by_name=True, must_be_new=False),
+            1051: lambda request: self._create(
+                Configuration({0: request.arguments[0]}), by_name=True, must_be_new=True
+            ),
+            1052: lambda request: self._create(
+                Configuration({0: request.arguments[0]}), by_name=True, must_be_new=False
+            ),
             1053: lambda request: self._create(request.arguments[0], by_name=False, must_be_new=True),
             1054: lambda request: self._create(request.arguments[0], by_name=False, must_be_new=False),
             1055: lambda request: self._entry(request).configuration,
@@ -282,7 +286,9 @@ class Operations:
     def _scan(self, request: Request) -> Any:
         query_filter, page_size, partition, _local = request.arguments
         if query_filter[0] != NULL:
-            raise PeerError(Status.FAILED, "scan with a filter is not supported: filter on the client, or read with Spark")
+            raise PeerError(
+                Status.FAILED, "scan with a filter is not supported: filter on the client, or read with Spark"
+            )
         if len(self._cursors) >= self._cursors_max:
             raise PeerError(
                 Status.TOO_MANY_CURSORS,

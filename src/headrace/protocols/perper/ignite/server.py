@@ -259,7 +259,13 @@ class Connection(asyncio.Protocol):
             filled()
 
     def _done(
-        self, finished: Future[Any], answer: Pending, request: Request, slot: Slot, is_write: bool, filled: Callable[[], None] | None
+        self,
+        finished: Future[Any],
+        answer: Pending,
+        request: Request,
+        slot: Slot,
+        is_write: bool,
+        filled: Callable[[], None] | None,
     ) -> None:
         error = asyncio.CancelledError("the hub is stopping") if finished.cancelled() else finished.exception()
         if error is not None:

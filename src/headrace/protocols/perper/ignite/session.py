@@ -132,7 +132,9 @@ class Session:
         """The answer to a version or kind of client that is not served: the nearest version that is."""
         if handshake.client_type != codec.THIN_CLIENT:
             return codec.encode_handshake_refusal(
-                codec.NEWEST, f"Unsupported client type {handshake.client_type}: only thin clients (2) are served.", Status.FAILED
+                codec.NEWEST,
+                f"Unsupported client type {handshake.client_type}: only thin clients (2) are served.",
+                Status.FAILED,
             )
         nearest = codec.NEWEST if handshake.version > codec.NEWEST else codec.VERSIONS[0]
         return codec.encode_handshake_refusal(nearest, "Unsupported version.", Status.FAILED)
@@ -178,5 +180,7 @@ class Session:
 def diagram() -> str:
     """The transitions as a mermaid state diagram."""
     lines = ["stateDiagram-v2", "    [*] --> new"]
-    lines += [f"    {state.value} --> {following.value}: {event.value}" for (state, event), following in TRANSITIONS.items()]
+    lines += [
+        f"    {state.value} --> {following.value}: {event.value}" for (state, event), following in TRANSITIONS.items()
+    ]
     return "\n".join([*lines, "    closed --> [*]"])

@@ -93,17 +93,23 @@ def merge(old: BinaryType | None, new: BinaryType) -> BinaryType:
     for field in new.fields:
         before_field = fields.setdefault(field.name, field)
         if before_field.type_code != field.type_code:
-            raise _conflict(
-                new, f"field {field.name!r} has type {before_field.type_code}, not {field.type_code}"
-            )
+            raise _conflict(new, f"field {field.name!r} has type {before_field.type_code}, not {field.type_code}")
     for schema, field_ids in new.schemas.items():
         if old.schemas.get(schema, field_ids) != field_ids:
             raise _conflict(new, f"schema {schema} has other fields")
     values = dict(old.enum_values) | dict(new.enum_values)
     return BinaryType(
-        old.type_id, old.name, old.affinity_field, list(fields.values()), old.is_enum, list(values.items()), old.schemas | new.schemas
+        old.type_id,
+        old.name,
+        old.affinity_field,
+        list(fields.values()),
+        old.is_enum,
+        list(values.items()),
+        old.schemas | new.schemas,
     )
 
 
 def _conflict(kind: BinaryType, what: str) -> PeerError:
-    return PeerError(Status.FAILED, f"binary type {kind.name!r} [typeId={kind.type_id}] conflicts with the registered one: {what}")
+    return PeerError(
+        Status.FAILED, f"binary type {kind.name!r} [typeId={kind.type_id}] conflicts with the registered one: {what}"
+    )
