@@ -1,10 +1,12 @@
-"""The caches there are: their names, the numbers clients call them by, their configuration, and what they are in the hub.
+"""The caches there are: their names, the numbers clients call them by, their configuration, and what they are in the
+hub.
 
 A cache has the same name as its table or stream. Which of both it is:
 
 - a cache created by name only is a table;
-- a cache created with a configuration is open until its first use, as only that tells: a put-if-absent with a long key, a StreamListener
-  that names it, an execution with its id or a StreamItems call make it a stream; any other put makes it a table;
+- a cache created with a configuration is open until its first use, as only that tells: a put-if-absent with a long
+  key, a StreamListener that names it, an execution with its id or a StreamItems call make it a stream; any other put
+  makes it a table;
 - a stream that was created through another protocol can be read as a cache of byte arrays.
 
 The catalogue's own table holds the configuration exactly as the client sent it.
@@ -195,7 +197,7 @@ class Catalogue:
         return TableCache(self._hub, name, self.expiries)
 
     async def prepare(self, entry: Entry, *, stream: bool) -> None:
-        """Decide what an open cache is, and load a stream's keys. Whoever comes in between waits for the same decision."""
+        """Decide what an open cache is, and load a stream's keys. Who comes in between waits for the same decision."""
         if entry.deciding is None:
             entry.deciding = asyncio.ensure_future(self._prepare(entry, stream))
         try:

@@ -1,7 +1,8 @@
 """From the keys of a stream cache to the indexes of its records: 16 bytes an item.
 
-Keys of real streams grow (ticks, or 0 1 2 …), so the map is two parallel arrays sorted by key, and a new item is appended to both.
-Keys that come late wait in a small dict and are merged in when somebody needs the order, or when there are many of them.
+Keys of real streams grow (ticks, or 0 1 2 …), so the map is two parallel arrays sorted by key, and a new item is
+appended to both. Keys that come late wait in a small dict and are merged in when somebody needs the order, or when
+there are many of them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The two record types the fabric itself reads: ExecutionData and StreamListener. All other values stay opaque.
 
-Clients write compact footers, so the place of a field is known only through the schema in the type registry. The schemas of the
-published Python and .NET agents are built in: a record of theirs can be read even when nobody registered its type.
+Clients write compact footers, so the place of a field is known only through the schema in the type registry. The
+schemas of the published Python and .NET agents are built in: a record of theirs can be read even when nobody
+registered its type.
 """
 
 from __future__ import annotations

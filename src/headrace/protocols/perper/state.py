@@ -1,7 +1,8 @@
-"""What the fabric knows beside the bytes in the caches: executions, listeners, and who waits for which of them to change.
+"""What the fabric knows beside the bytes in the caches: executions, listeners, and who waits for which of them to
+change.
 
-Both books are folds of their cache's table. They change only when the change is on disk, in the order of the log, and before the
-client that made the change gets its answer; so whatever is announced over gRPC can be read over Ignite.
+Both books are folds of their cache's table. They change only when the change is on disk, in the order of the log, and
+before the client that made the change gets its answer; so whatever is announced over gRPC can be read over Ignite.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A cache that is a stream of the hub: its items are records that Spark and the other protocols read.
 
-A record's `id` is the item's key (a long), its payload is the value exactly as it was sent (an Ignite data object), its type is
-`ignite`. A key that is not a long stands whole in the record's `key`. An item put again is a new record with the same id; an item removed
-is a record of type `ignite-removed` with an empty payload. Reading the stream in order therefore gives the cache back: that is how the map
-from keys to indexes is rebuilt after a start.
+A record's `id` is the item's key (a long), its payload is the value exactly as it was sent (an Ignite data object),
+its type is `ignite`. A key that is not a long stands whole in the record's `key`. An item put again is a new record
+with the same id; an item removed is a record of type `ignite-removed` with an empty payload. Reading the stream in
+order therefore gives the cache back: that is how the map from keys to indexes is rebuilt after a start.
 
 All puts of one turn of the event loop go to the log as one batch. Only what is on disk can be read or is announced.
 """

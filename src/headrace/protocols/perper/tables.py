@@ -1,9 +1,11 @@
 """A cache that is a table of the hub: executions, listeners, states, and every cache that is not a stream of items.
 
-Key and value are Ignite data objects and stay opaque bytes; two keys are equal when their bytes are, type code included.
+Key and value are Ignite data objects and stay opaque bytes; two keys are equal when their bytes are, type code
+included.
 
-Entries may have a time to live. Deadlines lie in a table of their own, written in the same transaction as the entry, so the entry's
-value stays what the client sent. An entry past its deadline is gone for readers at once and deleted soon after.
+Entries may have a time to live. Deadlines lie in a table of their own, written in the same transaction as the entry,
+so the entry's value stays what the client sent. An entry past its deadline is gone for readers at once and deleted
+soon after.
 """
 
 from __future__ import annotations

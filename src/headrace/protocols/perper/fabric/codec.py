@@ -1,11 +1,11 @@
 """The messages of the fabric's gRPC services, as proto3 puts them on the wire. Pure bytes.
 
-A message is a sequence of fields: a varint `number << 3 | wire type`, then a varint (type 0), eight bytes (1), a length and that many bytes
-(2) or four bytes (5). Fields with zero values are left out: the item with key 0 is a message of no bytes at all. Unknown fields are read
-over, so newer clients are understood.
+A message is a sequence of fields: a varint `number << 3 | wire type`, then a varint (type 0), eight bytes (1), a
+length and that many bytes (2) or four bytes (5). Fields with zero values are left out: the item with key 0 is a
+message of no bytes at all. Unknown fields are read over, so newer clients are understood.
 
-Every message is one line of `MESSAGES`; `SERVICES` says which methods take and give which. Decoder, encoder and the descriptors that
-reflection hands out follow those tables.
+Every message is one line of `MESSAGES`; `SERVICES` says which methods take and give which. Decoder, encoder and the
+descriptors that reflection hands out follow those tables.
 
 On the stream each message has a prefix of five bytes: 0 for uncompressed, and its length as a big-endian u32.
 """
@@ -32,7 +32,7 @@ class TooLong(MessageError):
 
 
 class Field(NamedTuple):
-    """One field: `kind` is string, bytes, int64, uint64, int32, bool, or the name of a message. `map` fields hold strings."""
+    """One field: `kind` is string, bytes, int64, uint64, int32, bool, or the name of a message."""
 
     number: int
     name: str
@@ -162,7 +162,7 @@ assert all(method.request in MESSAGES and method.response in MESSAGES for method
 Message = dict[str, Any]
 
 
-# ---------------------------------------------------------------------------------------------------------------- decode
+# -------------------------------------------------------------------------------------------------------------- decode
 
 
 def _read_varint(data: bytes, position: int, end: int) -> tuple[int, int]:
@@ -239,7 +239,7 @@ def decode(name: str, data: bytes, depth: int = _NESTING_MAX) -> Message:
     return message
 
 
-# ---------------------------------------------------------------------------------------------------------------- encode
+# -------------------------------------------------------------------------------------------------------------- encode
 
 
 def varint(value: int) -> bytes:
@@ -256,6 +256,7 @@ def varint(value: int) -> bytes:
 
 
 def _encode_value(field: Field, value: Any) -> bytes:
+    data: bytes
     if field.kind in ("int64", "uint64", "int32", "bool"):
         return varint(field.number << 3) + varint(int(value))
     if field.kind == "string":

@@ -87,7 +87,8 @@ def file_descriptor(name: str) -> bytes | None:
     for service, methods in SERVICES.items():
         if service.rpartition(".")[0] == package:
             file.service.add(name=service.rpartition(".")[2], method=map(_method, methods))
-    return file.SerializeToString()
+    encoded: bytes = file.SerializeToString()
+    return encoded
 
 
 def file_of_symbol(symbol: str) -> str | None:

@@ -1,11 +1,12 @@
 """Who is told of which execution, and who has it reserved.
 
-An *execution feed* tells a call of the executions that match its filter: those there are, then the changes. An execution is announced once,
-until it is cancelled: removed, finished, or changed so that it does not match any more.
+An *execution feed* tells a call of the executions that match its filter: those there are, then the changes. An
+execution is announced once, until it is cancelled: removed, finished, or changed so that it does not match any more.
 
-A *reserved feed* delivers each execution to one worker of a work group only. Delivering takes a permit of the worker and the execution's lock,
-both at the same moment, so nobody sits on a lock without the means to work. A lock is given back when the execution ends or the worker's
-stream does; then the next worker with a permit gets the execution at once. Locks live in memory: they are leases on a connection.
+A *reserved feed* delivers each execution to one worker of a work group only. Delivering takes a permit of the worker
+and the execution's lock, both at the same moment, so nobody sits on a lock without the means to work. A lock is given
+back when the execution ends or the worker's stream does; then the next worker with a permit gets the execution at
+once. Locks live in memory: they are leases on a connection.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from ..records import Execution
-from ..state import Executions
+from headrace.protocols.perper.records import Execution
+from headrace.protocols.perper.state import Executions
 
 Send = Callable[[dict[str, Any]], None]
 START_OF_STREAM = {"startOfStream": True}

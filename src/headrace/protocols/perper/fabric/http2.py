@@ -1,7 +1,7 @@
 """gRPC over HTTP/2 without I/O: bytes in, calls and messages out; messages in, bytes out. Both roles, on top of `h2`.
 
-Messages to send wait in a queue per stream while the peer's flow-control window is shut. Whoever produces them asks `writable` first, so
-the queue stays short however slow the peer is.
+Messages to send wait in a queue per stream while the peer's flow-control window is shut. Whoever produces them asks
+`writable` first, so the queue stays short however slow the peer is.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """Which keys of a stream a listener gets, in which order.
 
-=========  ===================================================  =======================================================
-stride     startKey -1                                          any other startKey
-=========  ===================================================  =======================================================
-0          items that arrive after the call, ascending          existing keys from startKey on (inclusive), then new ones
-not 0      from the largest key (smallest for a negative        startKey, startKey + stride, …; each once it is there
-           stride), or from the first one to appear
-=========  ===================================================  =======================================================
+======  ==================================================  ==========================================
+stride  startKey -1                                         any other startKey
+======  ==================================================  ==========================================
+0       items that arrive after the call, ascending         keys from startKey on, then new ones
+not 0   from the largest key (smallest for a negative       startKey, startKey + stride, …; each once
+        stride), or from the first one to appear            it is there
+======  ==================================================  ==========================================
 
-A listener is a position, not a queue: however slow it is, it costs the same few numbers, and it continues exactly where it stood.
+A listener is a position, not a queue: however slow it is, it costs the same few numbers, and it continues exactly
+where it stood.
 """
 
 from __future__ import annotations

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from headrace.errors import LimitExceeded
 from headrace.listener import Listener, join_address, split_address
+from headrace.protocols.perper.state import acquire, release
 from headrace.security import Principal
 
-from ..state import acquire, release
 from . import http2
 from .codec import METHODS, Message, MessageError, Method, decode, encode, prefixed
 from .services import HANDLERS, OPEN_PATHS, CallError, Handler, Services
@@ -140,7 +140,7 @@ class Connection(asyncio.Protocol):
         self._logins: set[asyncio.Task[None]] = set()
         self._flush_due = False
         self._peer = ""
-        self._handle = None
+        self._handle: Any = None
         self._served = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

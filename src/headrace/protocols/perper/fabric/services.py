@@ -1,4 +1,5 @@
-"""What each rpc does. A handler gets the requests of one call and sends through it; nothing here blocks or holds a thread."""
+"""What each rpc does. A handler gets the requests of one call and sends through it; nothing here blocks or holds a
+thread."""
 
 from __future__ import annotations
 
@@ -7,9 +8,10 @@ from asyncio import Future
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from ..catalogue import EXECUTIONS, LISTENERS, Entry
-from ..records import Execution
-from ..state import Fabric
+from headrace.protocols.perper.catalogue import EXECUTIONS, LISTENERS, Entry
+from headrace.protocols.perper.records import Execution
+from headrace.protocols.perper.state import Fabric
+
 from . import http2
 from .codec import SERVICES, Message, encode_keys
 from .descriptors import file_descriptor, file_of_symbol, with_dependencies
@@ -299,7 +301,7 @@ class StreamItemsHandler(Handler):
             self._entry.cache.unwatch(self._wake)
 
 
-# ------------------------------------------------------------------------------------------------------------------ KEDA
+# ---------------------------------------------------------------------------------------------------------------- KEDA
 
 
 def scaled_agent(reference: Message) -> tuple[str, dict[str, str]]:
@@ -408,7 +410,7 @@ class StreamIsActiveHandler(ScalerHandler):
             self._timer.cancel()
 
 
-# ------------------------------------------------------------------------------------------------- health and reflection
+# ----------------------------------------------------------------------------------------------- health and reflection
 
 
 class HealthCheckHandler(Handler):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from ..errors import LocalProtocolError
+from headrace.protocols.perper.errors import LocalProtocolError
 
 
 class State(Enum):

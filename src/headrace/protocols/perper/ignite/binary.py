@@ -19,12 +19,13 @@ Every object starts with a type code; all integers are little-endian::
     103                  complex object: its whole length is the int32 at offset 12
     254                  optimized marshaller: int32 n, n bytes
 
-    complex object: 67 | 01 | u16 flags | i32 type id | i32 hash | i32 length | i32 schema id | i32 footer offset | fields | raw | footer
+    complex object: 67 | 01 | u16 flags | i32 type id | i32 hash | i32 length | i32 schema id | i32 footer offset |
+                    fields | raw | footer
 
-Values stay opaque: a stored value is exactly the bytes that came, except that an object which came in the envelope 27 is stored
-without it (so that equal objects are equal bytes), and that a complex object leaves in the envelope, because clients expect it.
-Handles are never followed, so no graph can make the reader run in circles; counts are compared with the bytes that are left before
-anything is read; nesting has a limit.
+Values stay opaque: a stored value is exactly the bytes that came, except that an object which came in the envelope 27
+is stored without it (so that equal objects are equal bytes), and that a complex object leaves in the envelope,
+because clients expect it. Handles are never followed, so no graph can make the reader run in circles; counts are
+compared with the bytes that are left before anything is read; nesting has a limit.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from struct import Struct
 from struct import error as struct_error
 from typing import Final
 
-from ..errors import BinaryError
+from headrace.protocols.perper.errors import BinaryError
 
 BYTE, SHORT, INT, LONG, FLOAT, DOUBLE, CHAR, BOOL, STRING, UUID_CODE = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 BYTE_ARRAY: Final = 12
@@ -238,7 +239,7 @@ def unwrap(value: bytes, depth: int = DEFAULT_NESTING_MAX) -> bytes:
 
 
 def wrap(value: bytes, depth: int = DEFAULT_NESTING_MAX) -> bytes:
-    """Put a complex object into the envelope clients expect, also as an element of a top-level array, collection or map."""
+    """Put a complex object into the envelope clients expect, also inside of a top-level array, collection or map."""
     if value[0] == COMPLEX:
         return b"".join((b"\x1b", _I32.pack(len(value)), value, b"\0\0\0\0"))
     if value[0] in _REWRAPPED and COMPLEX in value:
@@ -309,7 +310,7 @@ def field_positions(
     count = (footer_end - header.footer) // entry_bytes
     if compact and (schema_fields is None or len(schema_fields) != count):
         raise BinaryError(
-            f"complex object of type {header.type_id} has schema {header.schema_id} with {count} fields, which is not registered"
+            f"complex object of type {header.type_id}: schema {header.schema_id} with {count} fields is not registered"
         )
     positions: dict[int, int] = {}
     for number in range(count):
@@ -374,7 +375,7 @@ def decode_bool(value: bytes, position: int, end: int) -> bool:
 
 
 def encode_complex(type_number: int, fields: list[tuple[int, bytes]]) -> bytes:
-    """A complex object with a compact footer, as pyignite writes it: `fields` are (field id, object) in schema order."""
+    """A complex object with a compact footer, as pyignite writes it: (field id, object) in schema order."""
     offsets: list[int] = []
     position = COMPLEX_HEADER_BYTES
     for _, data in fields:

@@ -8,12 +8,13 @@
                < byte 1, from 1.7: byte array of features in use, from 1.4: UUID of the node
                < byte 0, int16 * 3 server version, string message, int32 status
     request    > int16 operation, int64 id, body
-    cache body > int32 cache id, byte flags, [flags & 4: 3 * int64 expiry in ms], [flags & 2: int32 transaction], the rest
-    response   < int64 id, int16 flags, [flags & 2: int64 topology, int32 minor], [flags & 1: int32 status, string message], body
+    cache body > int32 cache id, byte flags, [flags & 4: 3 * int64 expiry in ms], [flags & 2: int32 transaction], rest
+    response   < int64 id, int16 flags, [flags & 2: int64 topology, int32 minor],
+                 [flags & 1: int32 status, string message], body
                < below 1.4: int64 id, int32 status, message or body
 
-Every operation is one line of `OPERATIONS`: its name, whether it has the cache header, the parts of its body, the shape of its
-answer, and the right it needs. Decoder and encoder both follow that table.
+Every operation is one line of `OPERATIONS`: its name, whether it has the cache header, the parts of its body, the
+shape of its answer, and the right it needs. Decoder and encoder both follow that table.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from struct import Struct
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from ..errors import BinaryError, FrameError, PeerError, Status
+from headrace.protocols.perper.errors import BinaryError, FrameError, PeerError, Status
+
 from .binary import DEFAULT_NESTING_MAX, NULL, NULL_OBJECT, encode_string, wrap
 from .configuration import Configuration, read_configuration, write_answer, write_request
 from .reader import I16, I32, I64, Reader, ints
@@ -147,7 +149,7 @@ class Handshake(NamedTuple):
     password: str | None = None
 
 
-# ---------------------------------------------------------------------------------------------------------------- frames
+# -------------------------------------------------------------------------------------------------------------- frames
 
 
 class FrameBuffer:
@@ -174,7 +176,7 @@ class FrameBuffer:
             length = unpack(data, position)[0]
             if length < 0 or length > self.bytes_max:
                 raise FrameError(
-                    f"frame of {length} bytes; 0 to {self.bytes_max} are allowed, the limit is set by 'perper.frame_bytes_max'"
+                    f"frame of {length} bytes; the most is {self.bytes_max}, set by 'perper.frame_bytes_max'"
                 )
             end = position + 4 + length
             if end > size:
@@ -205,7 +207,7 @@ def frame(payload: bytes) -> bytes:
     return I32.pack(len(payload)) + payload
 
 
-# ------------------------------------------------------------------------------------------------------------- handshake
+# ----------------------------------------------------------------------------------------------------------- handshake
 
 
 def decode_handshake(payload: bytes) -> Handshake:
@@ -268,7 +270,7 @@ def common_features(features: bytes) -> bytes:
     return bytes(a & b for a, b in zip(features, FEATURES, strict=False)) or b"\0"
 
 
-# -------------------------------------------------------------------------------------------------------------- requests
+# ------------------------------------------------------------------------------------------------------------ requests
 
 
 def _read_filter(reader: Reader) -> bytes:
@@ -388,7 +390,7 @@ def encode_request(request: Request) -> bytes:
     return frame(b"".join(parts))
 
 
-# ------------------------------------------------------------------------------------------------------------- responses
+# ----------------------------------------------------------------------------------------------------------- responses
 
 
 class Page(NamedTuple):

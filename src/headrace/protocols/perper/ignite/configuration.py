@@ -1,7 +1,8 @@
 """Cache configuration: the coded properties of operations 1053 and 1054, and the full form that 1055 answers.
 
-A request carries `int32 length, int16 count, count * (int16 code, value)`. Its length cannot be trusted (pyignite sends -18), so the
-properties are read one by one. The answer carries `int32 length` and all properties in a fixed order without codes.
+A request carries `int32 length, int16 count, count * (int16 code, value)`. Its length cannot be trusted (pyignite
+sends -18), so the properties are read one by one. The answer carries `int32 length` and all properties in a fixed
+order without codes.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
-from ..errors import BinaryError
+from headrace.protocols.perper.errors import BinaryError
+
 from .binary import encode_string
 from .reader import I16, I32, I64, Reader
 
@@ -52,11 +54,7 @@ class QueryIndex(msgspec.Struct, array_like=True):
 class QueryEntity(msgspec.Struct, array_like=True):
     """How a cache wants to be queried. Kept and given back; nothing is indexed by it."""
 
-    key_type: str | None
-    value_type: str | None
-    table: str | None
-    key_field: str | None
-    value_field: str | None
+    names: tuple[str | None, ...]  # key type, value type, table, key field, value field
     fields: list[QueryField]
     aliases: list[tuple[str | None, str | None]]
     indexes: list[QueryIndex]
@@ -117,7 +115,7 @@ def read_entities(reader: Reader) -> list[QueryEntity]:
 
 
 def _read_entity(reader: Reader) -> QueryEntity:
-    heads = [reader.string() for _ in range(5)]
+    names = tuple(reader.string() for _ in range(5))
     fields = [
         QueryField(
             reader.string(), reader.string(), reader.bool(), reader.bool(), reader.object(), reader.int(), reader.int()
@@ -134,15 +132,14 @@ def _read_entity(reader: Reader) -> QueryEntity:
         )
         for _ in range(reader.count(10))
     ]
-    return QueryEntity(*heads, fields, aliases, indexes)
+    return QueryEntity(names, fields, aliases, indexes)
 
 
 def write_entities(entities: list[QueryEntity]) -> bytes:
     """The opposite of `read_entities`."""
     parts = [I32.pack(len(entities))]
     for entity in entities:
-        heads = (entity.key_type, entity.value_type, entity.table, entity.key_field, entity.value_field)
-        parts += [encode_string(text) for text in heads]
+        parts += [encode_string(text) for text in entity.names]
         parts.append(I32.pack(len(entity.fields)))
         for field in entity.fields:
             parts += (encode_string(field.name), encode_string(field.type_name))

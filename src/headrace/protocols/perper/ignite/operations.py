@@ -1,7 +1,7 @@
 """What each operation of the thin protocol does to the caches.
 
-An operation gives its answer at once, or a `Pending`: a future of the hub and how to turn its result into the answer. It raises
-`PeerError` for what the client may not do, and `NotReady` when the cache must first be made or loaded.
+An operation gives its answer at once, or a `Pending`: a future of the hub and how to turn its result into the answer.
+It raises `PeerError` for what the client may not do, and `NotReady` when the cache must first be made or loaded.
 """
 
 from __future__ import annotations
@@ -12,19 +12,18 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.log.ops import ABSENT, ANY, PRESENT
+from headrace.protocols.perper.catalogue import Entry
+from headrace.protocols.perper.errors import PeerError, Status, cache_does_not_exist
+from headrace.protocols.perper.streams import StreamCache, ViewCache
+from headrace.protocols.perper.tables import TableCache
 
-from ..catalogue import Entry
-from ..errors import PeerError, Status, cache_does_not_exist
-from ..streams import StreamCache, ViewCache
-from ..tables import TableCache
 from .binary import LONG, NULL
 from .codec import OPERATIONS, Page, Request
 from .configuration import Configuration
 
 if TYPE_CHECKING:
+    from headrace.protocols.perper.state import Fabric
     from headrace.security import Principal
-
-    from ..state import Fabric
 
 CLUSTER_ACTIVE: Final = 1
 
@@ -365,7 +364,7 @@ class Operations:
     def _refuse_sql(request: Request) -> None:
         raise PeerError(
             Status.FUNCTION_DISABLED,
-            "SQL is not supported: scan the cache, or query its stream or table with Spark, DuckDB or pandas over Arrow Flight",
+            "SQL is not supported: scan the cache, or query it with Spark, DuckDB or pandas over Arrow Flight",
         )
 
     @staticmethod

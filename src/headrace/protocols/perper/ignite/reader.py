@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from struct import Struct
 
-from ..errors import BinaryError
+from headrace.protocols.perper.errors import BinaryError
+
 from . import binary
 
 I16 = Struct("<h")
 I32 = Struct("<i")
 I64 = Struct("<q")
+
+
+_Int = int  # inside of the class `int` is a method
 
 
 class Reader:
@@ -49,19 +53,19 @@ class Reader:
         number: int = I32.unpack_from(self.data, self._take(4))[0]
         return number
 
-    def long(self) -> int:
+    def long(self) -> _Int:
         """An int64."""
-        number: int = I64.unpack_from(self.data, self._take(8))[0]
+        number: _Int = I64.unpack_from(self.data, self._take(8))[0]
         return number
 
-    def count(self, item_bytes: int = 1) -> int:
+    def count(self, item_bytes: _Int = 1) -> _Int:
         """An int32 that counts items of at least `item_bytes` each; refused when they cannot fit in what is left."""
         number = self.int()
         if number < 0 or number * item_bytes > self.end - self.position:
             raise BinaryError(f"count {number} does not fit in the {self.end - self.position} bytes that are left")
         return number
 
-    def raw(self, size: int) -> bytes:
+    def raw(self, size: _Int) -> bytes:
         """The next `size` bytes as they are."""
         position = self._take(size)
         return self.data[position : position + size]

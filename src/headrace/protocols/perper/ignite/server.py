@@ -1,8 +1,8 @@
 """The Ignite listener: asyncio and the hub around the session.
 
-Requests are handed to the hub as they come and answered in the order they came. A put does not wait for the put before it; a read waits
-until the writes that came before it on the same connection are on disk, so a client reads what it wrote. Puts that arrive together go into
-one transaction.
+Requests are handed to the hub as they come and answered in the order they came. A put does not wait for the put
+before it; a read waits until the writes that came before it on the same connection are on disk, so a client reads
+what it wrote. Puts that arrive together go into one transaction.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from headrace.errors import Busy, HeadraceError, LimitExceeded, UnknownStream
 from headrace.listener import Listener, join_address, split_address
+from headrace.protocols.perper.errors import FrameError, PeerError, Status
+from headrace.protocols.perper.state import Fabric, acquire, release
+from headrace.protocols.perper.tables import TableCache
 
-from ..errors import FrameError, PeerError, Status
-from ..state import Fabric, acquire, release
-from ..tables import TableCache
 from .binary import NULL
 from .codec import OPERATIONS, BadRequest, Handshake, Request
 from .operations import NotReady, Operations, Pending

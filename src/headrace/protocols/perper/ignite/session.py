@@ -1,4 +1,5 @@
-"""One thin-client connection as a state machine: bytes in, requests out; answers in, bytes out in the order of the requests.
+"""One thin-client connection as a state machine: bytes in, requests out; answers in, bytes out in the order of the
+requests.
 
 Rules of this file: no I/O, no hub, and every change of state goes through `TRANSITIONS`.
 """
@@ -10,7 +11,8 @@ from enum import Enum
 from typing import Any, Final
 from uuid import UUID
 
-from ..errors import FrameError, LocalProtocolError, Status
+from headrace.protocols.perper.errors import FrameError, LocalProtocolError, Status
+
 from . import codec
 from .binary import DEFAULT_NESTING_MAX
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import msgspec
 
-from ..errors import BinaryError, PeerError, Status
+from headrace.protocols.perper.errors import BinaryError, PeerError, Status
+
 from .binary import encode_string
 from .reader import I32, Reader, ints
 
