@@ -1,0 +1,250 @@
+"""The caches there are: their names, the numbers clients call them by, their configuration, and what they are in the
+hub.
+
+A cache has the same name as its table or stream. Which of both it is:
+
+- a cache created by name only is a table;
+- a cache created with a configuration is open until its first use, as only that tells: a put-if-absent with a long
+  key, a StreamListener that names it, an execution with its id or a StreamItems call make it a stream; any other put
+  makes it a table;
+- a stream that was created through another protocol can be read as a cache of byte arrays.
+
+The catalogue's own table holds the configuration exactly as the client sent it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.errors import BadRequest, StreamExists, UnknownStream
+
+from .errors import PeerError, Status, cache_does_not_exist, cache_exists
+from .ignite.binary import code_point_hash, java_hash
+from .ignite.configuration import Configuration, read_configuration, write_request
+from .ignite.reader import Reader
+from .streams import RecentValues, StreamCache, ViewCache
+from .tables import Expiries, TableCache
+
+if TYPE_CHECKING:
+    from headrace.hub import Hub
+
+CATALOGUE_TABLE: Final = "perper.caches"
+EXECUTIONS: Final = "executions"
+LISTENERS: Final = "stream-listeners"
+SPECIAL: Final = (EXECUTIONS, LISTENERS)
+
+Cache = TableCache | StreamCache | ViewCache
+
+
+class Entry:
+    """One cache. `cache` is None while nobody knows whether it is a stream or a table."""
+
+    __slots__ = ("cache", "configuration", "deciding", "ids", "name", "on_destroyed")
+
+    def __init__(self, name: str, configuration: Configuration) -> None:
+        self.name = name
+        self.configuration = configuration
+        self.cache: Cache | None = None
+        self.deciding: asyncio.Future[Any] | None = None
+        self.on_destroyed: set[Callable[[], None]] = set()
+        # pyignite hashes code points, Java and .NET hash UTF-16 units: both numbers are the cache's.
+        self.ids = {java_hash(name), code_point_hash(name)}
+
+    @property
+    def ready(self) -> bool:
+        """Whether operations can be done at once."""
+        return self.cache is not None and self.cache.ready
+
+
+class Catalogue:
+    """All caches of a hub."""
+
+    def __init__(self, hub: Hub, caches_max: int, recent_bytes_max: int) -> None:
+        self._hub = hub
+        self._caches_max = caches_max
+        self._recent = RecentValues(recent_bytes_max)
+        self._by_id: dict[int, Entry] = {}
+        self._by_name: dict[str, Entry] = {}
+        self._views: dict[str, Entry] = {}
+        self._creating = asyncio.Lock()
+        self.expiries = Expiries(hub)
+
+    async def load(self) -> None:
+        """Read the catalogue; find out which caches have become tables and which streams."""
+        await self._hub.create_table(CATALOGUE_TABLE)
+        for key, value in self._hub.items(CATALOGUE_TABLE):
+            entry = Entry(key.decode(), read_configuration(Reader(value)))
+            entry.cache = self._existing(entry.name)
+            self._add(entry)
+        await self.expiries.load(self._remove_expired)
+        for name in SPECIAL:
+            if name not in self._by_name:
+                await self.create(name, Configuration({0: name}), by_name=True)
+
+    def _existing(self, name: str) -> Cache | None:
+        try:
+            kind = self._hub.stream(name).kind
+        except UnknownStream:
+            return None
+        if kind == "table":
+            return TableCache(self._hub, name, self.expiries)
+        return StreamCache(self._hub, name, self._recent)
+
+    def _add(self, entry: Entry) -> None:
+        self._by_name[entry.name] = entry
+        for number in entry.ids:
+            self._by_id[number] = entry
+
+    def _remove_expired(self, name: str, key: bytes) -> asyncio.Future[Any] | None:
+        entry = self._by_name.get(name)
+        if entry is not None and isinstance(entry.cache, TableCache):
+            return entry.cache.remove_expired(key)
+        return None
+
+    # finding
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(list(self._by_name.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def names(self) -> list[str]:
+        """The names of all caches, and of the streams of other protocols that can be read as caches."""
+        foreign = [info.name for info in self._hub.streams() if info.name not in self._by_name]
+        return [*self._by_name, *sorted(name for name in foreign if not name.startswith("perper."))]
+
+    def find(self, cache_id: int) -> Entry:
+        """The cache with that number."""
+        entry = self._by_id.get(cache_id)
+        if entry is None:
+            entry = self._view_with_id(cache_id)
+        if entry is None:
+            raise cache_does_not_exist(cache_id)
+        return entry
+
+    def find_name(self, name: str) -> Entry | None:
+        """The cache of that name."""
+        return self._by_name.get(name) or self._view(name)
+
+    def _view(self, name: str) -> Entry | None:
+        try:
+            is_stream = self._hub.stream(name).kind == "stream"
+        except UnknownStream:
+            self._views.pop(name, None)
+            return None
+        if not is_stream:
+            return None
+        entry = self._views.get(name)
+        if entry is None:
+            entry = self._views[name] = Entry(name, Configuration({0: name}))
+            entry.cache = ViewCache(self._hub, name)
+        return entry
+
+    def _view_with_id(self, cache_id: int) -> Entry | None:
+        for entry in self._views.values():
+            if cache_id in entry.ids:
+                return self._view(entry.name)
+        for info in self._hub.streams():
+            if info.kind == "stream" and cache_id in (java_hash(info.name), code_point_hash(info.name)):
+                return self._view(info.name)
+        return None
+
+    # creating
+
+    async def create(
+        self, name: str, configuration: Configuration, *, by_name: bool, must_be_new: bool = False
+    ) -> None:
+        """Create a cache, or find that it is there."""
+        async with self._creating:
+            if self.find_name(name) is not None:
+                if must_be_new:
+                    raise cache_exists(name)
+                return
+            entry = Entry(name, configuration)
+            self._check(entry)
+            if by_name:
+                entry.cache = await self._new_table(name)
+            await self._hub.put(CATALOGUE_TABLE, name.encode(), write_request(configuration))
+            self._add(entry)
+
+    def _check(self, entry: Entry) -> None:
+        if not entry.name:
+            raise PeerError(Status.FAILED, "a cache needs a name")
+        if entry.name.startswith("perper."):
+            raise PeerError(
+                Status.FAILED, f"cache name {entry.name!r}: names that begin with 'perper.' belong to the fabric itself"
+            )
+        if len(self._by_name) >= self._caches_max:
+            raise PeerError(
+                Status.FAILED, f"there are {self._caches_max} caches already; the limit is set by 'perper.caches_max'"
+            )
+        for number in entry.ids:
+            other = self._by_id.get(number)
+            if other is not None:
+                raise PeerError(
+                    Status.FAILED,
+                    f"cache {entry.name!r} has the same id {number} as cache {other.name!r}: choose another name",
+                )
+
+    async def _new_table(self, name: str) -> TableCache:
+        try:
+            await self._hub.create_table(name)
+        except (StreamExists, BadRequest) as error:
+            raise PeerError(Status.CACHE_EXISTS, f"cache {name!r} cannot be a table: {error}") from None
+        return TableCache(self._hub, name, self.expiries)
+
+    async def prepare(self, entry: Entry, *, stream: bool) -> None:
+        """Decide what an open cache is, and load a stream's keys. Who comes in between waits for the same decision."""
+        if entry.deciding is None:
+            entry.deciding = asyncio.ensure_future(self._prepare(entry, stream))
+        try:
+            await asyncio.shield(entry.deciding)
+        finally:
+            if entry.deciding is not None and entry.deciding.done():
+                entry.deciding = None
+
+    async def _prepare(self, entry: Entry, stream: bool) -> None:
+        if entry.cache is None:
+            if stream:
+                await self._hub.create_stream(entry.name)
+                entry.cache = StreamCache(self._hub, entry.name, self._recent)
+            else:
+                entry.cache = await self._new_table(entry.name)
+        if isinstance(entry.cache, StreamCache):
+            await entry.cache.load()
+
+    async def destroy(self, entry: Entry) -> None:
+        """Remove a cache and all it holds."""
+        if entry.name in SPECIAL:
+            raise PeerError(Status.FAILED, f"cache {entry.name!r} belongs to the fabric and cannot be destroyed")
+        if isinstance(entry.cache, ViewCache):
+            raise PeerError(
+                Status.FAILED, f"cache {entry.name!r} is a stream that another protocol writes: delete it there"
+            )
+        async with self._creating:
+            if self._by_name.pop(entry.name, None) is None:
+                raise cache_does_not_exist(java_hash(entry.name))
+            for number in entry.ids:
+                self._by_id.pop(number, None)
+            for told in tuple(entry.on_destroyed):
+                told()
+            if entry.cache is not None:
+                entry.cache.close()
+            operations = self.expiries.forget_cache(entry.name)
+            if operations:
+                await self._hub.transact(operations)
+            if isinstance(entry.cache, TableCache):
+                await self._hub.delete_table(entry.name)
+            elif entry.cache is not None:
+                await self._hub.delete_stream(entry.name)
+            await self._hub.delete(CATALOGUE_TABLE, entry.name.encode())
+
+    def close(self) -> None:
+        """Stop what runs in the background."""
+        self.expiries.close()
+        for entry in (*self._by_name.values(), *self._views.values()):
+            if entry.cache is not None:
+                entry.cache.close()

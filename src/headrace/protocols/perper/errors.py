@@ -1,0 +1,58 @@
+"""The two kinds of error in this protocol: the peer's, with the answer it gets, and ours, which are bugs."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Status(IntEnum):
+    """Status codes of the thin protocol."""
+
+    OK = 0
+    FAILED = 1
+    INVALID_OP_CODE = 2
+    FUNCTION_DISABLED = 100
+    CACHE_DOES_NOT_EXIST = 1000
+    CACHE_EXISTS = 1001
+    TOO_MANY_CURSORS = 1010
+    RESOURCE_DOES_NOT_EXIST = 1011
+    NOT_AUTHORIZED = 1012
+    TX_LIMIT_EXCEEDED = 1020
+    TX_NOT_FOUND = 1021
+    LOGIN_FAILED = 2000
+
+
+class PeerError(Exception):
+    """The peer asked for something it may not have. The connection goes on; `status` and the text are the answer."""
+
+    def __init__(self, status: int, message: str) -> None:
+        self.status = status
+        self.message = message
+        super().__init__(message)
+
+
+class BinaryError(PeerError):
+    """A data object or a request body that cannot be read."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Status.FAILED, message)
+
+
+class FrameError(Exception):
+    """The byte stream itself cannot be followed any further: the connection must close."""
+
+
+class LocalProtocolError(Exception):
+    """We are about to do what the protocol does not allow: a bug in Headrace."""
+
+
+def cache_does_not_exist(cache_id: int) -> PeerError:
+    """The answer for an unknown cache; clients look for this text."""
+    return PeerError(Status.CACHE_DOES_NOT_EXIST, f"Cache does not exist [cacheId= {cache_id}]")
+
+
+def cache_exists(name: str) -> PeerError:
+    """The answer to the second creation of a cache."""
+    return PeerError(
+        Status.CACHE_EXISTS, f"Failed to start cache (a cache with the same name is already started): {name}"
+    )

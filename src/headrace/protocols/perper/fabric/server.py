@@ -1,0 +1,338 @@
+"""The gRPC listener: asyncio and the hub around HTTP/2 and the services."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from headrace.errors import LimitExceeded
+from headrace.listener import Listener, join_address, split_address
+from headrace.protocols.perper.state import acquire, release
+from headrace.security import Principal
+
+from . import http2
+from .codec import METHODS, Message, MessageError, Method, decode, encode, prefixed
+from .services import HANDLERS, OPEN_PATHS, CallError, Handler, Services
+from .session import CallSession, Event
+
+if TYPE_CHECKING:
+    from headrace.hub import Hub
+
+logger = logging.getLogger("headrace.perper.fabric")
+
+WRITE_BUFFER_BYTES_MAX: Final = 1024 * 1024
+# Who asks an open question on a hub that wants names: may do nothing else.
+NOBODY: Final = Principal("nobody", (), ())
+
+
+class ServerCall:
+    """One call, between the connection and its handler."""
+
+    def __init__(self, connection: Connection, stream: int, path: str, method: Method, principal: Principal) -> None:
+        self.principal = principal
+        self.path = path
+        self.session = CallSession(method.client_streams)
+        self._connection = connection
+        self._stream = stream
+        self._method = method
+        self._headers_sent = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._queued_bytes = 0
+        self.handler: Handler = HANDLERS[path](self, connection.server.services)
+        connection.server.hub.metrics.perper.calls.labels(method=method.name).inc()
+
+    def set_deadline(self, timeout_s: float) -> None:
+        """The client waits no longer than this."""
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(timeout_s, self.end, http2.DEADLINE_EXCEEDED, "the deadline has passed")
+
+    # what handlers use
+
+    def send_headers(self) -> None:
+        """The initial metadata, at once."""
+        if not self._headers_sent and not self.session.ended:
+            self._headers_sent = True
+            self._connection.grpc.send_headers(self._stream)
+            self._connection.flush_soon()
+
+    def send(self, message: Message) -> None:
+        """One response."""
+        self.send_raw(prefixed(encode(self._method.response, message)))
+
+    def send_raw(self, data: bytes) -> None:
+        """Responses with their prefixes."""
+        if self.session.ended:
+            return
+        self.send_headers()
+        self._connection.grpc.send(self._stream, data)
+        self._connection.flush_soon()
+        if self._connection.grpc.queued_bytes(self._stream) > self._connection.server.queue_bytes_max:
+            self.end(http2.RESOURCE_EXHAUSTED, "the client reads too slowly: too much is waiting for it")
+            self._connection.grpc.reset(self._stream)
+
+    def writable(self) -> bool:
+        """Whether more may be sent without piling up."""
+        return not self._connection.peer_slow and self._connection.grpc.writable(self._stream)
+
+    def end(self, status: int = http2.OK, message: str = "") -> None:
+        """The status; the handler is told that it is over."""
+        if self.session.ended:
+            return
+        self._connection.grpc.end(self._stream, status, message, headers_sent=self._headers_sent)
+        self._connection.flush_soon()
+        if status != http2.OK:
+            self._connection.last_error = f"{self.path}: {message}"
+            self._connection.server.peer_error(status)
+        self.over(Event.STATUS)
+
+    # what the connection uses
+
+    def request(self, data: bytes) -> None:
+        """A message came."""
+        if self.session.ended:
+            return
+        try:
+            if not self.session.request():
+                raise CallError(http2.INTERNAL, f"{self.path} takes one request; another one came")
+            self.handler.request(decode(self._method.request, data))
+        except MessageError as error:
+            self.end(http2.INVALID_ARGUMENT, str(error))
+        except CallError as error:
+            self.end(error.status, error.message)
+        except Exception as error:
+            logger.exception("call %s failed", self.path)
+            self.end(http2.INTERNAL, repr(error))
+
+    def requests_ended(self) -> None:
+        """The client has said all it will say."""
+        if self.session.ended:
+            return
+        self.session.move(Event.NO_MORE_REQUESTS)
+        if self.session.requests == 0 and not self._method.client_streams:
+            self.end(http2.INVALID_ARGUMENT, f"{self.path} needs a request")
+        else:
+            self.handler.requests_ended()
+
+    def over(self, event: Event) -> None:
+        """The call has ended, by us or by them."""
+        if self.session.ended:
+            return
+        self.session.move(event)
+        if self._timer is not None:
+            self._timer.cancel()
+        self.handler.close()
+        self._connection.forget(self._stream)
+        self._connection.server.hub.metrics.perper.calls.labels(method=self._method.name).dec()
+
+
+class Connection(asyncio.Protocol):
+    """One client."""
+
+    def __init__(self, server: FabricServer) -> None:
+        self.server = server
+        self.grpc = http2.GrpcConnection(client=False, calls_max=server.calls_max)
+        self.peer_slow = False
+        self.last_error: str | None = None
+        self._transport: asyncio.Transport = cast(asyncio.Transport, None)
+        self._calls: dict[int, ServerCall] = {}
+        self._early: dict[int, list[http2.Event]] = {}
+        self._logins: set[asyncio.Task[None]] = set()
+        self._flush_due = False
+        self._peer = ""
+        self._handle: Any = None
+        self._served = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client came."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_MAX)
+        peer = transport.get_extra_info("peername")
+        self._peer = join_address(str(peer[0]), peer[1]) if peer else "?"
+        try:
+            self._handle = self.server.hub.sessions.open("fabric", self._peer, self._describe)
+        except LimitExceeded as error:
+            logger.warning("connection from %s refused: %s", self._peer, error)
+            self._transport.abort()
+            return
+        self.server.connections.add(self)
+        self._flush()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The client is gone: its reservations go to others at once."""
+        self.server.connections.discard(self)
+        for task in self._logins:
+            task.cancel()
+        for call in list(self._calls.values()):
+            call.over(Event.LOST)
+        if self._handle is not None:
+            self._handle.close(self.last_error or (str(error) if error else None))
+
+    def pause_writing(self) -> None:
+        """The client does not read."""
+        self.peer_slow = True
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        self.peer_slow = False
+        for call in list(self._calls.values()):
+            call.handler.room()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came."""
+        self.server.received_bytes(len(data))
+        for event in self.grpc.receive(data):
+            self._take(event)
+        self._flush()
+
+    def _take(self, event: http2.Event) -> None:
+        if isinstance(event, http2.CallStarted):
+            self._start(event)
+        elif isinstance(event, http2.ConnectionEnded):
+            self.last_error = event.reason
+            self._flush()
+            self._transport.close()
+        elif event.stream in self._early:
+            self._early[event.stream].append(event)  # the password is being checked
+        else:
+            call = self._calls.get(event.stream)
+            if call is not None:
+                self._pass_on(call, event)
+
+    def _pass_on(self, call: ServerCall, event: http2.Event) -> None:
+        if isinstance(event, http2.MessageReceived):
+            call.request(event.data)
+        elif isinstance(event, http2.RequestsEnded):
+            call.requests_ended()
+        elif isinstance(event, http2.CallReset):
+            call.over(Event.RESET)
+        elif isinstance(event, http2.BadMessage):
+            call.end(event.status, event.reason)
+        elif isinstance(event, http2.Room):
+            call.handler.room()
+
+    # starting a call
+
+    def _start(self, event: http2.CallStarted) -> None:
+        method = METHODS.get(event.path)
+        if method is None:
+            self.grpc.end(event.stream, http2.UNIMPLEMENTED, f"there is no method {event.path}", headers_sent=False)
+            return
+        security = self.server.hub.security
+        header = event.headers.get("authorization")
+        if header is None or event.path in OPEN_PATHS:
+            principal = security.anonymous() or (NOBODY if event.path in OPEN_PATHS else None)
+            self._admit(event, method, principal)
+            return
+        self._early[event.stream] = []
+        task = asyncio.ensure_future(self._log_in(event, method, header))
+        self._logins.add(task)
+        task.add_done_callback(self._logins.discard)
+
+    async def _log_in(self, event: http2.CallStarted, method: Method, header: str) -> None:
+        principal = await self.server.hub.security.from_authorization(header)
+        early = self._early.pop(event.stream)
+        self._admit(event, method, principal)
+        for later in early:
+            self._take(later)
+        self._flush()
+
+    def _admit(self, event: http2.CallStarted, method: Method, principal: Principal | None) -> None:
+        if principal is None:
+            self.server.login_refused()
+            text = (
+                "this hub wants to know who you are: send the metadata 'authorization' with Basic or Bearer credentials"
+            )
+            self.grpc.end(event.stream, http2.UNAUTHENTICATED, text, headers_sent=False)
+            return
+        call = self._calls[event.stream] = ServerCall(self, event.stream, event.path, method, principal)
+        self._served += 1
+        timeout_s = http2.parse_timeout_s(event.headers.get("grpc-timeout", ""))
+        if timeout_s is not None:
+            call.set_deadline(timeout_s)
+
+    def forget(self, stream: int) -> None:
+        """A call is over."""
+        self._calls.pop(stream, None)
+
+    # out
+
+    def flush_soon(self) -> None:
+        """Send once for all that happens in this turn."""
+        if not self._flush_due:
+            self._flush_due = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        data = self.grpc.data_to_send()
+        if data and not self._transport.is_closing():
+            self._transport.write(data)
+            self.server.sent_bytes(len(data))
+
+    def close(self) -> None:
+        """The listener stops: calls end with UNAVAILABLE, which clients take as a reason to come again."""
+        for call in list(self._calls.values()):
+            call.end(http2.UNAVAILABLE, "the hub is stopping")
+        self.grpc.goodbye()
+        self._flush()
+        self._transport.close()
+
+    def _describe(self) -> dict[str, object]:
+        methods: dict[str, int] = {}
+        for call in self._calls.values():
+            methods[call.path] = methods.get(call.path, 0) + 1
+        return {"calls": methods, "calls_served": self._served, "slow": self.peer_slow, "last_error": self.last_error}
+
+
+class FabricServer:
+    """What the connections of one listener share."""
+
+    def __init__(self, hub: Hub, services: Services) -> None:
+        self.hub = hub
+        self.services = services
+        self.calls_max = hub.config.perper.calls_max
+        self.queue_bytes_max = hub.config.perper.frame_bytes_max
+        self.connections: set[Connection] = set()
+        protocol = hub.metrics.protocol
+        self.received_bytes = protocol.received_bytes.labels(protocol="fabric").inc
+        self.sent_bytes = protocol.sent_bytes.labels(protocol="fabric").inc
+        self.login_refused = protocol.refused_logins.labels(protocol="fabric").inc
+        hub.metrics.before_scrape(self._refresh)
+
+    def peer_error(self, status: int) -> None:
+        """A client was told no."""
+        self.hub.metrics.protocol.peer_errors.labels(protocol="fabric", code=str(status)).inc()
+
+    def _refresh(self) -> None:
+        fabric, gauges = self.services.fabric, self.hub.metrics.perper
+        gauges.caches.set(len(fabric.catalogue))
+        gauges.executions.set(len(fabric.executions))
+        gauges.listeners.set(len(fabric.listeners))
+        gauges.reservations.set(len(self.services.locks))
+
+
+async def serve(hub: Hub, address: str) -> Listener:
+    """Listen for agents."""
+    fabric = await acquire(hub)
+    shared = FabricServer(hub, Services(fabric))
+    host, port = split_address(address)
+    context = hub.security.tls("fabric")
+    if context is not None:
+        context.set_alpn_protocols(["h2"])
+    loop = asyncio.get_running_loop()
+    try:
+        server = await loop.create_server(lambda: Connection(shared), host, port, ssl=context)
+    except BaseException:
+        await release(hub)
+        raise
+
+    async def close() -> None:
+        server.close()
+        for connection in tuple(shared.connections):
+            connection.close()
+        await server.wait_closed()
+        await release(hub)
+
+    name = server.sockets[0].getsockname()
+    return Listener(join_address(name[0], name[1]), close)

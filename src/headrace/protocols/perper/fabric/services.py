@@ -1,0 +1,498 @@
+"""What each rpc does. A handler gets the requests of one call and sends through it; nothing here blocks or holds a
+thread."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import Future
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from headrace.protocols.perper.catalogue import EXECUTIONS, LISTENERS, Entry
+from headrace.protocols.perper.records import Execution
+from headrace.protocols.perper.state import Fabric
+
+from . import http2
+from .codec import SERVICES, Message, encode_keys
+from .descriptors import file_descriptor, file_of_symbol, with_dependencies
+from .executions import ExecutionFeed, Filter, Reservations, ReservedFeed, SingleReservation, snapshot
+from .items import ItemFeed
+
+if TYPE_CHECKING:
+    from headrace.security import Principal
+
+REGISTRY_AGENT: Final = "Registry"
+# Keys per turn of the event loop: long enough to fill frames, short enough to let others run.
+KEYS_PER_TURN: Final = 2_000
+SCALER_DEBOUNCE_S: Final = 0.1
+# How often a listener that waits for its stream looks whether some protocol has created it.
+MISSING_STREAM_LOOK_S: Final = 0.05
+HEALTH_SERVING, HEALTH_NOT_SERVING, HEALTH_SERVICE_UNKNOWN = 1, 2, 3
+
+
+class CallError(Exception):
+    """The call ends with this status."""
+
+    def __init__(self, status: int, message: str) -> None:
+        self.status = status
+        self.message = message
+        super().__init__(message)
+
+
+class Call(Protocol):
+    """What a handler may do with its call."""
+
+    principal: Principal
+
+    def send_headers(self) -> None:
+        """The initial metadata, at once."""
+
+    def send(self, message: Message) -> None:
+        """One response."""
+
+    def send_raw(self, data: bytes) -> None:
+        """Responses with their prefixes."""
+
+    def writable(self) -> bool:
+        """Whether more may be sent without piling up."""
+
+    def end(self, status: int = http2.OK, message: str = "") -> None:
+        """The status."""
+
+
+class Handler:
+    """One call's work. The base does nothing."""
+
+    def __init__(self, call: Call, services: Services) -> None:
+        self.call = call
+        self.services = services
+        self.fabric = services.fabric
+
+    def request(self, message: Message) -> None:
+        """A request came."""
+
+    def requests_ended(self) -> None:
+        """No more requests will come."""
+
+    def room(self) -> None:
+        """The call can take more."""
+
+    def close(self) -> None:
+        """The call is over, whatever ended it."""
+
+    def check(self, right: Any, name: str) -> None:
+        """The caller needs a right on a cache."""
+        if not self.call.principal.may(right, name):
+            raise CallError(
+                http2.PERMISSION_DENIED,
+                f"user {self.call.principal.name!r} needs the right {right!r} on cache {name!r}",
+            )
+
+
+class ExecutionsHandler(Handler):
+    """Executions."""
+
+    _feed: ExecutionFeed | None = None
+
+    def request(self, message: Message) -> None:
+        """Start the feed."""
+        self.check("read", EXECUTIONS)
+        self.call.send_headers()
+        self._feed = ExecutionFeed(self.fabric.executions, Filter.of(message), self.call.send)
+        self._feed.start()
+
+    def close(self) -> None:
+        """Stop it."""
+        if self._feed is not None:
+            self._feed.close()
+
+
+class AllExecutionsHandler(Handler):
+    """AllExecutions."""
+
+    def request(self, message: Message) -> None:
+        """One snapshot."""
+        self.check("read", EXECUTIONS)
+        self.call.send({"executions": snapshot(self.fabric.executions, Filter.of(message))})
+        self.call.end()
+
+
+class WaitingHandler(Handler):
+    """A call that is answered with Empty when a future is done."""
+
+    _future: Future[None] | None = None
+
+    def wait_for(self, future: Future[None] | None) -> None:
+        """Answer then; at once when there is nothing to wait for."""
+        if future is None:
+            self._answer()
+            return
+        self._future = future
+        future.add_done_callback(lambda finished: None if finished.cancelled() else self._answer())
+
+    def _answer(self) -> None:
+        self.call.send({})
+        self.call.end()
+
+    def close(self) -> None:
+        """Wait no longer."""
+        if self._future is not None:
+            self._future.cancel()
+
+
+class ExecutionFinishedHandler(WaitingHandler):
+    """ExecutionFinished: also when the execution does not exist."""
+
+    def request(self, message: Message) -> None:
+        """Wait for the end."""
+        self.check("read", EXECUTIONS)
+        self.wait_for(self.fabric.executions.finished(message["execution"]))
+
+
+class ListenerAttachedHandler(WaitingHandler):
+    """ListenerAttached."""
+
+    def request(self, message: Message) -> None:
+        """Wait for a listener."""
+        self.check("read", LISTENERS)
+        self.wait_for(self.fabric.listeners.attached(message["stream"]))
+
+
+class ReserveExecutionHandler(Handler):
+    """ReserveExecution."""
+
+    _reservation: SingleReservation | None = None
+
+    def request(self, message: Message) -> None:
+        """Ask for the lock."""
+        self.check("write", EXECUTIONS)
+        self.call.send_headers()
+        reservation = SingleReservation(
+            self.fabric.executions, self.services.locks, message["workGroup"], message["execution"]
+        )
+        reservation.granted = self._granted
+        self._reservation = reservation
+        reservation.start()
+
+    def _granted(self, active: bool) -> None:
+        if active:
+            self.call.send({})
+        else:
+            self.call.end(http2.CANCELLED, "the execution is finished or does not exist")
+
+    def close(self) -> None:
+        """Give it back."""
+        if self._reservation is not None:
+            self._reservation.close()
+
+
+class ReservedExecutionsHandler(Handler):
+    """ReservedExecutions."""
+
+    _feed: ReservedFeed | None = None
+    _early_permits = 0
+
+    def request(self, message: Message) -> None:
+        """The message with a filter starts the feed; every message adds permits."""
+        if message["filter"] is not None and self._feed is None:
+            self.check("write", EXECUTIONS)
+            self.call.send_headers()
+            self._feed = ReservedFeed(
+                self.fabric.executions,
+                self.services.locks,
+                message["workGroup"],
+                Filter.of(message["filter"]),
+                self.call.send,
+            )
+            self._feed.start()
+            self._feed.add_permits(self._early_permits)
+        if self._feed is None:
+            self._early_permits += message["reserveNext"]
+        else:
+            self._feed.add_permits(message["reserveNext"])
+
+    def requests_ended(self) -> None:
+        """A worker that never said what it wants gets nothing; otherwise its executions stay its own."""
+        if self._feed is None:
+            self.call.end(http2.INVALID_ARGUMENT, "no message carried a filter")
+
+    def close(self) -> None:
+        """The worker is gone."""
+        if self._feed is not None:
+            self._feed.close()
+
+
+class StreamItemsHandler(Handler):
+    """StreamItems."""
+
+    _entry: Entry | None = None
+    _feed: ItemFeed | None = None
+    _opening: asyncio.Task[None] | None = None
+    _turn: asyncio.Handle | None = None
+    _closed = False
+
+    def request(self, message: Message) -> None:
+        """Find the stream, and its keys."""
+        self.check("read", message["stream"])
+        self._opening = asyncio.ensure_future(self._open(message))
+        self._opening.add_done_callback(self._opened)
+
+    async def _open(self, message: Message) -> None:
+        name = message["stream"]
+        entry = self.fabric.catalogue.find_name(name)
+        while entry is None:
+            if self.services.missing_stream == "fail":
+                raise CallError(http2.NOT_FOUND, f"stream {name!r} does not exist")
+            self.call.send_headers()
+            await asyncio.sleep(MISSING_STREAM_LOOK_S)
+            entry = self.fabric.catalogue.find_name(name)
+        if not entry.ready:
+            await self.fabric.catalogue.prepare(entry, stream=True)
+        cache = entry.cache
+        assert cache is not None
+        # First the subscription, then the metadata: a client that has seen the metadata may count on every new item.
+        self._feed = ItemFeed(cache.keys, cache.arrivals, message["startKey"], message["stride"])
+        self._entry = entry
+        cache.watch(self._wake)
+        entry.on_destroyed.add(self._destroyed)
+        self.call.send_headers()
+        self._pump()
+
+    def _opened(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, CallError):
+            self.call.end(error.status, error.message)
+        elif error is not None:
+            self.call.end(http2.INTERNAL, str(error))
+
+    def _wake(self) -> None:
+        if self._turn is None and not self._closed:
+            self._turn = asyncio.get_running_loop().call_soon(self._pump)
+
+    def room(self) -> None:
+        """The peer has taken some."""
+        if self._feed is not None:
+            self._wake()
+
+    def _pump(self) -> None:
+        self._turn = None
+        if self._feed is None or self._closed or not self.call.writable():
+            return  # the peer is slow: `room` comes when it has read
+        keys = self._feed.take(KEYS_PER_TURN)
+        if keys:
+            self.call.send_raw(encode_keys(keys))
+            self.services.delivered(len(keys))
+            if len(keys) == KEYS_PER_TURN:
+                self._wake()
+
+    def _destroyed(self) -> None:
+        self.call.end(http2.ABORTED, f"stream {self._entry.name if self._entry else ''!r} was destroyed")
+
+    def close(self) -> None:
+        """Nobody listens here any more."""
+        self._closed = True
+        if self._opening is not None:
+            self._opening.cancel()
+        if self._turn is not None:
+            self._turn.cancel()
+        if self._entry is not None:
+            self._entry.on_destroyed.discard(self._destroyed)
+            assert self._entry.cache is not None
+            self._entry.cache.unwatch(self._wake)
+
+
+# ---------------------------------------------------------------------------------------------------------------- KEDA
+
+
+def scaled_agent(reference: Message) -> tuple[str, dict[str, str]]:
+    """The agent a scaled object is about, and the object's metadata."""
+    metadata = {entry["key"]: entry["value"] for entry in reference["scalerMetadata"]}
+    return metadata.get("agent") or reference["name"], metadata
+
+
+class ScalerHandler(Handler):
+    """IsActive, GetMetricSpec and GetMetrics; finished executions count until they are removed."""
+
+    def counts(self, agent: str) -> tuple[int, int]:
+        """Executions of the agent, and instances of it."""
+        registered = self.fabric.executions.of_agent(REGISTRY_AGENT).values()
+        instances = sum(record.instance == agent for record in registered)
+        return len(self.fabric.executions.of_agent(agent)), instances
+
+    def request(self, message: Message) -> None:
+        """Answer."""
+        self.check("read", EXECUTIONS)
+        self.call.send(self.answer(message))
+        self.call.end()
+
+    def answer(self, message: Message) -> Message:
+        """The response."""
+        raise NotImplementedError
+
+
+class IsActiveHandler(ScalerHandler):
+    """IsActive."""
+
+    def answer(self, message: Message) -> Message:
+        """Whether anything of the agent is counted."""
+        return {"result": any(self.counts(scaled_agent(message)[0]))}
+
+
+class MetricSpecHandler(ScalerHandler):
+    """GetMetricSpec: only the metrics that have a target."""
+
+    def answer(self, message: Message) -> Message:
+        """The metrics and their targets."""
+        agent, metadata = scaled_agent(message)
+        specs = []
+        for kind, key in (("executions", "targetExecutions"), ("instances", "targetInstances")):
+            if key in metadata:
+                if not metadata[key].isdigit():
+                    raise CallError(http2.INVALID_ARGUMENT, f"{key} is {metadata[key]!r}, not a number")
+                specs.append({"metricName": f"{agent}-{kind}", "targetSize": int(metadata[key])})
+        return {"metricSpecs": specs}
+
+
+class MetricsHandler(ScalerHandler):
+    """GetMetrics: both, whichever was asked for."""
+
+    def answer(self, message: Message) -> Message:
+        """The values."""
+        if message["scaledObjectRef"] is None:
+            raise CallError(http2.INVALID_ARGUMENT, "no scaledObjectRef")
+        agent, _ = scaled_agent(message["scaledObjectRef"])
+        executions, instances = self.counts(agent)
+        return {
+            "metricValues": [
+                {"metricName": f"{agent}-executions", "metricValue": executions},
+                {"metricName": f"{agent}-instances", "metricValue": instances},
+            ]
+        }
+
+
+class StreamIsActiveHandler(ScalerHandler):
+    """StreamIsActive: false first, then each change, at most one in 100 ms."""
+
+    _agent = ""
+    _stops: tuple[Callable[[], None], ...] = ()
+    _timer: asyncio.TimerHandle | None = None
+    _active = False
+
+    def request(self, message: Message) -> None:
+        """Start watching."""
+        self.check("read", EXECUTIONS)
+        self._agent = scaled_agent(message)[0]
+        self.call.send_headers()
+        self.call.send({"result": False})
+        watch = self.fabric.executions.watch
+        self._stops = tuple(watch(agent, self._changed) for agent in {self._agent, REGISTRY_AGENT})
+        self._schedule()
+
+    def _changed(self, execution: str, before: Execution | None, now: Execution | None) -> None:
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(SCALER_DEBOUNCE_S, self._report)
+
+    def _report(self) -> None:
+        self._timer = None
+        active = any(self.counts(self._agent))
+        if active != self._active:
+            self._active = active
+            self.call.send({"result": active})
+
+    def close(self) -> None:
+        """Stop watching."""
+        for stop in self._stops:
+            stop()
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+# ----------------------------------------------------------------------------------------------- health and reflection
+
+
+class HealthCheckHandler(Handler):
+    """Health check, by service; the empty name is the whole server."""
+
+    def request(self, message: Message) -> None:
+        """Answer."""
+        if message["service"] and message["service"] not in SERVICES:
+            self.call.end(http2.NOT_FOUND, f"there is no service {message['service']!r}")
+            return
+        self.call.send({"status": self.services.health()})
+        self.call.end()
+
+
+class HealthWatchHandler(Handler):
+    """Health watch: the state now; it ends with the server."""
+
+    def request(self, message: Message) -> None:
+        """Answer and stay."""
+        self.call.send_headers()
+        known = not message["service"] or message["service"] in SERVICES
+        self.call.send({"status": self.services.health() if known else HEALTH_SERVICE_UNKNOWN})
+
+
+class ReflectionHandler(Handler):
+    """Server reflection."""
+
+    def request(self, message: Message) -> None:
+        """One question, one answer."""
+        answer: Message = {"valid_host": message["host"], "original_request": message}
+        if message["file_by_filename"]:
+            found = file_descriptor(message["file_by_filename"])
+            files = [] if found is None else [found]
+        elif message["file_containing_symbol"]:
+            files = with_dependencies(file_of_symbol(message["file_containing_symbol"]) or "")
+        elif message["all_extension_numbers_of_type"]:
+            files = []
+        else:
+            answer["list_services_response"] = {"service": [{"name": name} for name in SERVICES]}
+            self.call.send(answer)
+            return
+        if files:
+            answer["file_descriptor_response"] = {"file_descriptor_proto": files}
+        else:
+            answer["error_response"] = {"error_code": http2.NOT_FOUND, "error_message": "not found"}
+        self.call.send(answer)
+
+    def requests_ended(self) -> None:
+        """All questions are answered."""
+        self.call.end()
+
+
+HANDLERS: Final[dict[str, type[Handler]]] = {
+    "/perper.Fabric/Executions": ExecutionsHandler,
+    "/perper.Fabric/AllExecutions": AllExecutionsHandler,
+    "/perper.Fabric/ExecutionFinished": ExecutionFinishedHandler,
+    "/perper.Fabric/ReserveExecution": ReserveExecutionHandler,
+    "/perper.Fabric/ReservedExecutions": ReservedExecutionsHandler,
+    "/perper.Fabric/StreamItems": StreamItemsHandler,
+    "/perper.Fabric/ListenerAttached": ListenerAttachedHandler,
+    "/externalscaler.ExternalScaler/IsActive": IsActiveHandler,
+    "/externalscaler.ExternalScaler/StreamIsActive": StreamIsActiveHandler,
+    "/externalscaler.ExternalScaler/GetMetricSpec": MetricSpecHandler,
+    "/externalscaler.ExternalScaler/GetMetrics": MetricsHandler,
+    "/grpc.health.v1.Health/Check": HealthCheckHandler,
+    "/grpc.health.v1.Health/Watch": HealthWatchHandler,
+    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": ReflectionHandler,
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": ReflectionHandler,
+}
+# What may be asked without saying who one is.
+OPEN_PATHS: Final = frozenset(path for path in HANDLERS if path.startswith("/grpc."))
+
+
+class Services:
+    """What the handlers of all calls share."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        self.fabric = fabric
+        self.locks = Reservations()
+        self.missing_stream: str = fabric.hub.config.perper.missing_stream
+        self.delivered = fabric.hub.metrics.protocol.records_out.labels(protocol="fabric").inc
+
+    def health(self) -> int:
+        """Serving, unless the hub's own checks say otherwise."""
+        return HEALTH_SERVING if self.fabric.hub.health.report().ready else HEALTH_NOT_SERVING

@@ -1,0 +1,1 @@
+"""The Ignite half of Perper Fabric: thin client protocol 1.2 to 1.7."""

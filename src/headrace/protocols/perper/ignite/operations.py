@@ -1,0 +1,432 @@
+"""What each operation of the thin protocol does to the caches.
+
+An operation gives its answer at once, or a `Pending`: a future of the hub and how to turn its result into the answer.
+It raises `PeerError` for what the client may not do, and `NotReady` when the cache must first be made or loaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import Future
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from headrace.log.ops import ABSENT, ANY, PRESENT
+from headrace.protocols.perper.catalogue import Entry
+from headrace.protocols.perper.errors import PeerError, Status, cache_does_not_exist
+from headrace.protocols.perper.streams import StreamCache, ViewCache
+from headrace.protocols.perper.tables import TableCache
+
+from .binary import LONG, NULL
+from .codec import OPERATIONS, Page, Request
+from .configuration import Configuration
+
+if TYPE_CHECKING:
+    from headrace.protocols.perper.state import Fabric
+    from headrace.security import Principal
+
+CLUSTER_ACTIVE: Final = 1
+
+# The real server's default; a cursor holds a snapshot of the keys.
+DEFAULT_CURSORS_MAX: Final = 128  # perper.cursors_max
+# A page stops here even when the client asked for more rows: it is built in memory.
+PAGE_BYTES_MAX: Final = 8 * 1024 * 1024
+PAGE_ROWS_MAX: Final = 10_000
+
+
+class Pending(NamedTuple):
+    """An answer that is not known yet."""
+
+    future: Future[Any]
+    render: Callable[[Any], Any]
+
+
+class NotReady(Exception):
+    """The cache must be prepared first; then the same request can be tried again."""
+
+    def __init__(self, entry: Entry, stream: bool) -> None:
+        self.entry = entry
+        self.stream = stream
+        super().__init__(entry.name)
+
+
+def _applied(outcome: Any) -> bool:
+    applied: bool = outcome.applied
+    return applied
+
+
+def _previous(outcome: Any) -> bytes | None:
+    previous: bytes | None = outcome.previous
+    return previous
+
+
+def _nothing(_: Any) -> None:
+    return None
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def check_not_null(**arguments: bytes) -> None:
+    """Keys and values may not be null."""
+    for name, value in arguments.items():
+        if value[0] == NULL:
+            raise PeerError(Status.FAILED, f"Argument may not be null: {name}")
+
+
+class Operations:
+    """The operations of one connection: cursors belong to it, rights are its user's."""
+
+    def __init__(self, fabric: Fabric, principal: Principal, cursors_max: int = DEFAULT_CURSORS_MAX) -> None:
+        self.fabric = fabric
+        self.principal = principal
+        self._cursors_max = cursors_max
+        self._cursors: dict[int, tuple[Cursor, int]] = {}
+        self._next_cursor = 1
+        self._handlers: dict[int, Callable[[Request], Any]] = {
+            0: self._close_resource,
+            1000: self._get,
+            1001: self._put,
+            1002: self._put_if_absent,
+            1003: self._get_all,
+            1004: self._put_all,
+            1005: lambda request: self._exchange(request, ANY),
+            1006: lambda request: self._exchange(request, PRESENT),
+            1007: self._get_and_remove,
+            1008: lambda request: self._exchange(request, ABSENT),
+            1009: self._replace,
+            1010: self._replace_if_equals,
+            1011: self._contains,
+            1012: self._contains_all,
+            1013: self._clear,
+            1014: lambda request: self._remove_many(request, [request.arguments[0]]),
+            1015: lambda request: self._remove_many(request, request.arguments[0]),
+            1016: self._remove,
+            1017: self._remove_if_equals,
+            1018: lambda request: self._remove_many(request, request.arguments[0]),
+            1019: self._clear,
+            1020: self._size,
+            1021: self._get,
+            1050: self._names,
+            1051: lambda request: self._create(
+                Configuration({0: request.arguments[0]}), by_name=True, must_be_new=True
+            ),
+            1052: lambda request: self._create(
+                Configuration({0: request.arguments[0]}), by_name=True, must_be_new=False
+            ),
+            1053: lambda request: self._create(request.arguments[0], by_name=False, must_be_new=True),
+            1054: lambda request: self._create(request.arguments[0], by_name=False, must_be_new=False),
+            1055: lambda request: self._entry(request).configuration,
+            1056: self._destroy,
+            1101: lambda request: request.arguments[0],
+            2000: self._scan,
+            2001: self._next_page,
+            2004: self._refuse_sql,
+            2005: self._refuse_sql,
+            3000: self._type_name,
+            3001: self._put_type_name,
+            3002: lambda request: self.fabric.registry.get(request.arguments[0]),
+            3003: self._put_type,
+            4000: self._refuse_transaction,
+            4001: self._refuse_transaction,
+            5000: lambda request: CLUSTER_ACTIVE,
+            5001: self._set_cluster_state,
+        }
+        assert self._handlers.keys() == OPERATIONS.keys()
+
+    def execute(self, request: Request) -> Any:
+        """Do it: the answer's value, or a `Pending`."""
+        if request.transaction is not None:
+            raise PeerError(Status.TX_NOT_FOUND, f"Transaction with id {request.transaction} not found.")
+        return self._handlers[request.op](request)
+
+    # caches
+
+    def _entry(self, request: Request) -> Entry:
+        entry = self.fabric.catalogue.find(request.cache_id)
+        right = OPERATIONS[request.op].right
+        if right == "read" or right == "write":
+            self._check(right, entry.name)
+        return entry
+
+    def _check(self, right: Any, name: str) -> None:
+        if not self.principal.may(right, name):
+            raise PeerError(
+                Status.NOT_AUTHORIZED, f"user {self.principal.name!r} needs the right {right!r} on cache {name!r}"
+            )
+
+    def cache_for_writing(self, request: Request) -> TableCache | StreamCache | ViewCache:
+        """The cache of a request that changes it."""
+        entry = self._entry(request)
+        cache = entry.cache
+        if cache is None or not cache.ready:
+            is_item = request.op == 1002 and request.arguments[0][0] == LONG
+            raise NotReady(entry, stream=is_item or cache is not None)
+        return cache
+
+    def _for_reading(self, request: Request) -> TableCache | StreamCache | ViewCache | None:
+        """The cache of a request that reads; None while it is empty and open."""
+        entry = self._entry(request)
+        cache = entry.cache
+        if cache is not None and not cache.ready:
+            raise NotReady(entry, stream=True)
+        return cache
+
+    def _expiry(self, request: Request) -> tuple[int, int, int] | None:
+        if request.expiry is not None:
+            return request.expiry
+        configuration: Configuration = self._entry(request).configuration
+        return configuration.expiry
+
+    # single entries
+
+    def _get(self, request: Request) -> Any:
+        key = request.arguments[0]
+        check_not_null(key=key)
+        cache = self._for_reading(request)
+        if cache is None:
+            return None
+        value = cache.get(key)
+        if isinstance(value, Future):
+            return Pending(value, _same)
+        if value is not None and isinstance(cache, TableCache):
+            expiry = self._expiry(request)
+            if expiry is not None and expiry[2] >= 0:
+                cache.touch(key, expiry[2])
+        return value
+
+    def _put(self, request: Request) -> Any:
+        key, value = request.arguments
+        check_not_null(key=key, value=value)
+        return Pending(self.cache_for_writing(request).put(key, value, ANY, self._expiry(request)), _nothing)
+
+    def _put_if_absent(self, request: Request) -> Any:
+        key, value = request.arguments
+        check_not_null(key=key, value=value)
+        return Pending(self.cache_for_writing(request).put(key, value, ABSENT, self._expiry(request)), _applied)
+
+    def _exchange(self, request: Request, expect: Any) -> Any:
+        """Get and put, get and replace, get and put if absent: the old value is the answer."""
+        key, value = request.arguments
+        check_not_null(key=key, value=value)
+        return Pending(self.cache_for_writing(request).put(key, value, expect, self._expiry(request)), _previous)
+
+    def _replace(self, request: Request) -> Any:
+        key, value = request.arguments
+        check_not_null(key=key, value=value)
+        return Pending(self.cache_for_writing(request).put(key, value, PRESENT, self._expiry(request)), _applied)
+
+    def _replace_if_equals(self, request: Request) -> Any:
+        key, expected, value = request.arguments
+        check_not_null(key=key, expected=expected, value=value)
+        return Pending(self.cache_for_writing(request).put(key, value, expected, self._expiry(request)), _applied)
+
+    def _remove(self, request: Request) -> Any:
+        check_not_null(key=request.arguments[0])
+        return Pending(self.cache_for_writing(request).delete(request.arguments[0], PRESENT), _applied)
+
+    def _get_and_remove(self, request: Request) -> Any:
+        check_not_null(key=request.arguments[0])
+        return Pending(self.cache_for_writing(request).delete(request.arguments[0]), _previous)
+
+    def _remove_if_equals(self, request: Request) -> Any:
+        key, expected = request.arguments
+        check_not_null(key=key, expected=expected)
+        return Pending(self.cache_for_writing(request).delete(key, expected), _applied)
+
+    def _contains(self, request: Request) -> bool:
+        cache = self._for_reading(request)
+        return cache is not None and _has(cache, request.arguments[0])
+
+    def _contains_all(self, request: Request) -> bool:
+        cache = self._for_reading(request)
+        keys: list[bytes] = request.arguments[0]
+        return all(cache is not None and _has(cache, key) for key in keys)
+
+    # many entries
+
+    def _get_all(self, request: Request) -> Any:
+        cache = self._for_reading(request)
+        keys: list[bytes] = list(dict.fromkeys(request.arguments[0]))
+        if cache is None:
+            return []
+        if isinstance(cache, TableCache):
+            found = [(key, cache.get(key)) for key in keys]
+            return [(key, value) for key, value in found if value is not None]
+        return Pending(asyncio.ensure_future(cache.page(keys)), _same)
+
+    def _put_all(self, request: Request) -> Any:
+        pairs: list[tuple[bytes, bytes]] = request.arguments[0]
+        for key, value in pairs:
+            check_not_null(key=key, value=value)
+        if not pairs:
+            return None
+        cache = self.cache_for_writing(request)
+        expiry = self._expiry(request)
+        if expiry is not None:
+            return Pending(asyncio.gather(*[cache.put(key, value, ANY, expiry) for key, value in pairs]), _nothing)
+        return Pending(cache.put_many(pairs), _nothing)
+
+    def _remove_many(self, request: Request, keys: list[bytes]) -> Any:
+        return Pending(self.cache_for_writing(request).delete_many(keys), _nothing) if keys else None
+
+    def _clear(self, request: Request) -> Any:
+        if self._entry(request).cache is None:
+            return None
+        return Pending(self.cache_for_writing(request).clear(), _nothing)
+
+    def _size(self, request: Request) -> int:
+        cache = self._for_reading(request)
+        return 0 if cache is None else cache.size()
+
+    # scanning
+
+    def _scan(self, request: Request) -> Any:
+        query_filter, page_size, partition, _local = request.arguments
+        if query_filter[0] != NULL:
+            raise PeerError(
+                Status.FAILED, "scan with a filter is not supported: filter on the client, or read with Spark"
+            )
+        if len(self._cursors) >= self._cursors_max:
+            raise PeerError(
+                Status.TOO_MANY_CURSORS,
+                f"Too many open cursors (over {self._cursors_max}); close some, or raise 'perper.cursors_max'",
+            )
+        cache = self._for_reading(request)
+        cursor = Cursor(cache if partition in (-1, 0) else None)
+        number, self._next_cursor = self._next_cursor, self._next_cursor + 1
+        rows = min(max(page_size, 1), PAGE_ROWS_MAX)
+        self._cursors[number] = (cursor, rows)
+        return Pending(asyncio.ensure_future(self._page(number, cursor, rows)), _same)
+
+    def _next_page(self, request: Request) -> Any:
+        number: int = request.arguments[0]
+        found = self._cursors.get(number)
+        if found is None:
+            raise _no_cursor(number)
+        return Pending(asyncio.ensure_future(self._page(number, *found)), _same)
+
+    async def _page(self, number: int, cursor: Cursor, rows: int) -> Page:
+        page = await cursor.page(rows)
+        if not page.more:
+            self._cursors.pop(number, None)
+        return page._replace(cursor=number)
+
+    def _close_resource(self, request: Request) -> None:
+        if self._cursors.pop(request.arguments[0], None) is None:
+            raise _no_cursor(request.arguments[0])
+
+    # administration
+
+    def _names(self, request: Request) -> list[str]:
+        return [name for name in self.fabric.catalogue.names() if self.principal.may("read", name)]
+
+    def _create(self, configuration: Configuration, *, by_name: bool, must_be_new: bool) -> Any:
+        name = configuration.name
+        if not name:
+            raise PeerError(Status.FAILED, "a cache needs a name")
+        self._check("write", name)
+        work = self.fabric.catalogue.create(name, configuration, by_name=by_name, must_be_new=must_be_new)
+        return Pending(asyncio.ensure_future(work), _nothing)
+
+    def _destroy(self, request: Request) -> Any:
+        entry = self.fabric.catalogue.find(request.arguments[0])
+        self._check("admin", entry.name)
+        return Pending(asyncio.ensure_future(self.fabric.catalogue.destroy(entry)), _nothing)
+
+    def _type_name(self, request: Request) -> str:
+        platform, type_id = request.arguments
+        name = self.fabric.registry.name(platform, type_id)
+        if name is None:
+            raise PeerError(Status.FAILED, f"Failed to resolve class name [platformId={platform}, typeId={type_id}]")
+        return name
+
+    def _put_type_name(self, request: Request) -> Any:
+        self._check_may_write_something()
+        stored = self.fabric.registry.put_name(*request.arguments)
+        return True if stored is None else Pending(stored, lambda _: True)
+
+    def _put_type(self, request: Request) -> Any:
+        self._check_may_write_something()
+        stored = self.fabric.registry.put(request.arguments[0])
+        return None if stored is None else Pending(stored, _nothing)
+
+    def _check_may_write_something(self) -> None:
+        if not self.principal.may_some("write"):
+            raise PeerError(Status.NOT_AUTHORIZED, f"user {self.principal.name!r} may not register binary types")
+
+    def _set_cluster_state(self, request: Request) -> None:
+        if request.arguments[0] != CLUSTER_ACTIVE:
+            raise PeerError(Status.FAILED, "the cluster state cannot be changed: a hub that runs is active")
+
+    @staticmethod
+    def _refuse_sql(request: Request) -> None:
+        raise PeerError(
+            Status.FUNCTION_DISABLED,
+            "SQL is not supported: scan the cache, or query it with Spark, DuckDB or pandas over Arrow Flight",
+        )
+
+    @staticmethod
+    def _refuse_transaction(request: Request) -> None:
+        raise PeerError(
+            Status.FUNCTION_DISABLED,
+            "transactions are not supported: each operation is atomic by itself, and put all is one transaction",
+        )
+
+
+def _has(cache: TableCache | StreamCache | ViewCache, key: bytes) -> bool:
+    check_not_null(key=key)
+    if isinstance(cache, TableCache):
+        return cache.get(key) is not None
+    if isinstance(cache, StreamCache):
+        return cache.index_of(key) is not None
+    return cache.has(key)
+
+
+def _no_cursor(number: int) -> PeerError:
+    return PeerError(Status.RESOURCE_DOES_NOT_EXIST, f"Failed to find resource with id: {number}")
+
+
+class Cursor:
+    """A scan: the keys as they were when it began. A table's values too; a stream's are read page by page."""
+
+    def __init__(self, cache: TableCache | StreamCache | ViewCache | None) -> None:
+        self._cache = cache
+        self._pairs: Iterator[tuple[bytes, bytes]] = iter(())
+        self._keys: Iterator[bytes] = iter(())
+        self._ahead: list[tuple[bytes, bytes]] = []
+        if isinstance(cache, TableCache):
+            self._pairs = iter(list(cache.items()))
+        elif cache is not None:
+            self._keys = iter(cache.all_keys())
+
+    async def _next(self) -> tuple[bytes, bytes] | None:
+        if self._ahead:
+            return self._ahead.pop()
+        if self._cache is None or isinstance(self._cache, TableCache):
+            return next(self._pairs, None)
+        for key in self._keys:
+            found = await self._cache.page([key])
+            if found:
+                return found[0]
+        return None
+
+    async def page(self, rows: int) -> Page:
+        """The next rows, and whether there are more."""
+        taken: list[tuple[bytes, bytes]] = []
+        size = 0
+        while len(taken) < rows and size < PAGE_BYTES_MAX:
+            pair = await self._next()
+            if pair is None:
+                return Page(taken, False)
+            taken.append(pair)
+            size += len(pair[0]) + len(pair[1])
+        following = await self._next()
+        if following is None:
+            return Page(taken, False)
+        self._ahead.append(following)
+        return Page(taken, True)
+
+
+__all__ = ["NotReady", "Operations", "Pending", "cache_does_not_exist"]

@@ -1,0 +1,98 @@
+"""A bounded reader over one request or response body, and the opposite small writers."""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from headrace.protocols.perper.errors import BinaryError
+
+from . import binary
+
+I16 = Struct("<h")
+I32 = Struct("<i")
+I64 = Struct("<q")
+
+
+_Int = int  # inside of the class `int` is a method
+
+
+class Reader:
+    """Reads typed values one after the other; whatever passes the end is the peer's error."""
+
+    __slots__ = ("data", "depth_max", "end", "position")
+
+    def __init__(self, data: bytes, position: int = 0, end: int | None = None, depth_max: int = 64) -> None:
+        self.data = data
+        self.position = position
+        self.end = len(data) if end is None else end
+        self.depth_max = depth_max
+
+    def _take(self, size: int) -> int:
+        position = self.position
+        if position + size > self.end:
+            raise BinaryError(f"body ends at byte {self.end}; {size} bytes are wanted at {position}")
+        self.position = position + size
+        return position
+
+    def byte(self) -> int:
+        """A signed byte."""
+        number = self.data[self._take(1)]
+        return number - 256 if number > 127 else number
+
+    def bool(self) -> bool:
+        """One byte, not zero for true."""
+        return self.data[self._take(1)] != 0
+
+    def short(self) -> int:
+        """An int16."""
+        number: int = I16.unpack_from(self.data, self._take(2))[0]
+        return number
+
+    def int(self) -> int:
+        """An int32."""
+        number: int = I32.unpack_from(self.data, self._take(4))[0]
+        return number
+
+    def long(self) -> _Int:
+        """An int64."""
+        number: _Int = I64.unpack_from(self.data, self._take(8))[0]
+        return number
+
+    def count(self, item_bytes: _Int = 1) -> _Int:
+        """An int32 that counts items of at least `item_bytes` each; refused when they cannot fit in what is left."""
+        number = self.int()
+        if number < 0 or number * item_bytes > self.end - self.position:
+            raise BinaryError(f"count {number} does not fit in the {self.end - self.position} bytes that are left")
+        return number
+
+    def raw(self, size: _Int) -> bytes:
+        """The next `size` bytes as they are."""
+        position = self._take(size)
+        return self.data[position : position + size]
+
+    def object(self) -> bytes:
+        """A data object in its stored form."""
+        value, self.position = binary.read_object(self.data, self.position, self.end, self.depth_max)
+        return value
+
+    def string(self) -> str | None:
+        """A string object or null."""
+        text, self.position = binary.decode_string(self.data, self.position, self.end)
+        return text
+
+    def text(self) -> str:
+        """A string object that must not be null."""
+        text = self.string()
+        if text is None:
+            raise BinaryError(f"string expected at {self.position - 1}, found null")
+        return text
+
+    def finish(self) -> None:
+        """The body must be used up."""
+        if self.position != self.end:
+            raise BinaryError(f"{self.end - self.position} bytes are left over after the body")
+
+
+def ints(numbers: list[int] | tuple[int, ...]) -> bytes:
+    """A count and as many int32."""
+    return I32.pack(len(numbers)) + b"".join(map(I32.pack, numbers))

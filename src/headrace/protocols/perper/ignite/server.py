@@ -1,0 +1,424 @@
+"""The Ignite listener: asyncio and the hub around the session.
+
+Requests are handed to the hub as they come and answered in the order they came. A put does not wait for the put
+before it; a read waits until the writes that came before it on the same connection are on disk, so a client reads
+what it wrote. Puts that arrive together go into one transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from asyncio import Future
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from headrace.errors import Busy, HeadraceError, LimitExceeded, UnknownStream
+from headrace.listener import Listener, join_address, split_address
+from headrace.protocols.perper.errors import FrameError, PeerError, Status
+from headrace.protocols.perper.state import Fabric, acquire, release
+from headrace.protocols.perper.tables import TableCache
+
+from .binary import NULL
+from .codec import OPERATIONS, BadRequest, Handshake, Request
+from .operations import NotReady, Operations, Pending
+from .session import Session, Slot, State
+
+if TYPE_CHECKING:
+    from headrace.hub import Hub
+    from headrace.security import Principal
+
+logger = logging.getLogger("headrace.perper.ignite")
+
+PUT: Final = 1001
+# Puts that share one transaction: enough to make the cost per put small, few enough to keep others waiting little.
+GROUP_MAX: Final = 512
+WRITE_BUFFER_BYTES_MAX: Final = 4 * 1024 * 1024
+
+
+class Connection(asyncio.Protocol):
+    """One client."""
+
+    def __init__(self, server: IgniteServer) -> None:
+        self._server = server
+        self._hub = server.hub
+        self._session = Session(server.node_id, server.frame_bytes_max, server.nesting_max)
+        self._operations: Operations | None = None
+        self._transport: asyncio.Transport = cast(asyncio.Transport, None)
+        self._backlog: deque[tuple[Request, Slot]] = deque()
+        self._writes_pending = 0
+        self._blocked = False
+        self._flush_due = False
+        self._paused = False
+        self._peer_slow = False
+        self._login: asyncio.Task[None] | None = None
+        self._handle: Any = None
+        self._peer = ""
+        self._user: str | None = None
+        self._requests = 0
+        self._last_error: str | None = None
+
+    # the transport's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client came."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_MAX)
+        peer = transport.get_extra_info("peername")
+        self._peer = join_address(str(peer[0]), peer[1]) if peer else "?"
+        try:
+            self._handle = self._hub.sessions.open("ignite", self._peer, self._describe)
+        except LimitExceeded as error:
+            logger.warning("connection from %s refused: %s", self._peer, error)
+            self._transport.abort()
+            return
+        self._server.connections.add(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The client is gone; what it had asked for and is under way still happens."""
+        self._session.disconnect()
+        self._server.connections.discard(self)
+        self._backlog.clear()
+        if self._login is not None:
+            self._login.cancel()
+        if self._handle is not None:
+            self._handle.close(self._last_error or (str(error) if error else None))
+
+    def pause_writing(self) -> None:
+        """The client does not read its answers: ask for no more until it does."""
+        self._peer_slow = True
+        self._throttle()
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        self._peer_slow = False
+        self._throttle()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came."""
+        self._server.received_bytes(len(data))
+        try:
+            if self._session.state is State.READY:
+                self._take(self._session.receive(data))
+            elif self._session.state is State.NEW:
+                handshake = self._session.receive_handshake(data)
+                if handshake is not None:
+                    self._greet(handshake)
+        except FrameError as error:
+            self._end(str(error))
+
+    def _end(self, reason: str) -> None:
+        self._last_error = reason
+        logger.info("connection from %s closed: %s", self._peer, reason)
+        self._server.peer_error("frame")
+        self._transport.close()
+
+    # login
+
+    def _greet(self, handshake: Handshake) -> None:
+        if self._session.state is State.CLOSED:
+            self._last_error = f"version {handshake.version}, client type {handshake.client_type}"
+            self._transport.write(self._session.refuse_version(handshake))
+            self._transport.close()
+            return
+        self._transport.pause_reading()
+        self._login = asyncio.ensure_future(self._log_in(handshake))
+
+    async def _log_in(self, handshake: Handshake) -> None:
+        security = self._hub.security
+        principal: Principal | None
+        if handshake.user is None:
+            principal = security.anonymous()
+            message = "this hub wants to know who you are: give a user name and a password"
+        else:
+            principal = await security.authenticate_async(handshake.user, handshake.password or "")
+            message = "The user name or password is incorrect"
+            if principal is None and not security.required:
+                principal = security.anonymous()
+        if principal is None:
+            self._last_error = "login refused"
+            self._server.login_refused()
+            self._transport.write(self._session.refuse_login(message))
+            self._transport.close()
+            return
+        self._user = principal.name
+        self._operations = Operations(self._server.fabric, principal, self._server.cursors_max)
+        self._transport.write(self._session.welcome(handshake))
+        self._transport.resume_reading()
+        self.data_received(b"")
+
+    # requests
+
+    def _take(self, requests: list[Request | BadRequest]) -> None:
+        counts: Counter[int] = Counter()
+        position = 0
+        while position < len(requests):
+            request = requests[position]
+            if isinstance(request, BadRequest):
+                slot = self._session.reserve()
+                self._fail(slot, request.request_id, request.error)
+                position += 1
+                continue
+            counts[request.op] += 1
+            if request.op == PUT and not self._backlog:
+                taken = self._take_puts(requests, position)
+                if taken:
+                    counts[PUT] += taken - 1
+                    position += taken
+                    continue
+            self._admit(request, self._session.reserve())
+            position += 1
+        self._requests += len(requests)
+        self._server.count(counts)
+        self._throttle()
+
+    def _take_puts(self, requests: list[Request | BadRequest], start: int) -> int:
+        """Plain puts into one table that stand together become one transaction. How many were taken; 0 for none."""
+        first = cast(Request, requests[start])
+        group: list[Request] = []
+        for request in requests[start : start + GROUP_MAX]:
+            if not isinstance(request, Request) or request.op != PUT or request.cache_id != first.cache_id:
+                break
+            key, value = request.arguments
+            if request.flags & 6 or key[0] == NULL or value[0] == NULL:
+                break
+            group.append(request)
+        if len(group) < 2:
+            return 0
+        assert self._operations is not None
+        try:
+            cache = self._operations.cache_for_writing(first)
+            entry = self._server.fabric.catalogue.find(first.cache_id)
+        except (PeerError, NotReady):
+            return 0
+        if type(cache) is not TableCache or entry.configuration.expiry is not None:
+            return 0
+        slot = self._session.reserve()
+        self._writes_pending += 1
+        future = cache.put_many([request.arguments for request in group])
+        future.add_done_callback(lambda finished: self._group_done(finished, slot, group))
+        return len(group)
+
+    def _group_done(self, finished: Future[Any], slot: Slot, group: list[Request]) -> None:
+        error = None if finished.cancelled() else finished.exception()
+        if isinstance(error, LimitExceeded | Busy):  # too much at once: each by itself then
+            self._writes_pending -= 1
+            parts = [Slot() for _ in group]
+            self._split(slot, parts)
+            for request, part in zip(group, parts, strict=True):
+                self._run(request, part, lambda: self._split(slot, parts))
+            return
+        if error is not None:
+            status, message = _translate(error)
+            data = b"".join([self._session.fail(request.request_id, status, message) for request in group])
+        else:
+            data = self._session.answer_nothing([request.request_id for request in group])
+        self._fill(slot, data)
+        self._write_done()
+
+    @staticmethod
+    def _split(slot: Slot, parts: list[Slot]) -> None:
+        """A place in the order that several answers share is filled when all of them are known."""
+        known = [part.data for part in parts if part.data is not None]
+        if len(known) == len(parts):
+            slot.data = b"".join(known)
+
+    def _admit(self, request: Request, slot: Slot) -> None:
+        waits = self._writes_pending and OPERATIONS[request.op].right != "write"
+        if self._backlog or self._blocked or waits:
+            self._backlog.append((request, slot))
+        else:
+            self._run(request, slot)
+
+    def _run(self, request: Request, slot: Slot, filled: Callable[[], None] | None = None) -> None:
+        assert self._operations is not None
+        try:
+            answer = self._operations.execute(request)
+        except NotReady as wanted:
+            self._backlog.appendleft((request, slot))
+            self._prepare(wanted)
+            return
+        except (PeerError, HeadraceError) as error:
+            self._fail(slot, request.request_id, error)
+        except Exception as error:
+            logger.exception("operation %s failed", request.op)
+            self._fail(slot, request.request_id, error)
+        else:
+            if not isinstance(answer, Pending):
+                self._fill(slot, self._session.answer(request.op, request.request_id, answer))
+            else:
+                is_write = OPERATIONS[request.op].right != "read" and request.op not in (2001,)
+                self._writes_pending += is_write
+                answer.future.add_done_callback(
+                    lambda finished: self._done(finished, answer, request, slot, is_write, filled)
+                )
+                return
+        if filled is not None:
+            filled()
+
+    def _done(
+        self,
+        finished: Future[Any],
+        answer: Pending,
+        request: Request,
+        slot: Slot,
+        is_write: bool,
+        filled: Callable[[], None] | None,
+    ) -> None:
+        error = asyncio.CancelledError("the hub is stopping") if finished.cancelled() else finished.exception()
+        if error is not None:
+            self._fail(slot, request.request_id, error)
+        else:
+            self._fill(slot, self._session.answer(request.op, request.request_id, answer.render(finished.result())))
+        if filled is not None:
+            filled()
+        if is_write:
+            self._write_done()
+
+    def _write_done(self) -> None:
+        self._writes_pending -= 1
+        self._drain()
+
+    def _drain(self) -> None:
+        backlog = self._backlog
+        while backlog and not self._blocked:
+            if self._writes_pending and OPERATIONS[backlog[0][0].op].right != "write":
+                return
+            self._run(*backlog.popleft())
+
+    def _prepare(self, wanted: NotReady) -> None:
+        """Make or load the cache; requests wait in order meanwhile."""
+        self._blocked = True
+        work = asyncio.ensure_future(self._server.fabric.catalogue.prepare(wanted.entry, stream=wanted.stream))
+
+        def prepared(finished: Future[None]) -> None:
+            self._blocked = False
+            error = None if finished.cancelled() else finished.exception()
+            if error is not None and self._backlog:
+                request, slot = self._backlog.popleft()
+                self._fail(slot, request.request_id, error)
+            self._drain()
+
+        work.add_done_callback(prepared)
+
+    # answers
+
+    def _fail(self, slot: Slot, request_id: int, error: BaseException) -> None:
+        status, message = _translate(error)
+        self._last_error = message
+        self._server.peer_error(str(status))
+        self._fill(slot, self._session.fail(request_id, status, message))
+
+    def _fill(self, slot: Slot, data: bytes) -> None:
+        slot.data = data
+        if not self._flush_due:
+            self._flush_due = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        data = self._session.take_answers()
+        if data and not self._transport.is_closing():
+            self._transport.write(data)
+            self._server.sent_bytes(len(data))
+        if self._paused:
+            self._throttle()
+
+    def _throttle(self) -> None:
+        """Read no further while answers pile up, the client does not take them, or the disk is behind."""
+        full = self._peer_slow or self._session.waiting > self._server.requests_max or self._hub.congested
+        if full and not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+            if self._hub.congested:
+                self._server.fabric.run(self._resume_when_drained())
+        elif not full and self._paused:
+            self._paused = False
+            self._transport.resume_reading()
+
+    async def _resume_when_drained(self) -> None:
+        await self._hub.drained()
+        self._throttle()
+
+    def close(self, reason: str) -> None:
+        """The listener stops."""
+        self._last_error = reason
+        self._transport.close()
+
+    def _describe(self) -> dict[str, object]:
+        return {
+            "state": self._session.state.value,
+            "user": self._user,
+            "version": ".".join(map(str, self._session.version)),
+            "requests": self._requests,
+            "waiting": self._session.waiting,
+            "backlog": len(self._backlog),
+            "last_error": self._last_error,
+        }
+
+
+def _translate(error: BaseException) -> tuple[int, str]:
+    """An error in the protocol's own words."""
+    if isinstance(error, PeerError):
+        return int(error.status), error.message
+    if isinstance(error, UnknownStream):
+        return int(Status.CACHE_DOES_NOT_EXIST), f"Cache does not exist: {error}"
+    if isinstance(error, HeadraceError):
+        return int(Status.FAILED), f"{error.code}: {error}"
+    return int(Status.FAILED), f"internal error: {error!r}"
+
+
+class IgniteServer:
+    """What the connections of one listener share."""
+
+    def __init__(self, hub: Hub, fabric: Fabric) -> None:
+        section = hub.config.perper
+        self.hub = hub
+        self.fabric = fabric
+        self.node_id = uuid.uuid4()
+        self.frame_bytes_max = section.frame_bytes_max
+        self.nesting_max = section.nesting_max
+        self.cursors_max = section.cursors_max
+        self.requests_max = section.requests_max
+        self.connections: set[Connection] = set()
+        protocol = hub.metrics.protocol
+        self.received_bytes = protocol.received_bytes.labels(protocol="ignite").inc
+        self.sent_bytes = protocol.sent_bytes.labels(protocol="ignite").inc
+        self.login_refused = protocol.refused_logins.labels(protocol="ignite").inc
+        self._counters = {
+            op: hub.metrics.perper.operations.labels(operation=line.name) for op, line in OPERATIONS.items()
+        }
+
+    def count(self, counts: Counter[int]) -> None:
+        """Operations came."""
+        for op, number in counts.items():
+            self._counters[op].inc(number)
+
+    def peer_error(self, code: str) -> None:
+        """A client was told no."""
+        self.hub.metrics.protocol.peer_errors.labels(protocol="ignite", code=code).inc()
+
+
+async def serve(hub: Hub, address: str) -> Listener:
+    """Listen for thin clients."""
+    fabric = await acquire(hub)
+    shared = IgniteServer(hub, fabric)
+    host, port = split_address(address)
+    loop = asyncio.get_running_loop()
+    try:
+        server = await loop.create_server(lambda: Connection(shared), host, port, ssl=hub.security.tls("ignite"))
+    except BaseException:
+        await release(hub)
+        raise
+
+    async def close() -> None:
+        server.close()
+        for connection in tuple(shared.connections):
+            connection.close("the hub is stopping")
+        await server.wait_closed()
+        await release(hub)
+
+    name = server.sockets[0].getsockname()
+    return Listener(join_address(name[0], name[1]), close)

@@ -1,0 +1,188 @@
+"""One thin-client connection as a state machine: bytes in, requests out; answers in, bytes out in the order of the
+requests.
+
+Rules of this file: no I/O, no hub, and every change of state goes through `TRANSITIONS`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+from typing import Any, Final
+from uuid import UUID
+
+from headrace.protocols.perper.errors import FrameError, LocalProtocolError, Status
+
+from . import codec
+from .binary import DEFAULT_NESTING_MAX
+
+
+class State(Enum):
+    """Where a connection stands."""
+
+    NEW = "new"
+    LOGIN = "login"
+    READY = "ready"
+    CLOSED = "closed"
+
+
+class Event(Enum):
+    """What moves it."""
+
+    HANDSHAKE = "handshake"
+    BAD_VERSION = "handshake of another version"
+    WELCOME = "login accepted"
+    REFUSED = "login refused"
+    REQUEST = "request"
+    BROKEN = "frame that cannot be read"
+    DISCONNECT = "disconnect"
+
+
+TRANSITIONS: Final[dict[tuple[State, Event], State]] = {
+    (State.NEW, Event.HANDSHAKE): State.LOGIN,
+    (State.NEW, Event.BAD_VERSION): State.CLOSED,
+    (State.NEW, Event.BROKEN): State.CLOSED,
+    (State.NEW, Event.DISCONNECT): State.CLOSED,
+    (State.LOGIN, Event.WELCOME): State.READY,
+    (State.LOGIN, Event.REFUSED): State.CLOSED,
+    (State.LOGIN, Event.BROKEN): State.CLOSED,
+    (State.LOGIN, Event.DISCONNECT): State.CLOSED,
+    (State.READY, Event.REQUEST): State.READY,
+    (State.READY, Event.BROKEN): State.CLOSED,
+    (State.READY, Event.DISCONNECT): State.CLOSED,
+    (State.CLOSED, Event.DISCONNECT): State.CLOSED,
+}
+
+
+class Slot:
+    """The place of one answer (or of several that are known together) in the order of answers."""
+
+    __slots__ = ("data",)
+
+    def __init__(self) -> None:
+        self.data: bytes | None = None
+
+
+class Session:
+    """The server's side of one connection."""
+
+    def __init__(self, node_id: UUID, frame_bytes_max: int, nesting_max: int = DEFAULT_NESTING_MAX) -> None:
+        self.state = State.NEW
+        self.version: codec.Version = codec.NEWEST
+        self._node_id = node_id
+        self._frame_bytes_max = frame_bytes_max
+        self._nesting_max = nesting_max
+        self._buffer = codec.FrameBuffer(min(codec.HANDSHAKE_BYTES_MAX, frame_bytes_max))
+        self._answers: deque[Slot] = deque()
+        self._features = b"\0"
+
+    def _move(self, event: Event) -> None:
+        following = TRANSITIONS.get((self.state, event))
+        if following is None:
+            raise LocalProtocolError(f"{event.value} in state {self.state.value}")
+        self.state = following
+
+    # in
+
+    def receive_handshake(self, data: bytes) -> codec.Handshake | None:
+        """Feed bytes while the state is NEW. The handshake, once it is whole; bytes after it wait."""
+        try:
+            buffer, spans = self._buffer.feed(data)
+            if not spans:
+                return None
+            start, end = spans[0]
+            handshake = codec.decode_handshake(buffer[start:end])
+        except FrameError:
+            self._move(Event.BROKEN)
+            raise
+        if spans[-1][1] > end:
+            self._buffer.take_rest(buffer[end : spans[-1][1]])
+        known = handshake.version in codec.VERSIONS and handshake.client_type == codec.THIN_CLIENT
+        self._move(Event.HANDSHAKE if known else Event.BAD_VERSION)
+        return handshake
+
+    def receive(self, data: bytes) -> list[codec.Request | codec.BadRequest]:
+        """Feed bytes while the state is READY."""
+        try:
+            buffer, spans = self._buffer.feed(data)
+            decode, depth = codec.decode_request, self._nesting_max
+            requests = [decode(buffer, start, end, depth) for start, end in spans]
+        except FrameError:
+            self._move(Event.BROKEN)
+            raise
+        if requests:
+            self._move(Event.REQUEST)
+        return requests
+
+    # out
+
+    def welcome(self, handshake: codec.Handshake) -> bytes:
+        """The answer to an accepted login."""
+        self._move(Event.WELCOME)
+        self.version = handshake.version
+        self._features = codec.common_features(handshake.features)
+        self._buffer.bytes_max = self._frame_bytes_max
+        return codec.encode_handshake_success(self.version, self._features, self._node_id)
+
+    def refuse_login(self, message: str) -> bytes:
+        """The answer to a wrong user or password."""
+        self._move(Event.REFUSED)
+        return codec.encode_handshake_refusal((0, 0, 0), message, Status.LOGIN_FAILED)
+
+    @staticmethod
+    def refuse_version(handshake: codec.Handshake) -> bytes:
+        """The answer to a version or kind of client that is not served: the nearest version that is."""
+        if handshake.client_type != codec.THIN_CLIENT:
+            return codec.encode_handshake_refusal(
+                codec.NEWEST,
+                f"Unsupported client type {handshake.client_type}: only thin clients (2) are served.",
+                Status.FAILED,
+            )
+        nearest = codec.NEWEST if handshake.version > codec.NEWEST else codec.VERSIONS[0]
+        return codec.encode_handshake_refusal(nearest, "Unsupported version.", Status.FAILED)
+
+    def reserve(self) -> Slot:
+        """The next place in the order of answers."""
+        slot = Slot()
+        self._answers.append(slot)
+        return slot
+
+    def answer(self, op: int, request_id: int, value: Any) -> bytes:
+        """The bytes of a response that says yes."""
+        return codec.encode_response(request_id, codec.encode_answer(op, value, self.version), self.version)
+
+    def answer_nothing(self, request_ids: list[int]) -> bytes:
+        """The bytes of many responses without a body."""
+        return b"".join([codec.encode_response(request_id, b"", self.version) for request_id in request_ids])
+
+    def fail(self, request_id: int, status: int, message: str) -> bytes:
+        """The bytes of a response that says no."""
+        return codec.encode_error(request_id, status, message, self.version)
+
+    def take_answers(self) -> bytes:
+        """Whatever can be sent now: the answers up to the first that is not known yet."""
+        answers = self._answers
+        ready: list[bytes] = []
+        while answers and answers[0].data is not None:
+            data = answers.popleft().data
+            assert data is not None
+            ready.append(data)
+        return b"".join(ready)
+
+    @property
+    def waiting(self) -> int:
+        """How many answers are outstanding."""
+        return len(self._answers)
+
+    def disconnect(self) -> None:
+        """The connection is gone."""
+        self._move(Event.DISCONNECT)
+
+
+def diagram() -> str:
+    """The transitions as a mermaid state diagram."""
+    lines = ["stateDiagram-v2", "    [*] --> new"]
+    lines += [
+        f"    {state.value} --> {following.value}: {event.value}" for (state, event), following in TRANSITIONS.items()
+    ]
+    return "\n".join([*lines, "    closed --> [*]"])

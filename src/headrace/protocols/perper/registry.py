@@ -1,0 +1,87 @@
+"""The binary type registry. Durable: clients register a type once in their life and expect it there for ever."""
+
+from __future__ import annotations
+
+from asyncio import Future
+from typing import TYPE_CHECKING, Any, Final
+
+from .errors import BinaryError, PeerError, Status
+from .ignite.reader import I32, Reader
+from .ignite.types import BinaryType, for_clients, merge, read_type, write_type
+
+if TYPE_CHECKING:
+    from headrace.hub import Hub
+
+TYPES_TABLE: Final = "perper.types"
+NAMES_TABLE: Final = "perper.type-names"
+
+# A type is some hundred bytes in memory; real programs have tens.
+DEFAULT_TYPES_MAX: Final = 100_000  # perper.types_max
+
+
+class TypeRegistry:
+    """Types by id, in memory, and in two tables of the hub."""
+
+    def __init__(self, hub: Hub, types_max: int = DEFAULT_TYPES_MAX) -> None:
+        self._hub = hub
+        self._types_max = types_max
+        self._types: dict[int, BinaryType] = {}
+
+    async def load(self) -> None:
+        """Create the tables when they are missing and read what they hold."""
+        await self._hub.create_table(TYPES_TABLE)
+        await self._hub.create_table(NAMES_TABLE)
+        for _, value in self._hub.items(TYPES_TABLE):
+            kind = read_type(Reader(value))
+            self._types[kind.type_id] = kind
+
+    def __len__(self) -> int:
+        return len(self._types)
+
+    def get(self, type_id: int) -> BinaryType | None:
+        """The type as a client may see it."""
+        kind = self._types.get(type_id)
+        return None if kind is None else for_clients(kind)
+
+    def schema(self, type_id: int, schema_id: int) -> tuple[int, ...] | None:
+        """The field ids of a schema, in order."""
+        kind = self._types.get(type_id)
+        return None if kind is None else kind.schemas.get(schema_id)
+
+    def put(self, new: BinaryType) -> Future[Any] | None:
+        """Merge a type in. The future is done when it is on disk; None when nothing changed."""
+        old = self._types.get(new.type_id)
+        if old is None and len(self._types) >= self._types_max:
+            raise PeerError(
+                Status.FAILED,
+                f"there are {self._types_max} binary types already; the limit is set by 'perper.types_max'",
+            )
+        merged = merge(old, new)
+        if merged == old:
+            return None
+        self._types[new.type_id] = merged
+        return self._hub.put(TYPES_TABLE, I32.pack(new.type_id), write_type(merged))
+
+    def name(self, platform: int, type_id: int) -> str | None:
+        """The class name registered for a type on a platform, else the type's own name."""
+        stored = self._hub.get(NAMES_TABLE, _name_key(platform, type_id))
+        if stored is not None:
+            return stored.decode()
+        kind = self._types.get(type_id)
+        return None if kind is None else kind.name
+
+    def put_name(self, platform: int, type_id: int, name: str) -> Future[Any] | None:
+        """Register a class name. None when it is there; another one for the same id is refused."""
+        key = _name_key(platform, type_id)
+        stored = self._hub.get(NAMES_TABLE, key)
+        if stored is None:
+            return self._hub.put(NAMES_TABLE, key, name.encode())
+        if stored.decode() != name:
+            raise BinaryError(
+                f"type id {type_id} has the name {stored.decode()!r} on platform {platform}, not {name!r}"
+            )
+        return None
+
+
+def _name_key(platform: int, type_id: int) -> bytes:
+    return bytes((platform & 0xFF,)) + I32.pack(type_id)

@@ -1,0 +1,425 @@
+"""What the fabric knows beside the bytes in the caches: executions, listeners, and who waits for which of them to
+change.
+
+Both books are folds of their cache's table. They change only when the change is on disk, in the order of the log, and
+before the client that made the change gets its answer; so whatever is announced over gRPC can be read over Ignite.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from asyncio import Future
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from headrace.log.ops import ANY, Put, SaveCursor
+
+from .catalogue import EXECUTIONS, LISTENERS, Catalogue, Entry
+from .errors import BinaryError, PeerError, Status
+from .ignite.binary import NULL, STRING, decode_string
+from .records import (
+    LISTENER_HOLDS_ALL,
+    LISTENER_HOLDS_NOTHING,
+    Execution,
+    StreamListener,
+    read_execution,
+    read_listener,
+)
+from .registry import TypeRegistry
+from .streams import StreamCache, ViewCache
+from .tables import Expiries, Expiry, Outcome, TableCache, chain
+
+if TYPE_CHECKING:
+    from headrace.hub import Hub
+
+logger = logging.getLogger("headrace.perper")
+
+# (execution id, the record before or None, the record now or None)
+ExecutionWatcher = Callable[[str, Execution | None, Execution | None], None]
+
+
+class RecordTable(TableCache):
+    """One of the two caches whose values the fabric reads: a value it cannot read is refused before it is stored."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        name: str,
+        expiries: Expiries,
+        check: Callable[[bytes], object],
+        apply: Callable[[str, bytes | None], None],
+    ) -> None:
+        super().__init__(hub, name, expiries)
+        self._check = check
+        self._apply = apply
+
+    def put(self, key: bytes, value: bytes, expect: Any = ANY, expiry: Expiry | None = None) -> Future[Any]:
+        """Check, store, and tell the book before anybody else hears of it."""
+        identity = _identity(key)
+        self._check(value)
+        future = super().put(key, value, expect, expiry)
+        future.add_done_callback(lambda finished: self._applied(finished, identity, value))
+        return future
+
+    def put_many(self, pairs: list[tuple[bytes, bytes]]) -> Future[Any]:
+        """One by one: each is told to the book."""
+        for key, value in pairs:
+            _identity(key)
+            self._check(value)
+        return asyncio.gather(*[self.put(key, value) for key, value in pairs])
+
+    def delete(self, key: bytes, expect: Any = ANY) -> Future[Any]:
+        """Remove, and tell the book."""
+        identity = _identity(key)
+        future = super().delete(key, expect)
+        future.add_done_callback(lambda finished: self._applied(finished, identity, None))
+        return future
+
+    def remove_expired(self, key: bytes) -> Future[Any]:
+        """Remove, and tell the book."""
+        future = super().remove_expired(key)
+        identity = _identity(key)
+        future.add_done_callback(lambda _: self._apply(identity, None))
+        return future
+
+    def _applied(self, finished: Future[Any], identity: str, value: bytes | None) -> None:
+        if not finished.cancelled() and finished.exception() is None and finished.result().applied:
+            self._apply(identity, value)
+
+
+def _identity(key: bytes) -> str:
+    if key[0] != STRING:
+        raise PeerError(Status.FAILED, f"keys of this cache are strings; found a data object of type {key[0]}")
+    return decode_string(key, 0, len(key))[0] or ""
+
+
+class Executions:
+    """All executions, by id and by agent, and those who watch them."""
+
+    def __init__(self) -> None:
+        self._all: dict[str, Execution] = {}
+        self._by_agent: dict[str, dict[str, Execution]] = {}
+        self._watchers: dict[str, set[ExecutionWatcher]] = {}
+        self._finished: dict[str, set[Future[None]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def get(self, execution: str) -> Execution | None:
+        """The record of an execution."""
+        return self._all.get(execution)
+
+    def of_agent(self, agent: str) -> dict[str, Execution]:
+        """The executions of an agent, finished ones too, in the order they came."""
+        return self._by_agent.get(agent, {})
+
+    def agents(self) -> dict[str, int]:
+        """How many executions each agent has."""
+        return {agent: len(records) for agent, records in self._by_agent.items()}
+
+    def apply(self, execution: str, now: Execution | None) -> None:
+        """A record was put or removed."""
+        before = self._all.get(execution)
+        if before is not None and (now is None or now.agent != before.agent):
+            del self._by_agent[before.agent][execution]
+            if not self._by_agent[before.agent]:
+                del self._by_agent[before.agent]
+        if now is None:
+            self._all.pop(execution, None)
+        else:
+            self._all[execution] = now
+            self._by_agent.setdefault(now.agent, {})[execution] = now
+        if now is None or now.finished:
+            for waiter in self._finished.pop(execution, ()):
+                if not waiter.done():
+                    waiter.set_result(None)
+        agents = {record.agent for record in (before, now) if record is not None}
+        for agent in agents:
+            for watcher in tuple(self._watchers.get(agent, ())):
+                watcher(execution, before, now)
+
+    def watch(self, agent: str, watcher: ExecutionWatcher) -> Callable[[], None]:
+        """Hear of every change to the agent's executions; the result ends it."""
+        self._watchers.setdefault(agent, set()).add(watcher)
+
+        def stop() -> None:
+            watchers = self._watchers.get(agent)
+            if watchers is not None:
+                watchers.discard(watcher)
+                if not watchers:
+                    del self._watchers[agent]
+
+        return stop
+
+    def finished(self, execution: str) -> Future[None] | None:
+        """A future for the end of an execution; None when it has ended or is not there."""
+        record = self._all.get(execution)
+        if record is None or record.finished:
+            return None
+        waiter: Future[None] = asyncio.get_running_loop().create_future()
+        waiters = self._finished.setdefault(execution, set())
+        waiters.add(waiter)
+
+        def forget(_: Future[None]) -> None:
+            waiters.discard(waiter)
+            if not waiters and self._finished.get(execution) is waiters:
+                del self._finished[execution]
+
+        waiter.add_done_callback(forget)
+        return waiter
+
+
+class Listeners:
+    """All stream listeners, by stream."""
+
+    def __init__(self, changed: Callable[[str], None]) -> None:
+        self._all: dict[str, StreamListener] = {}
+        self._by_stream: dict[str, dict[str, int]] = {}
+        self._attached: dict[str, set[Future[None]]] = {}
+        self._changed = changed
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def get(self, listener: str) -> StreamListener | None:
+        """The record of a listener."""
+        return self._all.get(listener)
+
+    def of_stream(self, stream: str) -> dict[str, int]:
+        """Position by listener."""
+        return self._by_stream.get(stream, {})
+
+    def streams(self) -> list[str]:
+        """The streams that have listeners."""
+        return list(self._by_stream)
+
+    def apply(self, listener: str, now: StreamListener | None) -> None:
+        """A record was put or removed."""
+        before = self._all.pop(listener, None)
+        if before is not None and (now is None or now.stream != before.stream):
+            positions = self._by_stream[before.stream]
+            del positions[listener]
+            if not positions:
+                del self._by_stream[before.stream]
+            self._changed(before.stream)
+        if now is not None:
+            self._all[listener] = now
+            self._by_stream.setdefault(now.stream, {})[listener] = now.position
+            for waiter in self._attached.pop(now.stream, ()):
+                if not waiter.done():
+                    waiter.set_result(None)
+            self._changed(now.stream)
+
+    def attached(self, stream: str) -> Future[None] | None:
+        """A future for the first listener of a stream; None when there is one."""
+        if stream in self._by_stream:
+            return None
+        waiter: Future[None] = asyncio.get_running_loop().create_future()
+        waiters = self._attached.setdefault(stream, set())
+        waiters.add(waiter)
+
+        def forget(_: Future[None]) -> None:
+            waiters.discard(waiter)
+            if not waiters and self._attached.get(stream) is waiters:
+                del self._attached[stream]
+
+        waiter.add_done_callback(forget)
+        return waiter
+
+
+class ListenerTable(RecordTable):
+    """`stream-listeners`: a listener's position is a cursor of the stream too, saved in the same transaction."""
+
+    fabric: Fabric
+
+    def put(self, key: bytes, value: bytes, expect: Any = ANY, expiry: Expiry | None = None) -> Future[Any]:
+        """Store the record, and the cursor with it when the stream is there."""
+        listener = _identity(key)
+        cursor = self.fabric.cursor_for(listener, read_listener(value, self.fabric.registry.schema))
+        if cursor is None or expect is not ANY or expiry is not None:
+            return super().put(key, value, expect, expiry)
+        future = chain(
+            self._hub.transact([Put(self.name, key, value), cursor]),
+            lambda results: Outcome(results[0].applied, results[0].previous),
+        )
+        future.add_done_callback(lambda finished: self._applied(finished, listener, value))
+        return future
+
+
+class Fabric:
+    """Everything both listeners share: one for a hub."""
+
+    def __init__(self, hub: Hub) -> None:
+        section = hub.config.perper
+        self.hub = hub
+        self.registry = TypeRegistry(hub, section.types_max)
+        self.catalogue = Catalogue(hub, section.caches_max, section.recent_bytes_max)
+        self.executions = Executions()
+        self.listeners = Listeners(self._listener_changed)
+        self._cleanup_s: float = section.cleanup_s
+        self._cleaning: dict[str, asyncio.Task[None]] = {}
+        self._background: set[asyncio.Task[Any]] = set()
+
+    async def load(self) -> None:
+        """Read everything that was there before."""
+        await self.registry.load()
+        await self.catalogue.load()
+        self._install(EXECUTIONS, RecordTable, self._read_execution, self._execution_changed)
+        table = self._install(LISTENERS, ListenerTable, self._read_listener, self._listener_stored)
+        assert isinstance(table, ListenerTable)
+        table.fabric = self
+        for name, apply in ((EXECUTIONS, self._execution_changed), (LISTENERS, self._listener_stored)):
+            for key, value in self.hub.items(name):
+                try:
+                    apply(_identity(key), value)
+                except PeerError as error:
+                    logger.warning("record in %r cannot be read: %s", name, error.message)
+
+    def _install(
+        self,
+        name: str,
+        kind: type[RecordTable],
+        check: Callable[[bytes], object],
+        apply: Callable[[str, bytes | None], None],
+    ) -> RecordTable:
+        entry = self.catalogue.find_name(name)
+        assert entry is not None
+        table = kind(self.hub, name, self.catalogue.expiries, check, apply)
+        entry.cache = table
+        return table
+
+    def _read_execution(self, value: bytes) -> Execution:
+        return read_execution(value, self.registry.schema)
+
+    def _read_listener(self, value: bytes) -> StreamListener:
+        return read_listener(value, self.registry.schema)
+
+    def _execution_changed(self, execution: str, value: bytes | None) -> None:
+        record = None if value is None else self._read_execution(value)
+        self.executions.apply(execution, record)
+        if record is not None:
+            self._becomes_stream(execution)
+
+    def _listener_stored(self, listener: str, value: bytes | None) -> None:
+        before = self.listeners.get(listener)
+        now = None if value is None else self._read_listener(value)
+        if before is not None and (now is None or now.stream != before.stream):
+            self.run(self._forget_cursor(listener, before.stream))
+        self.listeners.apply(listener, now)
+        if now is not None:
+            self._becomes_stream(now.stream)
+
+    def _becomes_stream(self, name: str) -> None:
+        """A cache that is still open turns out to be a stream."""
+        entry = self.catalogue.find_name(name)
+        if entry is not None and entry.cache is None:
+            self.run(self.catalogue.prepare(entry, stream=True))
+
+    # listeners are cursors
+
+    def cursor_for(self, listener: str, record: StreamListener) -> SaveCursor | None:
+        """Where a listener stands in its stream: at the first record it still needs. None when it needs none."""
+        entry = self.catalogue.find_name(record.stream)
+        if entry is None or not entry.ready or record.position == LISTENER_HOLDS_NOTHING:
+            return None
+        if isinstance(entry.cache, StreamCache):
+            bounds = self.hub.bounds(record.stream)
+            if record.position == LISTENER_HOLDS_ALL:
+                index = bounds.first
+            else:
+                found = entry.cache.keys.oldest_index_from(record.position)
+                index = bounds.next if found is None else found
+        elif isinstance(entry.cache, ViewCache):
+            bounds = self.hub.bounds(record.stream)
+            index = min(max(record.position, bounds.first), bounds.next)
+        else:
+            return None
+        return SaveCursor(listener, record.stream, index, 0, True)
+
+    async def _forget_cursor(self, listener: str, stream: str) -> None:
+        if self.catalogue.find_name(stream) is not None and self.hub.cursor(listener, stream) is not None:
+            await self.hub.delete_cursor(listener, stream)
+
+    # ephemeral streams
+
+    def _listener_changed(self, stream: str) -> None:
+        """Positions moved: soon look what no listener needs any more. One look at a time, many moves per look."""
+        if stream not in self._cleaning:
+            task = asyncio.ensure_future(self._clean_up(stream))
+            self._cleaning[stream] = task
+            task.add_done_callback(lambda _: self._cleaning.pop(stream, None))
+
+    async def _clean_up(self, stream: str) -> None:
+        if self.listeners.of_stream(stream):
+            await asyncio.sleep(self._cleanup_s)
+        entry = self.catalogue.find_name(stream)
+        if entry is None or not isinstance(entry.cache, StreamCache):
+            return
+        if not entry.ready:
+            await self.catalogue.prepare(entry, stream=True)
+        positions = self.listeners.of_stream(stream).values()
+        lowest = min(positions, default=LISTENER_HOLDS_NOTHING)
+        try:
+            if not positions:
+                await entry.cache.trim_all()
+            elif lowest != LISTENER_HOLDS_ALL:
+                await entry.cache.trim_below(lowest)
+        except Exception as error:  # the log says no for now (disk full, failed); the next move tries again
+            logger.warning("clean-up of stream %r: %s", stream, error)
+
+    def run(self, work: Awaitable[Any]) -> None:
+        """Do something in the background, and say so when it fails."""
+        task = asyncio.ensure_future(work)
+        assert isinstance(task, asyncio.Task)
+        self._background.add(task)
+        task.add_done_callback(self._ran)
+
+    def _ran(self, task: asyncio.Task[Any]) -> None:
+        self._background.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.warning("background work failed: %r", task.exception())
+
+    async def close(self) -> None:
+        """Stop what runs in the background."""
+        self.catalogue.close()
+        tasks = [*self._cleaning.values(), *self._background]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+_fabrics: WeakKeyDictionary[Any, Future[Fabric]] = WeakKeyDictionary()
+_users: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+
+
+async def acquire(hub: Hub) -> Fabric:
+    """The fabric of a hub: loaded once, shared by both listeners. Give it back with `release`."""
+    loading = _fabrics.get(hub)
+    if loading is None:
+        loading = _fabrics[hub] = asyncio.get_running_loop().create_future()
+        fabric = Fabric(hub)
+        try:
+            await fabric.load()
+        except BaseException as error:
+            del _fabrics[hub]
+            loading.set_exception(error)
+            loading.exception()
+            raise
+        loading.set_result(fabric)
+    fabric = await asyncio.shield(loading)
+    _users[hub] = _users.get(hub, 0) + 1
+    return fabric
+
+
+async def release(hub: Hub) -> None:
+    """One listener less; the last one closes the fabric."""
+    _users[hub] -= 1
+    if _users[hub] == 0:
+        loading = _fabrics.pop(hub)
+        del _users[hub]
+        await loading.result().close()
+
+
+__all__ = ["NULL", "BinaryError", "Entry", "Fabric", "acquire", "release"]

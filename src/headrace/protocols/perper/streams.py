@@ -1,0 +1,545 @@
+"""A cache that is a stream of the hub: its items are records that Spark and the other protocols read.
+
+A record's `id` is the item's key (a long), its payload is the value exactly as it was sent (an Ignite data object),
+its type is `ignite`. A key that is not a long stands whole in the record's `key`. An item put again is a new record
+with the same id; an item removed is a record of type `ignite-removed` with an empty payload. Reading the stream in
+order therefore gives the cache back: that is how the map from keys to indexes is rebuilt after a start.
+
+All puts of one turn of the event loop go to the log as one batch. Only what is on disk can be read or is announced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from asyncio import Future
+from collections.abc import Callable, Iterator
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.log.batch import Batch
+from headrace.log.ops import ABSENT, ANY, PRESENT
+
+from .errors import PeerError, Status
+from .ignite.binary import LONG, encode_byte_array, encode_long
+from .keys import KeyIndex
+from .tables import Expiry, Outcome, chain, done
+
+if TYPE_CHECKING:
+    from headrace.hub import Hub
+
+ITEM: Final = "ignite"
+REMOVED: Final = "ignite-removed"
+_KEY = Struct("<q")
+
+
+class RecentValues:
+    """The last values put, of all streams together: live listeners fetch an item right after it was announced."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._values: dict[tuple[str, int], bytes] = {}
+
+    def put(self, stream: str, index: int, value: bytes) -> None:
+        """Remember a value, and forget the oldest ones when they are too many."""
+        if len(value) > self._bytes_max // 16:
+            return
+        self._values[stream, index] = value
+        self._bytes += len(value)
+        while self._bytes > self._bytes_max:
+            oldest = next(iter(self._values))
+            self._bytes -= len(self._values.pop(oldest))
+
+    def get(self, stream: str, index: int) -> bytes | None:
+        """The value, if it is still here."""
+        return self._values.get((stream, index))
+
+
+def _meets(expect: Any, previous: bytes | None) -> bool:
+    if expect is ABSENT:
+        return previous is None
+    if expect is PRESENT:
+        return previous is not None
+    return expect is ANY or previous == expect
+
+
+class _Waiting(NamedTuple):
+    """A put or removal on its way to the disk."""
+
+    key: bytes
+    payload: bytes
+    removed: bool
+    future: Future[Any]
+    outcome: Outcome
+
+
+class StreamCache:
+    """One stream cache."""
+
+    kind: Final = "stream"
+
+    def __init__(self, hub: Hub, name: str, recent: RecentValues) -> None:
+        self.name = name
+        self.ready = False
+        self.keys = KeyIndex()
+        self.watchers: set[Callable[[], None]] = set()
+        self._hub = hub
+        self._recent = recent
+        self._others: dict[bytes, int] = {}
+        self._next = 0
+        self._waiting: list[_Waiting] = []
+        self._pending: dict[bytes, _Waiting] = {}
+        self._turn = asyncio.Lock()
+        self._changes = 0
+        self._catching_up: asyncio.Task[None] | None = None
+        self._follower: asyncio.Task[None] | None = None
+        self._flush_due = False
+
+    # what is there
+
+    async def load(self) -> None:
+        """Rebuild the keys from the stream."""
+        if not self.ready:
+            async with self._turn:
+                await self._catch_up()
+                self.ready = True
+
+    async def _catch_up(self) -> None:
+        """Apply the records that did not pass through this cache: all of them after a start, others' appends later."""
+        while True:
+            bounds = self._hub.bounds(self.name)
+            start = max(self._next, bounds.first)
+            if start >= bounds.next:
+                break
+            batches = await asyncio.to_thread(self._scan, start, bounds.next)
+            for batch in batches:
+                self._apply_batch(batch)
+            self._next = max(self._next, bounds.next)
+        self._wake()
+
+    def _scan(self, start: int, end: int) -> list[pa.RecordBatch]:
+        columns = ["index", "id", "key", "type"]
+        return list(self._hub.scan(self.name, start, end, columns=columns))
+
+    def _apply_batch(self, batch: pa.RecordBatch) -> None:
+        if batch.num_rows == 0:
+            return
+        indexes, ids = batch.column("index"), batch.column("id")
+        last = self.keys.last()
+        plain = ids.null_count == 0 and all(kind != REMOVED for kind in batch.column("type").unique().to_pylist())
+        if plain and indexes[0].as_py() >= self._next:
+            numbers = ids.to_numpy(zero_copy_only=False)
+            if (last is None or numbers[0] > last) and bool(np.all(np.diff(numbers) > 0)):
+                self.keys.extend(array("q", numbers.tobytes()), array("q", indexes.to_numpy().tobytes()))
+                self._next = indexes[-1].as_py() + 1
+                return
+        rows = zip(
+            indexes.to_pylist(),
+            ids.to_pylist(),
+            batch.column("key").to_pylist(),
+            batch.column("type").to_pylist(),
+            strict=True,
+        )
+        for index, number, key, kind in rows:
+            if index >= self._next:
+                self._apply(index, _whole_key(index, number, key, kind), kind == REMOVED)
+
+    def _apply(self, index: int, key: bytes, removed: bool) -> None:
+        if key[0] == LONG:
+            number = _KEY.unpack_from(key, 1)[0]
+            if removed:
+                self.keys.remove(number)
+            else:
+                self.keys.put(number, index)
+        elif removed:
+            self._others.pop(key, None)
+        else:
+            self._others[key] = index
+        self._next = index + 1
+
+    def index_of(self, key: bytes) -> int | None:
+        """Where the item of `key` lies in the stream."""
+        return self.keys.get(_KEY.unpack_from(key, 1)[0]) if key[0] == LONG else self._others.get(key)
+
+    @property
+    def arrivals(self) -> int:
+        """Where the next new item will stand in the order of arrival."""
+        return self._next
+
+    def size(self) -> int:
+        """How many items there are."""
+        return len(self.keys) + len(self._others)
+
+    # reading
+
+    def get(self, key: bytes) -> bytes | Future[Any] | None:
+        """The value of `key`, or a future of it when it must be read from the log."""
+        index = self.index_of(key)
+        if index is None:
+            if self._hub.bounds(self.name).next > self._next:
+                return asyncio.ensure_future(self._get_after_catching_up(key))
+            return None
+        return self._recent.get(self.name, index) or asyncio.ensure_future(self._read(index))
+
+    async def _get_after_catching_up(self, key: bytes) -> bytes | None:
+        await self._caught_up()
+        index = self.index_of(key)
+        return None if index is None else await self._read(index)
+
+    async def _read(self, index: int) -> bytes | None:
+        batch = await self._hub.read(self.name, index, limit=1)
+        if batch.num_rows == 0 or batch.column("index")[0].as_py() != index:
+            return None
+        return _value_of(batch.column("payload")[0].as_py(), batch.column("type")[0].as_py())
+
+    async def page(self, keys: list[bytes]) -> list[tuple[bytes, bytes]]:
+        """The items of `keys` that are there."""
+        rows: list[tuple[bytes, bytes]] = []
+        for key in keys:
+            value = self.get(key)
+            found = await value if isinstance(value, Future) else value
+            if found is not None:
+                rows.append((key, found))
+        return rows
+
+    def all_keys(self) -> list[bytes]:
+        """The keys of all items, longs in order first."""
+        return [encode_long(key) for key, _ in self.keys] + list(self._others)
+
+    # writing
+
+    def put(self, key: bytes, value: bytes, expect: Any = ANY, expiry: Expiry | None = None) -> Future[Any]:
+        """Add an item. Time to live is not for items of streams: retention and listeners decide about those."""
+        is_new = not self._changes and key not in self._pending and self.index_of(key) is None
+        if is_new and (expect is ANY or expect is ABSENT):
+            return self._enqueue(key, value, removed=False, outcome=Outcome(True))
+        return self._begin_change(key, value, expect)
+
+    def put_many(self, pairs: list[tuple[bytes, bytes]]) -> Future[Any]:
+        """Add many items."""
+        return asyncio.gather(*[self.put(key, value) for key, value in pairs])
+
+    def delete(self, key: bytes, expect: Any = ANY) -> Future[Any]:
+        """Remove an item."""
+        return self._begin_change(key, None, expect)
+
+    def delete_many(self, keys: list[bytes]) -> Future[Any]:
+        """Remove many items."""
+        return asyncio.gather(*[self.delete(key) for key in keys])
+
+    def _begin_change(self, key: bytes, value: bytes | None, expect: Any) -> Future[Any]:
+        self._changes += 1
+        return asyncio.ensure_future(self._change(key, value, expect))
+
+    async def _change(self, key: bytes, value: bytes | None, expect: Any) -> Outcome:
+        """A put or removal that depends on what is there: one at a time, and after what is on its way."""
+        try:
+            async with self._turn:
+                waiting = self._pending.get(key)
+                if waiting is not None:
+                    await asyncio.wait([waiting.future])
+                present = self.get(key)
+                previous = await present if isinstance(present, Future) else present
+                if not _meets(expect, previous) or (value is None and previous is None):
+                    return Outcome(False, previous)
+                future = self._enqueue(key, value or b"", removed=value is None, outcome=Outcome(True, previous))
+        finally:
+            self._changes -= 1
+        outcome: Outcome = await future
+        return outcome
+
+    def _enqueue(self, key: bytes, payload: bytes, *, removed: bool, outcome: Outcome) -> Future[Any]:
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(key, payload, removed, loop.create_future(), outcome)
+        self._waiting.append(waiting)
+        self._pending[key] = waiting
+        if not self._flush_due:
+            self._flush_due = True
+            loop.call_soon(self._flush)
+        return waiting.future
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        group, self._waiting = self._waiting, []
+        ids = [_KEY.unpack_from(entry.key, 1)[0] if entry.key[0] == LONG else None for entry in group]
+        batch = Batch.of(
+            [entry.payload for entry in group],
+            ids=ids,
+            types=[REMOVED if entry.removed else ITEM for entry in group] if any(e.removed for e in group) else ITEM,
+            keys=[None if entry.key[0] == LONG else entry.key for entry in group] if None in ids else None,
+        )
+        try:
+            appended = self._hub.append(self.name, batch)
+        except Exception as error:
+            self._failed(group, error)
+            return
+        appended.add_done_callback(lambda finished: self._appended(group, finished))
+
+    def _failed(self, group: list[_Waiting], error: BaseException) -> None:
+        for entry in group:
+            self._settle(entry)
+            if not entry.future.done():
+                entry.future.set_exception(error)
+
+    def _settle(self, entry: _Waiting) -> None:
+        if self._pending.get(entry.key) is entry:
+            del self._pending[entry.key]
+
+    def _appended(self, group: list[_Waiting], finished: Future[Any]) -> None:
+        error = asyncio.CancelledError() if finished.cancelled() else finished.exception()
+        if error is not None:
+            self._failed(group, error)
+            return
+        first: int = finished.result().first
+        if first != self._next:  # others appended in between: their records come first
+            asyncio.ensure_future(self._caught_up()).add_done_callback(lambda _: self._finish(group, first))
+            return
+        for index, entry in enumerate(group, first):
+            self._apply(index, entry.key, entry.removed)
+        self._finish(group, first)
+
+    def _finish(self, group: list[_Waiting], first: int) -> None:
+        for index, entry in enumerate(group, first):
+            if not entry.removed:
+                self._recent.put(self.name, index, entry.payload)
+            self._settle(entry)
+        self._wake()
+        if self._hub.stream(self.name).options.ack == "durable":
+            self._acknowledge(group)
+        else:
+            processed = asyncio.ensure_future(self._hub.acknowledged(self.name, first + len(group)))
+            processed.add_done_callback(lambda _: self._acknowledge(group))
+
+    @staticmethod
+    def _acknowledge(group: list[_Waiting]) -> None:
+        for entry in group:
+            if not entry.future.done():
+                entry.future.set_result(entry.outcome)
+
+    async def _caught_up(self) -> None:
+        if self._catching_up is None or self._catching_up.done():
+            self._catching_up = asyncio.ensure_future(self._catch_up())
+        await asyncio.shield(self._catching_up)
+
+    # removing from the front
+
+    def clear(self) -> Future[Any]:
+        """Remove everything."""
+        return asyncio.ensure_future(self.trim_all())
+
+    async def trim_all(self) -> None:
+        """Empty the stream. Its indexes go on where they were."""
+        end = self._next
+        self.keys.clear()
+        self._others.clear()
+        await self._hub.trim(self.name, end)
+
+    async def trim_below(self, key: int) -> int:
+        """Remove the items with keys below `key`; how many they were.
+
+        Records go from the front up to the first one that is still needed, so an item that arrived late may keep its
+        record for a while after it has left the cache.
+        """
+        oldest = self.keys.oldest_index_from(key)
+        dropped = self.keys.drop_below(key)
+        if dropped:
+            before = self._next if oldest is None else oldest
+            if self._others:
+                before = min(before, *self._others.values())
+            await self._hub.trim(self.name, before)
+        return dropped
+
+    # listening
+
+    def _wake(self) -> None:
+        for wake in tuple(self.watchers):
+            wake()
+
+    def watch(self, wake: Callable[[], None]) -> None:
+        """Call `wake` whenever there may be new keys."""
+        self.watchers.add(wake)
+        if self._follower is None:
+            self._follower = asyncio.ensure_future(self._follow())
+
+    def unwatch(self, wake: Callable[[], None]) -> None:
+        """Stop calling."""
+        self.watchers.discard(wake)
+        if not self.watchers:
+            self.close()
+
+    async def _follow(self) -> None:
+        """Notice what others append to this stream while somebody listens."""
+        while True:
+            await self._hub.wait(self.name, self._next)
+            if not self._pending:
+                await self._caught_up()
+            else:
+                await asyncio.wait([entry.future for entry in self._pending.values()])
+
+    def close(self) -> None:
+        """Stop what runs in the background."""
+        if self._follower is not None:
+            self._follower.cancel()
+            self._follower = None
+
+
+class IndexKeys:
+    """The keys of a stream that another protocol writes: its indexes. The same questions as `KeyIndex`."""
+
+    def __init__(self, hub: Hub, name: str) -> None:
+        self._hub = hub
+        self._name = name
+
+    def first(self) -> int | None:
+        """The smallest key."""
+        bounds = self._hub.bounds(self._name)
+        return bounds.first if bounds.first < bounds.next else None
+
+    def last(self) -> int | None:
+        """The largest key."""
+        bounds = self._hub.bounds(self._name)
+        return bounds.next - 1 if bounds.first < bounds.next else None
+
+    def above(self, key: int | None, limit: int, index_min: int = 0) -> list[int]:
+        """Up to `limit` keys above `key`."""
+        bounds = self._hub.bounds(self._name)
+        start = max(bounds.first, index_min, 0 if key is None else key + 1)
+        return list(range(start, min(start + limit, bounds.next)))
+
+    def run(self, key: int, stride: int, limit: int) -> list[int]:
+        """The keys `key`, `key + stride`, … that are there. What was trimmed is passed over: it will never come."""
+        bounds = self._hub.bounds(self._name)
+        if stride > 0 and key < bounds.first:
+            key += -((key - bounds.first) // stride) * stride
+        stop = bounds.next if stride > 0 else bounds.first - 1
+        return list(range(key, stop, stride)[:limit]) if bounds.first <= key < bounds.next else []
+
+
+class ViewCache:
+    """A stream that another protocol writes, seen as a packed stream of byte arrays. It can only be read."""
+
+    kind: Final = "view"
+    ready: Final = True
+
+    def __init__(self, hub: Hub, name: str) -> None:
+        self.name = name
+        self.keys = IndexKeys(hub, name)
+        self.watchers: set[Callable[[], None]] = set()
+        self._hub = hub
+        self._follower: asyncio.Task[None] | None = None
+
+    @property
+    def arrivals(self) -> int:
+        """Where the next new item will stand in the order of arrival."""
+        following: int = self._hub.bounds(self.name).next
+        return following
+
+    def size(self) -> int:
+        """How many items there are."""
+        bounds = self._hub.bounds(self.name)
+        size: int = bounds.next - bounds.first
+        return size
+
+    def get(self, key: bytes) -> bytes | Future[Any] | None:
+        """The payload at an index, as a byte array."""
+        if key[0] != LONG:
+            return None
+        index = _KEY.unpack_from(key, 1)[0]
+        bounds = self._hub.bounds(self.name)
+        return asyncio.ensure_future(self._read(index)) if bounds.first <= index < bounds.next else None
+
+    async def _read(self, index: int) -> bytes | None:
+        batch = await self._hub.read(self.name, index, limit=1)
+        if batch.num_rows == 0 or batch.column("index")[0].as_py() != index:
+            return None
+        return encode_byte_array(batch.column("payload")[0].as_py())
+
+    async def page(self, keys: list[bytes]) -> list[tuple[bytes, bytes]]:
+        """The items of `keys` that are there."""
+        rows: list[tuple[bytes, bytes]] = []
+        for key in keys:
+            value = self.get(key)
+            found = await value if isinstance(value, Future) else value
+            if found is not None:
+                rows.append((key, found))
+        return rows
+
+    def all_keys(self) -> Iterator[bytes]:
+        """The keys of all items."""
+        bounds = self._hub.bounds(self.name)
+        return map(encode_long, range(bounds.first, bounds.next))
+
+    def has(self, key: bytes) -> bool:
+        """Whether there is an item of that key."""
+        bounds = self._hub.bounds(self.name)
+        return key[0] == LONG and bounds.first <= _KEY.unpack_from(key, 1)[0] < bounds.next
+
+    def _refuse(self) -> PeerError:
+        return PeerError(
+            Status.FAILED, f"cache {self.name!r} is a stream that another protocol writes: it can only be read here"
+        )
+
+    def put(self, key: bytes, value: bytes, expect: Any = ANY, expiry: Expiry | None = None) -> Future[Any]:
+        """Refused."""
+        raise self._refuse()
+
+    def put_many(self, pairs: list[tuple[bytes, bytes]]) -> Future[Any]:
+        """Refused."""
+        raise self._refuse()
+
+    def delete(self, key: bytes, expect: Any = ANY) -> Future[Any]:
+        """Refused."""
+        raise self._refuse()
+
+    def delete_many(self, keys: list[bytes]) -> Future[Any]:
+        """Refused."""
+        raise self._refuse()
+
+    def clear(self) -> Future[Any]:
+        """Refused."""
+        raise self._refuse()
+
+    def watch(self, wake: Callable[[], None]) -> None:
+        """Call `wake` whenever there may be new keys."""
+        self.watchers.add(wake)
+        if self._follower is None:
+            self._follower = asyncio.ensure_future(self._follow())
+
+    def unwatch(self, wake: Callable[[], None]) -> None:
+        """Stop calling."""
+        self.watchers.discard(wake)
+        if not self.watchers:
+            self.close()
+
+    async def _follow(self) -> None:
+        position = self._hub.bounds(self.name).next
+        while True:
+            await self._hub.wait(self.name, position)
+            position = self._hub.bounds(self.name).next
+            for wake in tuple(self.watchers):
+                wake()
+
+    def close(self) -> None:
+        """Stop what runs in the background."""
+        if self._follower is not None:
+            self._follower.cancel()
+            self._follower = None
+
+
+def _whole_key(index: int, number: int | None, key: bytes | None, kind: str | None) -> bytes:
+    """The Ignite key of a record. One that another protocol wrote without an id has its index as its key."""
+    if number is not None:
+        return encode_long(number)
+    return key if key and kind in (ITEM, REMOVED) else encode_long(index)
+
+
+def _value_of(payload: bytes, kind: str | None) -> bytes:
+    """The Ignite value of a record; what another protocol wrote is a byte array."""
+    return payload if kind == ITEM else encode_byte_array(payload)
+
+
+__all__ = ["IndexKeys", "RecentValues", "StreamCache", "ViewCache", "chain", "done"]

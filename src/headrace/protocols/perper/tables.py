@@ -1,0 +1,305 @@
+"""A cache that is a table of the hub: executions, listeners, states, and every cache that is not a stream of items.
+
+Key and value are Ignite data objects and stay opaque bytes; two keys are equal when their bytes are, type code
+included.
+
+Entries may have a time to live. Deadlines lie in a table of their own, written in the same transaction as the entry,
+so the entry's value stays what the client sent. An entry past its deadline is gone for readers at once and deleted
+soon after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import Future
+from collections.abc import Awaitable, Callable, Iterator
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from headrace.errors import ConditionFailed
+from headrace.log.ops import ABSENT, ANY, Delete, Put
+
+from .ignite.binary import LONG
+from .keys import KeyIndex
+
+if TYPE_CHECKING:
+    from headrace.hub import Hub
+
+EXPIRY_TABLE: Final = "perper.expiry"
+ETERNAL: Final = -1
+UNCHANGED: Final = -2
+
+_DEADLINE = Struct("<q")
+_KEY = Struct("<q")
+
+Expiry = tuple[int, int, int]  # milliseconds to live after creation, update, access
+
+
+class Outcome(NamedTuple):
+    """What a put or delete did."""
+
+    applied: bool
+    previous: bytes | None = None
+
+
+def done(result: Any) -> Future[Any]:
+    """A future that has its result already."""
+    future: Future[Any] = asyncio.get_running_loop().create_future()
+    future.set_result(result)
+    return future
+
+
+def chain(
+    source: Future[Any], convert: Callable[[Any], Any], failed: Callable[[Exception], Any] | None = None
+) -> Future[Any]:
+    """A future with the converted result of another. `failed` may turn an exception into a result."""
+    target: Future[Any] = asyncio.get_running_loop().create_future()
+
+    def finish(finished: Future[Any]) -> None:
+        if target.done():
+            return
+        error = finished.exception() if not finished.cancelled() else asyncio.CancelledError()
+        try:
+            if error is None:
+                target.set_result(convert(finished.result()))
+            elif failed is not None and isinstance(error, Exception):
+                target.set_result(failed(error))
+            else:
+                target.set_exception(error)
+        except Exception as problem:
+            target.set_exception(problem)
+
+    source.add_done_callback(finish)
+    return target
+
+
+class Expiries:
+    """The deadlines of all entries that have one, and the clock that removes them."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._deadlines_ms: dict[bytes, int] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._remove: Callable[[str, bytes], Awaitable[Any] | None] = lambda cache, key: None
+
+    async def load(self, remove: Callable[[str, bytes], Awaitable[Any] | None]) -> None:
+        """Read the deadlines; `remove(cache, key)` is called for each entry that has passed its own."""
+        self._remove = remove
+        await self._hub.create_table(EXPIRY_TABLE)
+        for key, value in self._hub.items(EXPIRY_TABLE):
+            self._deadlines_ms[key] = _DEADLINE.unpack(value)[0]
+        self._arm()
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return self._hub.clock.now_us() // 1000
+
+    @staticmethod
+    def entry(cache: str, key: bytes) -> bytes:
+        """The key of a deadline."""
+        return cache.encode() + b"\0" + key
+
+    def has(self, cache: str, key: bytes) -> bool:
+        """Whether an entry has a deadline."""
+        return bool(self._deadlines_ms) and self.entry(cache, key) in self._deadlines_ms
+
+    def expired(self, cache: str, key: bytes) -> bool:
+        """Whether an entry has passed its deadline."""
+        if not self._deadlines_ms:
+            return False
+        deadline = self._deadlines_ms.get(self.entry(cache, key))
+        return deadline is not None and deadline <= self.now_ms()
+
+    def operation(self, cache: str, key: bytes, to_live_ms: int) -> Put | Delete | None:
+        """Set or clear a deadline in memory, and the operation that makes it durable with the entry itself."""
+        entry = self.entry(cache, key)
+        if to_live_ms == UNCHANGED or (to_live_ms == ETERNAL and entry not in self._deadlines_ms):
+            return None
+        if to_live_ms == ETERNAL:
+            del self._deadlines_ms[entry]
+            return Delete(EXPIRY_TABLE, entry)
+        self._deadlines_ms[entry] = deadline = self.now_ms() + to_live_ms
+        self._arm()
+        return Put(EXPIRY_TABLE, entry, _DEADLINE.pack(deadline))
+
+    def forget_cache(self, cache: str) -> list[Delete]:
+        """The operations that clear every deadline of a cache."""
+        prefix = cache.encode() + b"\0"
+        entries = [entry for entry in self._deadlines_ms if entry.startswith(prefix)]
+        for entry in entries:
+            del self._deadlines_ms[entry]
+        return [Delete(EXPIRY_TABLE, entry) for entry in entries]
+
+    def _arm(self) -> None:
+        if self._timer is None and self._deadlines_ms:
+            delay_ms = max(min(self._deadlines_ms.values()) - self.now_ms(), 0)
+            self._timer = asyncio.get_running_loop().call_later(min(delay_ms / 1000, 1.0) + 0.01, self._sweep)
+
+    def _sweep(self) -> None:
+        self._timer = None
+        now_ms = self.now_ms()
+        for entry in [entry for entry, deadline in self._deadlines_ms.items() if deadline <= now_ms]:
+            cache, _, key = entry.partition(b"\0")
+            self._remove(cache.decode(), key)
+        self._arm()
+
+    def close(self) -> None:
+        """Stop the clock."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class TableCache:
+    """One cache on one table of the hub."""
+
+    kind: Final = "table"
+    ready: Final = True
+
+    def __init__(self, hub: Hub, name: str, expiries: Expiries) -> None:
+        self.name = name
+        self.watchers: set[Callable[[], None]] = set()
+        self._hub = hub
+        self._expiries = expiries
+        self._keys: KeyIndex | None = None
+        self._arrivals = 0
+
+    # reading
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of `key`."""
+        if self._expiries.expired(self.name, key):
+            return None
+        value: bytes | None = self._hub.get(self.name, key)
+        return value
+
+    def size(self) -> int:
+        """How many entries there are."""
+        size: int = self._hub.table_size(self.name)
+        return size
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        """All entries, as they are now."""
+        for key, value in self._hub.items(self.name):
+            if not self._expiries.expired(self.name, key):
+                yield key, value
+
+    def touch(self, key: bytes, access_ms: int) -> None:
+        """Move the deadline of an entry that was read."""
+        operation = self._expiries.operation(self.name, key, access_ms)
+        if operation is not None:
+            self._hub.transact([operation])
+
+    # writing
+
+    def put(self, key: bytes, value: bytes, expect: Any = ANY, expiry: Expiry | None = None) -> Future[Any]:
+        """Set `key`; the future has an outcome with `applied` and `previous`, once it is on disk."""
+        self._remove_if_expired(key)
+        operation = None
+        if expiry is not None:
+            present = self._hub.get(self.name, key) is not None
+            if expect is not ABSENT or not present:
+                operation = self._expiries.operation(self.name, key, expiry[1 if present else 0])
+        elif self._expiries.has(self.name, key) and expect is not ABSENT:
+            operation = self._expiries.operation(self.name, key, ETERNAL)
+        if operation is None:
+            future = self._hub.put(self.name, key, value, expect=expect)
+        else:
+            future = self._transact(Put(self.name, key, value, expect=expect), operation)
+        if self._keys is not None and key[0] == LONG:
+            future.add_done_callback(lambda finished: self._noted(finished, key, present=True))
+        return future
+
+    def put_many(self, pairs: list[tuple[bytes, bytes]]) -> Future[Any]:
+        """Set many keys in one transaction."""
+        if self._keys is not None or any(self._expiries.has(self.name, key) for key, _ in pairs):
+            return asyncio.gather(*[self.put(key, value) for key, value in pairs])
+        return self._hub.transact([Put(self.name, key, value) for key, value in pairs])
+
+    def delete(self, key: bytes, expect: Any = ANY) -> Future[Any]:
+        """Remove `key`; the future has an outcome with `applied` (it was there) and `previous`."""
+        self._remove_if_expired(key)
+        operation = self._expiries.operation(self.name, key, ETERNAL) if self._expiries.has(self.name, key) else None
+        if operation is None:
+            future = self._hub.delete(self.name, key, expect=expect)
+        else:
+            future = self._transact(Delete(self.name, key, expect=expect), operation)
+        if self._keys is not None and key[0] == LONG:
+            future.add_done_callback(lambda finished: self._noted(finished, key, present=False))
+        return future
+
+    def delete_many(self, keys: list[bytes]) -> Future[Any]:
+        """Remove many keys."""
+        return asyncio.gather(*[self.delete(key) for key in keys])
+
+    def clear(self) -> Future[Any]:
+        """Remove everything."""
+        return self.delete_many([key for key, _ in self._hub.items(self.name)])
+
+    def _transact(self, first: Put | Delete, second: Put | Delete) -> Future[Any]:
+        def failed(error: Exception) -> Outcome:
+            if isinstance(error, ConditionFailed):
+                return Outcome(False, error.previous)
+            raise error
+
+        def outcome(results: list[Any]) -> Outcome:
+            return Outcome(results[0].applied, results[0].previous)
+
+        return chain(self._hub.transact([first, second]), outcome, failed)
+
+    def _remove_if_expired(self, key: bytes) -> None:
+        if self._expiries.expired(self.name, key):
+            self.remove_expired(key)
+
+    def remove_expired(self, key: bytes) -> Future[Any]:
+        """Delete an entry whose time has come."""
+        operation = self._expiries.operation(self.name, key, ETERNAL)
+        operations: list[Any] = [Delete(self.name, key)]
+        if operation is not None:
+            operations.append(operation)
+        future = self._hub.transact(operations)
+        if self._keys is not None and key[0] == LONG:
+            self._keys.remove(_KEY.unpack_from(key, 1)[0])
+        return future
+
+    # listening: a table with long keys can be listened to like a stream
+
+    @property
+    def keys(self) -> KeyIndex:
+        """The long keys in order; built when somebody listens for the first time, and kept up to date from then on."""
+        if self._keys is None:
+            self._keys = KeyIndex()
+            for key, _ in self._hub.items(self.name):
+                if key[0] == LONG:
+                    self._keys.put(_KEY.unpack_from(key, 1)[0], self._arrivals)
+                    self._arrivals += 1
+        return self._keys
+
+    def watch(self, wake: Callable[[], None]) -> None:
+        """Call `wake` whenever there may be new keys."""
+        self.watchers.add(wake)
+
+    def unwatch(self, wake: Callable[[], None]) -> None:
+        """Stop calling."""
+        self.watchers.discard(wake)
+
+    def close(self) -> None:
+        """Nothing runs in the background."""
+
+    @property
+    def arrivals(self) -> int:
+        """Where the next new item will stand in the order of arrival."""
+        return self._arrivals
+
+    def _noted(self, finished: Future[Any], key: bytes, *, present: bool) -> None:
+        if finished.cancelled() or finished.exception() is not None or not finished.result().applied:
+            return
+        assert self._keys is not None
+        number = _KEY.unpack_from(key, 1)[0]
+        if not present:
+            self._keys.remove(number)
+        elif number not in self._keys:
+            self._keys.put(number, self._arrivals)
+            self._arrivals += 1
+            for wake in tuple(self.watchers):
+                wake()
