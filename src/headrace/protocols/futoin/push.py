@@ -123,7 +123,7 @@ class ReliableReceiver(Receiver):
         self._saved = self.delivery.position
         self._saving: asyncio.Task[None] | None = None
         self._repeats: set[asyncio.Task[None]] = set()
-        self._timers: set[asyncio.TimerHandle] = set()
+        self._pauses: dict[int, asyncio.TimerHandle] = {}
 
     def describe(self) -> dict[str, object]:
         delivery = self.delivery
@@ -138,7 +138,7 @@ class ReliableReceiver(Receiver):
     def close(self) -> None:
         super().close()
         self.delivery.close()
-        for timer in self._timers:
+        for timer in self._pauses.values():
             timer.cancel()
         for task in self._repeats:
             task.cancel()
@@ -181,11 +181,10 @@ class ReliableReceiver(Receiver):
             return
         self.service.metrics.refused_groups.inc()
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(pause_s, lambda: self._timer_over(timer, seq))
-        self._timers.add(timer)
+        self._pauses[seq] = loop.call_later(pause_s, self._pause_over, seq)
 
-    def _timer_over(self, timer: asyncio.TimerHandle, seq: int) -> None:
-        self._timers.discard(timer)
+    def _pause_over(self, seq: int) -> None:
+        del self._pauses[seq]
         group = self.delivery.repeat(seq)
         self._changed.set()
         if group is not None:

@@ -98,6 +98,7 @@ class Application:
         except NotFound:
             await respond(send, 404, b"", [])
             return
+        body: bytes | None
         if rest:
             body = path_form_message(rest, scope)
         elif scope["method"] != "POST":
