@@ -143,7 +143,7 @@ class Client:
     async def follow(
         self, component: str, last_id: int | None = None, want: list[str] | None = None
     ) -> AsyncIterator[list[Event]]:
-        """Poll for ever, with a delay that grows while nothing comes. A list is confirmed when the next is asked for."""
+        """Poll for ever, with a delay that grows while nothing comes. A list is confirmed when the next is wanted."""
         delay_s = POLL_DELAY_MIN_S
         while True:
             found = await self.poll(component, last_id, want)
@@ -284,6 +284,8 @@ class Ordering:
 
     def done(self, seq: int) -> None:
         """`seq` was handled: the next may go."""
+        if seq != self.next_seq:  # a copy of a group that was handled meanwhile
+            return
         self.next_seq = seq + 1
         waiting = self._turns.pop(self.next_seq, None)
         if waiting is not None and not waiting.done():
