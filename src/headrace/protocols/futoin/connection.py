@@ -126,8 +126,12 @@ class Connection:
             request = cast(Request, message)
             if call.function == "addEvent" and caller is not None:
                 await self._add(request, caller, coding)
-            else:
+            elif call.function == "pollEvents":
                 self._begin(self._perform(call, request, caller, coding))
+            else:
+                # Quick ones are done before the next message is read: whoever registers and says that it is ready in
+                # one breath finds itself registered.
+                await self._perform(call, request, caller, coding)
         except codec.Undecodable:
             self._failed(PeerError(INVALID_REQUEST, "Missing req.f"), None, Coding.JSON, None)
         except Exception as error:
@@ -240,9 +244,12 @@ class Connection:
         outgoing = self._outgoing
         try:
             while True:
-                while outgoing:
+                for _ in range(len(outgoing)):
                     # Binary frames, for JSON too: what published clients and servers send.
                     await self._send({"type": "websocket.send", "bytes": outgoing.popleft()})
+                if outgoing:
+                    await asyncio.sleep(0)
+                    continue
                 self._written.set()
                 self._to_write.clear()
                 await self._to_write.wait()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.protocols.futoin import mac
 from headrace.protocols.futoin.errors import INVALID_REQUEST, NOT_IMPLEMENTED, SECURITY_ERROR, PeerError
-from headrace.security import BUILT_IN_ROLES, Principal
+from headrace.security import BUILT_IN_ROLES, Principal, Right
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
@@ -41,16 +41,24 @@ class Signed(NamedTuple):
     failed: str
 
 
-class Caller(NamedTuple):
+class Caller:
     """Who calls. With a key, every answer is signed with it."""
 
-    principal: Principal
-    key: bytes | None = None
-    algorithm: str = ""
+    __slots__ = ("_allowed", "algorithm", "key", "principal", "user")
 
-    @property
-    def user(self) -> str:
-        return self.principal.name
+    def __init__(self, principal: Principal, key: bytes | None = None, algorithm: str = "") -> None:
+        self.principal = principal
+        self.user = principal.name
+        self.key = key
+        self.algorithm = algorithm
+        self._allowed: dict[tuple[str, str], bool] = {}
+
+    def may(self, right: Right, stream: str, verb: str) -> bool:
+        """`Principal.may`, asked once for each stream: a caller is remembered only for a moment."""
+        allowed = self._allowed.get((verb, stream))
+        if allowed is None:
+            allowed = self._allowed[verb, stream] = self.principal.may(right, stream, verb=verb)
+        return allowed
 
     def signature(self, reply: dict[str, Any]) -> str | None:
         """What goes into the `sec` of a reply."""
@@ -126,7 +134,7 @@ class Guard:
 
     def remembered(self, sec: str | dict[str, Any] | None) -> Caller | None:
         """The caller of a `user:secret` that was good a moment ago: the way of nearly every request."""
-        if type(sec) is not str:
+        if not isinstance(sec, str):
             return None
         found = self._known.get(sec)
         if found is None or found[0] < time.monotonic():
@@ -135,7 +143,16 @@ class Guard:
 
     def anonymous(self) -> Caller:
         """Who nobody is where `futoin.insecure` lets them in."""
-        return Caller(self._hub.security.anonymous() or _local_writer())
+        known = self.remembered("")
+        if known is None:
+            known = Caller(self._hub.security.anonymous() or _local_writer())
+            self._remember("", known)
+        return known
+
+    def _remember(self, sec: str, caller: Caller) -> None:
+        if len(self._known) >= KNOWN_MAX:
+            self._known.clear()
+        self._known[sec] = (time.monotonic() + KNOWN_FOR_S, caller)
 
     async def identify(self, sec: str | dict[str, Any] | None, message: dict[str, Any]) -> Caller | None:
         """Who sent `message` (the decoded request); None for nobody. Raises when the claim is wrong."""
@@ -150,9 +167,7 @@ class Guard:
             raise PeerError(SECURITY_ERROR, BASIC_FAILED)
         caller = Caller(principal)
         if isinstance(sec, str):
-            if len(self._known) >= KNOWN_MAX:
-                self._known.clear()
-            self._known[sec] = (time.monotonic() + KNOWN_FOR_S, caller)
+            self._remember(sec, caller)
         return caller
 
     def _check_signature(self, claim: Signed, message: dict[str, Any]) -> Caller:

@@ -61,7 +61,7 @@ class Dispatcher:
         call = codec.CALL_OF[type(message)]
         check_constraints(call.interface, channel, caller is not None)
         if caller is not None:
-            self.service.check_right(caller.principal, call.function, place.name)
+            self.service.check_right(caller, call.function, place.name)
         return call
 
     async def perform(self, call: Call, params: Any, caller: Caller | None, place: Place, coding: Coding) -> Any:

@@ -18,6 +18,8 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from msgspec import Meta, Raw
 
+from headrace.security import Right
+
 KIB = 1024
 MIB = 1024 * KIB
 
@@ -112,7 +114,7 @@ INTERFACES = {interface.name: interface for interface in (GEN, POLL, PUSH, PING,
 RECEIVER = "futoin.evt.receiver"
 
 # Right asked of `Principal.may(right, stream, verb=...)`, by interface and function.
-RIGHTS: dict[str, tuple[str, str]] = {
+RIGHTS: dict[str, tuple[Right, str]] = {
     "addEvent": ("write", "futoin.add"),
     "registerConsumer": ("read", "futoin.poll"),
     "pollEvents": ("read", "futoin.poll"),

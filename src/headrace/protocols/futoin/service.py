@@ -11,13 +11,14 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from headrace.errors import Damaged, UnknownStream
 from headrace.log.batch import Batch
-from headrace.log.ops import Appended, StreamOptions
+from headrace.log.ops import Appended, SaveCursor, StreamOptions
 from headrace.protocols.futoin import events
 from headrace.protocols.futoin.codec import Coding, Event
+from headrace.protocols.futoin.credentials import Caller
 from headrace.protocols.futoin.errors import (
     LIVE_NOT_ALLOWED,
     NOT_REGISTERED,
@@ -26,7 +27,7 @@ from headrace.protocols.futoin.errors import (
     PeerError,
 )
 from headrace.protocols.futoin.interface import ENVELOPE_BYTES, LIVE, RIGHTS, Call, PollEvents
-from headrace.security import Principal, Right
+from headrace.security import Principal
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
@@ -131,12 +132,12 @@ class Service:
         self._skipped = hub.metrics.protocol.skipped.labels(protocol="futoin")
         self._adders: dict[tuple[str, int], Adder] = {}
 
-    def check_right(self, principal: Principal, function: str, stream: str) -> None:
+    def check_right(self, caller: Caller, function: str, stream: str) -> None:
         """Per-stream rights: add, poll and push."""
         wanted = RIGHTS.get(function)
         if wanted is not None:
             right, verb = wanted
-            if not principal.may(cast(Right, right), stream, verb=verb):
+            if not caller.may(right, stream, verb):
                 raise PeerError(UNAUTHORIZED, f"Not allowed: {verb} on this stream")
 
     def is_ready(self, place: Place) -> bool:
@@ -192,14 +193,24 @@ class Service:
         end = self.hub.bounds(place.name, place.partition).next
         start = max(stored, min(last, end))
         bytes_max = call.reply_bytes_max - ENVELOPE_BYTES
-        wanted = None if params.want is None else frozenset(params.want)
-        found = await self.page(place, start, wanted, coding, bytes_max, end)
-        if reliable and found.first > stored:
+        want = None if params.want is None else frozenset(params.want)
+        saving = None
+        if reliable and start > stored:
+            # Made durable while the events are read.
+            saving = self._save(place, user, component, start)
+        found = await self.page(place, start, want, coding, bytes_max, end)
+        if saving is not None:
+            await saving
+        if reliable and found.first > start:
             # What was filtered out before the first event shown counts as delivered (FTN18 2.2.3).
-            await self.hub.save_cursor(cursor_name(user, component), place.name, found.first, place.partition)
+            await self._save(place, user, component, found.first)
         self.metrics.polls.inc()
         self.records_out.inc(len(found.events))
         return found.events
+
+    def _save(self, place: Place, user: str, component: str, index: int) -> asyncio.Future[list[int]]:
+        operation = SaveCursor(cursor_name(user, component), place.name, index, place.partition)
+        return self.hub.transact([operation])
 
     async def page(
         self, place: Place, start: int, want: frozenset[str] | None, coding: Coding, bytes_max: int, end: int
