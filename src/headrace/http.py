@@ -246,6 +246,7 @@ async def serve(hub: Frame, address: str) -> Listener:
         limit_concurrency=section.connections_max,
         timeout_keep_alive=int(section.keep_alive_s),
         timeout_graceful_shutdown=max(1, int(hub.config.limits.stop_s) - 1),
+        ws_per_message_deflate=False,
         ws_max_size=section.request_bytes_max,
     )
     config.load()
@@ -268,7 +269,8 @@ async def serve(hub: Frame, address: str) -> Listener:
 
 def _bound(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio turns Nagle's delay off only where the socket says that it is TCP; accepted sockets take over what it says.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))

@@ -133,6 +133,16 @@ class FutoinMetrics:
 
     def __init__(self, make: _Maker) -> None:
         self.polls = make.counter("headrace_futoin_polls_total", "Polls served")
+        self.groups = make.counter("headrace_futoin_pushed_groups_total", "Groups of events pushed")
+        self.refused_groups = make.counter(
+            "headrace_futoin_refused_groups_total", "Pushed groups that a consumer refused or did not answer"
+        )
+        self.dropped_groups = make.counter(
+            "headrace_futoin_dropped_groups_total", "Groups that LIVE consumers were too slow for"
+        )
+        self.damaged = make.counter(
+            "headrace_futoin_damaged_events_total", "Events left out because they are damaged on disk"
+        )
 
 
 class PerperMetrics:

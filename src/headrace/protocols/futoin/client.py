@@ -1,0 +1,381 @@
+"""An asyncio client for FutoIn event streams, over one WebSocket.
+
+    async with await Client.connect("wss://hub/futoin/orders", "shop:secret") as client:
+        event_id = await client.add("ORDER", {"number": 7})
+
+    receiver = Receiver("wss://hub/futoin/orders", "billing:secret", component="BILLING", handle=handle)
+    await receiver.run()          # reconnects, keeps the order, gives every event once per process
+
+It speaks to any FTN18 executor, not only to Headrace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import msgspec
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake
+
+from headrace.protocols.futoin import codec, mac
+from headrace.protocols.futoin.codec import Answer, Coding, Deviation
+from headrace.protocols.futoin.errors import (
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    SECURITY_ERROR,
+    UNKNOWN_INTERFACE,
+    FutoinError,
+    PeerError,
+)
+from headrace.protocols.futoin.interface import EVENT_LIST_BYTES_MAX, LIVE, RECEIVER, OnEvents
+
+logger = logging.getLogger("headrace.futoin.client")
+
+POLL_DELAY_MIN_S = 0.01
+POLL_DELAY_MAX_S = 1.0
+RECONNECT_MIN_S = 0.1
+RECONNECT_MAX_S = 10.0
+PARKED_MAX = 64
+"""Groups that may arrive before their turn; an executor that sends further ahead is refused."""
+
+CONNECTION_LOST = "CommError"
+
+
+class Event(NamedTuple):
+    """An event as it arrived; ids are numbers here."""
+
+    id: int
+    type: str
+    data: Any
+    ts: str
+
+
+class Signer(NamedTuple):
+    """Credentials of a user that signs its messages (FTN8.1 `-smac`)."""
+
+    user: str
+    key: bytes
+    algorithm: str = "HS256"
+
+    @classmethod
+    def from_base64(cls, user: str, key: str, algorithm: str = "HS256") -> Signer:
+        return cls(user, base64.b64decode(key), algorithm)
+
+
+Credentials = str | Signer | None
+OnGroup = Callable[[int, list[Event]], Awaitable[None]]
+
+
+class RemoteError(FutoinError):
+    """What the executor answered instead of a result."""
+
+
+class Client:
+    """One connection to the endpoint of one stream."""
+
+    def __init__(self, connection: ClientConnection, credentials: Credentials, coding: Coding) -> None:
+        self._connection = connection
+        self._credentials = credentials
+        self._coding = coding
+        self._rids = 0
+        self._waiting: dict[str, asyncio.Future[Any]] = {}
+        self._on_group: OnGroup | None = None
+        self._groups: set[asyncio.Task[None]] = set()
+        self.closed = asyncio.Event()
+        self._reader = asyncio.get_running_loop().create_task(self._read())
+
+    @classmethod
+    async def connect(
+        cls, url: str, credentials: Credentials = None, *, coding: Coding = Coding.JSON, **options: Any
+    ) -> Client:
+        """Connect to `ws://` or `wss://`; `options` go to `websockets` (`ssl=`, `open_timeout=` and so on)."""
+        connection = await connect(url, compression=None, max_size=EVENT_LIST_BYTES_MAX, **options)
+        return cls(connection, credentials, coding)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Leave. Calls still under way fail with CommError."""
+        await self._connection.close()
+        self._reader.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._reader
+        self._lost()
+
+    # -- the functions of FTN18 ------------------------------------------------------------------------------------
+
+    async def add(self, type: str, data: Any) -> int:
+        """Add an event; its id, once the executor has it durably. Not repeated if the connection is lost."""
+        return int(await self.call("futoin.evt.gen:1.1:addEvent", {"type": type, "data": data}))
+
+    async def register(self, component: str) -> None:
+        """Register a reliable consumer; doing it again changes nothing."""
+        await self.call("futoin.evt.poll:1.1:registerConsumer", {"component": component})
+
+    async def poll(self, component: str, last_id: int | None = None, want: list[str] | None = None) -> list[Event]:
+        """Events after `last_id`, which everything up to is thereby confirmed."""
+        params = {"component": component, "last_id": str(last_id) if last_id else None, "want": want}
+        found = await self.call("futoin.evt.poll:1.1:pollEvents", params)
+        return [_event(fields) for fields in found]
+
+    async def ping(self, echo: int) -> int:
+        """FTN4."""
+        answer: int = (await self.call("futoin.evt.gen:1.1:ping", {"echo": echo}))["echo"]
+        return answer
+
+    async def ready_to_receive(self, component: str, on_group: OnGroup, want: list[str] | None = None) -> None:
+        """Have groups pushed to `on_group(seq, events)`; a group is confirmed when it returns."""
+        self._on_group = on_group
+        await self.call("futoin.evt.push:1.1:readyToReceive", {"component": component, "want": want})
+
+    async def follow(
+        self, component: str, last_id: int | None = None, want: list[str] | None = None
+    ) -> AsyncIterator[list[Event]]:
+        """Poll for ever, with a delay that grows while nothing comes. A list is confirmed when the next is wanted."""
+        delay_s = POLL_DELAY_MIN_S
+        while True:
+            found = await self.poll(component, last_id, want)
+            if found:
+                delay_s = POLL_DELAY_MIN_S
+                last_id = found[-1].id
+                yield found
+            else:
+                await asyncio.sleep(delay_s)
+                delay_s = min(delay_s * 2, POLL_DELAY_MAX_S)
+
+    # -- messages --------------------------------------------------------------------------------------------------
+
+    async def call(self, function: str, params: dict[str, Any]) -> Any:
+        """Call any function; raises `RemoteError` with the FutoIn name of what went wrong."""
+        self._rids += 1
+        rid = f"C{self._rids}"
+        if self.closed.is_set():
+            raise RemoteError(CONNECTION_LOST, "the connection is closed")
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting[rid] = future
+        try:
+            await self._connection.send(self._request(function, params, rid))
+            return await future
+        except ConnectionClosed as error:
+            raise RemoteError(CONNECTION_LOST, str(error)) from error
+        finally:
+            self._waiting.pop(rid, None)
+
+    def _request(self, function: str, params: dict[str, Any], rid: str) -> bytes:
+        credentials = self._credentials
+        if not isinstance(credentials, Signer):
+            return codec.request(function, params, rid, credentials, self._coding)
+        message = {"f": function, "p": params, "rid": rid}
+        # What is signed is what the peer decodes, so numbers must have been through the coding.
+        decoded = codec.decode_object(codec.encode_object(message, self._coding), self._coding)
+        signature = mac.sign(credentials.key, mac.SMAC_ALGORITHMS[credentials.algorithm], decoded)
+        sec = f"-smac:{credentials.user}:{credentials.algorithm}:{signature}"
+        return codec.request(function, params, rid, sec, self._coding)
+
+    async def _read(self) -> None:
+        try:
+            async for message in self._connection:
+                self._received(message.encode() if isinstance(message, str) else message)
+        except ConnectionClosed:
+            pass
+        finally:
+            self._lost()
+
+    def _lost(self) -> None:
+        self.closed.set()
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(RemoteError(CONNECTION_LOST, "the connection was lost"))
+        for task in self._groups:
+            task.cancel()
+
+    def _received(self, data: bytes) -> None:
+        coding = codec.coding_of(data)
+        try:
+            fields = codec.decode_object(data, coding)
+        except codec.Undecodable:
+            logger.warning("an undecodable message was ignored")
+            return
+        if Deviation(fields).is_answer:
+            self._answered(codec.answer(fields), fields)
+        elif isinstance(fields, dict):
+            task = asyncio.get_running_loop().create_task(self._called(fields, coding))
+            self._groups.add(task)
+            task.add_done_callback(self._groups.discard)
+
+    def _answered(self, answer: Answer | None, fields: dict[str, Any]) -> None:
+        future = None if answer is None else self._waiting.get(answer.rid)
+        if answer is None or future is None or future.done():
+            return
+        if answer.error is not None:
+            future.set_exception(RemoteError(answer.error, answer.text))
+        elif not self._is_genuine(fields):
+            future.set_exception(RemoteError(SECURITY_ERROR, "The reply is not signed as it should be"))
+        else:
+            future.set_result(answer.value)
+
+    def _is_genuine(self, fields: dict[str, Any]) -> bool:
+        credentials = self._credentials
+        if not isinstance(credentials, Signer):
+            return True
+        signature = fields.get("sec")
+        algorithm = mac.SMAC_ALGORITHMS[credentials.algorithm]
+        return isinstance(signature, str) and mac.verify(credentials.key, algorithm, fields, signature)
+
+    async def _called(self, fields: dict[str, Any], coding: Coding) -> None:
+        rid = fields.get("rid")
+        rid = rid if isinstance(rid, str) else None
+        try:
+            seq, events = _pushed_group(fields)
+            if self._on_group is None:
+                raise PeerError(UNKNOWN_INTERFACE, "Nobody is ready to receive here")
+            await self._on_group(seq, events)
+            reply = codec.result(True, rid, coding)
+        except PeerError as error:
+            reply = codec.failure(error, rid, coding)
+        except Exception as error:
+            logger.warning("a group was not taken: %r", error)
+            reply = codec.failure(PeerError(INTERNAL_ERROR, "The events were not taken"), rid, coding)
+        with contextlib.suppress(ConnectionClosed):
+            await self._connection.send(reply)
+
+
+def _event(fields: dict[str, Any]) -> Event:
+    return Event(int(fields["id"]), fields["type"], fields["data"], fields["ts"])
+
+
+def _pushed_group(fields: dict[str, Any]) -> tuple[int, list[Event]]:
+    if fields.get("f") not in (f"{RECEIVER}:1.0:onEvents", f"{RECEIVER}:1.1:onEvents"):
+        raise PeerError(UNKNOWN_INTERFACE, f"Unknown function: {fields.get('f')}")
+    try:
+        params = msgspec.convert(fields.get("p"), OnEvents)
+        return params.seq, [_event(each) for each in params.events]
+    except (msgspec.ValidationError, KeyError, TypeError, ValueError) as error:
+        raise PeerError(INVALID_REQUEST, f"Not a group of events: {error}") from error
+
+
+class Ordering:
+    """Whose turn it is: groups may arrive in parallel and out of order, and are handled strictly by `seq`."""
+
+    def __init__(self) -> None:
+        self.next_seq = 0
+        self._turns: dict[int, asyncio.Future[None]] = {}
+
+    async def turn(self, seq: int) -> bool:
+        """Wait for the turn of `seq`; False when it has already been handled and was only repeated."""
+        if seq > self.next_seq:
+            if seq > self.next_seq + PARKED_MAX:
+                raise PeerError(INVALID_REQUEST, f"Group {seq} is too far ahead of {self.next_seq}")
+            turn = self._turns.setdefault(seq, asyncio.get_running_loop().create_future())
+            await asyncio.shield(turn)
+        return seq == self.next_seq
+
+    def done(self, seq: int) -> None:
+        """`seq` was handled: the next may go."""
+        if seq != self.next_seq:  # a copy of a group that was handled meanwhile
+            return
+        self.next_seq = seq + 1
+        waiting = self._turns.pop(self.next_seq, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(None)
+
+
+class Receiver:
+    """Receives pushed events for as long as it runs, over as many connections as that takes.
+
+    With a component: registered, reliable, in order; an event pushed again after a lost connection is not given to
+    `handle` again. Without: LIVE; `missed_groups` counts what was left out.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        credentials: Credentials = None,
+        *,
+        handle: Callable[[list[Event]], Awaitable[None]],
+        component: str = LIVE,
+        want: list[str] | None = None,
+        coding: Coding = Coding.JSON,
+        **options: Any,
+    ) -> None:
+        self._url = url
+        self._credentials = credentials
+        self._handle = handle
+        self._component = component
+        self._want = want
+        self._coding = coding
+        self._options = options
+        self._turn_lock = asyncio.Lock()
+        self.last_id = 0
+        self.missed_groups = 0
+        self.ready = asyncio.Event()
+
+    async def run(self) -> None:
+        """Receive until cancelled. Refusals by the executor (wrong secret, no right) are raised."""
+        delay_s = RECONNECT_MIN_S
+        while True:
+            try:
+                async with await Client.connect(
+                    self._url, self._credentials, coding=self._coding, **self._options
+                ) as client:
+                    await self._begin(client)
+                    delay_s = RECONNECT_MIN_S
+                    await client.closed.wait()
+            except (OSError, InvalidHandshake, TimeoutError) as error:
+                logger.info("%s cannot be reached: %s", self._url, error)
+            except RemoteError as error:
+                if error.name != CONNECTION_LOST:
+                    raise
+            self.ready.clear()
+            await asyncio.sleep(delay_s)
+            delay_s = min(delay_s * 2, RECONNECT_MAX_S)
+
+    async def _begin(self, client: Client) -> None:
+        if self._component == LIVE:
+            await client.ready_to_receive(LIVE, _live_groups(self), self._want)
+        else:
+            await client.register(self._component)
+            ordering = Ordering()
+
+            async def on_group(seq: int, events: list[Event]) -> None:
+                if await ordering.turn(seq):
+                    async with self._turn_lock:
+                        await self.give(events)
+                    ordering.done(seq)
+
+            await client.ready_to_receive(self._component, on_group, self._want)
+        self.ready.set()
+
+    async def give(self, events: list[Event]) -> None:
+        """Hand over what is new. A group that fails half way is given again as a whole."""
+        new = [event for event in events if event.id > self.last_id]
+        if new:
+            await self._handle(new)
+            self.last_id = new[-1].id
+
+
+def _live_groups(receiver: Receiver) -> OnGroup:
+    next_seq = 0
+    lock = asyncio.Lock()
+
+    async def on_group(seq: int, events: list[Event]) -> None:
+        nonlocal next_seq
+        if seq > next_seq:
+            receiver.missed_groups += seq - next_seq
+        next_seq = max(next_seq, seq + 1)
+        async with lock:
+            await receiver.give(events)
+
+    return on_group

@@ -1,0 +1,269 @@
+"""One WebSocket: requests of the peer, calls of ours to it, and the order in which bytes leave."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, cast
+
+from headrace.errors import HeadraceError
+from headrace.protocols.futoin import codec, interface
+from headrace.protocols.futoin.codec import Answer, Coding, Deviation, Request
+from headrace.protocols.futoin.credentials import Caller
+from headrace.protocols.futoin.dispatch import Dispatcher
+from headrace.protocols.futoin.errors import INVALID_REQUEST, PeerError
+from headrace.protocols.futoin.interface import LIVE, Call
+from headrace.protocols.futoin.push import Answered, LiveReceiver, Receivers, ReliableReceiver
+from headrace.protocols.futoin.service import Place
+from headrace.protocols.futoin.session import Channel
+
+logger = logging.getLogger("headrace.futoin")
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+MESSAGE_TOO_BIG = 1009
+OUTGOING_MAX = 1024
+"""Messages waiting to be written; above it nothing more is read from the peer."""
+
+
+class Connection:
+    """What is under way with one peer."""
+
+    def __init__(
+        self, dispatcher: Dispatcher, receivers: Receivers, place: Place, channel: Channel, receive: Receive, send: Send
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._receivers = receivers
+        self._place = place
+        self._channel = channel
+        self._receive = receive
+        self._send = send
+        self._loop = asyncio.get_running_loop()
+        self._bytes_max = dispatcher.settings.message_bytes_max
+        self._calls_max = dispatcher.settings.calls_max
+        self._outgoing: deque[bytes] = deque()
+        self._written = asyncio.Event()
+        self._to_write = asyncio.Event()
+        self._closed = False
+        self._under_way = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._rids = 0
+        self._calls: dict[str, tuple[Answered, asyncio.TimerHandle]] = {}
+        self._reliable: dict[str, ReliableReceiver] = {}
+        self._live: LiveReceiver | None = None
+        self._user = ""
+        self._last_error = ""
+        self._session = dispatcher.hub.sessions.open("futoin", channel.peer, self._describe)
+
+    def _describe(self) -> dict[str, object]:
+        receivers = [receiver.describe() for receiver in self._reliable.values()]
+        if self._live is not None:
+            receivers.append(self._live.describe())
+        return {
+            "stream": self._place.name,
+            "user": self._user,
+            "calls": self._under_way,
+            "to_write": len(self._outgoing),
+            "receivers": receivers,
+            "last_error": self._last_error,
+        }
+
+    async def run(self) -> None:
+        """Serve the peer until it leaves."""
+        writer = self._loop.create_task(self._write())
+        self._tasks.add(writer)
+        try:
+            while not writer.done():
+                event = await self._receive()
+                if event["type"] == "websocket.disconnect":
+                    return
+                data = event.get("bytes")
+                if data is None:
+                    data = event["text"].encode()
+                if len(data) > self._bytes_max:
+                    await self._send({"type": "websocket.close", "code": MESSAGE_TOO_BIG})
+                    return
+                await self._message(bytes(data))
+                if self._under_way >= self._calls_max or len(self._outgoing) >= OUTGOING_MAX:
+                    await self._room()
+        finally:
+            self.close(None)
+
+    def close(self, reason: str | None) -> None:
+        """Forget everything under way. Further calls do nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        for receiver in self._reliable.values():
+            receiver.close()
+            self._receivers.leave(receiver)
+        if self._live is not None:
+            self._live.close()
+        for _, timer in self._calls.values():
+            timer.cancel()
+        self._calls.clear()
+        for task in self._tasks:
+            task.cancel()
+        self._session.close(reason)
+
+    # -- what the peer says ----------------------------------------------------------------------------------------
+
+    async def _message(self, data: bytes) -> None:
+        coding = codec.coding_of(data)
+        rid = caller = None
+        try:
+            message = codec.decode(data, coding)
+            if isinstance(message, Deviation) and message.is_answer:
+                self._answered(codec.answer(message.fields))
+                return
+            rid = message.rid
+            caller = await self._dispatcher.caller(message, data, coding, self._channel)
+            call = self._dispatcher.checked(message, caller, self._channel, self._place)
+            request = cast(Request, message)
+            if call.function == "addEvent" and caller is not None:
+                await self._add(request, caller, coding)
+            elif call.function == "pollEvents":
+                self._begin(self._perform(call, request, caller, coding))
+            else:
+                # Quick ones are done before the next message is read: whoever registers and says that it is ready in
+                # one breath finds itself registered.
+                await self._perform(call, request, caller, coding)
+        except codec.Undecodable:
+            self._failed(PeerError(INVALID_REQUEST, "Missing req.f"), None, Coding.JSON, None)
+        except Exception as error:
+            self._failed(error, rid, coding, caller)
+
+    async def _add(self, request: Request, caller: Caller, coding: Coding) -> None:
+        """No task for each: the reply is written when the append's callback comes."""
+        params = cast(interface.AddEvent, request.p)
+        service = self._dispatcher.service
+        payload = codec.event_payload(params.data, coding, self._dispatcher.data_bytes_max)
+        if not service.is_ready(self._place):
+            await service.prepare(self._place, caller.principal)
+        if self._dispatcher.hub.congested:
+            await self._dispatcher.hub.drained()
+        self._user = caller.user
+        self._under_way += 1
+        service.add(self._place, params.type, payload, functools.partial(self._added, request.rid, coding, caller))
+
+    def _added(self, rid: str | None, coding: Coding, caller: Caller, index: int, error: BaseException | None) -> None:
+        self._under_way -= 1
+        if error is None:
+            self._write_soon(self._dispatcher.result(str(index + 1), rid, coding, caller))
+        else:
+            self._failed(error, rid, coding, caller)
+
+    def _begin(self, work: Any) -> None:
+        self._under_way += 1
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._under_way -= 1
+        self._tasks.discard(task)
+        self._written.set()
+
+    async def _perform(self, call: Call, request: Request, caller: Caller | None, coding: Coding) -> None:
+        try:
+            if call.function == "readyToReceive" and caller is not None:
+                await self._dispatcher.service.prepare(self._place, caller.principal)
+                self._ready(call, request, caller, coding)
+                return
+            value = await self._dispatcher.perform(call, request.p, caller, self._place, coding)
+            self._write_soon(self._dispatcher.result(value, request.rid, coding, caller))
+        except Exception as error:
+            self._failed(error, request.rid, coding, caller)
+
+    def _failed(self, error: BaseException, rid: str | None, coding: Coding, caller: Caller | None) -> None:
+        self._last_error = str(error)
+        self._write_soon(self._dispatcher.failure(error, rid, coding, caller))
+
+    # -- pushing ---------------------------------------------------------------------------------------------------
+
+    def _ready(self, call: Call, request: Request, caller: Caller, coding: Coding) -> None:
+        """FTN18 3.3.2 readyToReceive: the reply goes first, then the groups."""
+        params = cast(interface.ReadyToReceive, request.p)
+        service = self._dispatcher.service
+        self._user = caller.user
+        reply = self._dispatcher.result(True, request.rid, coding, caller)
+        if params.component == LIVE:
+            live = LiveReceiver(service, self._place, self, call, coding, params.want)
+            if self._live is not None:
+                self._live.close()
+            self._live = live
+            self._write_soon(reply)
+            live.start(self._push_ended)
+            return
+        reliable = ReliableReceiver(
+            service, self._place, self, call, coding, params.want, caller.user, params.component
+        )
+        self._receivers.take_place(reliable)
+        self._reliable[f"{caller.user}:{params.component}"] = reliable
+        self._write_soon(reply)
+        reliable.start(self._push_ended)
+
+    def _push_ended(self) -> None:
+        """Pushing cannot go on: the protocol has no word for that, so the consumer must see its connection end."""
+        self._begin(self._send({"type": "websocket.close", "code": 1011}))
+
+    def next_rid(self) -> str:
+        """The next id of a call of ours: S, as the side that accepted the connection (FTN3)."""
+        self._rids += 1
+        return f"S{self._rids}"
+
+    def call(self, rid: str, message: bytes, answered: Answered) -> None:
+        """Call the peer; `answered` gets its answer, or None when none came in time."""
+        timer = self._loop.call_later(self._dispatcher.settings.push_timeout_s, self._timed_out, rid)
+        self._calls[rid] = (answered, timer)
+        self._write_soon(message)
+
+    def _timed_out(self, rid: str) -> None:
+        answered, _ = self._calls.pop(rid)
+        answered(None)
+
+    def _answered(self, answer: Answer | None) -> None:
+        # An answer to nothing we asked is dropped, as executors do.
+        if answer is None or answer.rid not in self._calls:
+            return
+        answered, timer = self._calls.pop(answer.rid)
+        timer.cancel()
+        answered(answer)
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def _write_soon(self, message: bytes) -> None:
+        self._outgoing.append(message)
+        self._to_write.set()
+
+    async def _write(self) -> None:
+        outgoing = self._outgoing
+        try:
+            while True:
+                for _ in range(len(outgoing)):
+                    # Binary frames, for JSON too: what published clients and servers send.
+                    await self._send({"type": "websocket.send", "bytes": outgoing.popleft()})
+                if outgoing:
+                    await asyncio.sleep(0)
+                    continue
+                self._written.set()
+                self._to_write.clear()
+                await self._to_write.wait()
+        except (OSError, HeadraceError, RuntimeError) as error:
+            logger.debug("a peer left while it was written to: %s", error)
+
+    async def writable(self) -> None:
+        """Wait while the peer does not take what was sent."""
+        while self._outgoing:
+            self._written.clear()
+            await self._written.wait()
+
+    async def _room(self) -> None:
+        """Wait until half of what is under way is done: the peer's own pace becomes its limit."""
+        while self._under_way > self._calls_max // 2 or len(self._outgoing) > OUTGOING_MAX // 2:
+            self._written.clear()
+            await self._written.wait()

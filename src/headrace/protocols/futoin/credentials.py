@@ -1,0 +1,187 @@
+"""FTN8: who a request comes from. The forms of `sec`, and their check against the users of the hub.
+
+    user:secret                        clear text, or HTTP Basic in the path form
+    -hmac:user:ALGO:signature          legacy signature of the message
+    -smac:user:ALGO:signature          FTN8.1 stateless signature
+    {"user", "secret"}                 the same as objects
+    {"user", "algo", "sig"}
+
+A wrong name and a wrong secret get the same answer. Nothing here logs or repeats a secret.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.protocols.futoin import mac
+from headrace.protocols.futoin.errors import INVALID_REQUEST, NOT_IMPLEMENTED, SECURITY_ERROR, PeerError
+from headrace.security import BUILT_IN_ROLES, Principal, Right
+
+if TYPE_CHECKING:
+    from headrace.hub import Hub
+
+KNOWN_FOR_S = 1.0
+"""How long a good `user:secret` is remembered; so long does a changed password still work."""
+KNOWN_MAX = 10_000
+ANONYMOUS_USER = "anonymous"
+
+
+class Plain(NamedTuple):
+    user: str
+    secret: str
+
+
+class Signed(NamedTuple):
+    user: str
+    algorithm: str
+    signature: str
+    failed: str
+
+
+class Caller:
+    """Who calls. With a key, every answer is signed with it."""
+
+    __slots__ = ("_allowed", "algorithm", "key", "principal", "user")
+
+    def __init__(self, principal: Principal, key: bytes | None = None, algorithm: str = "") -> None:
+        self.principal = principal
+        self.user = principal.name
+        self.key = key
+        self.algorithm = algorithm
+        self._allowed: dict[tuple[str, str], bool] = {}
+
+    def may(self, right: Right, stream: str, verb: str) -> bool:
+        """`Principal.may`, asked once for each stream: a caller is remembered only for a moment."""
+        allowed = self._allowed.get((verb, stream))
+        if allowed is None:
+            allowed = self._allowed[verb, stream] = self.principal.may(right, stream, verb=verb)
+        return allowed
+
+    def signature(self, reply: dict[str, Any]) -> str | None:
+        """What goes into the `sec` of a reply."""
+        return None if self.key is None else mac.sign(self.key, self.algorithm, reply)
+
+
+LEGACY_FAILED = "Legacy Signature Verification Failed"
+STATELESS_FAILED = "Stateless MAC Verification Failed"
+BASIC_FAILED = "Basic Auth Verification Failed"
+
+
+def parse(sec: str | dict[str, Any] | None) -> Plain | Signed | None:
+    """What a `sec` claims; None for nobody."""
+    if sec is None or sec == "":
+        return None
+    if isinstance(sec, dict):
+        return _parse_object(sec)
+    if not sec.startswith("-"):
+        # The first colon only: a secret may hold more of them.
+        user, separator, secret = sec.partition(":")
+        if not separator:
+            raise PeerError(SECURITY_ERROR, BASIC_FAILED)
+        return Plain(user, secret)
+    kind, *parts = sec.split(":")
+    if kind == "-internal":
+        raise PeerError(SECURITY_ERROR, "Not internal channel")
+    if kind not in ("-hmac", "-smac"):
+        raise PeerError(NOT_IMPLEMENTED, "Unknown form of sec")
+    if len(parts) != 3:
+        raise PeerError(SECURITY_ERROR, LEGACY_FAILED if kind == "-hmac" else STATELESS_FAILED)
+    return _signed(kind, *parts)
+
+
+def _parse_object(sec: dict[str, Any]) -> Plain | Signed:
+    keys = set(sec)
+    if not all(isinstance(value, str) for value in sec.values()):
+        raise PeerError(SECURITY_ERROR, BASIC_FAILED)
+    if keys == {"user", "secret"}:
+        return Plain(sec["user"], sec["secret"])
+    if keys == {"user", "algo", "sig"}:
+        kind = "-hmac" if sec["algo"] in mac.HMAC_ALGORITHMS else "-smac"
+        return _signed(kind, sec["user"], sec["algo"], sec["sig"])
+    raise PeerError(NOT_IMPLEMENTED, "Unknown form of sec")
+
+
+def _signed(kind: str, user: str, name: str, signature: str) -> Signed:
+    known, failed = (mac.HMAC_ALGORITHMS, LEGACY_FAILED) if kind == "-hmac" else (mac.SMAC_ALGORITHMS, STATELESS_FAILED)
+    if name not in known:
+        raise PeerError(INVALID_REQUEST, "Not supported MAC algo")
+    return Signed(user, known[name], signature, failed)
+
+
+def from_basic(header: str) -> str | None:
+    """The `sec` in an HTTP Basic header; only the path form reads it (FTN5)."""
+    scheme, _, rest = header.partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        return base64.b64decode(rest.strip(), validate=True).decode()
+    except (binascii.Error, ValueError):
+        raise PeerError(SECURITY_ERROR, BASIC_FAILED) from None
+
+
+class Guard:
+    """Checks callers against the users of the hub and the MAC keys of `[futoin]`."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._known: dict[str, tuple[float, Caller]] = {}
+        self._mac_keys = {user: base64.b64decode(key) for user, key in hub.config.futoin.mac_keys.items()}
+        # A key nobody has: checking an unknown user takes as long as checking a known one.
+        self._decoy = b"\0" * 32
+
+    def remembered(self, sec: str | dict[str, Any] | None) -> Caller | None:
+        """The caller of a `user:secret` that was good a moment ago: the way of nearly every request."""
+        if not isinstance(sec, str):
+            return None
+        found = self._known.get(sec)
+        if found is None or found[0] < time.monotonic():
+            return None
+        return found[1]
+
+    def anonymous(self) -> Caller:
+        """Who nobody is where `futoin.insecure` lets them in."""
+        known = self.remembered("")
+        if known is None:
+            known = Caller(self._hub.security.anonymous() or _local_writer())
+            self._remember("", known)
+        return known
+
+    def _remember(self, sec: str, caller: Caller) -> None:
+        if len(self._known) >= KNOWN_MAX:
+            self._known.clear()
+        self._known[sec] = (time.monotonic() + KNOWN_FOR_S, caller)
+
+    async def identify(self, sec: str | dict[str, Any] | None, message: dict[str, Any]) -> Caller | None:
+        """Who sent `message` (the decoded request); None for nobody. Raises when the claim is wrong."""
+        claim = parse(sec)
+        if claim is None:
+            return None
+        if isinstance(claim, Signed):
+            return self._check_signature(claim, message)
+        principal = await self._hub.security.authenticate_async(claim.user, claim.secret)
+        if principal is None:
+            self._refused()
+            raise PeerError(SECURITY_ERROR, BASIC_FAILED)
+        caller = Caller(principal)
+        if isinstance(sec, str):
+            self._remember(sec, caller)
+        return caller
+
+    def _check_signature(self, claim: Signed, message: dict[str, Any]) -> Caller:
+        key = self._mac_keys.get(claim.user)
+        good = mac.verify(key or self._decoy, claim.algorithm, message, claim.signature)
+        principal = self._hub.security.certificate_principal(claim.user) if good and key else None
+        if principal is None or key is None:
+            self._refused()
+            raise PeerError(SECURITY_ERROR, claim.failed)
+        return Caller(principal, key, claim.algorithm)
+
+    def _refused(self) -> None:
+        self._hub.metrics.protocol.refused_logins.labels(protocol="futoin").inc()
+
+
+def _local_writer() -> Principal:
+    return Principal(ANONYMOUS_USER, ("writer",), tuple(BUILT_IN_ROLES["writer"]))

@@ -1,0 +1,122 @@
+"""From a decoded message to its reply: who calls, may they, do it, sign it. The same for HTTP and WebSocket."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from headrace.protocols.futoin import codec, interface
+from headrace.protocols.futoin.codec import Coding, Deviation, Request
+from headrace.protocols.futoin.credentials import Caller, Guard
+from headrace.protocols.futoin.errors import INTERNAL_ERROR, PeerError, from_hub
+from headrace.protocols.futoin.interface import ENVELOPE_BYTES, Call
+from headrace.protocols.futoin.service import Place, Service
+from headrace.protocols.futoin.session import Channel, check_constraints
+
+if TYPE_CHECKING:
+    from headrace.hub import Hub
+
+logger = logging.getLogger("headrace.futoin")
+
+
+class Dispatcher:
+    """One for a hub."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
+        self.settings = hub.config.futoin
+        self.service = Service(hub)
+        self.guard = Guard(hub)
+        self.data_bytes_max = self.settings.message_bytes_max - ENVELOPE_BYTES
+        self._peer_errors = hub.metrics.protocol.peer_errors
+
+    async def caller(
+        self, message: Request | Deviation, data: bytes, coding: Coding, channel: Channel
+    ) -> Caller | None:
+        """Who sent `message`; None for nobody. Raises for a claim that is wrong: that comes before everything else."""
+        sec = message.fields.get("sec") if isinstance(message, Deviation) and isinstance(message.fields, dict) else None
+        if not isinstance(message, Deviation):
+            sec = message.sec
+        known = self.guard.remembered(sec)
+        if known is not None:
+            return known
+        if isinstance(sec, str | dict) and sec:
+            try:
+                return await self.guard.identify(sec, codec.decode_object(data, coding))
+            except RecursionError as error:
+                raise PeerError("InvalidRequest", "The message is nested too deep to be signed") from error
+        return self.guard.anonymous() if channel.open_to_all else None
+
+    def checked(self, message: Request | Deviation, caller: Caller | None, channel: Channel, place: Place) -> Call:
+        """The call that `message` makes, if the rules of FTN3 and the caller's rights allow it."""
+        if isinstance(message, Deviation):
+            raise codec.explain(
+                message.fields,
+                authenticated=caller is not None,
+                check=lambda wanted: check_constraints(wanted, channel, caller is not None),
+            )
+        call = codec.CALL_OF[type(message)]
+        check_constraints(call.interface, channel, caller is not None)
+        if caller is not None:
+            self.service.check_right(caller, call.function, place.name)
+        return call
+
+    async def perform(self, call: Call, params: Any, caller: Caller | None, place: Place, coding: Coding) -> Any:
+        """Do what was asked, except readyToReceive, which needs a connection."""
+        if call.function == "ping":
+            return {"echo": params.echo}
+        assert caller is not None, "only ping is open to nobody"
+        await self.service.prepare(place, caller.principal)
+        if isinstance(params, interface.AddEvent):
+            return await self.add(params, place, coding)
+        if isinstance(params, interface.RegisterConsumer):
+            return await self.service.register(place, caller.user, params.component)
+        params = cast(interface.PollEvents, params)
+        return await self.service.poll(place, caller.user, params, call, coding)
+
+    async def add(self, params: interface.AddEvent, place: Place, coding: Coding) -> str:
+        """The id of the new event, once it is durable."""
+        payload = codec.event_payload(params.data, coding, self.data_bytes_max)
+        if self.hub.congested:
+            await self.hub.drained()
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def added(index: int, error: BaseException | None) -> None:
+            if future.done():  # the caller has gone
+                return
+            if error is None:
+                future.set_result(index)
+            else:
+                future.set_exception(error)
+
+        self.service.add(place, params.type, payload, added)
+        return str(await future + 1)
+
+    def result(self, value: Any, rid: str | None, coding: Coding, caller: Caller | None) -> bytes:
+        """A good reply, signed where the request was."""
+        if caller is None or caller.key is None:
+            return codec.result(value, rid, coding)
+        reply = codec.Result(value, msgspec.UNSET if rid is None else rid)
+        reply.sec = self._signature(reply, coding, caller)
+        return codec.encode_object(reply, coding)
+
+    def failure(self, error: BaseException, rid: str | None, coding: Coding, caller: Caller | None) -> bytes:
+        """An error as a reply, signed where the request was."""
+        refusal = from_hub(error)
+        if refusal.name == INTERNAL_ERROR:
+            logger.error("a call failed: %s", refusal.text, exc_info=error)
+        self._peer_errors.labels(protocol="futoin", code=refusal.name).inc()
+        if caller is None or caller.key is None:
+            return codec.failure(refusal, rid, coding)
+        text = msgspec.UNSET if refusal.text is None else refusal.text
+        reply = codec.Failure(msgspec.UNSET if rid is None else rid, refusal.name, text)
+        reply.sec = self._signature(reply, coding, caller)
+        return codec.encode_object(reply, coding)
+
+    def _signature(self, reply: Any, coding: Coding, caller: Caller) -> str:
+        signature = caller.signature(codec.decode_object(codec.encode_object(reply, coding), coding))
+        assert signature is not None
+        return signature

@@ -1,0 +1,160 @@
+"""Records as FutoIn events: FTN18 ids, types, times and data, cut to what one message may hold.
+
+record                             event
+index                              id = index + 1, as decimal text
+time                               ts: UTC, whole seconds
+type `^[A-Z_]{1,16}$`              type; any other, or none: RAW
+payload that is JSON               data, byte for byte
+any other payload                  data {"base64": "…"}
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import re
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+from msgspec import Raw
+
+from headrace.protocols.futoin.codec import DATA_DEPTH_MAX, Coding, Event, encode_object, nesting
+from headrace.protocols.futoin.interface import EVENT_TYPE_PATTERN, RAW_TYPE
+
+MICROSECONDS = 1_000_000
+
+# {"id":"","type":"","data":,"ts":"2026-11-15T06:54:37Z"}, and a comma.
+EVENT_OVERHEAD_BYTES = 56
+# The most that a payload grows as data: `0.5,` is four bytes of JSON and nine of MessagePack; base64 grows less.
+BINARY_GROWTH = 2.25
+
+_decode_raws = msgspec.json.Decoder(list[Raw]).decode
+_decode_values = msgspec.json.Decoder(list[Any]).decode
+_decode_value = msgspec.json.Decoder().decode
+_is_event_type = re.compile(EVENT_TYPE_PATTERN).search
+
+
+class Page(msgspec.Struct):
+    """Some records as events."""
+
+    events: list[Event]
+    first: int
+    """Index of the first event; `next` when there is none."""
+    next: int
+    """The first index not looked at."""
+    bytes: int
+    """What the events take, at most."""
+    full: bool
+    """Whether it ended because a limit was met."""
+    too_big: int = 0
+    """Wanted records left out because one message cannot hold them."""
+
+
+@functools.lru_cache(maxsize=4096)
+def shown_type(kind: str | None) -> str:
+    """The FutoIn type of a record."""
+    return kind if kind is not None and _is_event_type(kind) else RAW_TYPE
+
+
+@functools.lru_cache(maxsize=4096)
+def timestamp(seconds: int) -> str:
+    """FTN18 3.1 EventTimestamp: whole seconds of UTC."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+class Room(NamedTuple):
+    """What a page may hold."""
+
+    events: int
+    bytes: int
+    """What is left in the message being filled."""
+    bytes_max: int
+    """What a message of its own would hold: a larger event never fits."""
+
+
+def page(records: pa.RecordBatch, coding: Coding, want: frozenset[str] | None, room: Room) -> Page:
+    """The wanted ones of `records`, as many as there is room for. `records` is not empty."""
+    types = [shown_type(kind) for kind in records.column("type").to_pylist()]
+    indexes: list[int] = records.column("index").to_pylist()
+    payloads: list[bytes] = records.column("payload").to_pylist()
+    seconds = [at // MICROSECONDS for at in records.column("time").cast(pa.int64()).to_pylist()]
+    end = indexes[-1] + 1
+    rows: Sequence[int] = range(len(indexes))
+    if want is not None:
+        rows = [row for row in rows if types[row] in want]
+    # An event that could never fit is left out, so that it does not stop the ones behind it.
+    fitting = [row for row in rows if len(payloads[row]) <= room.bytes_max]
+    found = Page([], end, end, 0, False, len(rows) - len(fitting))
+    if len(fitting) > room.events:
+        found.next = indexes[fitting[room.events]]
+        found.full = True
+        fitting = fitting[: room.events]
+    if len(fitting) < len(indexes):
+        indexes = [indexes[row] for row in fitting]
+        types = [types[row] for row in fitting]
+        payloads = [payloads[row] for row in fitting]
+        seconds = [seconds[row] for row in fitting]
+    ids = [str(index + 1) for index in indexes]
+    times = [timestamp(second) for second in seconds]
+    events = list(map(Event, ids, types, event_data(payloads, coding), times))
+    _keep(events, indexes, payloads, coding, room, found)
+    return found
+
+
+def _keep(
+    events: list[Event], indexes: list[int], payloads: list[bytes], coding: Coding, room: Room, found: Page
+) -> None:
+    """Put those that fit into `found`."""
+    most = int(BINARY_GROWTH * (sum(map(len, payloads)) + len(events) * EVENT_OVERHEAD_BYTES))
+    if most <= room.bytes:
+        found.events, found.bytes = events, most
+    else:
+        for event, index in zip(events, indexes, strict=True):
+            size = encoded_bytes(event, coding)
+            if size > room.bytes_max:
+                found.too_big += 1
+            elif found.bytes + size > room.bytes:
+                found.next = index
+                found.full = True
+                break
+            else:
+                found.events.append(event)
+                found.bytes += size
+    found.first = int(found.events[0].id) - 1 if found.events else found.next
+
+
+def encoded_bytes(event: Event, coding: Coding) -> int:
+    """What an event takes within a list."""
+    return len(encode_object(event, coding)) + 1
+
+
+def event_data(payloads: Sequence[bytes], coding: Coding) -> list[Any]:
+    """The `data` of each payload. Nearly always all are JSON: then one pass over all of them is enough."""
+    joined = b"[" + b",".join(payloads) + b"]"
+    try:
+        raws = _decode_raws(joined)
+        str(joined, "utf-8")  # `Raw` is not checked for that
+        # One payload that is half an array and the next that is its other half must not count as JSON.
+        if list(map(bytes, raws)) == payloads and not any(map(_too_deep, payloads)):
+            return raws if coding is Coding.JSON else _decode_values(joined)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        pass
+    return [_one_data(payload, coding) for payload in payloads]
+
+
+def _too_deep(payload: bytes) -> bool:
+    return len(payload) > 2 * DATA_DEPTH_MAX and nesting(payload) > DATA_DEPTH_MAX
+
+
+def _one_data(payload: bytes, coding: Coding) -> Any:
+    try:
+        value = _decode_value(payload)
+        if not _too_deep(payload):
+            return Raw(payload) if coding is Coding.JSON else value
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        pass
+    text = base64.b64encode(payload)
+    return Raw(b'{"base64":"%b"}' % text) if coding is Coding.JSON else {"base64": text.decode()}

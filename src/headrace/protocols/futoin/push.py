@@ -1,0 +1,299 @@
+"""Pushing events to consumers that called readyToReceive: one task for each, reading the log from its own position.
+
+History and live are the same read from one position, so nothing added while a consumer starts can be missed. Memory is
+bounded: a group exists only while it is being sent; what is under way is remembered as a range of indexes and read
+again if it must be repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from headrace.errors import HeadraceError
+from headrace.protocols.futoin import codec
+from headrace.protocols.futoin.codec import Answer, Coding
+from headrace.protocols.futoin.interface import ENVELOPE_BYTES, EVENTS_MAX, Call
+from headrace.protocols.futoin.service import Place, Service, cursor_name
+from headrace.protocols.futoin.session import Delivery, Group, LiveDelivery
+
+if TYPE_CHECKING:
+    from headrace.protocols.futoin.events import Page
+
+logger = logging.getLogger("headrace.futoin")
+
+SKIP_SAVE_S = 1.0
+"""How often a consumer that nothing matches has its position saved."""
+
+Answered = Callable[[Answer | None], None]
+
+
+class Peer(Protocol):
+    """The consumer's end of a connection."""
+
+    def next_rid(self) -> str: ...
+
+    def call(self, rid: str, message: bytes, answered: Answered) -> None:
+        """Send a call; `answered` gets the answer, or None when none came in time."""
+
+    async def writable(self) -> None:
+        """Wait while the peer does not take what was sent."""
+
+
+class Receiver:
+    """What both ways of pushing share: reading groups and sending them."""
+
+    def __init__(
+        self, service: Service, place: Place, peer: Peer, call: Call, coding: Coding, want: list[str] | None
+    ) -> None:
+        self.service = service
+        self.place = place
+        self._peer = peer
+        self._call = call
+        self._coding = coding
+        self._want = None if want is None else frozenset(want)
+        self._bytes_max = call.push_bytes_max - ENVELOPE_BYTES
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, ended: Callable[[], None]) -> None:
+        """Begin to push; `ended` is called if this cannot go on."""
+        self._task = asyncio.get_running_loop().create_task(self._guarded(ended))
+
+    async def _guarded(self, ended: Callable[[], None]) -> None:
+        try:
+            await self._run()
+        except HeadraceError as error:  # the stream was deleted, the hub is closing, the log failed
+            logger.info("push of %s ended: %s", self.place.name, error)
+            ended()
+        except Exception:
+            logger.exception("push of %s failed", self.place.name)
+            ended()
+
+    async def _run(self) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Stop at once; what is under way is forgotten."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _page(self, start: int, end: int) -> Page:
+        return await self.service.page(self.place, start, self._want, self._coding, self._bytes_max, end)
+
+    def _end(self) -> int:
+        return self.service.hub.bounds(self.place.name, self.place.partition).next
+
+    def _send(self, seq: int, page: Page, answered: Answered) -> None:
+        rid = self._peer.next_rid()
+        message = codec.on_events(seq, page.events, rid, self._call.minor, self._coding)
+        self._peer.call(rid, message, answered)
+        self.service.metrics.groups.inc()
+        self.service.records_out.inc(len(page.events))
+
+    async def _until(self, ready: Callable[[], bool]) -> None:
+        while not ready():
+            self._changed.clear()
+            await self._changed.wait()
+
+
+class ReliableReceiver(Receiver):
+    """A registered consumer: groups in order from its cursor, which moves when the consumer says it has them."""
+
+    def __init__(
+        self,
+        service: Service,
+        place: Place,
+        peer: Peer,
+        call: Call,
+        coding: Coding,
+        want: list[str] | None,
+        user: str,
+        component: str,
+    ) -> None:
+        super().__init__(service, place, peer, call, coding, want)
+        self.user = user
+        self.component = component
+        self._cursor = cursor_name(user, component)
+        self.delivery = Delivery(service.position(place, user, component), service.settings.push_window)
+        self._saved = self.delivery.position
+        self._saving: asyncio.Task[None] | None = None
+        self._repeats: set[asyncio.Task[None]] = set()
+        self._pauses: dict[int, asyncio.TimerHandle] = {}
+
+    def describe(self) -> dict[str, object]:
+        delivery = self.delivery
+        return {
+            "component": self.component,
+            "state": delivery.phase.value,
+            "in_flight": delivery.in_flight,
+            "position": delivery.position,
+            "next_seq": delivery.next_seq,
+        }
+
+    def close(self) -> None:
+        super().close()
+        self.delivery.close()
+        for timer in self._pauses.values():
+            timer.cancel()
+        for task in self._repeats:
+            task.cancel()
+
+    async def _run(self) -> None:
+        hub = self.service.hub
+        delivery = self.delivery
+        while True:
+            await self._until(lambda: delivery.may_send)
+            await self._peer.writable()
+            stored = hub.cursor(self._cursor, self.place.name, self.place.partition)
+            if stored is None:  # an operator dropped the consumer
+                return
+            delivery.advance(stored)
+            page = await self._page(delivery.next, self._end())
+            if not delivery.may_send:  # a group was refused while the log was read
+                continue
+            if page.events:
+                group = delivery.send(page.next)
+                self._send(group.seq, page, functools.partial(self._answered, group.seq))
+            elif page.next > delivery.next:
+                delivery.skip(page.next)
+                self._save_later(SKIP_SAVE_S)
+            else:
+                await hub.wait(self.place.name, delivery.next, self.place.partition)
+
+    def _answered(self, seq: int, answer: Answer | None) -> None:
+        # FTN18 2.2.2: "Consumer responses with success only after events are reliably scheduled". The result is a
+        # boolean: false is read as "not taken".
+        if answer is not None and answer.error is None and answer.value is True:
+            if self.delivery.confirm(seq):
+                self._save_later(0)
+        else:
+            self._refused(seq)
+        self._changed.set()
+
+    def _refused(self, seq: int) -> None:
+        pause_s = self.delivery.refuse(seq)
+        if pause_s is None:
+            return
+        self.service.metrics.refused_groups.inc()
+        loop = asyncio.get_running_loop()
+        self._pauses[seq] = loop.call_later(pause_s, self._pause_over, seq)
+
+    def _pause_over(self, seq: int) -> None:
+        del self._pauses[seq]
+        group = self.delivery.repeat(seq)
+        self._changed.set()
+        if group is not None:
+            task = asyncio.get_running_loop().create_task(self._repeat(group))
+            self._repeats.add(task)
+            task.add_done_callback(self._repeats.discard)
+
+    async def _repeat(self, group: Group) -> None:
+        """The same events under the same seq, read again."""
+        answered = functools.partial(self._answered, group.seq)
+        try:
+            page = await self._page(group.first, group.next)
+        except HeadraceError as error:
+            logger.info("a group of %s cannot be sent again yet: %s", self.place.name, error)
+            answered(None)
+            return
+        self._send(group.seq, page, answered)
+
+    def _save_later(self, pause_s: float) -> None:
+        """Move the cursor; while one move is being made durable, the next ones become one."""
+        if self._saving is None:
+            self._saving = asyncio.get_running_loop().create_task(self._save(pause_s))
+
+    async def _save(self, pause_s: float) -> None:
+        """Outlives the connection: what a consumer confirmed last is saved even if it left at once."""
+        if pause_s:
+            await asyncio.sleep(pause_s)
+        try:
+            while self._saved < self.delivery.position:
+                position = self.delivery.position
+                await self.service.hub.save_cursor(self._cursor, self.place.name, position, self.place.partition)
+                self._saved = position
+        except HeadraceError as error:
+            logger.warning("the position of consumer %s was not saved: %s", self._cursor, error)
+        finally:
+            self._saving = None
+
+
+class LiveReceiver(Receiver):
+    """The reserved component LIVE: what is added from now on, dropped where the consumer cannot keep up."""
+
+    def __init__(
+        self, service: Service, place: Place, peer: Peer, call: Call, coding: Coding, want: list[str] | None
+    ) -> None:
+        super().__init__(service, place, peer, call, coding, want)
+        settings = service.settings
+        self.delivery = LiveDelivery(
+            self._end(), settings.live_window, max(settings.live_backlog_events, EVENTS_MAX), EVENTS_MAX
+        )
+
+    def describe(self) -> dict[str, object]:
+        delivery = self.delivery
+        return {
+            "component": "LIVE",
+            "state": "live",
+            "in_flight": delivery.in_flight,
+            "next_seq": delivery.next_seq,
+            "dropped_groups": delivery.dropped,
+        }
+
+    async def _run(self) -> None:
+        hub = self.service.hub
+        delivery = self.delivery
+        while True:
+            await self._until(lambda: delivery.may_send)
+            await self._peer.writable()
+            end = self._end()
+            dropped = delivery.drop_backlog(end)
+            if dropped:
+                self.service.metrics.dropped_groups.inc(dropped)
+            page = await self._page(delivery.next, end)
+            if page.events:
+                seq = delivery.send(page.next)
+                self._send(seq, page, functools.partial(self._answered, seq))
+            elif page.next > delivery.next:
+                delivery.skip(page.next)
+            else:
+                await hub.wait(self.place.name, delivery.next, self.place.partition)
+
+    def _answered(self, seq: int, answer: Answer | None) -> None:
+        # The published LiveReceiver answers every group with an error although it has taken it.
+        self.delivery.finish(seq)
+        self._changed.set()
+
+
+class Receivers:
+    """Who receives what. A new readyToReceive of the same consumer takes the place of the old one."""
+
+    def __init__(self) -> None:
+        self._reliable: dict[tuple[str, int, str, str], ReliableReceiver] = {}
+
+    def take_place(self, receiver: ReliableReceiver) -> None:
+        key = self._key(receiver)
+        old = self._reliable.get(key)
+        if old is not None:
+            old.close()
+        self._reliable[key] = receiver
+
+    def leave(self, receiver: ReliableReceiver) -> None:
+        key = self._key(receiver)
+        if self._reliable.get(key) is receiver:
+            del self._reliable[key]
+
+    def close(self) -> None:
+        for receiver in list(self._reliable.values()):
+            with contextlib.suppress(Exception):
+                receiver.close()
+        self._reliable.clear()
+
+    @staticmethod
+    def _key(receiver: ReliableReceiver) -> tuple[str, int, str, str]:
+        return receiver.place.name, receiver.place.partition, receiver.user, receiver.component
