@@ -141,10 +141,7 @@ def session(
     active = SparkSession.getActiveSession()
     if active is None:
         active = _start(name, master or os.environ.get("SPARK_MASTER") or "local[*]", config or {}, make_class_archive)
-    if hub is not None:
-        active.conf.set("spark.headrace.hub", hub)
-        os.environ["HEADRACE_HUB"] = hub
-    equip(active, move_cursors=move_cursors)
+    equip(active, hub=hub, move_cursors=move_cursors)
     return active
 
 
@@ -159,8 +156,9 @@ def _start(name: str, master: str, config: Mapping[str, str], make_class_archive
         os.environ["JAVA_HOME"] = str(java.home)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         settings |= local_settings()
-        settings["spark.pyspark.python"] = str(fast_python())
-        settings["spark.pyspark.driver.python"] = sys.executable
+        os.environ.setdefault("PYSPARK_PYTHON", str(fast_python()))
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+        _show_package_to_workers()
         java_options.append(archive_option(java, create=make_class_archive))
         if java.major >= 24:
             java_options.append("--enable-native-access=ALL-UNNAMED")
@@ -179,11 +177,44 @@ def _start(name: str, master: str, config: Mapping[str, str], make_class_archive
     return started
 
 
-def equip(spark: Any, *, move_cursors: bool = True) -> None:
-    """Teach any session, also one that Headrace did not start, the format "headrace" and its cursors."""
-    from headrace.spark.cursors import listen
-    from headrace.spark.source import HeadraceDataSource
+def _show_package_to_workers() -> None:
+    """Workers inherit PYTHONPATH; a package that runs from its source tree must be on it."""
+    import headrace
 
-    spark.dataSource.register(HeadraceDataSource)
+    root = str(Path(headrace.__file__).parent.parent)
+    known = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    if root not in known and "site-packages" not in root:
+        os.environ["PYTHONPATH"] = os.pathsep.join([root, *known])
+
+
+def equip(spark: Any, *, hub: str | None = None, move_cursors: bool = True) -> None:
+    """Teach any session, also one that Headrace did not start, the format "headrace" and its cursors.
+
+    `hub` becomes the default address. It travels inside the data source itself: workers started before, or on other
+    machines, do not see this process's environment.
+    """
+    from headrace.spark.cursors import listen
+    from headrace.spark.port import default_address
+    from headrace.spark.source import bound_source
+
+    address = hub or default_address()
+    name = _session_name(spark)
+    if _equipped.get(name) != address:
+        spark.dataSource.register(bound_source(address))
+        _equipped[name] = address
     if move_cursors:
         listen(spark)
+
+
+def default_hub(spark: Any) -> str:
+    """The address that sources and sinks of this session use unless told otherwise."""
+    from headrace.spark.port import default_address
+
+    return _equipped.get(_session_name(spark)) or default_address()
+
+
+def _session_name(spark: Any) -> str:
+    return str(spark.sparkContext.applicationId) if hasattr(spark, "sparkContext") else str(id(spark))
+
+
+_equipped: dict[str, str] = {}

@@ -1,6 +1,6 @@
 """Offsets of a streaming query: how far it has come in every stream partition, as Spark stores them.
 
-    {"cursor": "daily-orders", "hub": "127.0.0.1:9090",
+    {"cursor": "daily-orders", "hub": "127.0.0.1:7070",
      "streams": {"orders": {"id": 17, "next": [1200, 1187]}}}
 
 `next[p]` is the next index to read of partition p, so a batch is the half open range between two offsets. `id` is the

@@ -10,15 +10,17 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+import msgspec
 import pyarrow as pa
+import pyarrow.flight as flight
 
-from headrace.errors import Damaged, HeadraceError
 from headrace.spark.errors import HubUnreachable
 
-HUB_DEFAULT = "127.0.0.1:9090"
+HUB_DEFAULT = "127.0.0.1:7070"
 WAIT_S_DEFAULT = 120.0
 _RETRY_FIRST_S = 0.05
 _RETRY_MOST_S = 1.0
@@ -96,23 +98,23 @@ class HubPort:
     def index_at_time(self, stream: str, partition: int, time_us: int) -> int:
         """The first index whose time is not before `time_us`."""
         request = {"stream": stream, "partition": partition, "time_us": time_us}
-        return int(self.call("spark.index_at_time", request))
+        return int(self.call("stream.index-at-time", request)["index"])
 
     def segments(self, stream: str, partition: int) -> list[SegmentFile]:
         """The sealed files of a stream partition, oldest first."""
-        answer = self.call("spark.segments", {"stream": stream, "partition": partition})
-        return [SegmentFile(one["base"], one["next"], one["path"]) for one in answer]
+        answer = self.call("stream.segments", {"stream": stream, "partition": partition})
+        return [SegmentFile(one["base"], one["next"], one["path"]) for one in answer["segments"]]
 
     def cursor(self, cursor: str, stream: str, partitions: int) -> list[int | None]:
         """The stored positions of a cursor, one per partition."""
-        answer = self.call("spark.cursor", {"cursor": cursor, "stream": stream})
+        answer = self.call("cursor.list", {"pattern": cursor, "stream": stream})
         known = {one["partition"]: one["index"] for one in answer}
         return [known.get(partition) for partition in range(partitions)]
 
     def move_cursor(self, cursor: str, positions: dict[str, Sequence[int]]) -> None:
         """Move a cursor forward to these positions, by stream and partition; it never goes back."""
         self.call(
-            "spark.move_cursor",
+            "spark.move-cursor",
             {"cursor": cursor, "positions": {stream: list(next_) for stream, next_ in positions.items()}},
         )
 
@@ -173,6 +175,48 @@ def default_address() -> str:
 def open_port(address: str, token: str | None = None, wait_s: float = WAIT_S_DEFAULT) -> HubPort:
     """A port to the hub at `address`."""
     return HubPort(address, lambda: _ClientConnection(address, token), wait_s)
+
+
+class _ClientConnection:
+    """A connection over Arrow Flight."""
+
+    def __init__(self, address: str, token: str | None) -> None:
+        try:
+            self._client = flight.connect(f"grpc://{address}")
+        except pa.ArrowException as error:
+            raise Unreachable(str(error)) from error
+
+    def call(self, verb: str, request: dict[str, Any]) -> Any:
+        with _translated():
+            (result,) = self._client.do_action(flight.Action(verb, msgspec.json.encode(request)))
+            return msgspec.json.decode(result.body.to_pybytes())
+
+    def read(
+        self,
+        stream: str,
+        partition: int,
+        start: int,
+        end: int,
+        columns: Sequence[str] | None,
+        types: Sequence[str] | None,
+    ) -> Iterator[pa.RecordBatch]:
+        ticket: dict[str, Any] = {"stream": stream, "partition": partition, "start": start, "end": end}
+        if columns is not None:
+            ticket["columns"] = list(columns)
+        with _translated():
+            for chunk in self._client.do_get(flight.Ticket(msgspec.json.encode(ticket))):
+                yield chunk.data
+
+    def close(self) -> None:
+        self._client.close()
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except (flight.FlightUnavailableError, flight.FlightCancelledError) as error:
+        raise Unreachable(str(error)) from error
 
 
 _ports: dict[tuple[int, str, str | None, float], HubPort] = {}

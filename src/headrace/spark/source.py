@@ -46,12 +46,20 @@ _COLUMN_TYPES = {
 class HeadraceDataSource(DataSource):  # type: ignore[misc]
     """Streams of a Headrace hub as DataFrames, read and written."""
 
+    hub_default: str | None = None
+
     @classmethod
     def name(cls) -> str:
         return "headrace"
 
+    def _given(self) -> Mapping[str, str]:
+        given: Any = self.options.copy()  # its keys know no case, unlike a dict's
+        if self.hub_default is not None:
+            given.setdefault("hub", self.hub_default)
+        return given  # type: ignore[no-any-return]
+
     def schema(self) -> str:
-        options = parse_source(self.options)
+        options = parse_source(self._given())
         types = dict(_COLUMN_TYPES)
         if options.decode == "string":
             types["payload"] = "STRING"
@@ -60,20 +68,25 @@ class HeadraceDataSource(DataSource):  # type: ignore[misc]
         return ", ".join(f"`{name}` {types[name]}" for name in options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = parse_source(self.options)
+        options = parse_source(self._given())
         kind = PushdownReader if options.pushdown else PlainReader
         return kind(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return StreamReader(parse_source(self.options), schema)
+        return StreamReader(parse_source(self._given()), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         _refuse_overwrite(overwrite)
-        return BatchWriter(parse_sink(self.options), schema)
+        return BatchWriter(parse_sink(self._given()), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         _refuse_overwrite(overwrite)
-        return StreamWriter(parse_sink(self.options), schema)
+        return StreamWriter(parse_sink(self._given()), schema)
+
+
+def bound_source(hub: str) -> type[HeadraceDataSource]:
+    """The data source with a default hub. A class made here is pickled whole, so workers get the address with it."""
+    return type("HeadraceDataSource", (HeadraceDataSource,), {"hub_default": hub})
 
 
 def _refuse_overwrite(overwrite: bool) -> None:
