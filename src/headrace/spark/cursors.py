@@ -1,8 +1,8 @@
 """A completed batch moves its cursor at once.
 
-Two ways, and both may happen, since a cursor only goes forward. The headrace sink moves the cursors of its sources in
-the very transaction that appends the results. For every other sink a listener moves them when Spark reports the
-batch as done. The source's own `commit` is a last resort: Spark calls it a batch late, and never for the last one.
+A listener moves the cursors that the sources name as soon as Spark reports a batch as done, which is when Spark has
+noted it and will not read those records again: only then may retention take them. The source's own `commit` is a last
+resort: Spark calls it a batch late, and never for the last one.
 """
 
 from __future__ import annotations

@@ -60,7 +60,6 @@ class SinkOptions:
     partitions: int
     query: str | None
     checkpoint: str | None
-    move_cursors: bool
 
 
 def parse_source(options: Mapping[str, str]) -> SourceOptions:
@@ -116,7 +115,6 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
         partitions=_optional_count(options, "partitions") or 1,
         query=options.get("query") or None,
         checkpoint=options.get("checkpointLocation") or None,
-        move_cursors=_flag(options, "moveCursors", True),
     )
 
 

@@ -24,6 +24,13 @@ class Described(msgspec.Struct, frozen=True):
     bounds: list[tuple[int, int]]
 
 
+class ReadPosition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A cursor in a stream."""
+
+    cursor: str
+    stream: str
+
+
 class MoveCursor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A cursor and its new positions, by stream and partition."""
 
@@ -41,6 +48,7 @@ class Planning:
         """Offer the verbs."""
         add = self._hub.verbs.register
         add("spark.describe", Describe, self.describe, right="read", summary="Bounds of many streams", filters=True)
+        add("spark.position", ReadPosition, self.position, right="read", summary="How far a cursor's results reach")
         add("spark.move-cursor", MoveCursor, self.move_cursor, right="read", summary="Move a cursor", filters=True)
 
     async def describe(self, request: Describe) -> list[Described]:
@@ -58,6 +66,23 @@ class Planning:
     def _described(self, info: Any) -> Described:
         bounds = [self._hub.bounds(info.name, partition) for partition in range(info.partitions)]
         return Described(info.name, info.id, [(one.first, one.next) for one in bounds])
+
+    async def position(self, request: ReadPosition) -> list[int | None]:
+        """By partition, where a query with a fresh checkpoint goes on without storing a result twice.
+
+        That is the cursor, or further on where a sink had stored a batch that Spark did not live to note.
+        """
+        from headrace.spark.staging import SINKS, SinkState
+
+        info = self._hub.stream(request.stream)
+        known = [self._hub.cursor(request.cursor, request.stream, partition) for partition in range(info.partitions)]
+        await self._hub.create_table(SINKS)
+        for _, value in self._hub.items(SINKS):
+            for source in msgspec.msgpack.decode(value, type=SinkState).sources:
+                if (source.cursor, source.stream) == (request.cursor, request.stream):
+                    for partition, after in enumerate(source.next[: info.partitions]):
+                        known[partition] = max(after, known[partition] or 0)
+        return known
 
     async def move_cursor(self, request: MoveCursor) -> None:
         """Move a cursor on in all these streams at once; streams that are gone are passed over."""

@@ -105,11 +105,10 @@ class HubPort:
         answer = self.call("stream.segments", {"stream": stream, "partition": partition})
         return [SegmentFile(one["base"], one["next"], one["path"]) for one in answer["segments"]]
 
-    def cursor(self, cursor: str, stream: str, partitions: int) -> list[int | None]:
-        """The stored positions of a cursor, one per partition."""
-        answer = self.call("cursor.list", {"pattern": cursor, "stream": stream})
-        known = {one["partition"]: one["index"] for one in answer}
-        return [known.get(partition) for partition in range(partitions)]
+    def position(self, cursor: str, stream: str) -> list[int | None]:
+        """How far the reader behind a cursor has come for good, by partition."""
+        answer: list[int | None] = self.call("spark.position", {"cursor": cursor, "stream": stream})
+        return answer
 
     def move_cursor(self, cursor: str, positions: dict[str, Sequence[int]]) -> None:
         """Move a cursor forward to these positions, by stream and partition; it never goes back."""

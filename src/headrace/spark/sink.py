@@ -1,7 +1,7 @@
 """Writing a DataFrame into streams, exactly once.
 
 Tasks stage their rows at the hub under (query, batch, part, attempt). When all are done, the driver's commit makes
-one atomic append of everything staged, together with the batch number, its digest and the cursors of the sources. A
+one atomic append of everything staged, together with the batch number, its digest and how far the sources had come. A
 commit that is repeated, because the driver died before Spark noted it, is acknowledged again and stores nothing.
 
 The digest says *which* batch this is. Where the query's checkpoint can be read here, it is a digest of the source
@@ -111,7 +111,7 @@ class _Writer:
 
         return count
 
-    def finish(self, messages: Sequence[Staged], batch: int, digest: str, cursors: list[dict[str, Any]]) -> Any:
+    def finish(self, messages: Sequence[Staged], batch: int, digest: str, sources: list[dict[str, Any]]) -> Any:
         """Make everything staged part of the log, in the order of the tasks."""
         ordered = sorted(messages, key=lambda one: one.part)
         parts = [
@@ -125,7 +125,7 @@ class _Writer:
                 "batch": batch,
                 "digest": digest,
                 "parts": parts,
-                "cursors": cursors,
+                "sources": sources,
                 "partitions": self.options.partitions,
             },
         )
@@ -155,11 +155,11 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
         planned = planned_offsets(self.options.checkpoint, batchId)
         if planned is None:
             digest = "rows:" + rows_identity(staged)
-            cursors: list[dict[str, Any]] = []
+            sources: list[dict[str, Any]] = []
         else:
             digest = "offsets:" + hashlib.sha256("\n".join(planned).encode()).hexdigest()[:32]
-            cursors = source_cursors(planned, self.options.hub) if self.options.move_cursors else []
-        self.finish(staged, batchId, digest, cursors)
+            sources = source_positions(planned, self.options.hub)
+        self.finish(staged, batchId, digest, sources)
 
     def abort(self, messages: list[Staged | None], batchId: int) -> None:
         self.give_up(messages, batchId)
@@ -213,8 +213,8 @@ def planned_offsets(checkpoint: str | None, batch: int) -> list[str] | None:
     return lines[2:]
 
 
-def source_cursors(planned: Sequence[str], hub: str) -> list[dict[str, Any]]:
-    """The cursors that the sources of a batch name, and where the batch brings them, at this hub."""
+def source_positions(planned: Sequence[str], hub: str) -> list[dict[str, Any]]:
+    """How far a batch read the sources that name a cursor at this hub."""
     found = []
     for line in planned:
         try:

@@ -141,7 +141,7 @@ class _Source:
                 self.port.index_at_time(state.name, partition, point.value) if after else 0
                 for partition, (_, after) in enumerate(state.bounds)
             ]
-        stored = self.port.cursor(self.options.cursor or "", state.name, len(state.bounds))
+        stored = self.port.position(self.options.cursor or "", state.name)
         return [first if at is None else at for (first, _), at in zip(state.bounds, stored, strict=True)]
 
     def pieces(self, ranges: Sequence[Range]) -> list[InputPartition]:

@@ -7,9 +7,11 @@ stream. Files, not memory: a batch may be large, and what was staged outlives a 
 need not begin its batch again. They are not synced; after a power cut a file may be short, its checksum says so, and
 the query stages again.
 
-The table `spark/sinks` holds one `SinkState` per query: the last batch, recent digests, the run in charge. A commit
-appends the rows, moves the cursors of the sources and replaces that value in one transaction, so either all of it
-happened or none. The rules for a commit of batch b with digest d by run r:
+The table `spark/sinks` holds one `SinkState` per query: the last batch, recent digests, the run in charge, and how far
+the sources had been read. A commit appends the rows and replaces that value in one transaction, so either all of it
+happened or none. The cursors of the sources are not moved here but when Spark has noted the batch too (cursors.py):
+until then Spark may read the same records again, and a cursor that was ahead of it would let retention take them away.
+The rules for a commit of batch b with digest d by run r:
 
     r was replaced by a newer run          → refused: two drivers work on one checkpoint, the older must stop
     b is newer than the last batch         → appended
@@ -59,6 +61,14 @@ class NotStaged(HeadraceError):
     code = "not-staged"
 
 
+class SourcePosition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How far the reader behind a cursor had come when a batch was stored; `next` by partition."""
+
+    cursor: str
+    stream: str
+    next: list[int]
+
+
 class SinkState(msgspec.Struct, frozen=True):
     """What the hub remembers of a query that writes."""
 
@@ -67,6 +77,7 @@ class SinkState(msgspec.Struct, frozen=True):
     digests: list[tuple[int, str]]
     replaced_runs: list[str]
     time_us: int
+    sources: list[SourcePosition] = []
 
 
 class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -90,14 +101,6 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     crc: int
 
 
-class CursorMove(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a batch brings the cursor of a source; `next` by partition."""
-
-    cursor: str
-    stream: str
-    next: list[int]
-
-
 class Commit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything that a batch staged, in order."""
 
@@ -106,7 +109,7 @@ class Commit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     batch: int
     digest: str
     parts: list[Part]
-    cursors: list[CursorMove] = []
+    sources: list[SourcePosition] = []
     partitions: int = 1
 
 
@@ -171,6 +174,7 @@ def after_commit(state: SinkState | None, commit: Commit, time_us: int) -> SinkS
         digests=[*digests, (commit.batch, commit.digest)][-BATCHES_REMEMBERED:],
         replaced_runs=_replaced(state, commit.run),
         time_us=time_us,
+        sources=commit.sources or ([] if state is None else state.sources),
     )
 
 
@@ -234,7 +238,7 @@ class Staging:
                 await self._drop(request.query, request.batch)
                 return Committed(applied=False)
             groups = await asyncio.to_thread(self._gather, request)
-            check_rights({stream for stream, _, _ in groups}, {move.stream for move in request.cursors})
+            check_rights({stream for stream, _, _ in groups}, {source.stream for source in request.sources})
             ops = await self._operations(request, groups, state, raw)
             results = await self._hub.transact(ops)
             await self._drop(request.query, request.batch)
@@ -256,23 +260,14 @@ class Staging:
         self, request: Commit, groups: list[tuple[str, int, pa.RecordBatch]], state: SinkState | None, raw: bytes | None
     ) -> list[Any]:
         from headrace.log.batch import Batch
-        from headrace.log.ops import ABSENT, Append, Put, SaveCursor
+        from headrace.log.ops import ABSENT, Append, Put
 
         for stream in {stream for stream, _, _ in groups}:
             await self._hub.create_stream(stream, partitions=request.partitions, exist_ok=True)
         ops: list[Any] = [Append(stream, Batch.from_arrow(rows), partition) for stream, partition, rows in groups]
-        for move in request.cursors:
-            ops.extend(self._cursor_moves(SaveCursor, move))
         value = msgspec.msgpack.encode(after_commit(state, request, self._hub.clock.now_us()))
         ops.append(Put(SINKS, request.query.encode(), value, ABSENT if raw is None else raw))
         return ops
-
-    def _cursor_moves(self, save: Any, move: CursorMove) -> list[Any]:
-        known = self._hub.streams(move.stream)
-        if not known:
-            return []
-        partitions = min(known[0].partitions, len(move.next))
-        return [save(move.cursor, move.stream, move.next[partition], partition) for partition in range(partitions)]
 
     def _gather(self, request: Commit) -> list[tuple[str, int, pa.RecordBatch]]:
         """The staged rows by destination, parts in order; NotStaged when something is missing."""
