@@ -1,12 +1,13 @@
 """Offsets of a streaming query: how far it has come in every stream partition, as Spark stores them.
 
     {"cursor": "daily-orders", "hub": "127.0.0.1:7070",
-     "streams": {"orders": {"id": 17, "next": [1200, 1187]}}}
+     "streams": {"orders": {"id": 17, "begin": [0, 0], "next": [1200, 1187]}}}
 
-`next[p]` is the next index to read of partition p, so a batch is the half open range between two offsets. `id` is the
-hub's number of the stream: a stream that was deleted and made again has another one, and is noticed. A partition or
-a stream that an older offset does not mention came into being later and is read from its index 0. `cursor` and `hub`
-ride along so that a completed batch can move the cursor without asking the query.
+`next[p]` is the next index to read of partition p, so a batch is the half open range between two offsets. `begin[p]`
+is where the query began with the partition: a partition or a stream that an older offset does not mention came into
+being later and is read from there. `id` is the hub's number of the stream: a stream that was deleted and made again
+has another one, and is noticed. `cursor` and `hub` ride along so that a completed batch can move the cursor without
+asking the query.
 
 Everything here is a pure function of offsets and stream states.
 """
@@ -52,42 +53,71 @@ class Loss:
         return DataLoss(self.stream, self.partition, self.first, self.last, self.why)
 
 
-def make(positions: Mapping[str, tuple[int, Sequence[int]]], cursor: str | None, hub: str) -> Offset:
-    """An offset from (stream id, next indexes) by stream. Keys are sorted: equal positions are equal JSON."""
-    streams = {name: {"id": positions[name][0], "next": list(positions[name][1])} for name in sorted(positions)}
+@dataclass(frozen=True)
+class Position:
+    """How far a query has come in one stream, by partition."""
+
+    id: int
+    begin: tuple[int, ...]
+    next: tuple[int, ...]
+
+
+def make(positions: Mapping[str, Position], cursor: str | None, hub: str) -> Offset:
+    """An offset from positions by stream. Keys are sorted: equal positions are equal JSON."""
+    streams = {
+        name: {"id": one.id, "begin": list(one.begin), "next": list(one.next)}
+        for name, one in sorted(positions.items())
+    }
     return {"cursor": cursor, "hub": hub, "streams": streams}
 
 
-def positions_of(offset: Offset) -> dict[str, tuple[int, list[int]]]:
+def positions_of(offset: Offset) -> dict[str, Position]:
     """The opposite of `make`."""
-    return {name: (one["id"], list(one["next"])) for name, one in offset.get("streams", {}).items()}
+    return {
+        name: Position(one["id"], tuple(one["begin"]), tuple(one["next"]))
+        for name, one in offset.get("streams", {}).items()
+    }
+
+
+def beginning(state: StreamState, next_: Sequence[int]) -> Position:
+    """The position of a query that begins with a stream at these indexes."""
+    return Position(state.id, tuple(next_), tuple(next_))
 
 
 def advance(
     start: Offset, states: Sequence[StreamState], records_max: int | None
-) -> tuple[dict[str, tuple[int, list[int]]], list[Loss]]:
+) -> tuple[dict[str, Position], list[Loss]]:
     """The positions after the next batch: everything there is, or `records_max` records shared out by backlog."""
     positions = positions_of(start)
     losses: list[Loss] = []
     goals: dict[tuple[str, int], tuple[int, int]] = {}
     for state in states:
-        known_id, known = positions.get(state.name, (state.id, []))
-        if known_id != state.id:
-            losses.extend(_recreated(state.name, known))
-            known = []
-        begin = known + [0] * (len(state.bounds) - len(known))
-        positions[state.name] = (state.id, begin)
+        known = positions.get(state.name, Position(state.id, (), ()))
+        if known.id != state.id:
+            losses.extend(_recreated(state, known))
+            known = Position(state.id, (), ())
+        new = tuple(first for first, _ in state.bounds[len(known.next) :])
+        positions[state.name] = Position(state.id, known.begin + new, known.next + new)
         for partition, (_, after) in enumerate(state.bounds):
+            begin = positions[state.name].next[partition]
             # A hub never goes back; should it answer late, a query must not go back with it.
-            goals[state.name, partition] = (begin[partition], max(begin[partition], after))
-    for (name, partition), end in _share(goals, records_max).items():
-        positions[name][1][partition] = end
+            goals[state.name, partition] = (begin, max(begin, after))
+    ends = _share(goals, records_max)
+    for state in states:
+        at = positions[state.name]
+        after = tuple(ends.get((state.name, partition), next_) for partition, next_ in enumerate(at.next))
+        positions[state.name] = Position(at.id, at.begin, after)
     return positions, losses
 
 
-def _recreated(name: str, known: Sequence[int]) -> list[Loss]:
+def _recreated(state: StreamState, known: Position) -> list[Loss]:
+    """What may be missing of a stream that was deleted and made again: indexes go on where the old one ended."""
     why = "the stream was deleted and made again"
-    return [Loss(name, partition, after, after, why) for partition, after in enumerate(known)]
+    return [
+        Loss(state.name, partition, after, state.bounds[partition][0] - 1, why)
+        for partition, after in enumerate(known.next[: len(state.bounds)])
+        if state.bounds[partition][0] > after
+    ]
 
 
 def _share(goals: Mapping[tuple[str, int], tuple[int, int]], records_max: int | None) -> dict[tuple[str, int], int]:
@@ -107,12 +137,12 @@ def ranges_between(start: Offset, end: Offset) -> list[Range]:
     """What a batch reads, in the order of stream name and partition."""
     before = positions_of(start)
     found = []
-    for name, (stream_id, after) in positions_of(end).items():
-        known_id, known = before.get(name, (stream_id, []))
-        if known_id != stream_id:
-            known = []
-        for partition, stop in enumerate(after):
-            begin = known[partition] if partition < len(known) else 0
+    for name, after in positions_of(end).items():
+        known = before.get(name)
+        begins = after.begin
+        if known is not None and known.id == after.id:
+            begins = known.next + after.begin[len(known.next) :]
+        for partition, (begin, stop) in enumerate(zip(begins, after.next, strict=True)):
             if stop > begin:
                 found.append(Range(name, partition, begin, stop))
     return found

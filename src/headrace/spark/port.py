@@ -39,9 +39,9 @@ class StreamState:
 
 @dataclass(frozen=True)
 class SegmentFile:
-    """A sealed Arrow IPC file that holds the indexes from `base` up to, not including, `next`."""
+    """A sealed Arrow IPC file that holds the indexes from `first` up to, not including, `next`."""
 
-    base: int
+    first: int
     next: int
     path: str
 
@@ -103,7 +103,8 @@ class HubPort:
     def segments(self, stream: str, partition: int) -> list[SegmentFile]:
         """The sealed files of a stream partition, oldest first."""
         answer = self.call("stream.segments", {"stream": stream, "partition": partition})
-        return [SegmentFile(one["base"], one["next"], one["path"]) for one in answer["segments"]]
+        (found,) = answer["partitions"]
+        return [SegmentFile(one["first"], one["next"], one["path"]) for one in found["segments"] if one["path"]]
 
     def position(self, cursor: str, stream: str) -> list[int | None]:
         """How far the reader behind a cursor has come for good, by partition."""

@@ -17,6 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.errors import Damaged
+from headrace.log.segment import Segment, SegmentDamaged, SegmentRef
 from headrace.spark.decode import decode_json
 from headrace.spark.errors import DataLoss
 from headrace.spark.offsets import Range
@@ -82,14 +84,14 @@ def _stored(port: HubPort, piece: Piece, shape: Shape) -> Iterator[pa.RecordBatc
     asked = piece.range
     position = asked.start
     for file in piece.files:
-        begin, end = max(position, file.base), min(asked.end, file.next)
+        begin, end = max(position, file.first), min(asked.end, file.next)
         if begin >= end:
             continue
         if begin > position:
             yield from _remote(port, Range(asked.stream, asked.partition, position, begin), shape)
-        mapped = open_segment(file.path)
+        mapped = open_segment(file)
         part = Range(asked.stream, asked.partition, begin, end)
-        yield from _remote(port, part, shape) if mapped is None else _mapped(mapped, file.base, part, shape)
+        yield from _remote(port, part, shape) if mapped is None else _mapped(mapped, part, shape)
         position = end
     if position < asked.end:
         yield from _remote(port, Range(asked.stream, asked.partition, position, asked.end), shape)
@@ -100,28 +102,32 @@ def _remote(port: HubPort, asked: Range, shape: Shape) -> Iterator[pa.RecordBatc
     return port.read(asked.stream, asked.partition, asked.start, asked.end, shape.stored_columns)
 
 
-def open_segment(path: str) -> pa.ipc.RecordBatchFileReader | None:
-    """A segment mapped into memory; None where this machine cannot open it."""
+class _ThisMachine:
+    """The disk of the machine that the task runs on; all that a segment needs of it is to be mapped."""
+
+    def map(self, path: str) -> pa.Buffer:
+        with pa.memory_map(path) as file:
+            return file.read_buffer()
+
+
+def open_segment(file: SegmentFile) -> Segment | None:
+    """A segment mapped into memory; None where this machine cannot open it, or finds something else there."""
     try:
-        return pa.ipc.open_file(pa.memory_map(path, "r"))
-    except (OSError, pa.ArrowInvalid):
+        return Segment(_ThisMachine(), SegmentRef(file.first, file.next, file.path, 0))  # type: ignore[arg-type]
+    except SegmentDamaged:
         return None
 
 
-def _mapped(
-    reader: pa.ipc.RecordBatchFileReader, base: int, asked: Range, shape: Shape
-) -> Iterator[pa.RecordBatch]:
-    position = base
-    for number in range(reader.num_record_batches):
-        if position >= asked.end:
-            return
-        batch = reader.get_batch(number)
-        after = position + batch.num_rows
-        if after > asked.start:
-            skip = max(0, asked.start - position)
-            batch = batch.slice(skip, min(after, asked.end) - position - skip)
-            yield batch.select(shape.stored_columns)
-        position = after
+def _mapped(segment: Segment, asked: Range, shape: Shape) -> Iterator[pa.RecordBatch]:
+    """The records of a range from a file. Each batch is checked against its checksum before it is used."""
+    position = asked.start
+    while position < asked.end:
+        try:
+            batch = segment.read(position, asked.end - position)
+        except SegmentDamaged as error:
+            raise Damaged(asked.stream, asked.partition, error.first, error.last, error.path) from error
+        yield batch.select(shape.stored_columns)
+        position += batch.num_rows
 
 
 def _checked(batches: Iterable[pa.RecordBatch], asked: Range, shape: Shape) -> Iterator[pa.RecordBatch]:

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 
 from headrace.spark import offsets
 from headrace.spark.narrowing import Narrowing
-from headrace.spark.offsets import Loss, Offset, Range
+from headrace.spark.offsets import Loss, Offset, Position, Range
 from headrace.spark.options import Point, SourceOptions, parse_sink, parse_source
 from headrace.spark.port import HubPort, SegmentFile, StreamState, shared_port
 from headrace.spark.scan import Piece, Shape, scan
@@ -154,7 +154,7 @@ class _Source:
             key = (one.stream, one.partition)
             if self.options.memory_map and key not in files:
                 files[key] = self.port.segments(*key)
-            held = [file for file in files.get(key, ()) if file.base < one.end and file.next > one.start]
+            held = [file for file in files.get(key, ()) if file.first < one.end and file.next > one.start]
             planned.append(InputPartition(Piece(one, tuple(held))))
         return planned
 
@@ -260,7 +260,9 @@ class StreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def initialOffset(self) -> Offset:
         # Spark asks twice and expects the same answer; "latest" would differ.
         if self._initial is None:
-            positions = {one.name: (one.id, self.point(self.options.start, one)) for one in self.states()}
+            positions = {
+                one.name: offsets.beginning(one, self.point(self.options.start, one)) for one in self.states()
+            }
             self._initial = self._offset(positions)
         return self._initial
 
@@ -283,7 +285,9 @@ class StreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return end
 
     def reportLatestOffset(self) -> Offset:
-        return self._offset({one.name: (one.id, [after for _, after in one.bounds]) for one in self.states()})
+        return self._offset(
+            {one.name: offsets.beginning(one, [after for _, after in one.bounds]) for one in self.states()}
+        )
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._frozen = self.states()
@@ -296,7 +300,7 @@ class StreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def commit(self, end: Offset) -> None:
         # Late by one batch and never called for the last one: cursors.py is what moves cursors promptly.
         if self.options.cursor is not None:
-            streams = {name: after for name, (_, after) in offsets.positions_of(end).items()}
+            streams = {name: one.next for name, one in offsets.positions_of(end).items()}
             self.port.move_cursor(self.options.cursor, streams)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -305,5 +309,5 @@ class StreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def stop(self) -> None:
         self.port.close()
 
-    def _offset(self, positions: Mapping[str, tuple[int, Sequence[int]]]) -> Offset:
+    def _offset(self, positions: Mapping[str, Position]) -> Offset:
         return offsets.make(positions, self.options.cursor, self.options.hub)
