@@ -103,7 +103,3 @@ class ThreadHub:
             return port.call(verb, request)
         finally:
             port.close()
-
-    def seal(self) -> None:
-        """Turn all tails into segments now."""
-        self.run(asyncio.to_thread(self.hub.log.maintenance.seal_all))

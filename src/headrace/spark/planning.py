@@ -31,6 +31,12 @@ class ReadPosition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stream: str
 
 
+class Forget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A cursor whose stored results no longer say where to go on."""
+
+    cursor: str
+
+
 class MoveCursor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A cursor and its new positions, by stream and partition."""
 
@@ -49,6 +55,7 @@ class Planning:
         add = self._hub.verbs.register
         add("spark.describe", Describe, self.describe, right="read", summary="Bounds of many streams", filters=True)
         add("spark.position", ReadPosition, self.position, right="read", summary="How far a cursor's results reach")
+        add("spark.forget", Forget, self.forget, right="admin", summary="Forget how far a cursor's results reach")
         add("spark.move-cursor", MoveCursor, self.move_cursor, right="read", summary="Move a cursor", filters=True)
 
     async def describe(self, request: Describe) -> list[Described]:
@@ -83,6 +90,20 @@ class Planning:
                     for partition, after in enumerate(source.next[: info.partitions]):
                         known[partition] = max(after, known[partition] or 0)
         return known
+
+    async def forget(self, request: Forget) -> int:
+        """Let a query begin anew although results of it are stored; how many sinks were concerned."""
+        from headrace.spark.staging import SINKS, SinkState
+
+        await self._hub.create_table(SINKS)
+        changed = 0
+        for key, value in list(self._hub.items(SINKS)):
+            state = msgspec.msgpack.decode(value, type=SinkState)
+            kept = [one for one in state.sources if one.cursor != request.cursor]
+            if len(kept) != len(state.sources):
+                encoded = msgspec.msgpack.encode(msgspec.structs.replace(state, sources=kept))
+                changed += (await self._hub.put(SINKS, key, encoded, value)).applied
+        return changed
 
     async def move_cursor(self, request: MoveCursor) -> None:
         """Move a cursor on in all these streams at once; streams that are gone are passed over."""
