@@ -89,7 +89,7 @@ class ThreadHub:
         return pa.Table.from_batches(batches, SCHEMA) if batches else SCHEMA.empty_table()
 
     def payloads(self, stream: str, partition: int = 0) -> list[bytes]:
-        return [value for value in self.table(stream, partition)["payload"].to_pylist()]
+        return list(self.table(stream, partition)["payload"].to_pylist())
 
     def cursor(self, cursor: str, stream: str, partition: int = 0) -> int | None:
         return self.hub.cursor(cursor, stream, partition)

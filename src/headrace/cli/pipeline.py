@@ -234,9 +234,7 @@ def _row(one: dict[str, Any]) -> list[Any]:
 
 
 @app.command()
-def status(
-    name: str, hub: HubOption = DEFAULT_HUB, token: TokenOption = None, as_json: JsonFlag = False
-) -> None:
+def status(name: str, hub: HubOption = DEFAULT_HUB, token: TokenOption = None, as_json: JsonFlag = False) -> None:
     """Everything about one pipeline."""
     found = call(hub, token, "pipeline.status", {"name": name})
     if as_json:
@@ -308,9 +306,7 @@ def reset(
 
 
 @app.command()
-def explain(
-    what: str, hub: HubOption = DEFAULT_HUB, master: MasterOption = None, conf: ConfOption = None
-) -> None:
+def explain(what: str, hub: HubOption = DEFAULT_HUB, master: MasterOption = None, conf: ConfOption = None) -> None:
     """What a pipeline reads and writes, and Spark's plan for it."""
     from headrace.spark import frames, query
     from headrace.spark.launch import session

@@ -71,8 +71,7 @@ class Archive:
         day = F.date_format("time", "yyyy-MM-dd")
         rows = batch.select(*COLUMNS, F.col("stream").alias("of"), day.alias("date"))
         rows.write.partitionBy("of", "date").option("compression", "zstd").parquet(work.as_uri())
-        arrived = [_identify(path) for path in sorted(work.rglob("*.parquet"))]
-        arrived = [one for one in arrived if one is not None]
+        arrived = [one for path in sorted(work.rglob("*.parquet")) if (one := _identify(path)) is not None]
         self._remove_leftovers(arrived)
         touched = {self._publish(*one) for one in arrived}
         shutil.rmtree(work.parent, ignore_errors=True)
@@ -141,7 +140,9 @@ class Archive:
         schema = pq.read_schema(run[0].path)
         with pq.ParquetWriter(half, schema, compression="zstd") as writer:
             for one in run:
-                writer.write_table(pq.read_table(one.path, partitioning=None).cast(schema), row_group_size=ROW_GROUP_ROWS)
+                writer.write_table(
+                    pq.read_table(one.path, partitioning=None).cast(schema), row_group_size=ROW_GROUP_ROWS
+                )
         _sync(half)
         half.replace(target)
         _sync(directory)

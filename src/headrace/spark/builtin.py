@@ -82,7 +82,9 @@ def route(
             for condition, stream in reversed(rules):
                 to = F.when(F.expr(condition), F.lit(stream)).otherwise(to)
         chosen = F.coalesce(to, F.lit(otherwise)) if otherwise else to
-        return seen.withColumn(ROUTE_COLUMN, chosen).where(f"{ROUTE_COLUMN} IS NOT NULL").select(*ACCEPTED, ROUTE_COLUMN)
+        return (
+            seen.withColumn(ROUTE_COLUMN, chosen).where(f"{ROUTE_COLUMN} IS NOT NULL").select(*ACCEPTED, ROUTE_COLUMN)
+        )
 
     return Pipeline(
         name=name or f"route/{source}",
@@ -149,7 +151,13 @@ def redrive(dead: str, *, into: str | None = None, name: str = "") -> Pipeline:
 
 
 def window_counts(
-    source: str, into: str = "", *, window: str = "1 minute", by: str = "type", delay: str = "10 seconds", name: str = ""
+    source: str,
+    into: str = "",
+    *,
+    window: str = "1 minute",
+    by: str = "type",
+    delay: str = "10 seconds",
+    name: str = "",
 ) -> Pipeline:
     """The worked example: how many records of each type (or of any expression) in each window of event time.
 

@@ -16,9 +16,7 @@ from typing import Any
 
 from headrace.spark.java import Java, cache_directory, find_java, write_executable
 
-CHECKPOINT_MANAGER = (
-    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-)
+CHECKPOINT_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 QUIET_JAVA_OPTIONS = "-Dio.netty.tryReflectionSetAccessible=true"
 
@@ -73,7 +71,9 @@ def fast_python() -> Path:
         "# Drops zip archives from PYTHONPATH: the installed packages load four times as fast.\n"
         "kept=\n"
         "old_separators=$IFS; IFS=:\n"
-        'for entry in $PYTHONPATH; do case "$entry" in *pyspark.zip|*py4j-*.zip) ;; *) kept="${kept:+$kept:}$entry";; esac; done\n'
+        "for entry in $PYTHONPATH; do\n"
+        '  case "$entry" in *pyspark.zip|*py4j-*.zip) ;; *) kept="${kept:+$kept:}$entry";; esac\n'
+        "done\n"
         "IFS=$old_separators\n"
         'PYTHONPATH="$kept"; export PYTHONPATH\n'
         f'exec {shlex.quote(sys.executable)} "$@"\n'

@@ -28,7 +28,7 @@ class Narrowing:
     def take(self, one: Any) -> bool:
         """Use a filter; True when Spark need not check it again."""
         kind = type(one).__name__
-        attribute = getattr(one, "attribute", ())
+        attribute: tuple[str, ...] = getattr(one, "attribute", ())
         name = attribute[0] if len(attribute) == 1 else ""
         value = getattr(one, "value", None)
         if name == "index":

@@ -105,8 +105,8 @@ def advance(
     ends = _share(goals, records_max)
     for state in states:
         at = positions[state.name]
-        after = tuple(ends.get((state.name, partition), next_) for partition, next_ in enumerate(at.next))
-        positions[state.name] = Position(at.id, at.begin, after)
+        reached = tuple(ends.get((state.name, partition), next_) for partition, next_ in enumerate(at.next))
+        positions[state.name] = Position(at.id, at.begin, reached)
     return positions, losses
 
 

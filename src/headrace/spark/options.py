@@ -70,7 +70,9 @@ def parse_source(options: Mapping[str, str]) -> SourceOptions:
         raise BadOption("schema", value_schema, "the columns of the JSON objects, such as 'item STRING, price DOUBLE'")
     streams = _words(options.get("stream") or options.get("path") or "")
     if not streams:
-        raise BadOption("stream", options.get("stream"), "a stream, several separated by commas, or a pattern (orders.*)")
+        raise BadOption(
+            "stream", options.get("stream"), "a stream, several separated by commas, or a pattern (orders.*)"
+        )
     cursor = options.get("cursor") or None
     start = parse_point("start", options.get("start", "earliest"))
     if start.kind == "cursor" and cursor is None:

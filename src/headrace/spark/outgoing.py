@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -122,7 +123,7 @@ def to_records(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA)
 
 
-def key_partitions(keys: pa.Array, partitions: int) -> np.ndarray:
+def key_partitions(keys: pa.Array, partitions: int) -> Any:
     """The partition of each key. Only distinct keys are hashed one by one."""
     encoded = pc.dictionary_encode(keys)
     table = [xxhash.xxh3_64_intdigest(key) % partitions for key in encoded.dictionary.to_pylist()]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -111,7 +111,7 @@ class HubPort:
         answer: list[int | None] = self.call("spark.position", {"cursor": cursor, "stream": stream})
         return answer
 
-    def move_cursor(self, cursor: str, positions: dict[str, Sequence[int]]) -> None:
+    def move_cursor(self, cursor: str, positions: Mapping[str, Sequence[int]]) -> None:
         """Move a cursor forward to these positions, by stream and partition; it never goes back."""
         self.call(
             "spark.move-cursor",

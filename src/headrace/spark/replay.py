@@ -31,9 +31,10 @@ def history(
     reading: Mapping[str, Any] | None = None,
 ) -> Any:
     """All records of a stream between two points, each once, as a DataFrame."""
-    (state,) = port.describe([stream]) or [None]
-    if state is None:
+    found_streams = port.describe([stream])
+    if not found_streams:
         raise PipelineError(f"there is no stream {stream!r}")
+    state = found_streams[0]
     options = {name: value for name, value in (reading or {}).items() if name != "maxRecordsPerBatch"}
     decode, schema = str(options.get("decode") or "raw"), options.get("schema")
     live = frames.read(spark, stream, **options, hub=port.address)

@@ -260,9 +260,7 @@ class StreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def initialOffset(self) -> Offset:
         # Spark asks twice and expects the same answer; "latest" would differ.
         if self._initial is None:
-            positions = {
-                one.name: offsets.beginning(one, self.point(self.options.start, one)) for one in self.states()
-            }
+            positions = {one.name: offsets.beginning(one, self.point(self.options.start, one)) for one in self.states()}
             self._initial = self._offset(positions)
         return self._initial
 
@@ -279,9 +277,9 @@ class StreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailableNow)
         positions, losses = offsets.advance(start, states, records_max)
         self.complain(losses)
         end = self._offset(positions)
-        if isinstance(limit, ReadMinRows) and self._frozen is None:
-            if sum(one.count for one in offsets.ranges_between(start, end)) < limit.min_rows:
-                return start
+        waits = isinstance(limit, ReadMinRows) and self._frozen is None
+        if waits and sum(one.count for one in offsets.ranges_between(start, end)) < limit.min_rows:
+            return start
         return end
 
     def reportLatestOffset(self) -> Offset:

@@ -11,6 +11,12 @@ The table `spark/sinks` holds one `SinkState` per query: the last batch, recent 
 the sources had been read. A commit appends the rows and replaces that value in one transaction, so either all of it
 happened or none. The cursors of the sources are not moved here but when Spark has noted the batch too (cursors.py):
 until then Spark may read the same records again, and a cursor that was ahead of it would let retention take them away.
+
+A batch that is larger than one transaction may be (`log.batch_bytes_max`) is stored in steps. Its files are synced and
+the commit itself is written down in the table `spark/commits` first; each step appends a slice and notes how many are
+done. Whatever stops it, the next commit or stage of the query, or the next start of the hub, finishes it from the same
+files: it is still stored exactly once, only not in one instant.
+
 The rules for a commit of batch b with digest d by run r:
 
     r was replaced by a newer run          → refused: two drivers work on one checkpoint, the older must stop
@@ -24,6 +30,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -37,6 +44,7 @@ import pyarrow as pa
 from headrace.errors import BadRequest, Forbidden, HeadraceError
 
 SINKS = "spark/sinks"
+UNFINISHED = "spark/commits"
 BATCHES_REMEMBERED = 16
 RUNS_REMEMBERED = 16
 LEFTOVERS_EXPIRE_S_DEFAULT = 3600.0
@@ -137,7 +145,16 @@ class Committed(msgspec.Struct, frozen=True):
     appended: list[AppendedTo] = []
 
 
+class Unfinished(msgspec.Struct, frozen=True):
+    """A commit that is being stored in steps, and how many slices are stored."""
+
+    commit: Commit
+    slices_done: int = 0
+
+
 Verdict = Literal["new", "again"]
+Group = tuple[str, int, pa.RecordBatch]
+"""Rows for one stream partition."""
 
 
 def judge(state: SinkState | None, commit: Commit) -> Verdict:
@@ -232,44 +249,78 @@ class Staging:
     async def commit(self, request: Commit) -> Committed:
         """Make a batch part of the log, once."""
         async with self._lock(request.query):
-            raw = await self._raw(request.query)
-            state = None if raw is None else msgspec.msgpack.decode(raw, type=SinkState)
+            await self._finish(request.query)
+            state = self._state(await self._raw(request.query))
             if judge(state, request) == "again":
                 await self._drop(request.query, request.batch)
                 return Committed(applied=False)
             groups = await asyncio.to_thread(self._gather, request)
             check_rights({stream for stream, _, _ in groups}, {source.stream for source in request.sources})
-            ops = await self._operations(request, groups, state, raw)
-            results = await self._hub.transact(ops)
-            await self._drop(request.query, request.batch)
-        appended = [
-            AppendedTo(stream, partition, result.first, result.count)
-            for (stream, partition, _), result in zip(groups, results, strict=False)
-        ]
+            for stream in {stream for stream, _, _ in groups}:
+                await self._hub.create_stream(stream, partitions=request.partitions, exist_ok=True)
+            slices = cut(groups, self._slice_bytes())
+            if len(slices) > 1:
+                await asyncio.to_thread(sync_files, self._batch_path(request.query, request.batch))
+                note = msgspec.msgpack.encode(Unfinished(request))
+                await self._hub.put(UNFINISHED, request.query.encode(), note)
+            appended = await self._store(request, slices, 0)
         return Committed(applied=True, appended=appended)
+
+    async def recover(self) -> int:
+        """Finish the commits that an end of the hub interrupted; how many there were."""
+        await self._hub.create_table(UNFINISHED)
+        queries = [key.decode() for key, _ in list(self._hub.items(UNFINISHED))]
+        for query in queries:
+            async with self._lock(query):
+                await self._finish(query)
+        return len(queries)
+
+    async def _finish(self, query: str) -> None:
+        """Go on with a commit that was being stored in steps."""
+        await self._hub.create_table(UNFINISHED)
+        raw = self._hub.get(UNFINISHED, query.encode())
+        if raw is not None:
+            unfinished = msgspec.msgpack.decode(raw, type=Unfinished)
+            groups = await asyncio.to_thread(self._gather, unfinished.commit)
+            await self._store(unfinished.commit, cut(groups, self._slice_bytes()), unfinished.slices_done)
+
+    async def _store(self, request: Commit, slices: list[list[Group]], done: int) -> list[AppendedTo]:
+        """Append the slices that are not stored yet; the last one carries the sink's new state."""
+        from headrace.log.batch import Batch
+        from headrace.log.ops import ABSENT, Append, Delete, Put
+
+        appended = []
+        key = request.query.encode()
+        for number in range(done, max(1, len(slices))):
+            groups = slices[number] if slices else []
+            ops: list[Any] = [Append(stream, Batch.from_arrow(rows), partition) for stream, partition, rows in groups]
+            if number + 1 < len(slices):
+                ops.append(Put(UNFINISHED, key, msgspec.msgpack.encode(Unfinished(request, number + 1))))
+            else:
+                raw = await self._raw(request.query)
+                state = after_commit(self._state(raw), request, self._hub.clock.now_us())
+                ops.append(Put(SINKS, key, msgspec.msgpack.encode(state), ABSENT if raw is None else raw))
+                if len(slices) > 1:
+                    ops.append(Delete(UNFINISHED, key))
+            results = await self._hub.transact(ops)
+            for (stream, partition, _), result in zip(groups, results, strict=False):
+                appended.append(AppendedTo(stream, partition, result.first, result.count))
+        await self._drop(request.query, request.batch)
+        return appended
+
+    def _slice_bytes(self) -> int:
+        return int(self._hub.config.log.batch_bytes_max) // 2
 
     async def abort(self, request: Abort) -> None:
         """Forget what this run staged for a batch."""
         async with self._lock(request.query):
-            raw = await self._raw(request.query)
-            if raw is not None:
-                check_run(msgspec.msgpack.decode(raw, type=SinkState), request.query, request.run)
+            await self._finish(request.query)
+            state = self._state(await self._raw(request.query))
+            if state is not None:
+                check_run(state, request.query, request.run)
             await asyncio.to_thread(shutil.rmtree, self._batch_path(request.query, request.batch), True)
 
-    async def _operations(
-        self, request: Commit, groups: list[tuple[str, int, pa.RecordBatch]], state: SinkState | None, raw: bytes | None
-    ) -> list[Any]:
-        from headrace.log.batch import Batch
-        from headrace.log.ops import ABSENT, Append, Put
-
-        for stream in {stream for stream, _, _ in groups}:
-            await self._hub.create_stream(stream, partitions=request.partitions, exist_ok=True)
-        ops: list[Any] = [Append(stream, Batch.from_arrow(rows), partition) for stream, partition, rows in groups]
-        value = msgspec.msgpack.encode(after_commit(state, request, self._hub.clock.now_us()))
-        ops.append(Put(SINKS, request.query.encode(), value, ABSENT if raw is None else raw))
-        return ops
-
-    def _gather(self, request: Commit) -> list[tuple[str, int, pa.RecordBatch]]:
+    def _gather(self, request: Commit) -> list[Group]:
         """The staged rows by destination, parts in order; NotStaged when something is missing."""
         found: dict[tuple[str, int], list[pa.RecordBatch]] = {}
         for part in request.parts:
@@ -297,12 +348,12 @@ class Staging:
 
     async def _take_charge(self, query: str, run: str) -> None:
         """Note a run that is new, so that an older one that still lives is refused from now on."""
-        raw = await self._raw(query)
-        if raw is not None and msgspec.msgpack.decode(raw, type=SinkState).run == run:
+        state = self._state(await self._raw(query))
+        if state is not None and state.run == run:
             return
         async with self._lock(query):
-            raw = await self._raw(query)
-            state = None if raw is None else msgspec.msgpack.decode(raw, type=SinkState)
+            await self._finish(query)
+            state = self._state(await self._raw(query))
             if state is not None and state.run == run:
                 return
             if state is not None:
@@ -314,6 +365,10 @@ class Staging:
         await self._hub.create_table(SINKS)
         value: bytes | None = self._hub.get(SINKS, query.encode())
         return value
+
+    @staticmethod
+    def _state(raw: bytes | None) -> SinkState | None:
+        return None if raw is None else msgspec.msgpack.decode(raw, type=SinkState)
 
     def _lock(self, query: str) -> asyncio.Lock:
         return self._locks.setdefault(query, asyncio.Lock())
@@ -346,10 +401,10 @@ def check_rights(written: set[str], read: set[str]) -> None:
     from headrace.security import current
 
     principal = current()
-    for right, streams in (("write", written), ("read", read)):
-        for stream in sorted(streams):
-            if not principal.may(right, stream):
-                raise Forbidden(f"{principal.name!r} may not {right} stream {stream!r}, which a Spark batch touches")
+    refused = [f"write {one!r}" for one in sorted(written) if not principal.may("write", one)]
+    refused += [f"read {one!r}" for one in sorted(read) if not principal.may("read", one)]
+    if refused:
+        raise Forbidden(f"{principal.name!r} may not {', '.join(refused)}, which a Spark batch touches")
 
 
 def write_chunk(path: Path, offset: int, chunk: bytes) -> int:
@@ -365,6 +420,32 @@ def write_chunk(path: Path, offset: int, chunk: bytes) -> int:
         file.write(chunk)
         file.truncate()
     return offset + len(chunk)
+
+
+def cut(groups: list[Group], slice_bytes: int) -> list[list[Group]]:
+    """The rows in slices of about `slice_bytes`, in order. A record larger than that is a slice of its own."""
+    slices: list[list[Group]] = []
+    room = 0
+    for stream, partition, rows in groups:
+        each = max(1, rows.num_rows * slice_bytes // max(1, rows.nbytes))
+        for start in range(0, rows.num_rows, each):
+            piece = rows.slice(start, each)
+            if piece.nbytes > room:
+                slices.append([])
+                room = slice_bytes
+            slices[-1].append((stream, partition, piece))
+            room -= piece.nbytes
+    return slices
+
+
+def sync_files(directory: Path) -> None:
+    """Force staged files to the disk, with their names."""
+    for path in [*directory.glob("*"), directory]:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def drop_batches(query_path: Path, up_to: int) -> None:

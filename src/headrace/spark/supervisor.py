@@ -33,6 +33,7 @@ async def start(hub: Hub) -> Listener:
     """Offer the verbs; run the configured pipelines, if there are any."""
     staging = Staging(hub, Path(hub.config.log.data) / STAGING_DIRECTORY)
     staging.register()
+    await staging.recover()
     Planning(hub).register()
     Registry(hub).register()
     wanted = [name for name, entry in hub.config.pipelines.items() if entry.enabled]
