@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "immortal": ("headrace.cli.immortal", "AMBROSIA immortals."),
     "perper": ("headrace.cli.perper", "Perper agents and executions."),
     "pipeline": ("headrace.cli.pipeline", "Run and watch Spark pipelines."),
+    "sql": ("headrace.cli.sql", "Ask streams a question in SQL."),
     "config": ("headrace.cli.config", "Show the settings and where each came from."),
     "user": ("headrace.cli.user", "Users, passwords and tokens."),
     "tls": ("headrace.cli.tls", "Certificates for trying TLS."),

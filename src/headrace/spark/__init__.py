@@ -1,0 +1,50 @@
+"""Spark at the wheel: every stream a DataFrame, every result a stream, exactly once.
+
+The names below are loaded on first use, so that the hub process, which needs only the staging area of the sink, never
+imports PySpark.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_WHERE = {
+    "HeadraceDataSource": "source",
+    "Pipeline": "pipelines",
+    "console": "pipelines",
+    "equip": "launch",
+    "parquet": "pipelines",
+    "pipeline": "pipelines",
+    "read": "frames",
+    "read_stream": "frames",
+    "session": "launch",
+    "sql": "query",
+    "to_records": "frames",
+}
+
+__all__ = [
+    "HeadraceDataSource",
+    "Pipeline",
+    "console",
+    "equip",
+    "parquet",
+    "pipeline",
+    "read",
+    "read_stream",
+    "session",
+    "sql",
+    "to_records",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

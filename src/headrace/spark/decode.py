@@ -1,0 +1,109 @@
+"""JSON payloads into typed columns, a whole batch at a time, and the bad ones named one by one.
+
+The payloads of a batch are joined into lines and handed to Arrow's JSON reader: no row becomes a Python object. The
+reader refuses a block with any bad row in it, so a refused block is halved until the bad rows stand alone; good rows
+around them are unharmed. A raw line break inside valid JSON can only be white space between tokens (strings must
+escape it), so turning line breaks into blanks changes no valid document.
+"""
+
+from __future__ import annotations
+
+import io
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+BAD_EMPTY = "the payload is empty"
+BAD_COUNT = "the payload is not exactly one JSON object"
+_REASON_CHARACTERS_MAX = 300
+_LINE_BREAKS = r"[\r\n]"
+_ONLY_BLANKS = r"^[ \t\r\n]*$"
+
+
+def decode_json(payload: pa.Array, fields: pa.Schema) -> tuple[pa.Array, pa.Array]:
+    """(values, errors): a struct array with nulls for bad rows, and a string array with nulls for good ones."""
+    struct = pa.struct(list(fields))
+    count = len(payload)
+    if count == 0:
+        return pa.nulls(0, struct), pa.nulls(0, pa.string())
+    text, utf8 = _as_text(payload)
+    blank = pc.fill_null(pc.match_substring_regex(text, _ONLY_BLANKS), True)
+    flat = pc.replace_substring_regex(text, _LINE_BREAKS, " ")
+    pieces: list[pa.Array] = []
+    errors: list[pa.Array] = []
+    _decode(flat, blank, utf8, fields, struct, pieces, errors)
+    return _concat(pieces, struct), _concat(errors, pa.string())
+
+
+def _as_text(payload: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """The payloads as strings, null where they are not UTF-8, and which ones are."""
+    try:
+        text = payload.cast(pa.string())
+        return text, pc.is_valid(text)
+    except pa.ArrowInvalid:
+        pass
+    # Rare: find the rows that are not UTF-8 by decoding each. Only a batch that holds one pays for this.
+    values = []
+    for value in payload.to_pylist():
+        try:
+            values.append(None if value is None else value.decode())
+        except UnicodeDecodeError:
+            values.append(None)
+    text = pa.array(values, pa.string())
+    return text, pc.is_valid(text)
+
+
+def _decode(
+    text: pa.Array,
+    blank: pa.Array,
+    utf8: pa.Array,
+    fields: pa.Schema,
+    struct: pa.DataType,
+    pieces: list[pa.Array],
+    errors: list[pa.Array],
+) -> None:
+    count = len(text)
+    reason = BAD_COUNT
+    if not pc.any(blank).as_py():
+        try:
+            table = _parse(text, fields)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            table, reason = None, str(error)
+        if table is not None and table.num_rows == count:
+            pieces.append(pa.StructArray.from_arrays(_columns(table, fields), fields=list(fields)))
+            errors.append(pa.nulls(count, pa.string()))
+            return
+    if count == 1:
+        if not utf8[0].as_py():
+            reason = "the payload is not UTF-8"
+        elif blank[0].as_py():
+            reason = BAD_EMPTY
+        pieces.append(pa.nulls(1, struct))
+        errors.append(pa.array([reason[:_REASON_CHARACTERS_MAX]], pa.string()))
+        return
+    half = count // 2
+    for start, length in ((0, half), (half, count - half)):
+        _decode(
+            text.slice(start, length), blank.slice(start, length), utf8.slice(start, length),
+            fields, struct, pieces, errors,
+        )  # fmt: skip
+
+
+def _parse(text: pa.Array, fields: pa.Schema) -> pa.Table:
+    joined = pc.binary_join(pa.ListArray.from_arrays([0, len(text)], text), "\n")[0].as_buffer()
+    return pj.read_json(
+        io.BytesIO(joined),
+        read_options=pj.ReadOptions(use_threads=False, block_size=len(joined) + 1),
+        parse_options=pj.ParseOptions(explicit_schema=fields, unexpected_field_behavior="ignore"),
+    )
+
+
+def _columns(table: pa.Table, fields: pa.Schema) -> list[pa.Array]:
+    return [_concat(table.column(field.name).chunks, field.type) for field in fields]
+
+
+def _concat(pieces: list[pa.Array], type_: pa.DataType) -> pa.Array:
+    if len(pieces) == 1:
+        return pieces[0]
+    return pa.concat_arrays(pieces) if pieces else pa.nulls(0, type_)

@@ -1,0 +1,220 @@
+"""`session()`: a Spark session with the settings that suit streams on a small machine.
+
+Each setting below was measured; docs/spark.md says what each is worth. A setting given by the caller always wins.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import sys
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from headrace.spark.java import Java, cache_directory, find_java, write_executable
+
+CHECKPOINT_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+QUIET_JAVA_OPTIONS = "-Dio.netty.tryReflectionSetAccessible=true"
+
+
+def tuned_settings(cores: int) -> dict[str, str]:
+    """The settings of every Headrace session, for `cores` cores."""
+    return {
+        # One shuffle partition per core: Spark's default of 200 makes a small stateful batch take seconds.
+        "spark.sql.shuffle.partitions": str(cores),
+        "spark.default.parallelism": str(cores),
+        # Spark's default checkpoint manager starts about 17 processes per batch where Hadoop has no native library.
+        "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_MANAGER,
+        # TCP between the JVM and its Python workers loses about 40 ms per exchange to delayed acknowledgements.
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.sql.streaming.stateStore.providerClass": STATE_STORE,
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        "spark.sql.streaming.noDataProgressEventInterval": "2000",
+        "spark.sql.python.filterPushdown.enabled": "true",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "1g",
+    }
+
+
+def local_settings() -> dict[str, str]:
+    """What only a driver that is also the executor may assume: loopback and this very Python."""
+    return {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+
+def is_local(master: str) -> bool:
+    """Whether driver and executors are one process on this machine."""
+    return master == "local" or master.startswith("local[")
+
+
+def local_cores(master: str) -> int:
+    """How many tasks run at once under a `local` master."""
+    inside = master.partition("[")[2].partition("]")[0].partition(",")[0]
+    if inside.isdigit():
+        return int(inside)
+    return (os.cpu_count() or 1) if inside == "*" else 1
+
+
+def fast_python() -> Path:
+    """A Python that imports PySpark from the installed package.
+
+    Spark puts `pyspark.zip` first on the workers' path; importing from a zip costs a second per worker process.
+    """
+    script = (
+        "#!/bin/sh\n"
+        "# Drops zip archives from PYTHONPATH: the installed packages load four times as fast.\n"
+        "kept=\n"
+        "old_separators=$IFS; IFS=:\n"
+        "for entry in $PYTHONPATH; do\n"
+        '  case "$entry" in *pyspark.zip|*py4j-*.zip) ;; *) kept="${kept:+$kept:}$entry";; esac\n'
+        "done\n"
+        "IFS=$old_separators\n"
+        'PYTHONPATH="$kept"; export PYTHONPATH\n'
+        f'exec {shlex.quote(sys.executable)} "$@"\n'
+    )
+    name = "python-" + hashlib.sha256(sys.executable.encode()).hexdigest()[:12]
+    path = cache_directory() / name
+    write_executable(path, script)
+    return path
+
+
+def class_archive(java: Java) -> Path:
+    """Where the class archive for this Java and this PySpark lives. It halves the start of the JVM."""
+    import pyspark
+
+    identity = f"{java.home}|{java.major}|{pyspark.__version__}|{pyspark.__file__}"
+    return cache_directory() / f"classes-{hashlib.sha256(identity.encode()).hexdigest()[:12]}.jsa"
+
+
+def archive_option(java: Java, *, create: bool) -> str:
+    """The JVM option that uses the class archive, makes it when the JVM ends, or nothing."""
+    archive = class_archive(java)
+    if archive.exists():
+        return f"-XX:SharedArchiveFile={archive} -Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off"
+    if not create:
+        return ""
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    return f"-XX:ArchiveClassesAtExit={archive} -Xlog:cds=off -Xlog:cds+dynamic=off"
+
+
+def package_archive() -> Path:
+    """This package as a zip for `--py-files`: executors elsewhere get the code without hand work."""
+    import headrace
+
+    root = Path(headrace.__file__).parent
+    files = sorted(path for path in root.rglob("*.py"))
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
+    target = cache_directory() / f"headrace-{digest}.zip"
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        half = target.with_name(f".{target.name}.{os.getpid()}")
+        with zipfile.ZipFile(half, "w", zipfile.ZIP_DEFLATED) as archive:
+            for path in files:
+                archive.write(path, Path("headrace") / path.relative_to(root))
+        half.replace(target)
+    return target
+
+
+def session(
+    name: str = "headrace",
+    *,
+    master: str | None = None,
+    hub: str | None = None,
+    config: Mapping[str, str] | None = None,
+    make_class_archive: bool = False,
+    move_cursors: bool = True,
+) -> Any:
+    """A Spark session that knows the format "headrace"; the one that runs already, if there is one.
+
+    `hub` is the default address for sources and sinks. `config` adds or overrides Spark settings.
+    `make_class_archive` writes the class archive when this JVM ends (once; a few seconds), so that later ones start
+    in half the time. `move_cursors` lets completed batches move the cursors that the sources name.
+    """
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    if active is None:
+        active = _start(name, master or os.environ.get("SPARK_MASTER") or "local[*]", config or {}, make_class_archive)
+    equip(active, hub=hub, move_cursors=move_cursors)
+    return active
+
+
+def _start(name: str, master: str, config: Mapping[str, str], make_class_archive: bool) -> Any:
+    from pyspark.sql import SparkSession
+
+    local = is_local(master)
+    settings = tuned_settings(local_cores(master) if local else 8)
+    java_options = [QUIET_JAVA_OPTIONS]
+    if local:
+        java = find_java()
+        os.environ["JAVA_HOME"] = str(java.home)
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        settings |= local_settings()
+        os.environ.setdefault("PYSPARK_PYTHON", str(fast_python()))
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+        _show_package_to_workers()
+        java_options.append(archive_option(java, create=make_class_archive))
+        if java.major >= 24:
+            java_options.append("--enable-native-access=ALL-UNNAMED")
+    else:
+        settings["spark.submit.pyFiles"] = str(package_archive())
+        # Unix sockets need one machine per worker and its JVM, which clusters have too; memory is the cluster's to say.
+        del settings["spark.driver.memory"]
+    chosen = settings | dict(config)
+    given = chosen.get("spark.driver.extraJavaOptions", "")
+    chosen["spark.driver.extraJavaOptions"] = " ".join(part for part in (*java_options, given) if part)
+    builder = SparkSession.builder.appName(name).master(master)
+    for key, value in chosen.items():
+        builder = builder.config(key, value)
+    started = builder.getOrCreate()
+    started.sparkContext.setLogLevel(os.environ.get("HEADRACE_SPARK_LOG", "ERROR"))
+    return started
+
+
+def _show_package_to_workers() -> None:
+    """Workers inherit PYTHONPATH; a package that runs from its source tree must be on it."""
+    import headrace
+
+    root = str(Path(headrace.__file__).parent.parent)
+    known = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    if root not in known and "site-packages" not in root:
+        os.environ["PYTHONPATH"] = os.pathsep.join([root, *known])
+
+
+def equip(spark: Any, *, hub: str | None = None, move_cursors: bool = True) -> None:
+    """Teach any session, also one that Headrace did not start, the format "headrace" and its cursors.
+
+    `hub` becomes the default address. It travels inside the data source itself: workers started before, or on other
+    machines, do not see this process's environment.
+    """
+    from headrace.spark.cursors import listen
+    from headrace.spark.port import default_address
+    from headrace.spark.source import bound_source
+
+    address = hub or default_address()
+    name = _session_name(spark)
+    if _equipped.get(name) != address:
+        spark.dataSource.register(bound_source(address))
+        _equipped[name] = address
+    if move_cursors:
+        listen(spark)
+
+
+def default_hub(spark: Any) -> str:
+    """The address that sources and sinks of this session use unless told otherwise."""
+    from headrace.spark.port import default_address
+
+    return _equipped.get(_session_name(spark)) or default_address()
+
+
+def _session_name(spark: Any) -> str:
+    return str(spark.sparkContext.applicationId) if hasattr(spark, "sparkContext") else str(id(spark))
+
+
+_equipped: dict[str, str] = {}

@@ -1,0 +1,144 @@
+"""Rows on their way to the hub: the record columns, split by destination, as one Arrow IPC stream.
+
+Each record batch of the stream carries its destination as custom metadata: {"stream": name, "partition": number}.
+With more than one partition, rows with a key go to the partition that the key's hash says, so that one key stays in
+one order; rows without a key go to partition 0.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+RECORD_SCHEMA = pa.schema(
+    [
+        ("payload", pa.binary()),
+        ("id", pa.int64()),
+        ("event_time", pa.timestamp("us", tz="UTC")),
+        ("type", pa.string()),
+        ("key", pa.binary()),
+    ]
+)
+ACCEPTED = tuple(RECORD_SCHEMA.names)
+
+
+class Outgoing:
+    """Collects one task's rows and sends them in chunks. `send(offset, chunk)`; offsets follow each other."""
+
+    def __init__(
+        self, send: Callable[[int, bytes], None], chunk_bytes: int, partitions_of: Callable[[str], int]
+    ) -> None:
+        self._send = send
+        self._chunk_bytes = chunk_bytes
+        self._partitions_of = partitions_of
+        self._waiting = io.BytesIO()
+        self._sent = 0
+        self._crc = 0
+        self._writer: pa.ipc.RecordBatchStreamWriter | None = None
+
+    def by_stream(
+        self, batch: pa.RecordBatch, stream: str | None, stream_column: str | None
+    ) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """The records of a batch by the stream that they go to, each in the order of the rows."""
+        if stream_column is None:
+            assert stream is not None
+            yield stream, to_records(batch)
+            return
+        names = batch.column(stream_column)
+        for name in pc.unique(names).to_pylist():
+            if name is None:
+                raise ValueError(f"column {stream_column!r} says which stream a row goes to, and it is null in a row")
+            yield name, to_records(batch.filter(pc.equal(names, name)))
+
+    def write(self, stream: str, records: pa.RecordBatch) -> None:
+        """Add records for one stream, spread over its partitions by key."""
+        partitions = self._partitions_of(stream)
+        if partitions == 1 or records.column("key").null_count == records.num_rows:
+            self._write(stream, 0, records)
+            return
+        chosen = key_partitions(records.column("key"), partitions)
+        for partition in np.unique(chosen):
+            self._write(stream, int(partition), records.filter(pa.array(chosen == partition)))
+
+    def _write(self, stream: str, partition: int, records: pa.RecordBatch) -> None:
+        if records.num_rows == 0:
+            return
+        if self._writer is None:
+            self._writer = pa.ipc.new_stream(_Sink(self._waiting), RECORD_SCHEMA)
+        to = {"stream": stream, "partition": str(partition)}
+        rows = max(1, records.num_rows * self._chunk_bytes // max(1, records.nbytes))
+        for start in range(0, records.num_rows, rows):
+            self._writer.write_batch(records.slice(start, rows), custom_metadata=to)
+            if self._waiting.tell() >= self._chunk_bytes:
+                self._flush()
+
+    def finish(self) -> tuple[int, int]:
+        """Send what is left; (bytes sent in all, their CRC-32C). Nothing is sent when there were no rows."""
+        if self._writer is not None:
+            self._writer.close()
+            self._flush()
+        return self._sent, self._crc
+
+    def _flush(self) -> None:
+        chunk = self._waiting.getvalue()
+        self._waiting.seek(0)
+        self._waiting.truncate()
+        self._send(self._sent, chunk)
+        self._sent += len(chunk)
+        self._crc = google_crc32c.extend(self._crc, chunk)
+
+
+class _Sink(io.RawIOBase):
+    """A file that only grows, for Arrow's writer, over a buffer that is emptied now and then."""
+
+    def __init__(self, buffer: io.BytesIO) -> None:
+        self._buffer = buffer
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object) -> int:
+        return self._buffer.write(memoryview(data))  # type: ignore[arg-type]
+
+
+def to_records(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The record columns of a batch of rows; those that it lacks are null."""
+    columns = []
+    names = batch.schema.names
+    for field in RECORD_SCHEMA:
+        if field.name not in names:
+            columns.append(pa.nulls(batch.num_rows, field.type))
+            continue
+        column = batch.column(field.name)
+        columns.append(column if column.type == field.type else column.cast(field.type))
+    if columns[0].null_count:
+        raise ValueError("column 'payload' is null in a row; a record needs a payload, if only an empty one")
+    return pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA)
+
+
+def key_partitions(keys: pa.Array, partitions: int) -> Any:
+    """The partition of each key. Only distinct keys are hashed one by one."""
+    encoded = pc.dictionary_encode(keys)
+    table = [xxhash.xxh3_64_intdigest(key) % partitions for key in encoded.dictionary.to_pylist()]
+    by_key = np.array([*table, 0], np.int64)
+    places = encoded.indices.fill_null(len(table)).to_numpy(zero_copy_only=False)
+    return by_key[places]
+
+
+def rows_digest(stream: str, records: pa.RecordBatch) -> int:
+    """A number for the multiset of these records: the order does not change it, any other change does."""
+    seed = xxhash.xxh3_64_intdigest(stream.encode())
+    columns = [records.column(name).to_pylist() for name in ("payload", "key")]
+    numbers = [records.column(name).cast(pa.int64()).to_pylist() for name in ("id", "event_time")]
+    digest = 0
+    for payload, key, id_, time, type_ in zip(*columns, *numbers, records.column("type").to_pylist(), strict=True):
+        head = repr((key, id_, time, type_)).encode()
+        digest += xxhash.xxh3_64_intdigest(payload, xxhash.xxh3_64_intdigest(head, seed))
+    return digest % (1 << 64)

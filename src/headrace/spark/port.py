@@ -1,0 +1,233 @@
+"""The few things that Spark asks of a hub, and nothing more.
+
+Everything in this package that runs in a Spark process speaks to the hub through `HubPort`. A call that meets a hub
+which is down (restarting, say) is repeated until it answers or `wait_s` has passed, so a running query outlives a
+restart of the hub. All calls are safe to repeat: reads, and writes that name their batch.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from headrace.spark.errors import HubUnreachable
+
+HUB_DEFAULT = "127.0.0.1:7070"
+WAIT_S_DEFAULT = 120.0
+_RETRY_FIRST_S = 0.05
+_RETRY_MOST_S = 1.0
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class StreamState:
+    """A stream as the planner sees it: `bounds[p]` is (first index kept, next index) of partition p."""
+
+    name: str
+    id: int
+    bounds: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class SegmentFile:
+    """A sealed Arrow IPC file that holds the indexes from `first` up to, not including, `next`."""
+
+    first: int
+    next: int
+    path: str
+
+
+class Connection(Protocol):
+    """What the port needs of a client of the hub."""
+
+    def call(self, verb: str, request: dict[str, Any]) -> Any: ...
+
+    def read(
+        self,
+        stream: str,
+        partition: int,
+        start: int,
+        end: int,
+        columns: Sequence[str] | None,
+        types: Sequence[str] | None,
+    ) -> Iterator[pa.RecordBatch]: ...
+
+    def close(self) -> None: ...
+
+
+class Unreachable(Exception):
+    """The connection failed in a way that a later attempt may mend."""
+
+
+class HubPort:
+    """A hub, seen from Spark. Connects on first use; not safe for several threads."""
+
+    def __init__(self, address: str, connect: Callable[[], Connection], wait_s: float = WAIT_S_DEFAULT) -> None:
+        self.address = address
+        self._connect = connect
+        self._wait_s = wait_s
+        self._connection: Connection | None = None
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def call(self, verb: str, request: dict[str, Any]) -> Any:
+        """Call a verb of the hub; the answer as plain Python values."""
+        return self._patiently(lambda connection: connection.call(verb, request))
+
+    def describe(self, names: Sequence[str]) -> list[StreamState]:
+        """The streams with these names (or matching these patterns) that exist now."""
+        answer = self.call("spark.describe", {"names": list(names)})
+        return [
+            StreamState(one["name"], one["id"], tuple((first, after) for first, after in one["bounds"]))
+            for one in answer
+        ]
+
+    def index_at_time(self, stream: str, partition: int, time_us: int) -> int:
+        """The first index whose time is not before `time_us`."""
+        request = {"stream": stream, "partition": partition, "time_us": time_us}
+        return int(self.call("stream.index-at-time", request)["index"])
+
+    def segments(self, stream: str, partition: int) -> list[SegmentFile]:
+        """The sealed files of a stream partition, oldest first."""
+        answer = self.call("stream.segments", {"stream": stream, "partition": partition})
+        (found,) = answer["partitions"]
+        return [SegmentFile(one["first"], one["next"], one["path"]) for one in found["segments"] if one["path"]]
+
+    def position(self, cursor: str, stream: str) -> list[int | None]:
+        """How far the reader behind a cursor has come for good, by partition."""
+        answer: list[int | None] = self.call("spark.position", {"cursor": cursor, "stream": stream})
+        return answer
+
+    def move_cursor(self, cursor: str, positions: Mapping[str, Sequence[int]]) -> None:
+        """Move a cursor forward to these positions, by stream and partition; it never goes back."""
+        self.call(
+            "spark.move-cursor",
+            {"cursor": cursor, "positions": {stream: list(next_) for stream, next_ in positions.items()}},
+        )
+
+    def read(
+        self,
+        stream: str,
+        partition: int,
+        start: int,
+        end: int,
+        columns: Sequence[str] | None = None,
+        types: Sequence[str] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """The records from `start` up to, not including, `end`, in order. Goes on where it was when the hub returns."""
+        position = start
+        deadline = time.monotonic() + self._wait_s
+        pause_s = _RETRY_FIRST_S
+        while position < end:
+            try:
+                for batch in self._connected().read(stream, partition, position, end, columns, types):
+                    yield batch
+                    if batch.num_rows:
+                        position = batch.column("index")[-1].as_py() + 1
+                        deadline, pause_s = time.monotonic() + self._wait_s, _RETRY_FIRST_S
+                return
+            except Unreachable as error:
+                pause_s = self._pause(deadline, pause_s, error)
+
+    def _patiently(self, act: Callable[[Connection], Result]) -> Result:
+        deadline = time.monotonic() + self._wait_s
+        pause_s = _RETRY_FIRST_S
+        while True:
+            try:
+                return act(self._connected())
+            except Unreachable as error:
+                pause_s = self._pause(deadline, pause_s, error)
+
+    def _connected(self) -> Connection:
+        if self._connection is None:
+            self._connection = self._connect()
+        return self._connection
+
+    def _pause(self, deadline: float, pause_s: float, error: Unreachable) -> float:
+        self.close()
+        if time.monotonic() + pause_s > deadline:
+            raise HubUnreachable(
+                f"the hub at {self.address} has not answered for {self._wait_s:g} s: {error}. Start it with "
+                "`headrace up`, or say where it is with the option `hub` or the variable HEADRACE_HUB"
+            ) from error
+        time.sleep(pause_s)
+        return min(pause_s * 2, _RETRY_MOST_S)
+
+
+def default_address() -> str:
+    """The hub to use when no option says which."""
+    return os.environ.get("HEADRACE_HUB") or HUB_DEFAULT
+
+
+def open_port(address: str, token: str | None = None, wait_s: float = WAIT_S_DEFAULT) -> HubPort:
+    """A port to the hub at `address`."""
+    return HubPort(address, lambda: _ClientConnection(address, token), wait_s)
+
+
+class _ClientConnection:
+    """A connection over Arrow Flight."""
+
+    def __init__(self, address: str, token: str | None) -> None:
+        try:
+            self._client = flight.connect(f"grpc://{address}")
+        except pa.ArrowException as error:
+            raise Unreachable(str(error)) from error
+
+    def call(self, verb: str, request: dict[str, Any]) -> Any:
+        with _translated():
+            (result,) = self._client.do_action(flight.Action(verb, msgspec.json.encode(request)))
+            return msgspec.json.decode(result.body.to_pybytes())
+
+    def read(
+        self,
+        stream: str,
+        partition: int,
+        start: int,
+        end: int,
+        columns: Sequence[str] | None,
+        types: Sequence[str] | None,
+    ) -> Iterator[pa.RecordBatch]:
+        ticket: dict[str, Any] = {"stream": stream, "partition": partition, "start": start, "end": end}
+        if columns is not None:
+            ticket["columns"] = list(columns)
+        with _translated():
+            for chunk in self._client.do_get(flight.Ticket(msgspec.json.encode(ticket))):
+                yield chunk.data
+
+    def close(self) -> None:
+        self._client.close()
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except (flight.FlightUnavailableError, flight.FlightCancelledError) as error:
+        raise Unreachable(str(error)) from error
+
+
+_ports: dict[tuple[int, str, str | None, float], HubPort] = {}
+
+
+def shared_port(address: str, token: str | None = None, wait_s: float = WAIT_S_DEFAULT) -> HubPort:
+    """The port of this process to `address`: Spark's workers are reused, so is their connection.
+
+    The process id is part of the key because workers are forked and a connection must not be shared by two.
+    """
+    key = (os.getpid(), address, token, wait_s)
+    if key not in _ports:
+        _ports[key] = open_port(address, token, wait_s)
+    return _ports[key]

@@ -1,0 +1,94 @@
+"""SQL over streams: `SELECT type, count(*) FROM stream('orders') GROUP BY type`.
+
+`stream('name', option => 'value', …)` stands for the DataFrame of that stream with those options of the source. Each
+use is replaced by the name of a temporary view; everything else is Spark's own SQL.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.spark.errors import PipelineError
+from headrace.spark.frames import option_texts, read, read_stream
+
+_SKIPPED = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|--[^\n]*|/\*.*?\*/", re.DOTALL)
+_CALL = re.compile(r"\bstream\s*\(", re.IGNORECASE)
+_ARGUMENT = re.compile(
+    r"\s*(?:(?P<name>[A-Za-z_]\w*)\s*=>\s*)?(?:'(?P<text>(?:[^'\\]|\\.|'')*)'|(?P<word>[\w.]+))\s*(?P<end>[,)])"
+)
+_numbers = itertools.count(1)
+
+
+@dataclass
+class StreamCall:
+    """One `stream(...)` of a text: where it stands and what it asks for."""
+
+    start: int
+    end: int
+    names: list[str] = field(default_factory=list)
+    options: dict[str, str] = field(default_factory=dict)
+
+
+def stream_calls(text: str) -> Iterator[StreamCall]:
+    """Every `stream(...)` outside of strings, quoted names and comments, in order."""
+    position = 0
+    while position < len(text):
+        skipped, call = _SKIPPED.search(text, position), _CALL.search(text, position)
+        if call is None:
+            return
+        if skipped is not None and skipped.start() < call.start():
+            position = skipped.end()
+            continue
+        found = _arguments(text, call)
+        yield found
+        position = found.end
+
+
+def _arguments(text: str, call: re.Match[str]) -> StreamCall:
+    found = StreamCall(call.start(), call.end())
+    while True:
+        argument = _ARGUMENT.match(text, found.end)
+        if argument is None:
+            near = text[call.start() : found.end + 20]
+            raise PipelineError(
+                f"cannot read the arguments of stream(...) near {near!r}: give the name in quotes, then options as "
+                "name => 'value'"
+            )
+        quoted = argument["text"]
+        value = argument["word"] if quoted is None else quoted.replace("''", "'")
+        if argument["name"] is None:
+            found.names.append(value)
+        else:
+            found.options[argument["name"]] = value
+        found.end = argument.end()
+        if argument["end"] == ")":
+            break
+    if not found.names:
+        raise PipelineError("stream() needs the name of a stream in quotes")
+    return found
+
+
+def bind(spark: Any, text: str, *, streaming: bool = False, options: Mapping[str, Any] | None = None) -> Any:
+    """The DataFrame of a SQL text."""
+    pieces = []
+    position = 0
+    for call in stream_calls(text):
+        load = read_stream if streaming else read
+        frame = load(spark, *call.names, **(option_texts(options or {}) | option_texts(call.options)))
+        view = f"headrace_stream_{next(_numbers)}"
+        frame.createOrReplaceTempView(view)
+        pieces += [text[position : call.start], view]
+        position = call.end
+    pieces.append(text[position:])
+    return spark.sql("".join(pieces))
+
+
+def sql(text: str, spark: Any = None, **options: Any) -> Any:
+    """An answer now: the DataFrame of a SQL text over streams, bounded."""
+    from headrace.spark.launch import session
+
+    return bind(spark or session(), text, options=options)

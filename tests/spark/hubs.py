@@ -1,0 +1,105 @@
+"""Hubs for the Spark tests: one inside this process, on its own thread and event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from headrace.config import Config
+from headrace.config import Log as LogSection
+from headrace.hub import Hub
+from headrace.log.batch import Batch
+from headrace.log.ops import StreamOptions
+
+Result = TypeVar("Result")
+DEADLINE_S = 60.0
+
+
+class ThreadHub:
+    """A hub with Flight, nouns and Spark's verbs, driven from the test's own thread."""
+
+    def __init__(self, data: Path, *, address: str = "127.0.0.1:0", **log: Any) -> None:
+        self.data = data
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="hub", daemon=True)
+        self._thread.start()
+        self._log = log
+        self._address = address
+        self._closing: list[Any] = []
+        self.hub: Hub
+        self.run(self._start())
+
+    async def _start(self) -> None:
+        from headrace import nouns
+        from headrace.protocols.flight.server import serve
+        from headrace.spark import supervisor
+
+        config = msgspec.structs.replace(Config(), log=LogSection(data=str(self.data), **self._log))
+        self.hub = await Hub.open(self.data, config)
+        await nouns.start(self.hub)
+        self._closing.append(await supervisor.start(self.hub))
+        listener = await serve(self.hub, self._address)
+        self._closing.append(listener)
+        self.address = listener.address
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Do something in the hub's loop and wait for it."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(DEADLINE_S)
+
+    def close(self) -> None:
+        """Stop everything."""
+        self.run(self._stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(DEADLINE_S)
+        self._loop.close()
+
+    async def _stop(self) -> None:
+        for one in reversed(self._closing):
+            await one.close()
+        await self.hub.close()
+
+    def create(self, stream: str, partitions: int = 1, **options: Any) -> None:
+        self.run(self.hub.create_stream(stream, partitions, StreamOptions(**options)))
+
+    def append(self, stream: str, payloads: Sequence[bytes], *, partition: int = 0, **columns: Any) -> int:
+        """Append and wait; the first index."""
+
+        async def act() -> int:
+            appended = await self.hub.append(stream, Batch.of(payloads, **columns), partition=partition)
+            return appended.first
+
+        return self.run(act())
+
+    def bounds(self, stream: str, partition: int = 0) -> tuple[int, int]:
+        found = self.hub.bounds(stream, partition)
+        return found.first, found.next
+
+    def table(self, stream: str, partition: int = 0) -> pa.Table:
+        """Everything in a stream partition."""
+        first, after = self.bounds(stream, partition)
+        batches = list(self.hub.scan(stream, first, after, partition=partition))
+        from headrace.log.records import SCHEMA
+
+        return pa.Table.from_batches(batches, SCHEMA) if batches else SCHEMA.empty_table()
+
+    def payloads(self, stream: str, partition: int = 0) -> list[bytes]:
+        return list(self.table(stream, partition)["payload"].to_pylist())
+
+    def cursor(self, cursor: str, stream: str, partition: int = 0) -> int | None:
+        return self.hub.cursor(cursor, stream, partition)
+
+    def call(self, verb: str, request: dict[str, Any]) -> Any:
+        """A verb, with everybody's rights."""
+        from headrace.spark.port import open_port
+
+        port = open_port(self.address, wait_s=5)
+        try:
+            return port.call(verb, request)
+        finally:
+            port.close()

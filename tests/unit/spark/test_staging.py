@@ -1,0 +1,276 @@
+"""The rules of stage and commit, against the real log on a disk in memory. No Spark here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from headrace.config import Config
+from headrace.config import Log as LogSection
+from headrace.errors import BadRequest, LogFailed
+from headrace.hub import Hub
+from headrace.spark import staging
+from headrace.spark.outgoing import Outgoing, to_records
+from headrace.spark.planning import Forget, MoveCursor, Planning, ReadPosition
+from headrace.spark.staging import (
+    Abort,
+    BatchChanged,
+    Commit,
+    Fenced,
+    NotStaged,
+    Part,
+    SourcePosition,
+    Stage,
+    Staging,
+)
+from headrace.testing import memory_hub
+
+
+class Driver:
+    """What Spark's tasks and driver do, without Spark."""
+
+    def __init__(self, area: Staging, query: str = "q", run: str = "r1") -> None:
+        self.area = area
+        self.query = query
+        self.run = run
+
+    async def stage(
+        self, batch: int, payloads: list[bytes], *, part: int = 0, attempt: int = 0, to: str = "out"
+    ) -> Part:
+        sent: list[tuple[int, bytes]] = []
+        outgoing = Outgoing(lambda offset, chunk: sent.append((offset, chunk)), 256, lambda stream: 1)
+        outgoing.write(to, to_records(pa.record_batch({"payload": pa.array(payloads, pa.binary())})))
+        size, crc = outgoing.finish()
+        for offset, chunk in sent:
+            await self.area.stage(Stage(self.query, self.run, batch, part, attempt, offset, chunk))
+        return Part(part, attempt, size, crc)
+
+    async def commit(self, batch: int, parts: list[Part], digest: str = "d", **more: Any) -> staging.Committed:
+        return await self.area.commit(Commit(self.query, self.run, batch, digest, parts, **more))
+
+
+@pytest.fixture
+async def hub() -> AsyncIterator[Hub]:
+    async with memory_hub() as opened:
+        yield opened
+
+
+@pytest.fixture
+def area(hub: Hub, tmp_path: Path) -> Staging:
+    return Staging(hub, tmp_path)
+
+
+def staged(directory: Path) -> list[Path]:
+    return list(directory.rglob("*.arrows"))
+
+
+async def payloads(hub: Hub, stream: str = "out") -> list[bytes]:
+    if not hub.streams(stream):
+        return []
+    bounds = hub.bounds(stream)
+    return [value for batch in hub.scan(stream, bounds.first, bounds.next) for value in batch["payload"].to_pylist()]
+
+
+async def test_parts_become_records_in_order(hub: Hub, area: Staging, tmp_path: Path) -> None:
+    driver = Driver(area)
+    second = await driver.stage(0, [b"c"], part=1)
+    first = await driver.stage(0, [b"a", b"b"], part=0)
+    done = await driver.commit(0, [first, second])
+    assert done.applied
+    assert [(one.stream, one.first, one.count) for one in done.appended] == [("out", 0, 3)]
+    assert await payloads(hub) == [b"a", b"b", b"c"]
+    assert staged(tmp_path) == []
+
+
+async def test_a_repeated_commit_is_acknowledged_and_stores_nothing(hub: Hub, area: Staging) -> None:
+    driver = Driver(area)
+    await driver.commit(0, [await driver.stage(0, [b"a"])])
+    again = Driver(area, run="r2")
+    done = await again.commit(0, [await again.stage(0, [b"a"])])
+    assert not done.applied
+    assert await payloads(hub) == [b"a"]
+
+
+async def test_the_same_batch_with_another_digest_is_refused(hub: Hub, area: Staging) -> None:
+    driver = Driver(area)
+    await driver.commit(3, [await driver.stage(3, [b"a"])], "d1")
+    with pytest.raises(BatchChanged, match="batch 3.*digest d2.*digest d1"):
+        await driver.commit(3, [await driver.stage(3, [b"b"])], "d2")
+    with pytest.raises(BatchChanged, match="no longer remembered"):
+        await driver.commit(2, [], "d0")
+    assert await payloads(hub) == [b"a"]
+
+
+async def test_recent_batches_are_remembered(hub: Hub, area: Staging) -> None:
+    driver = Driver(area)
+    for batch in range(staging.BATCHES_REMEMBERED + 2):
+        await driver.commit(batch, [], f"d{batch}")
+    assert not (await driver.commit(2, [], "d2")).applied
+    with pytest.raises(BatchChanged):
+        await driver.commit(1, [], "d1")
+
+
+async def test_an_older_run_is_fenced_off(hub: Hub, area: Staging) -> None:
+    old, new = Driver(area, run="old"), Driver(area, run="new")
+    part = await old.stage(0, [b"a"])
+    await new.stage(0, [b"a"])
+    with pytest.raises(Fenced, match="replaced by run new"):
+        await old.commit(0, [part])
+    with pytest.raises(Fenced):
+        await old.stage(1, [b"b"])
+    with pytest.raises(Fenced):
+        await area.abort(Abort("q", "old", 0))
+    assert await payloads(hub) == []
+
+
+async def test_queries_do_not_meet(hub: Hub, area: Staging) -> None:
+    one, two = Driver(area, query="one"), Driver(area, query="two")
+    await one.commit(0, [await one.stage(0, [b"a"])])
+    await two.commit(0, [await two.stage(0, [b"b"])])
+    assert await payloads(hub) == [b"a", b"b"]
+
+
+async def test_only_the_attempt_that_the_driver_names_counts(hub: Hub, area: Staging) -> None:
+    driver = Driver(area)
+    await driver.stage(0, [b"lost"], attempt=0)
+    won = await driver.stage(0, [b"won"], attempt=1)
+    await driver.commit(0, [won])
+    assert await payloads(hub) == [b"won"]
+
+
+async def test_a_chunk_sent_twice_leaves_the_same_file(hub: Hub, area: Staging, tmp_path: Path) -> None:
+    path = tmp_path / "x" / "f"
+    staging.write_chunk(path, 0, b"abc")
+    staging.write_chunk(path, 3, b"def")
+    staging.write_chunk(path, 3, b"def")
+    assert path.read_bytes() == b"abcdef"
+    with pytest.raises(NotStaged, match="begins at 9"):
+        staging.write_chunk(path, 9, b"x")
+    with pytest.raises(BadRequest):
+        staging.write_chunk(path, -1, b"x")
+
+
+@pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_bytes(b"x")])
+async def test_what_is_not_staged_whole_is_not_stored(
+    hub: Hub, area: Staging, tmp_path: Path, damage: Callable[[Path], object]
+) -> None:
+    driver = Driver(area)
+    part = await driver.stage(0, [b"a"])
+    damage(staged(tmp_path)[0])
+    with pytest.raises(NotStaged, match="part 0 of batch 0"):
+        await driver.commit(0, [part])
+    assert await payloads(hub) == []
+
+
+async def test_an_empty_batch_counts(hub: Hub, area: Staging) -> None:
+    driver = Driver(area)
+    assert (await driver.commit(0, [], "d0")).applied
+    assert not (await driver.commit(0, [], "d0")).applied
+
+
+async def test_several_streams_in_one_step(hub: Hub, area: Staging) -> None:
+    driver = Driver(area)
+    parts = [await driver.stage(0, [b"a"], part=0, to="x"), await driver.stage(0, [b"b"], part=1, to="y")]
+    await driver.commit(0, parts)
+    assert (await payloads(hub, "x"), await payloads(hub, "y")) == ([b"a"], [b"b"])
+
+
+async def test_leftovers_expire(hub: Hub, tmp_path: Path) -> None:
+    now_s = [1e12]
+    area = Staging(hub, tmp_path, leftovers_expire_s=10, now_s=lambda: now_s[0])
+    await Driver(area, query="gone").stage(0, [b"a"])
+    assert len(staged(tmp_path)) == 1
+    await Driver(area, query="here").stage(0, [b"a"])
+    assert len(staged(tmp_path)) == 2
+    now_s[0] += 100
+    await Driver(area, query="here").stage(1, [b"a"])
+    left = {path.parent.name for path in staged(tmp_path)}
+    assert left == {"1"}
+
+
+async def test_an_abort_drops_the_batch(hub: Hub, area: Staging, tmp_path: Path) -> None:
+    driver = Driver(area)
+    part = await driver.stage(0, [b"a"])
+    await area.abort(Abort("q", "r1", 0))
+    assert staged(tmp_path) == []
+    with pytest.raises(NotStaged):
+        await driver.commit(0, [part])
+
+
+async def test_commits_at_the_same_time_store_once(hub: Hub, area: Staging) -> None:
+    driver = Driver(area)
+    part = await driver.stage(0, [b"a"])
+    done = await asyncio.gather(*(driver.commit(0, [part]) for _ in range(5)))
+    assert sorted(one.applied for one in done) == [False] * 4 + [True]
+    assert await payloads(hub) == [b"a"]
+
+
+async def test_positions_say_where_stored_results_end(hub: Hub, area: Staging) -> None:
+    await hub.create_stream("in", 2)
+    planning = Planning(hub)
+    driver = Driver(area)
+    assert await planning.position(ReadPosition("c", "in")) == [None, None]
+    await driver.commit(0, [await driver.stage(0, [b"a"])], sources=[SourcePosition("c", "in", [5, 7])])
+    assert hub.cursor("c", "in") is None  # Spark has not noted the batch yet: retention must wait
+    assert await planning.position(ReadPosition("c", "in")) == [5, 7]
+    await planning.move_cursor(MoveCursor("c", {"in": [9, 3], "gone": [1]}))
+    assert await planning.position(ReadPosition("c", "in")) == [9, 7]
+    assert await planning.forget(Forget("c")) == 1
+    assert await planning.position(ReadPosition("c", "in")) == [9, 3]
+
+
+class TestLargerThanOneTransaction:
+    """A batch that does not fit into one transaction is stored in steps, once."""
+
+    @pytest.fixture
+    async def hub(self) -> AsyncIterator[Hub]:
+        config = msgspec.structs.replace(Config(), log=LogSection(batch_bytes_max=4096))
+        async with memory_hub(config) as opened:
+            yield opened
+
+    async def test_all_arrive_in_order(self, hub: Hub, area: Staging) -> None:
+        driver = Driver(area)
+        sent = [b"%06d" % number * 20 for number in range(200)]
+        done = await driver.commit(0, [await driver.stage(0, sent)])
+        assert done.applied
+        assert len(done.appended) > 5
+        assert await payloads(hub) == sent
+        assert list(hub.items(staging.UNFINISHED)) == []
+        assert not (await driver.commit(0, [])).applied
+
+    @pytest.mark.parametrize("steps", [0, 1, 4])
+    @pytest.mark.parametrize("finish", ["start", "commit", "stage"])
+    async def test_an_end_in_the_middle_is_finished_once(
+        self, hub: Hub, area: Staging, tmp_path: Path, steps: int, finish: str
+    ) -> None:
+        driver = Driver(area)
+        sent = [b"%06d" % number * 20 for number in range(200)]
+        part = await driver.stage(0, sent)
+        real, left = hub.transact, [steps]
+
+        def failing(ops: Any) -> Any:
+            if len(ops) > 1:
+                left[0] -= 1
+                if left[0] < 0:
+                    raise LogFailed("killed here")
+            return real(ops)
+
+        hub.transact = failing  # type: ignore[method-assign]
+        with pytest.raises(LogFailed):
+            await driver.commit(0, [part])
+        hub.transact = real  # type: ignore[method-assign]
+        after = Staging(hub, tmp_path)
+        again = Driver(after, run="r2")
+        if finish == "start":
+            assert await after.recover() == 1
+        elif finish == "stage":
+            await again.stage(0, sent)
+        assert not (await again.commit(0, [await again.stage(0, sent)])).applied
+        assert await payloads(hub) == sent
+        assert await after.recover() == 0
