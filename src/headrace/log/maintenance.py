@@ -31,7 +31,8 @@ SEAL_BYTES_AT_ONCE = 8 * 1024 * 1024
 """Tail entries are turned into Arrow in pieces of about this size."""
 COMPACT_BYTES_AT_ONCE = 1024 * 1024
 COMPACT_GARBAGE_FACTOR = 2
-"""A table is compacted when its stream is more than this many times its live bytes."""
+"""A table is compacted when its stream has more than this many records for each live key. Records and not bytes are
+counted, since a small record takes more room on disk than its key and value."""
 
 
 class Maintenance:
@@ -256,8 +257,8 @@ class Maintenance:
 
     def _has_garbage(self, stream: Stream, table: Table) -> bool:
         partition = stream.partitions[0]
-        total = partition.sealed_bytes + partition.tail.bytes
-        return total > max(self._log.settings.compact_bytes_min, COMPACT_GARBAGE_FACTOR * table.bytes)
+        is_large = partition.sealed_bytes + partition.tail.bytes > self._log.settings.compact_bytes_min
+        return is_large and partition.next - partition.first > COMPACT_GARBAGE_FACTOR * len(table)
 
     def _compact(self, stream: Stream, table: Table) -> Pending:
         """Write again what only the oldest segment of a table holds; when nothing is left there, trim it."""
