@@ -212,9 +212,7 @@ async def poll_over_websocket(endpoint: Endpoint, component: str, events_max: in
     served = 0
     async with endpoint.websocket(replies.put_nowait) as client:
         if component != "LIVE":
-            client.send(
-                request("futoin.evt.poll:1.1:registerConsumer", {"component": component}, "C1", endpoint.sec)
-            )
+            client.send(request("futoin.evt.poll:1.1:registerConsumer", {"component": component}, "C1", endpoint.sec))
             await replies.get()
         at: str | None = None
         started = loop.time()

@@ -228,7 +228,9 @@ def test_several_workers_share_the_calls(shared: HubThread, tmp_path: Path) -> N
     with agent(*where, WORKER="one", AGENT=name) as one, agent(*where, WORKER="two", AGENT=name) as two:
         one.wait_for("ready")
         two.wait_for("ready")
-        wait_until(lambda: sum(s.details["calls"].get(RESERVED, 0) > 0 for s in shared.hub.sessions.list("fabric")) == 2)
+        wait_until(
+            lambda: sum(s.details["calls"].get(RESERVED, 0) > 0 for s in shared.hub.sessions.list("fabric")) == 2
+        )
         with agent(tmp_path, CALLER, shared.ignite, shared.fabric, AGENT=name, WHAT="work") as caller:
             assert caller.wait_for("answers") == "answers 60 one two"
         done = sorted(int(number) for worker in (one, two) for number in worker.values("worked"))

@@ -238,6 +238,7 @@ class Log:
         if self.failed is None:
             self._close_journal()
         self.journal.close()
+        self.opened.close()
         self.disk.close()
 
     def _close_journal(self) -> None:

@@ -55,6 +55,11 @@ class OpenSegments:
         with self._lock:
             self._open.pop(ref.path, None)
 
+    def close(self) -> None:
+        """Let go of all of them; a reader that still holds records keeps their file mapped."""
+        with self._lock:
+            self._open.clear()
+
 
 class Partition:
     """Records first ≤ index < next. Changed only by the writer, under the log's lock; read by anyone."""

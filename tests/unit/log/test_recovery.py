@@ -44,7 +44,10 @@ def image(log: Log) -> dict[str, object]:
     for stream in log.state.streams.values():
         name = stream.info.name
         for partition in stream.partitions:
-            seen[f"{name}/{partition.number}"] = (log.bounds(name, partition.number), payloads(log, name, partition.number))
+            seen[f"{name}/{partition.number}"] = (
+                log.bounds(name, partition.number),
+                payloads(log, name, partition.number),
+            )
             seen[f"{name}/{partition.number}/producers"] = dict(partition.producers)
         if stream.table is not None:
             seen[f"{name}/table"] = dict(stream.table.items())
@@ -114,7 +117,9 @@ def test_killed_before_and_after_every_call_to_the_disk(before: bool, power: boo
         disk.kill(number, before)
         acknowledged: list[tuple[str, int, bytes]] = []
 
-        def remember(pendings: list[object], touched: object, kept: list[tuple[str, int, bytes]] = acknowledged) -> None:
+        def remember(
+            pendings: list[object], touched: object, kept: list[tuple[str, int, bytes]] = acknowledged
+        ) -> None:
             for pending in pendings:
                 for operation, result in zip(pending.operations, pending.result, strict=True):  # type: ignore[attr-defined]
                     if isinstance(operation, ops.Append) and pending.error is None:  # type: ignore[attr-defined]
@@ -215,7 +220,10 @@ def test_every_truncation_of_the_last_journal_file(finished: tuple[MemoryDisk, d
             bounds = log.bounds(name, partition)
             got = payloads(log, name, partition)
             offset = max(0, bounds.first - expected_bounds.first)
-            assert got[max(0, expected_bounds.first - bounds.first) :] == expected[offset : bounds.next - expected_bounds.first]
+            assert (
+                got[max(0, expected_bounds.first - bounds.first) :]
+                == expected[offset : bounds.next - expected_bounds.first]
+            )
 
 
 def small() -> tuple[MemoryDisk, Log]:

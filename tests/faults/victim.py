@@ -1,0 +1,131 @@
+"""Starting, killing and checking `log_worker.py`."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+
+from headrace.log.clock import SystemClock
+from headrace.log.disk import OsDisk
+from headrace.log.log import Log
+
+WORKER = Path(__file__).with_name("log_worker.py")
+SOURCE = Path(__file__).parents[2] / "src"
+DEADLINE_S = 60.0
+
+
+class Victim:
+    """A worker process and what it has acknowledged."""
+
+    def __init__(self, directory: Path, prefix: list[str] | None = None, preexec: object = None) -> None:
+        environment = os.environ | {"PYTHONPATH": str(SOURCE), "PYTHONUNBUFFERED": "1"}
+        self.process = subprocess.Popen(
+            [*(prefix or []), sys.executable, str(WORKER), str(directory)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            preexec_fn=preexec,  # type: ignore[arg-type]
+        )
+        assert self.process.stdout is not None
+        self._fd = self.process.stdout.fileno()
+        os.set_blocking(self._fd, False)
+        self._rest = b""
+        self.lines: list[str] = []
+
+    def __enter__(self) -> Victim:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    def read(self, timeout_s: float = 0.0) -> bool:
+        """Take what has been said; False at the end of the output."""
+        ready, _, _ = select.select([self._fd], [], [], timeout_s)
+        if not ready:
+            return True
+        while True:
+            try:
+                data = os.read(self._fd, 1 << 20)
+            except BlockingIOError:
+                return True
+            if not data:
+                return False
+            *whole, self._rest = (self._rest + data).split(b"\n")
+            self.lines += [line.decode() for line in whole]
+
+    def wait_for_lines(self, count: int) -> None:
+        """Until so many lines have come, or the process is gone."""
+        deadline = time.monotonic() + DEADLINE_S
+        while len(self.lines) < count and self.read(0.1):
+            assert time.monotonic() < deadline, f"only {len(self.lines)} lines: {self.lines[-3:]}"
+
+    def wait_for(self, word: str) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while not any(line.startswith(word) for line in self.lines):
+            assert self.read(0.1), f"ended without {word!r}: {self.lines[-3:]} {self.errors()}"
+            assert time.monotonic() < deadline, f"no {word!r}: {self.lines[-3:]}"
+
+    def errors(self) -> str:
+        assert self.process.stderr is not None
+        return self.process.stderr.read().decode()[-2000:]
+
+    def kill(self) -> None:
+        """SIGKILL, and take what the pipe still holds: it was acknowledged before."""
+        self.process.kill()
+        self.process.wait()
+        while self.read(0.1) and select.select([self._fd], [], [], 0)[0]:
+            pass
+        for pipe in (self.process.stdout, self.process.stderr):
+            assert pipe is not None
+            pipe.close()
+
+    def acknowledged(self) -> list[tuple[str, str, str]]:
+        return [
+            (kind, where, value)
+            for kind, where, value in (line.split(" ", 2) for line in self.lines if line.startswith(("s", "table ")))
+        ]
+
+
+def check(directory: Path, acknowledged: list[tuple[str, str, str]]) -> None:
+    """Nothing acknowledged is missing or changed, no index is used twice, nothing wrong is served."""
+    log = Log(OsDisk(directory), SystemClock())
+    try:
+        assert not log.report.damage
+        records: dict[str, dict[int, str]] = {}
+        for kind, where, value in acknowledged:
+            if kind != "table":
+                known = records.setdefault(kind, {})
+                assert known.setdefault(int(where), value) == value, f"index {where} of {kind} was used twice"
+        for stream, known in records.items():
+            bounds = log.bounds(stream)
+            at = bounds.first
+            found: dict[int, str] = {}
+            while at < bounds.next:
+                batch = log.read(stream, at, limit=100_000, bytes_max=1 << 26)
+                for index, payload in zip(
+                    batch.column("index").to_pylist(), batch.column("payload").to_pylist(), strict=True
+                ):
+                    found[index] = payload.decode()
+                at += batch.num_rows
+            assert list(found) == list(range(bounds.first, bounds.next))
+            missing = {index: value for index, value in known.items() if found.get(index) != value}
+            assert not missing, (
+                f"{stream}: {len(missing)} acknowledged records are missing or changed: {list(missing)[:3]}"
+            )
+            assert all(value.startswith(f"{stream}:") for value in found.values())
+        table = log.stream("state").table if "state" in log.state.streams else None
+        last = {where: value for kind, where, value in acknowledged if kind == "table"}
+        for key, value in last.items():
+            assert table is not None
+            stored = (table.get(key.encode()) or b"").decode()
+            # A later put may have become durable without being acknowledged.
+            assert int(stored.split(":")[1]) >= int(value.split(":")[1]), key
+    finally:
+        log.close()
