@@ -38,8 +38,9 @@ class LogThreads:
         self._stopping = True
         self._work.set()
         self._maintain.set()
-        self._writer.join()
-        self._keeper.join()
+        for thread in (self._writer, self._keeper):
+            if thread.is_alive():
+                thread.join()
         self._log.close()
 
     def _write(self) -> None:

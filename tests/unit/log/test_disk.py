@@ -1,0 +1,137 @@
+"""The real disk does what the port says, and so do the disks for tests."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import DataDirectoryLocked
+from headrace.log.disk import Disk, OsDisk, write_all, write_durably
+from headrace.testing import FaultyDisk, MemoryDisk
+from headrace.testing.disk import DiskKilled
+
+
+@pytest.fixture(params=["os", "memory", "faulty"])
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Disk:
+    if request.param == "os":
+        made: Disk = OsDisk(tmp_path / "data")
+        request.addfinalizer(made.close)
+        return made
+    return MemoryDisk() if request.param == "memory" else FaultyDisk(MemoryDisk(), short_writes=3)
+
+
+def test_files(disk: Disk) -> None:
+    disk.make_dirs("a/b")
+    file = disk.create("a/b/file")
+    write_all(file, b"hello world")
+    file.sync()
+    file.truncate(5)
+    write_all(file, b"!")
+    file.close()
+    assert disk.read("a/b/file") == b"hello!"
+    assert disk.read_range("a/b/file", 1, 3) == b"ell"
+    assert disk.map("a/b/file").to_pybytes() == b"hello!"
+    assert disk.size("a/b/file") == 6
+    more = disk.open_append("a/b/file")
+    write_all(more, memoryview(b"??"))
+    more.close()
+    assert disk.read("a/b/file") == b"hello!??"
+    disk.rename("a/b/file", "a/b/other")
+    disk.sync_dir("a/b")
+    assert disk.list("a/b") == ["other"]
+    assert disk.list("a") == ["b"]
+    disk.unlink("a/b/other")
+    disk.unlink("a/b/other")
+    disk.remove_dir("a/b")
+    disk.remove_dir("a/b")
+    assert disk.list("a/b") == []
+    assert disk.list("none") == []
+    assert disk.free_bytes() > 0
+    with pytest.raises(FileNotFoundError):
+        disk.open_append("none")
+
+
+def test_a_whole_file_is_in_place_or_not_at_all(disk: Disk) -> None:
+    disk.make_dirs("d")
+    write_durably(disk, "d", "f", b"1")
+    write_durably(disk, "d", "f", b"2")
+    assert disk.read("d/f") == b"2"
+    assert disk.list("d") == ["f"]
+
+
+def test_a_mapped_file_outlives_its_name(tmp_path: Path) -> None:
+    disk = OsDisk(tmp_path)
+    write_durably(disk, ".", "f", b"x" * 5_000)
+    mapped = disk.map("f")
+    disk.unlink("f")
+    assert mapped.to_pybytes() == b"x" * 5_000
+    assert disk.local_path("f") == str(tmp_path / "f")
+    assert MemoryDisk().local_path("f") is None
+    assert FaultyDisk(MemoryDisk()).local_path("f") is None
+    disk.close()
+
+
+def test_a_directory_belongs_to_one_hub(tmp_path: Path) -> None:
+    first = OsDisk(tmp_path)
+    with pytest.raises(DataDirectoryLocked, match=str(os.getpid())):
+        OsDisk(tmp_path)
+    first.close()
+    OsDisk(tmp_path).close()
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing() -> None:
+    memory = MemoryDisk()
+    disk = FaultyDisk(memory)
+    disk.fail_all("sync", errno.EIO)
+    with pytest.raises(OSError, match="injected"):
+        write_durably(disk, "d", "f", b"1")
+    assert memory.paths() == []
+
+
+def test_a_power_cut_takes_what_was_not_synced() -> None:
+    outcomes = set()
+    for seed in range(50):
+        disk = MemoryDisk()
+        file = disk.create("d/f")
+        file.write(b"synced")
+        file.sync()
+        disk.sync_dir("d")
+        file.write(b"not synced")
+        disk.create("d/never").write(b"x")
+        left = disk.after_power_cut(random.Random(seed))
+        assert left.read("d/f").startswith(b"synced")
+        outcomes.add((left.read("d/f"), "d/never" in left.paths()))
+    assert len(outcomes) > 4
+
+
+def test_a_power_cut_may_bring_a_truncated_file_back() -> None:
+    found = set()
+    for seed in range(20):
+        disk = MemoryDisk()
+        disk.put("f", b"long")
+        disk.open_append("f").truncate(1)
+        found.add(disk.after_power_cut(random.Random(seed)).read("f"))
+    assert found == {b"long", b"l"}
+
+
+def test_faults_hit_the_call_they_are_meant_for() -> None:
+    memory = MemoryDisk()
+    disk = FaultyDisk(memory)
+    disk.fail(2, errno.EIO)
+    file = disk.create("f")
+    with pytest.raises(OSError, match="injected"):
+        file.write(b"a")
+    disk.kill(4, before=True)
+    file.write(b"b")
+    with pytest.raises(DiskKilled):
+        file.write(b"c")
+    assert memory.read("f") == b"b"
+    disk = FaultyDisk(memory)
+    disk.kill(1, before=False)
+    with pytest.raises(DiskKilled):
+        disk.rename("f", "g")
+    assert memory.paths() == ["g"]
