@@ -10,10 +10,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
+from headrace.metrics import Metrics
 from headrace.server import LISTENERS
 
 ROOT = Path(__file__).parents[2]
@@ -136,14 +137,36 @@ def test_every_block_does_what_the_page_says(live: Live, page: Path) -> None:
     assert tried > 2
 
 
-@pytest.mark.slow
-def test_the_reference_is_made_from_the_code(tmp_path: Path) -> None:
-    spec = importlib.util.spec_from_file_location("reference", ROOT / "tools" / "reference.py")
+def tool(name: str) -> Any:
+    """A script of tools/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
-    reference = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(reference)
-    reference.main(tmp_path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_dashboard_is_made_by_its_tool_and_asks_only_for_metrics_that_exist() -> None:
+    made = tool("dashboard").dashboard()
+    assert json.loads((ROOT / "examples" / "grafana-dashboard.json").read_text()) == made
+    known = set()
+    for metric in Metrics().registry.collect():
+        endings = {"counter": ["_total"], "histogram": ["_bucket", "_count", "_sum"]}.get(metric.type, [""])
+        known |= {metric.name + ending for ending in endings}
+    asked = {
+        name
+        for panel in made["panels"]
+        for target in panel.get("targets", [])
+        for name in re.findall(r"headrace_\w+", target["expr"])
+    }
+    assert asked
+    assert asked <= known
+
+
+@pytest.mark.slow
+def test_the_reference_is_made_from_the_code(tmp_path: Path) -> None:
+    tool("reference").main(tmp_path)
     assert "`segment_bytes` | `32.0 MiB` |" in (tmp_path / "config.md").read_text()
     assert "### headrace user add" in (tmp_path / "cli.md").read_text()
     assert "| `headrace_log_records_total` | counter |" in (tmp_path / "metrics.md").read_text()
