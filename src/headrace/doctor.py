@@ -22,6 +22,7 @@ from headrace.config import Config
 from headrace.errors import DataDirectoryLocked, HeadraceError
 from headrace.listener import split_address
 from headrace.log import doctor as log_doctor
+from headrace.log.recovery import Finding as LogFinding
 from headrace.security import Security
 from headrace.units import format_bytes, format_seconds
 
@@ -85,7 +86,7 @@ def check_data(data: Path, progress: Progress = lambda text: None) -> Iterator[F
         yield Finding("data", "warning", f"belonging to no stream: {', '.join(report.strangers)}")
 
 
-def _data_finding(found: log_doctor.Finding) -> Finding:
+def _data_finding(found: LogFinding) -> Finding:
     text = f"{found.text} ({found.path})" if found.path else found.text
     if not found.is_damage:
         return Finding("data", "fine", f"{text}: never acknowledged, the next start repairs it")
