@@ -237,11 +237,11 @@ def _settings(node: Any, path: tuple[str, ...], origins: dict[str, str]) -> Iter
             yield Setting(key, shown, origins.get(key, DEFAULT), _description(kind), _unit(kind))
 
 
-SECRET_NAMES = frozenset({"secret", "tokens", "cookie", "password"})
+SECRET_NAMES = frozenset({"secret", "tokens", "cookie", "password", "mac_keys"})
 
 
 def masked(path: tuple[str, ...], value: Any) -> Any:
     """`value`, or stars of a fixed length when the key holds a secret that is set."""
-    if path[-1] in SECRET_NAMES and value:
+    if not SECRET_NAMES.isdisjoint(path) and value:
         return ["********"] * len(value) if isinstance(value, list) else "********"
     return value

@@ -1,4 +1,4 @@
-"""What `headrace doctor` looks at: the data directory, the disk, the clock, limits, ports, security, and the JVM.
+"""What `headrace doctor` looks at: the data directory, the disk, limits, ports, security, and the JVM.
 
 Each check gives findings in words. `bad` needs a hand before anyone relies on the hub; `warning` is worth knowing;
 `fine` says what was looked at, so that silence is never mistaken for health. Nothing on disk is changed.
@@ -21,10 +21,8 @@ import msgspec
 from headrace.config import Config
 from headrace.errors import DataDirectoryLocked, HeadraceError
 from headrace.listener import split_address
-from headrace.log.checkpoint import read_blob
-from headrace.log.disk import Disk, OsDisk
-from headrace.log.recovery import Recovered, recover
-from headrace.log.segment import Segment, SegmentDamaged
+from headrace.log import doctor as log_doctor
+from headrace.log.recovery import Finding as LogFinding
 from headrace.security import Security
 from headrace.units import format_bytes, format_seconds
 
@@ -35,7 +33,6 @@ SYNC_WRITES = 100
 SYNC_WRITE_BYTES = 4096
 SYNC_P99_SLOW_S = 0.05
 OPEN_FILES_MIN = 4096
-CLOCK_AHEAD_S = 5.0
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -66,87 +63,37 @@ def examine(config: Config, *, ports: bool = True, progress: Progress = lambda t
 
 
 def check_data(data: Path, progress: Progress = lambda text: None) -> Iterator[Finding]:
-    """Read everything a hub would read at its start, and every sealed record and checkpoint besides."""
-    if not data.is_dir():
-        yield Finding("data", "fine", f"{data} does not exist; a hub will create it")
+    """Everything on disk that has a checksum; damaged records are named by stream, partition and index."""
+    if not (data / "journal").is_dir():
+        yield Finding("data", "fine", f"{data} holds no log yet; a hub will make one")
         return
     try:
-        disk = OsDisk(data)
+        report = log_doctor.examine(data, lambda done, total: progress(f"segment {done} of {total}"))
     except DataDirectoryLocked as error:
         yield Finding("data", "warning", f"not checked: {error}")
         return
     except OSError as error:
-        yield Finding("data", "bad", f"{data} cannot be opened: {error.strerror}")
+        yield Finding("data", "bad", f"{data} cannot be read: {error}")
         return
-    try:
-        try:
-            recovered = recover(disk, repair=False)
-        except (HeadraceError, OSError) as error:
-            yield Finding("data", "bad", str(error))
-            return
-        yield from _recovery_findings(recovered)
-        yield from _segment_findings(disk, recovered, progress)
-        yield from _checkpoint_findings(disk, recovered)
-        yield from _clock_findings(recovered)
-    finally:
-        disk.close()
-
-
-def _recovery_findings(recovered: Recovered) -> Iterator[Finding]:
-    report = recovered.report
-    yield Finding(
-        "data",
-        "fine",
-        f"{report.streams} streams and tables, {report.segments} segments, {report.frames} journal frames read",
+    text = (
+        f"{len(report.streams)} partitions of streams and tables, {report.segments} segments, {report.journal_files} "
+        f"journal files ({format_bytes(report.journal_bytes)}), {report.checkpoints} checkpoints: all read and checked"
     )
+    yield Finding("data", "fine", text)
     for found in report.findings:
-        text = f"{found.path}: {found.text}" if found.path else found.text
-        if not found.is_damage:
-            yield Finding("journal", "fine", f"{text} (never acknowledged; the next start repairs it)")
-        elif found.stream:
-            yield Finding("journal", "bad", text, found.stream, found.partition, found.first, found.last)
-        else:
-            yield Finding("journal", "bad", text)
+        yield _data_finding(found)
+    if report.strangers:
+        yield Finding("data", "warning", f"belonging to no stream: {', '.join(report.strangers)}")
 
 
-def _segment_findings(disk: Disk, recovered: Recovered, progress: Progress) -> Iterator[Finding]:
-    count = size = 0
-    for partition in recovered.state.partitions():
-        for ref in partition.segments:
-            progress(f"segment {ref.path}")
-            count += 1
-            size += ref.bytes
-            try:
-                damage = Segment(disk, ref).damage()
-            except SegmentDamaged as error:
-                damage = [error]
-            for found in damage:
-                text = (
-                    f"stream {partition.stream!r} partition {partition.number}: indexes {found.first} to {found.last} "
-                    f"fail their checksum in {ref.path}; restore the file from a backup"
-                )
-                yield Finding("segments", "bad", text, partition.stream, partition.number, found.first, found.last)
-    yield Finding("segments", "fine", f"{count} segments, {format_bytes(size)}, read and checked")
-
-
-def _checkpoint_findings(disk: Disk, recovered: Recovered) -> Iterator[Finding]:
-    for info in recovered.state.checkpoints.values():
-        try:
-            for _ in read_blob(disk, info.id, info.size):
-                pass
-        except HeadraceError as error:
-            yield Finding("checkpoints", "bad", f"checkpoint {info.id} of {info.stream!r}: {error}", info.stream)
-    yield Finding("checkpoints", "fine", f"{len(recovered.state.checkpoints)} checkpoints read and checked")
-
-
-def _clock_findings(recovered: Recovered) -> Iterator[Finding]:
-    newest_us = max((partition.time_us for partition in recovered.state.partitions()), default=0)
-    ahead_s = newest_us / 1e6 - time.time()
-    if ahead_s > CLOCK_AHEAD_S:
-        text = f"the newest record is {format_seconds(ahead_s)} ahead of this machine's clock; set the clock"
-        yield Finding("clock", "warning", text)
-    else:
-        yield Finding("clock", "fine", "no record is ahead of this machine's clock")
+def _data_finding(found: LogFinding) -> Finding:
+    text = f"{found.text} ({found.path})" if found.path else found.text
+    if not found.is_damage:
+        return Finding("data", "fine", f"{text}: never acknowledged, the next start repairs it")
+    text += "; restore from a backup, or read on behind it"
+    if found.kind == "damaged-records" and found.stream:
+        return Finding("data", "bad", text, found.stream, found.partition, found.first, found.last)
+    return Finding("data", "bad", text, found.stream or None)
 
 
 def check_disk(data: Path, config: Config) -> Iterator[Finding]:

@@ -269,7 +269,7 @@ async def serve(hub: Frame, address: str) -> Listener:
 
 def _bound(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio turns Nagle's delay off only where the socket says that it is TCP; accepted sockets take over what it says.
+    # asyncio turns Nagle's delay off only where the socket says that it is TCP; accepted sockets inherit that.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

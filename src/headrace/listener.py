@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from headrace.errors import BadRequest
+
+
+class BadAddress(BadRequest, ValueError):
+    """An address that is not `host:port`."""
+
 
 class Listener:
     """A socket that is being served."""
@@ -26,7 +32,7 @@ def split_address(address: str) -> tuple[str, int]:
     """`host:port` as its two parts; IPv6 hosts stand in brackets."""
     host, separator, port = address.rpartition(":")
     if not separator or not port.isdigit() or int(port) > 65535:
-        raise ValueError(f"{address!r} is not host:port")
+        raise BadAddress(f"{address!r} is not host:port")
     return host.strip("[]"), int(port)
 
 

@@ -118,7 +118,10 @@ class Verbs:
         if not (stream is None and verb.filters) and not principal.may(verb.right, stream, verb=name):
             raise Forbidden(_refusal(principal, verb, stream))
         with acting_as(principal):
-            return await verb.handler(request)
+            try:
+                return await verb.handler(request)
+            except OverflowError as error:  # JSON knows integers of any size; storage and protocols do not
+                raise BadRequest(f"{name}: a number is out of range: {error}") from error
 
     async def call_json(self, name: str, body: bytes, principal: Principal) -> bytes:
         """`call` for transports that carry JSON both ways. An empty body is an empty object."""

@@ -144,8 +144,13 @@ def test_only_the_command_line_prints(module: str) -> None:
 
 
 def test_no_module_is_dead() -> None:
-    """Each is imported by another, named as "module:function" or as a command, or an entry point."""
-    used = set(ENTRY_POINTS)
+    """Each is imported by another, named as "module:function" or as a command, offered to users as a client or in the
+    documentation, or an entry point."""
+    used = set(ENTRY_POINTS) | {
+        name for name in MODULES if under(name, "headrace.protocols") and name.endswith(".client")
+    }
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.py")]:
+        used |= set(re.findall(r"headrace(?:\.\w+)+", page.read_text(encoding="utf-8")))
     for module, file in MODULES.items():
         used |= own_imports(module) - {module}
         for node in ast.walk(tree_of(file)):

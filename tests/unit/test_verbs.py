@@ -83,6 +83,16 @@ async def test_a_verb_that_filters_is_open_to_those_who_see_some_streams() -> No
         await registry().call("stream.list", {}, principal(Grant(rights=["write"])))
 
 
+async def test_a_number_that_nothing_can_store_is_the_callers_mistake() -> None:
+    async def store(request: Trim) -> bytes:
+        return msgspec.msgpack.encode(request.before)
+
+    verbs = Verbs()
+    verbs.register("number.store", Trim, store, right="write")
+    with pytest.raises(BadRequest, match="number.store: a number is out of range"):
+        await verbs.call("number.store", {"stream": "x", "before": 2**70}, EVERYTHING)
+
+
 async def test_a_stranger_learns_nothing_about_the_fields() -> None:
     with pytest.raises(Forbidden):
         await registry().call("stream.trim", b"not even JSON", principal())

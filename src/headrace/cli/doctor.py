@@ -25,7 +25,7 @@ def doctor(
     ports: Annotated[bool, typer.Option(help="Try whether the configured ports are free.")] = True,
     as_json: JsonFlag = False,
 ) -> None:
-    """Check a data directory, the disk under it, the clock, limits, ports, security and Java. Changes nothing.
+    """Check a data directory, the disk under it, limits, ports, security and Java. Changes nothing.
 
     Ends with code 1 when something is bad; damaged records are named by stream, partition and index.
     """

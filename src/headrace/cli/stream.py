@@ -10,6 +10,7 @@ from rich.text import Text
 import headrace
 from headrace.cli.output import DEFAULT_HUB, HubOption, JsonFlag, TokenOption, notes, people, print_json, print_table
 from headrace.cli.places import shown_time
+from headrace.cli.rewind import rewind
 from headrace.errors import BadRequest
 from headrace.log.ops import StreamOptions
 from headrace.nouns.requests import StreamDescription
@@ -208,3 +209,6 @@ def _shown_options(options: StreamOptions) -> str:
         parts.append(f"ack {options.ack}")
     parts += [f"{name}={value}" for name, value in options.labels.items()]
     return ", ".join(parts) or "keep all"
+
+
+app.command("rewind")(rewind)

@@ -119,17 +119,28 @@ def _row(info: UserInfo) -> list[object]:
 
 @app.command("rm")
 def remove(
-    name: UserArgument, data: DataOption = None, config: ConfigOption = None, settings: SetOption = None
+    name: UserArgument,
+    data: DataOption = None,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    as_json: JsonFlag = False,
 ) -> None:
     """Remove a user and all its tokens."""
     security = _security(data, config, settings)
     if name not in security.users_file.users():
         fail(f"there is no user {name!r} in {security.users_file.path}", code="unknown-user")
     security.remove_user(name)
-    notes().print(f"user {name} is gone")
+    if as_json:
+        print_json({"user": name, "removed": True})
+    else:
+        notes().print(f"user {name} is gone")
 
 
 @app.command("hash")
-def hash_password(password_stdin: StdinFlag = False) -> None:
+def hash_password(password_stdin: StdinFlag = False, as_json: JsonFlag = False) -> None:
     """Print a password in the form that may stand in a settings file."""
-    typer.echo(hash_secret(_asked_secret(password_stdin)))
+    hashed = hash_secret(_asked_secret(password_stdin))
+    if as_json:
+        print_json({"secret": hashed})
+    else:
+        typer.echo(hashed)

@@ -29,7 +29,9 @@ def test_add_with_a_password_then_list_then_remove(headrace: Command, tmp_path: 
         "users",
         "file",
     ]
-    assert headrace("user", "rm", "alice", *options).code == 0
+    assert json.loads(headrace("user", "rm", "alice", "--json", *options).out) == {"user": "alice", "removed": True}
+    headrace("user", "add", "alice", "--token", *options)
+    assert "alice is gone" in headrace("user", "rm", "alice", *options).err
     assert "no users" in headrace("user", "ls", *options).err
     assert headrace("user", "rm", "alice", *options).code == 1
 
@@ -56,3 +58,5 @@ def test_short_passwords_and_unknown_roles_are_refused(headrace: Command, tmp_pa
 def test_hash_prints_what_may_stand_in_a_file(headrace: Command) -> None:
     hashed = headrace("user", "hash", "--password-stdin", stdin="wonderland\n").out.strip()
     assert check_secret(hashed, "wonderland")
+    as_json = json.loads(headrace("user", "hash", "--password-stdin", "--json", stdin="wonderland\n").out)
+    assert check_secret(as_json["secret"], "wonderland")

@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 from headrace.listener import join_address, split_address
 from headrace.protocols.ambrosia.link import Link
@@ -34,7 +34,7 @@ class _Socket(asyncio.Protocol):
         self.transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)  # uvloop has a class of its own
         self.transport = transport
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self.ports.arrived(self)

@@ -13,7 +13,7 @@ import logging
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 from headrace.listener import split_address
 from headrace.protocols.ockam import codec
@@ -238,7 +238,7 @@ class Connection(asyncio.Protocol):
     # --- the socket -----------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)  # uvloop has a class of its own
         self._transport = transport
         self._writable.set()
         if self._framing.greeting:

@@ -19,7 +19,7 @@ import random
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, cast
 
 from headrace.errors import HeadraceError
 from headrace.listener import split_address
@@ -127,7 +127,7 @@ class _Wire(asyncio.Protocol):
         self.writable = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)  # uvloop has a class of its own
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:

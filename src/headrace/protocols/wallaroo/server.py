@@ -16,7 +16,7 @@ import select
 import socket
 import time
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from headrace.errors import HeadraceError, LimitExceeded
 from headrace.listener import Listener, join_address, split_address
@@ -70,7 +70,7 @@ class Connection(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)  # uvloop has a class of its own
         self._transport = transport
         self._loop = asyncio.get_running_loop()
         set_keepalive(transport.get_extra_info("socket"))

@@ -1,0 +1,149 @@
+"""What `headrace bench` measures: this machine, with a hub on it, beside the limit of its own disk.
+
+Every figure is from one run on one directory, so the ratios mean something even where the machine is noisy. The ceiling
+is what the disk does without us: the same bytes written and synced by a bare loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from headrace.config import Config, Log
+from headrace.hub import Hub
+from headrace.log.batch import Batch
+
+CEILING_WRITE_BYTES = 1024 * 1024
+IN_FLIGHT = 64
+READ_RECORDS = 100_000
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """One measurement. `of_ceiling` is its share of what the bare disk did in the same run, where that can be said."""
+
+    name: str
+    value: float
+    unit: str
+    of_ceiling: float | None = None
+
+
+async def measure(folder: Path, seconds: float) -> AsyncIterator[Figure]:
+    """All measurements, about `seconds` each, in a directory of its own below `folder` that is removed afterwards."""
+    with tempfile.TemporaryDirectory(prefix=".headrace-bench-", dir=folder) as made:
+        root = Path(made)
+        ceiling = await asyncio.to_thread(disk_bytes_per_s, root, seconds)
+        yield Figure("disk: 1 MiB write + fdatasync", ceiling / 1e6, "MB/s")
+        yield Figure("disk: 4 KiB write + fdatasync", await asyncio.to_thread(syncs_per_s, root, seconds), "syncs/s")
+        config = Config(log=Log(data=str(root / "data")))
+        hub = await Hub.open(root / "data", config)
+        try:
+            for size, count in ((100, 1000), (1024, 1000)):
+                rate = await append_per_s(hub, f"bytes-{size}", size, count, seconds)
+                yield Figure(
+                    f"append {size} B, batches of {count}",
+                    rate,
+                    "records/s",
+                    rate * size / ceiling if ceiling else None,
+                )
+            yield Figure("append 100 B, one at a time", await round_trips_per_s(hub, seconds), "records/s")
+            yield Figure("append to 1000 streams at once", await many_streams_per_s(hub, 1000, seconds), "records/s")
+            yield Figure("read 100 B, every byte touched", await reads_per_s(hub, "bytes-100", seconds), "records/s")
+        finally:
+            await hub.close()
+
+
+def disk_bytes_per_s(folder: Path, seconds: float) -> float:
+    """The ceiling: large writes, each made durable."""
+    return _synced_writes(folder, CEILING_WRITE_BYTES, seconds) * CEILING_WRITE_BYTES
+
+
+def syncs_per_s(folder: Path, seconds: float) -> float:
+    """How many small durable writes one after the other."""
+    return _synced_writes(folder, 4096, seconds)
+
+
+def _synced_writes(folder: Path, size: int, seconds: float) -> float:
+    data = os.urandom(size)
+    file = folder / "ceiling"
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        count, began = 0, time.perf_counter()
+        while time.perf_counter() - began < seconds:
+            os.write(descriptor, data)
+            os.fdatasync(descriptor)
+            count += 1
+        return count / (time.perf_counter() - began)
+    finally:
+        os.close(descriptor)
+        file.unlink()
+
+
+async def append_per_s(hub: Hub, stream: str, size: int, count: int, seconds: float) -> float:
+    """Durable records per second of one producer that keeps some batches under way."""
+    await hub.create_stream(stream)
+    batch = Batch.of([os.urandom(size) for _ in range(count)])
+    rate = await _pipelined(lambda: hub.append(stream, batch), seconds)
+    return rate * count
+
+
+async def round_trips_per_s(hub: Hub, seconds: float) -> float:
+    """One record, wait for the acknowledgement, the next: what latency allows."""
+    await hub.create_stream("round-trips")
+    batch = Batch.one(os.urandom(100))
+    done, began = 0, time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        await hub.append("round-trips", batch)
+        done += 1
+    return done / (time.perf_counter() - began)
+
+
+async def many_streams_per_s(hub: Hub, streams: int, seconds: float) -> float:
+    """One record for each of many streams per round: one sync serves all."""
+    await asyncio.gather(*(hub.create_stream(f"many-{number}") for number in range(streams)))
+    batch = Batch.one(os.urandom(100))
+    done, began = 0, time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        await asyncio.gather(*(hub.append(f"many-{number}", batch) for number in range(streams)))
+        done += streams
+    return done / (time.perf_counter() - began)
+
+
+async def reads_per_s(hub: Hub, stream: str, seconds: float) -> float:
+    """Records of a stream from its beginning, again and again, as Arrow batches; every payload is copied and
+    compared, so that each byte is really touched."""
+    bounds = hub.bounds(stream)
+    end = min(bounds.next, bounds.first + 10 * READ_RECORDS)
+
+    def scan_once() -> int:
+        rows = 0
+        for records in hub.scan(stream, bounds.first, end, columns=["payload"]):
+            payload = records.column(0)
+            assert payload.equals(pa.concat_arrays([payload, payload.slice(0, 0)]))  # a copy, compared byte by byte
+            rows += records.num_rows
+        return rows
+
+    done, began = 0, time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        done += await asyncio.to_thread(scan_once)
+    return done / (time.perf_counter() - began)
+
+
+async def _pipelined(send: Callable[[], asyncio.Future[Any]], seconds: float) -> float:
+    """Calls per second with `IN_FLIGHT` of them waiting for their acknowledgement."""
+    waiting: list[asyncio.Future[Any]] = []
+    done, began = 0, time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        waiting.append(send())
+        if len(waiting) >= IN_FLIGHT:
+            await waiting.pop(0)
+            done += 1
+    await asyncio.gather(*waiting)
+    return (done + len(waiting)) / (time.perf_counter() - began)

@@ -1,0 +1,63 @@
+"""`headrace bench`: measure this machine, beside its disk's own limit."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.status import Status
+
+from headrace.cli.output import JsonFlag, fail, notes, print_json, print_table
+
+if TYPE_CHECKING:
+    from headrace.bench import Figure
+
+app = typer.Typer()
+
+
+@app.command()
+def bench(
+    directory: Annotated[
+        Path, typer.Option("--dir", metavar="DIR", help="A directory on the disk to measure; nothing stays in it.")
+    ] = Path("."),
+    seconds: Annotated[float, typer.Option("--seconds", min=0.05, max=600, help="Time for each measurement.")] = 2.0,
+    as_json: JsonFlag = False,
+) -> None:
+    """Durable appends, round trips and reads on this machine, beside what its bare disk does in the same run."""
+    if not directory.is_dir():
+        fail(f"{directory} is not a directory; name one on the disk to measure with --dir")
+    figures = asyncio.run(_measured(directory, seconds))
+    if as_json:
+        print_json(figures)
+        return
+    rows = [
+        [
+            figure.name,
+            f"{figure.value:,.0f}",
+            figure.unit,
+            None if figure.of_ceiling is None else f"{figure.of_ceiling:.0%}",
+        ]
+        for figure in figures
+    ]
+    print_table(["measured", "#value", "unit", "#of the disk"], rows)
+
+
+async def _measured(directory: Path, seconds: float) -> list[Figure]:
+    from headrace.bench import measure
+
+    figures: list[Figure] = []
+    status = Status("measuring", console=notes()) if sys.stderr.isatty() else None
+    if status is not None:
+        status.start()
+    try:
+        async for figure in measure(directory, seconds):
+            figures.append(figure)
+            if status is not None:
+                status.update(f"{figure.name}: {figure.value:,.0f} {figure.unit}")
+    finally:
+        if status is not None:
+            status.stop()
+    return figures
