@@ -115,6 +115,7 @@ class Nouns:
 
     async def stream_create(self, asked: StreamCreate) -> StreamSummary:
         """Create, and say what is there now."""
+        _check_at_least("partitions", asked.partitions, 1)
         info = await self._hub.create_stream(
             asked.stream, partitions=asked.partitions, options=asked.options, exist_ok=asked.exist_ok
         )

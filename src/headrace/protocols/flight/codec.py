@@ -263,8 +263,8 @@ def _plain(value: object) -> object:
 
 
 def _unplain(value: object) -> object:
-    if isinstance(value, dict) and set(value) == {"base64"}:
-        return base64.b64decode(value["base64"])
+    if isinstance(value, dict) and set(value) == {"base64"} and isinstance(value["base64"], str):
+        return base64.b64decode(value["base64"], validate=True)
     return value
 
 
@@ -280,7 +280,8 @@ def error_from_body(body: ErrorBody) -> errors.HeadraceError:
     error = kind.__new__(kind)
     Exception.__init__(error, body.message)
     for name, value in body.details.items():
-        setattr(error, name, _unplain(value))
+        if name.isidentifier() and not name.startswith("_") and not hasattr(Exception, name):
+            setattr(error, name, _unplain(value))
     if type(error) is errors.HeadraceError:
         error.code = body.code
     return error
@@ -290,7 +291,7 @@ def decode_error(data: bytes) -> errors.HeadraceError | None:
     """The error in a Flight error's `extra_info`, if it is one of ours."""
     try:
         return error_from_body(msgspec.json.decode(data, type=ErrorBody))
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, ValueError):
         return None
 
 

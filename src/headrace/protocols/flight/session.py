@@ -218,3 +218,12 @@ class ReadSession:
             else:
                 columns.append(batch.column(name))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def state_diagram() -> str:
+    """The table of a put as a mermaid diagram, for the documentation. What changes nothing is left out."""
+    lines = ["stateDiagram-v2", f"    [*] --> {PutState.OPEN.value}"]
+    for (state, event), following in PUT_TRANSITIONS.items():
+        if following is not state:
+            lines.append(f"    {state.value} --> {following.value}: {event.value}")
+    return "\n".join([*lines, f"    {PutState.FAILED.value} --> [*]", f"    {PutState.ENDED.value} --> [*]"])

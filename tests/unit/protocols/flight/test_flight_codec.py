@@ -139,6 +139,14 @@ def test_an_error_of_a_kind_that_is_not_known_keeps_its_code():
     assert (other.code, str(other)) == ("from-the-future", "hm")
     assert errors.HeadraceError.code == "error"
     assert codec.decode_error(b"something else") is None
+    assert codec.decode_error(b'{"code":"\xff","message":""}') is None
+    assert codec.decode_error(b'{"code":"busy","message":"","details":{"a":{"base64":"?"}}}') is None
+
+
+def test_details_cannot_touch_what_every_error_has():
+    body = b'{"code":"busy","message":"m","details":{"args":1,"__class__":2,"a b":3,"fine":{"base64":5}}}'
+    error = codec.decode_error(body)
+    assert (error.args, vars(error)) == (("m",), {"fine": {"base64": 5}})
 
 
 def applied(**columns) -> pa.RecordBatch:
