@@ -141,6 +141,8 @@ class Connection(asyncio.Protocol):
         self._unconfirmed = 0
         self._appends: dict[Worker, asyncio.Future[Appended]] = {}
         self._saves: dict[IndexKey, asyncio.Task[Any]] = {}
+        self._waits: set[asyncio.Task[None]] = set()
+        """Waits that may have no end, and end with the connection."""
         self._writable = asyncio.Event()
         self._writable.set()
         self._waits_for_hub = False
@@ -185,6 +187,8 @@ class Connection(asyncio.Protocol):
         self._writable.set()
         if self._greeting_timer is not None:
             self._greeting_timer.cancel()
+        for task in self._waits:
+            task.cancel()
         self.session.lost()
         self._service.connections.discard(self)
         if self._handle is not None:
@@ -245,7 +249,7 @@ class Connection(asyncio.Protocol):
             return
         if self._hub.congested and not self._waits_for_hub:
             self._waits_for_hub = True
-            self._service.spawn(self._await_hub())
+            self._wait(self._await_hub())
         may_read = (
             self._writable.is_set()
             and not self._waits_for_hub
@@ -258,6 +262,11 @@ class Connection(asyncio.Protocol):
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
+
+    def _wait(self, waiting: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(waiting)
+        self._waits.add(task)
+        task.add_done_callback(self._waits.discard)
 
     async def _await_hub(self) -> None:
         with contextlib.suppress(HeadraceError):  # the log failed: pushes are answered with ERROR from now on
@@ -279,6 +288,7 @@ class Connection(asyncio.Protocol):
         try:
             self._allowed("write", worker.stream)
             future = self._hub.append(worker.stream, Batch.of(batch.records), partition=worker.partition)
+            batch.records.clear()  # the hub has them; only the ids are still needed
         except HeadraceError as error:
             self._not_stored(pending, error)
             return
@@ -303,7 +313,7 @@ class Connection(asyncio.Protocol):
         if durable_is_enough:
             self._settle(pending)
         else:
-            self._service.spawn(self._acknowledge(pending, appended.first + appended.count))
+            self._wait(self._acknowledge(pending, appended.first + appended.count))
 
     async def _acknowledge(self, pending: PendingPush, index_next: int) -> None:
         """Wait for the cursor that the stream's acknowledgements hang on."""

@@ -269,6 +269,33 @@ async def test_acknowledgement_by_a_cursor_holds_confirms_and_not_pulls() -> Non
         assert [await peer.response(), await peer.response()] == [codec.PushConfirm(n, True, n) for n in range(2)]
 
 
+async def test_confirms_that_will_never_come_do_not_outlive_their_connection() -> None:
+    async with hub_and_listener() as (hub, listener), peer_of(listener) as staying:
+        await hub.create_stream("orders", options=StreamOptions(ack="processed:nobody"))
+        address = await staying.create()
+        async with peer_of(listener) as leaving:
+            leaving.send(address, codec.PushRequest(1, b"x"))
+            assert await leaving.pull(address) == [(0, b"x")]
+        await until(lambda: len(hub.sessions) == 1)
+        staying.send(address, codec.PushRequest(1, b"y"))
+        assert len(await staying.pull(address)) == 2
+        async with asyncio.timeout(DEADLINE_S):
+            await listener.close()
+        assert await staying.at_end()
+
+
+async def test_an_acknowledgement_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with hub_and_listener() as (hub, listener), peer_of(listener) as peer:
+        await hub.create_stream("orders", options=StreamOptions(ack="processed:nobody"))
+        address = await peer.create()
+
+        async def fail(*args: Any) -> None:
+            raise DiskFull("gone")
+
+        monkeypatch.setattr(hub, "acknowledged", fail)
+        assert await peer.push(address, b"x") == [codec.PushConfirm(0, False, 0)]
+
+
 # --- pull ---
 
 
@@ -711,6 +738,39 @@ async def test_readers_may_only_read() -> None:
         assert isinstance(refused, codec.Error)
         assert "may not write" in refused.reason
         assert hub.bounds("orders").next == 1
+
+
+async def test_more_sessions_than_the_hub_may_have() -> None:
+    import msgspec
+
+    config = settings()
+    config = msgspec.structs.replace(config, limits=msgspec.structs.replace(config.limits, sessions_max=1))
+    async with hub_and_listener(config) as (_, listener), peer_of(listener) as first:
+        await first.still_alive()
+        async with peer_of(listener) as second:
+            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                await second.still_alive()
+        await first.still_alive()
+
+
+async def test_writers_may_not_pull_what_they_may_not_read() -> None:
+    import msgspec
+
+    from headrace.config import Grant
+
+    disk = MemoryDisk()
+    async with hub_and_listener(disk=disk) as (_, listener), peer_of(listener) as peer:
+        address = await peer.create()
+    config = with_anonymous("pusher")
+    grants = {"pusher": [Grant(rights=["write"], streams=["orders"])]}
+    config = msgspec.structs.replace(config, security=msgspec.structs.replace(config.security, roles=grants))
+    async with hub_and_listener(config, disk) as (_, listener), peer_of(listener) as peer:
+        assert await peer.push(address, b"x") == [codec.PushConfirm(0, True, 0)]
+        refused = await peer.ask(address, codec.PullRequest(1, 0, 1))
+        assert isinstance(refused, codec.Error)
+        assert "may not read" in refused.reason
+        peer.send("stream_index", codec.GetIndex(codec.INDEX, "c", "orders"))
+        await peer.still_alive()
 
 
 async def test_stopping_ends_the_connections() -> None:
