@@ -19,7 +19,7 @@ from headrace.testing import MemoryDisk
 
 async def until(condition: Any) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        while not condition():  # noqa: ASYNC110 what is waited for has no event to wait on
+        while not condition():
             await asyncio.sleep(0.002)
 
 
