@@ -110,6 +110,10 @@ class Peer:
         response = await self.ask("stream", codec.CreateRequest(codec.CREATE, ""))
         assert response == codec.Error(codec.INVALID_REQUEST)
 
+    def has_received(self) -> bool:
+        """Whether anything came that was not read yet."""
+        return bool(self.reader._buffer)  # type: ignore[attr-defined]
+
     async def at_end(self) -> bool:
         async with asyncio.timeout(DEADLINE_S):
             return await self.reader.read() == b""

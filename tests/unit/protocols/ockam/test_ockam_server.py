@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import threading
 from typing import Any
 
+import msgspec
 import pytest
 from ockam_peer import DEADLINE_S, Peer, hub_and_listener, multi_hop, peer_of, settings, until, with_anonymous
 
+from headrace.config import Grant, User
 from headrace.errors import DiskFull
 from headrace.hub import Hub
 from headrace.log.batch import Batch
 from headrace.log.ops import StreamOptions
 from headrace.protocols.ockam import codec
-from headrace.protocols.ockam.routing import RECORD_BYTES_MAX, Address, local
-from headrace.testing import MemoryDisk
+from headrace.protocols.ockam.addresses import AddressBook
+from headrace.protocols.ockam.routing import RECORD_BYTES_MAX, Address, LegacyFraming, local
+from headrace.protocols.ockam.server import Connection, Service, serve
+from headrace.testing import FaultyDisk, MemoryDisk, memory_hub
 
 # --- push ---
 
@@ -58,32 +64,42 @@ async def test_two_publishers_interleaved() -> None:
         assert [records[index] for index in b] == [b"b%d" % n for n in range(100)]
 
 
+class GatedDisk(MemoryDisk):
+    """Its files cannot be synced while the gate is shut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.waiting = threading.Event(), threading.Event()
+        self.gate.set()
+
+    def create(self, path: str) -> Any:
+        return self._gated(super().create(path))
+
+    def open_append(self, path: str) -> Any:
+        return self._gated(super().open_append(path))
+
+    def _gated(self, file: Any) -> Any:
+        sync = file.sync
+
+        def gated() -> None:
+            if not self.gate.is_set():
+                self.waiting.set()
+                self.gate.wait(DEADLINE_S)
+            sync()
+
+        file.sync = gated
+        return file
+
+
 async def test_a_confirm_waits_for_the_disk() -> None:
-    class SlowDisk(MemoryDisk):
-        """Its appends cannot sync while the gate is shut."""
-
-        gate = __import__("threading").Event()
-
-        def create(self, path: str) -> Any:
-            return self._gated(super().create(path))
-
-        def open_append(self, path: str) -> Any:
-            return self._gated(super().open_append(path))
-
-        def _gated(self, file: Any) -> Any:
-            sync = file.sync
-            file.sync = lambda: (self.gate.wait(DEADLINE_S), sync())
-            return file
-
-    disk = SlowDisk()
-    disk.gate.set()
-    async with hub_and_listener(disk=disk) as (hub, listener), peer_of(listener) as peer:
+    disk = GatedDisk()
+    async with hub_and_listener(disk=disk) as (hub, listener), peer_of(listener) as peer, peer_of(listener) as other:
         address = await peer.create()
         disk.gate.clear()
         peer.send(address, codec.PushRequest(1, b"x"))
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.15):
-                await peer.reader.readexactly(1)
+        await until(disk.waiting.is_set)
+        await other.still_alive()  # a whole round trip through the same event loop
+        assert not peer.has_received()
         assert hub.bounds("orders").next == 0
         disk.gate.set()
         assert await peer.response() == codec.PushConfirm(1, True, 0)
@@ -122,6 +138,33 @@ async def test_failed_appends_are_confirmed_with_error(monkeypatch: pytest.Monke
             patch.setattr(hub, "append", full)
             assert await peer.push(address, b"a", b"b") == [codec.PushConfirm(n, False, 0) for n in range(2)]
         assert await peer.push(address, b"c") == [codec.PushConfirm(0, True, 0)]
+
+
+async def test_a_log_that_failed_says_so_in_every_reply() -> None:
+    disk = FaultyDisk(MemoryDisk())
+    async with hub_and_listener(disk=disk) as (_, listener), peer_of(listener) as peer:
+        address = await peer.create()
+        await peer.push(address, b"durable")
+        disk.fail_all("sync", errno.EIO)
+        assert await peer.push(address, b"lost", b"lost too") == [codec.PushConfirm(n, False, 0) for n in range(2)]
+        disk.heal()
+        assert await peer.push(address, b"still refused") == [codec.PushConfirm(0, False, 0)]
+        assert await peer.pull(address) == [(0, b"durable")]
+        refused = await peer.ask("stream", codec.CreateRequest(codec.CREATE, "new"))
+        assert isinstance(refused, codec.Error)
+        peer.save_index("cl", "orders", 1)
+        assert await peer.get_index("cl", "orders") == 0
+
+
+async def test_a_full_disk_refuses_until_there_is_room() -> None:
+    disk = FaultyDisk(MemoryDisk())
+    async with hub_and_listener(disk=disk) as (_, listener), peer_of(listener) as peer:
+        address = await peer.create()
+        disk.fail_all("write", errno.ENOSPC)
+        assert await peer.push(address, b"no room") == [codec.PushConfirm(0, False, 0)]
+        disk.heal()
+        assert await peer.push(address, b"room") == [codec.PushConfirm(0, True, 0)]
+        assert await peer.pull(address) == [(0, b"room")]
 
 
 async def test_an_empty_return_route_is_confirmed_on_the_same_connection() -> None:
@@ -304,9 +347,6 @@ async def test_without_the_second_listener() -> None:
 
 
 async def test_a_second_listener_that_cannot_start_stops_the_first() -> None:
-    from headrace.protocols.ockam.server import serve
-    from headrace.testing import memory_hub
-
     async with hub_and_listener() as (_, busy):
         assert busy.cbor_address is not None
         async with memory_hub(settings(cbor_listen=busy.cbor_address)) as hub:
@@ -318,7 +358,7 @@ async def test_a_second_listener_that_cannot_start_stops_the_first() -> None:
 
 
 async def test_reading_stops_while_the_hub_is_congested(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with hub_and_listener() as (hub, listener), peer_of(listener) as peer:
+    async with hub_and_listener() as (hub, listener), peer_of(listener) as peer, peer_of(listener) as other:
         address = await peer.create()
         drained = asyncio.Event()
         with monkeypatch.context() as patch:
@@ -326,9 +366,9 @@ async def test_reading_stops_while_the_hub_is_congested(monkeypatch: pytest.Monk
             patch.setattr(hub, "drained", drained.wait)
             assert await peer.push(address, b"goes through") == [codec.PushConfirm(0, True, 0)]
             peer.send(address, codec.PushRequest(2, b"waits"))
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.15):
-                    await peer.reader.readexactly(1)
+            await other.still_alive()
+            assert not peer.has_received()
+            assert hub.bounds("orders").next == 1
             drained.set()
             assert await peer.response() == codec.PushConfirm(2, True, 1)
 
@@ -377,8 +417,6 @@ async def test_readers_may_only_read() -> None:
 
 
 async def test_more_sessions_than_the_hub_may_have() -> None:
-    import msgspec
-
     config = settings()
     config = msgspec.structs.replace(config, limits=msgspec.structs.replace(config.limits, sessions_max=1))
     async with hub_and_listener(config) as (_, listener), peer_of(listener) as first:
@@ -390,10 +428,6 @@ async def test_more_sessions_than_the_hub_may_have() -> None:
 
 
 async def test_writers_may_not_pull_what_they_may_not_read() -> None:
-    import msgspec
-
-    from headrace.config import Grant
-
     disk = MemoryDisk()
     async with hub_and_listener(disk=disk) as (_, listener), peer_of(listener) as peer:
         address = await peer.create()
@@ -414,6 +448,54 @@ async def test_stopping_ends_the_connections() -> None:
         await peer.create()
         await listener.close()
         assert await peer.at_end()
+
+
+async def test_stopping_does_not_wait_for_a_peer_that_does_not_read() -> None:
+    async with hub_and_listener() as (hub, listener), peer_of(listener) as peer:
+        address = await peer.create()
+        await hub.append("orders", Batch.of([bytes(1000)] * 60))
+        peer.raw(peer.frame(address, codec.encode_request(codec.PullRequest(1, 0, 60))) * 1_000)
+        await until(lambda: hub.sessions.list("ockam")[0].details["waiting_requests"] != 0)
+        async with asyncio.timeout(DEADLINE_S):
+            await listener.close()
+
+
+async def test_the_user_of_a_client_certificate() -> None:
+    config = with_anonymous("none")
+    users = {"device-7": User(roles=["writer"])}
+    config = msgspec.structs.replace(config, security=msgspec.structs.replace(config.security, users=users))
+    async with hub_and_listener(config) as (hub, _):
+        service = Service(hub, hub.config.ockam, await AddressBook.open(hub, 10))
+
+        class Transport(asyncio.Transport):
+            """One on which TLS has verified a client certificate."""
+
+            closed = False
+
+            def __init__(self, name: str) -> None:
+                subject = ((("organizationName", "x"),), (("commonName", name),))
+                super().__init__({"peername": ("127.0.0.1", 1), "peercert": {"subject": subject}})
+
+            def close(self) -> None:
+                self.closed = True
+
+        for name, refused in [("device-7", False), ("stranger", True)]:
+            connection, transport = Connection(service, LegacyFraming()), Transport(name)
+            connection.connection_made(transport)
+            assert transport.closed is refused
+            connection.connection_lost(None)
+
+
+async def test_replies_and_times_are_counted() -> None:
+    async with hub_and_listener() as (hub, listener), peer_of(listener) as peer:
+        address = await peer.create()
+        await peer.push(address, b"x")
+        await peer.still_alive()
+        sample = hub.metrics.registry.get_sample_value
+        labels = {"protocol": "ockam"}
+        assert sample("headrace_ack_seconds_count", labels) == 1
+        assert sample("headrace_records_in_total", labels) == 1
+        assert sample("headrace_peer_errors_total", labels | {"code": "invalid-request"}) == 1
 
 
 async def test_an_error_of_our_own_ends_only_that_connection(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 from ockam_peer import hub_and_listener, peer_of, settings, until
 
 from headrace.errors import Damaged, DiskFull
 from headrace.log.batch import Batch
+from headrace.log.ops import StreamOptions
 from headrace.protocols.ockam import codec
 from headrace.testing import MemoryDisk
 
@@ -317,6 +319,27 @@ async def test_a_save_is_kept_though_the_client_leaves_at_once(monkeypatch: pyte
         await until(lambda: len(hub.sessions) == 0)
         gate.set()
         await until(lambda: hub.cursor("ockam:cl", "orders") == 7)
+
+
+@pytest.mark.slow
+async def test_saved_indexes_hold_records_back_from_retention() -> None:
+    config = settings()
+    log = msgspec.structs.replace(config.log, segment_bytes=2_000, maintenance_interval_s=0.02)
+    config = msgspec.structs.replace(config, log=log)
+    async with hub_and_listener(config) as (hub, listener), peer_of(listener) as peer:
+        small = StreamOptions(retention_bytes=1)
+        for name in ("held", "free"):
+            await hub.create_stream(name, options=small)
+            await peer.create(name)
+        assert await peer.get_index("slow consumer", "held") == 0
+        for _ in range(40):
+            for name in ("held", "free"):
+                await hub.append(name, Batch.of([bytes(200)] * 5))
+        await until(lambda: hub.bounds("free").first > 0)
+        assert hub.bounds("held").first == 0
+        peer.save_index("slow consumer", "held", 100)
+        await until(lambda: hub.bounds("held").first > 0)
+        assert hub.bounds("held").first <= 100
 
 
 # --- restart, deletion ---
