@@ -2,18 +2,20 @@
 
     python benchmarks/bench_ockam.py [--seconds 3] [--size 100]
 
-The hub runs as a process of its own on a real disk; the client is this process, one connection. Pushes are pipelined with
-a window, and every confirm (sent after fdatasync) is counted. Pulls ask for 1,000 records at a time, each from where the
-last reply ended. Frames to push are encoded beforehand, and replies are counted by their length words, so that the client
-takes as little of the machine as it can: what is measured is the hub.
+The hub runs as a process of its own on a real disk; the client is this process, one connection. Pushes are pipelined
+with a window, and every confirm (sent after fdatasync) is counted. Pulls ask for 1,000 records at a time, each from
+where the last reply ended. Frames to push are encoded beforehand, and replies are counted by their length words, so
+that the client takes as little of the machine as it can: what is measured is the hub.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -62,7 +64,7 @@ def hub(data: Path) -> Iterator[dict[str, str]]:
 def free_address() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        return "127.0.0.1:%d" % probe.getsockname()[1]
+        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 async def open_stream(address: str, name: str, framing: Framing) -> Stream:
@@ -153,51 +155,68 @@ def bench_pull(address: str, name: str, framing: Framing, seconds: float) -> tup
     return records / took, records / pulls
 
 
-async def bench_nats(size: int, seconds: float, data: Path) -> dict[str, float]:
-    """JetStream with file storage and sync on every write, the same promise as ours; nothing if not installed."""
+def nats_command(data: Path, port: str) -> tuple[list[str], bool] | None:
+    """How to start a JetStream server, and whether it syncs every write as we do; None if it is not installed."""
     server = shutil.which("nats-server")
-    try:
-        import nats  # type: ignore[import-not-found, unused-ignore]
-    except ImportError:
-        nats = None
-    if server is None or nats is None:
-        return {}
-    port = free_address().rsplit(":", 1)[1]
+    if server is None or importlib.util.find_spec("nats") is None:
+        return None
+    version = subprocess.run([server, "--version"], capture_output=True, text=True, check=True).stdout
+    numbers = [int(number) for number in re.findall(r"\d+", version)[:2]]
+    syncs = numbers >= [2, 10]  # before that, `sync_interval: always` does not exist
     config = data / "nats.conf"
-    config.write_text(f'port: {port}\njetstream {{ store_dir: "{data}/nats", sync_interval: always }}\n')
-    process = subprocess.Popen([server, "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    config.write_text(
+        f'port: {port}\njetstream {{ store_dir: "{data}/nats"{", sync_interval: always" if syncs else ""} }}\n'
+    )
+    return [server, "-c", str(config)], syncs
+
+
+async def bench_nats(port: str, size: int, seconds: float) -> tuple[float, float]:
+    """Records a second published (asynchronously, acknowledged) and fetched by 1,000."""
+    nats = importlib.import_module("nats")
+    client = await nats.connect(f"nats://127.0.0.1:{port}", max_reconnect_attempts=50, reconnect_time_wait=0.1)
+    stream = client.jetstream(publish_async_max_pending=WINDOW)
+    await stream.add_stream(name="bench", subjects=["bench"])
+    count, payload = 0, bytes(size)
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < seconds:
+        for _ in range(500):
+            await stream.publish_async("bench", payload)
+        count += 500
+    await stream.publish_async_completed()
+    pushed = count / (time.perf_counter() - begin)
+    unlimited = nats.js.api.ConsumerConfig(max_ack_pending=10 * count)  # fetched without acknowledging each
+    subscription = await stream.pull_subscribe("bench", "bench", config=unlimited)
+    got, begin = 0, time.perf_counter()
+    while time.perf_counter() - begin < seconds and got < count:
+        got += len(await subscription.fetch(PULL_LIMIT, timeout=5))
+    pulled = got / (time.perf_counter() - begin)
+    await client.close()
+    return pushed, pulled
+
+
+def compare_with_nats(data: Path, size: int, seconds: float, push: float, pull: float) -> None:
+    port = free_address().rpartition(":")[2]
+    found = nats_command(data, port)
+    if found is None:
+        print("NATS is not installed here (nats-server and nats-py): no ratio")
+        return
+    command, syncs = found
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        await asyncio.sleep(1)
-        client = await nats.connect(f"nats://127.0.0.1:{port}")
-        stream = client.jetstream(publish_async_max_pending=WINDOW)
-        await stream.add_stream(name="bench", subjects=["bench"])
-        count, payload = 0, bytes(size)
-        begin = time.perf_counter()
-        while time.perf_counter() - begin < seconds:
-            for _ in range(500):
-                await stream.publish_async("bench", payload)
-            count += 500
-        await stream.publish_async_completed()
-        pushed = count / (time.perf_counter() - begin)
-        subscription = await stream.pull_subscribe("bench", "bench")
-        got, begin = 0, time.perf_counter()
-        while time.perf_counter() - begin < seconds and got < count:
-            got += len(await subscription.fetch(PULL_LIMIT, timeout=5))
-        pulled = got / (time.perf_counter() - begin)
-        await client.close()
-        return {"push": pushed, "pull": pulled}
+        pushed, pulled = asyncio.run(bench_nats(port, size, seconds))
     finally:
         process.terminate()
         process.wait(10)
+    promise = "each synced" if syncs else "not synced: this version cannot"
+    print(f"push   NATS, nats-py     {pushed:12,.0f} records/s ({promise}); ours is {push / pushed:.1f} times that")
+    print(f"pull   NATS, nats-py     {pulled:12,.0f} records/s; ours is {pull / pulled:.1f} times that")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--size", type=int, default=100)
-    parser.add_argument(
-        "--data", type=Path, default=None, help="where to put the log; a temporary directory if not given"
-    )
+    parser.add_argument("--data", type=Path, default=None, help="where to put the log; else a temporary directory")
     options = parser.parse_args()
     data = Path(tempfile.mkdtemp(prefix="bench-ockam-", dir=options.data))
     try:
@@ -207,16 +226,7 @@ def main() -> None:
             for framing in (LegacyFraming(), CborFraming()):
                 rate, per_reply = bench_pull(addresses[framing.name], "bench", framing, options.seconds)
                 print(f"pull   {framing.name:8s} framing   {rate:12,.0f} records/s ({per_reply:,.0f} a reply)")
-        peer = asyncio.run(bench_nats(options.size, options.seconds, data))
-        if peer:
-            print(
-                f"push   NATS (nats-py)    {peer['push']:12,.0f} records/s    ours is {push / peer['push']:.1f} times that"
-            )
-            print(
-                f"pull   NATS (nats-py)    {peer['pull']:12,.0f} records/s    ours is {rate / peer['pull']:.1f} times that"
-            )
-        else:
-            print("NATS is not installed here (nats-server and nats-py): no ratio")
+        compare_with_nats(data, options.size, options.seconds, push, rate)
         print(f"machine: {os.cpu_count()} cores")
     finally:
         shutil.rmtree(data, ignore_errors=True)

@@ -11,6 +11,9 @@
 Delivery is at least once. A publisher sends again, in order, what was not confirmed when the connection broke, and some
 of it may have been stored before. A consumer saves its index after the body of the loop has run, so a body that fails
 sees the same records again. The saved index is the next to read, as in all published clients.
+
+Records are bytes. Those of Elixir's bidirectional clients hold a routed message and the stream to answer to:
+`decode_bidirectional_record` opens them.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from headrace.protocols.ockam.application import decode_bidirectional_record, encode_bidirectional_record
 from headrace.protocols.ockam.codec import StreamMessage
 from headrace.protocols.ockam.connection import (
     Connection,
@@ -45,6 +49,8 @@ __all__ = [
     "Refused",
     "Stream",
     "connect",
+    "decode_bidirectional_record",
+    "encode_bidirectional_record",
 ]
 
 log = logging.getLogger(__name__)

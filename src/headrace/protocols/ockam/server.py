@@ -16,9 +16,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections import deque
 from collections.abc import Coroutine
-from typing import Any, cast
+from typing import Any, Final
 
 from headrace.config import Ockam
 from headrace.errors import Forbidden, HeadraceError, LimitExceeded, UnknownStream
@@ -50,6 +51,8 @@ log = logging.getLogger(__name__)
 
 IndexKey = tuple[str, str, int]
 
+_FLUSH_S_MAX: Final = 1.0
+
 
 class Service:
     """What all connections of both listeners share."""
@@ -70,6 +73,7 @@ class Service:
         self._records_in = protocol.records_in.labels(protocol="ockam")
         self._records_out = protocol.records_out.labels(protocol="ockam")
         self._skipped = protocol.skipped.labels(protocol="ockam")
+        self.ack_seconds = protocol.ack_seconds.labels(protocol="ockam")
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -103,19 +107,31 @@ class Service:
         if found.trimmed:
             self.metrics.ockam.pulls_trimmed.inc()
 
+    def peer_error(self, code: str) -> None:
+        self.metrics.protocol.peer_errors.labels(protocol="ockam", code=code).inc()
+
     async def close(self) -> None:
+        """End the connections, and finish what must be finished. A peer that does not take its replies is cut off."""
         for connection in list(self.connections):
             connection.end("the hub is stopping")
+        cut_off = asyncio.get_running_loop().call_later(_FLUSH_S_MAX, self._abort)
         while self._tasks:
             await asyncio.wait(list(self._tasks))
+        cut_off.cancel()
+        self._abort()
+
+    def _abort(self) -> None:
+        for connection in list(self.connections):
+            connection.abort()
 
 
 class PendingPush:
     """A batch on its way to the disk and, in mode `processed`, on to the cursor that acknowledges it."""
 
-    __slots__ = ("batch", "first", "settled", "silent")
+    __slots__ = ("batch", "first", "received_s", "settled", "silent")
 
     def __init__(self, batch: PushBatch) -> None:
+        self.received_s = time.perf_counter()
         self.batch = batch
         self.first: int | None = None
         self.settled = False
@@ -141,6 +157,8 @@ class Connection(asyncio.Protocol):
         self._unconfirmed = 0
         self._appends: dict[Worker, asyncio.Future[Appended]] = {}
         self._saves: dict[IndexKey, asyncio.Task[Any]] = {}
+        self._waits: set[asyncio.Task[None]] = set()
+        """Waits that may have no end, and end with the connection."""
         self._writable = asyncio.Event()
         self._writable.set()
         self._waits_for_hub = False
@@ -149,7 +167,7 @@ class Connection(asyncio.Protocol):
     # --- the socket -----------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast(asyncio.Transport, transport)  # uvloop has a class of its own
+        assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._service.connections.add(self)
         peer = transport.get_extra_info("peername")
@@ -185,6 +203,8 @@ class Connection(asyncio.Protocol):
         self._writable.set()
         if self._greeting_timer is not None:
             self._greeting_timer.cancel()
+        for task in self._waits:
+            task.cancel()
         self.session.lost()
         self._service.connections.discard(self)
         if self._handle is not None:
@@ -211,6 +231,11 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def abort(self) -> None:
+        """Hang up now, whatever is still to be sent."""
+        if self._transport is not None:
+            self._transport.abort()
+
     def describe(self) -> dict[str, object]:
         return self.session.describe() | {"waiting_requests": len(self._lane), "unconfirmed_pushes": self._unconfirmed}
 
@@ -225,6 +250,7 @@ class Connection(asyncio.Protocol):
     def _act(self, turn: Turn) -> None:
         for reply in turn.replies:
             self._send(reply)
+            self._service.peer_error("invalid-request")
         for why in turn.dropped:
             self._service.dropped(why.value)
         for batch in turn.pushes.values():
@@ -245,7 +271,7 @@ class Connection(asyncio.Protocol):
             return
         if self._hub.congested and not self._waits_for_hub:
             self._waits_for_hub = True
-            self._service.spawn(self._await_hub())
+            self._wait(self._await_hub())
         may_read = (
             self._writable.is_set()
             and not self._waits_for_hub
@@ -258,6 +284,11 @@ class Connection(asyncio.Protocol):
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
+
+    def _wait(self, waiting: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(waiting)
+        self._waits.add(task)
+        task.add_done_callback(self._waits.discard)
 
     async def _await_hub(self) -> None:
         with contextlib.suppress(HeadraceError):  # the log failed: pushes are answered with ERROR from now on
@@ -279,6 +310,7 @@ class Connection(asyncio.Protocol):
         try:
             self._allowed("write", worker.stream)
             future = self._hub.append(worker.stream, Batch.of(batch.records), partition=worker.partition)
+            batch.records.clear()  # the hub has them; only the ids are still needed
         except HeadraceError as error:
             self._not_stored(pending, error)
             return
@@ -303,7 +335,7 @@ class Connection(asyncio.Protocol):
         if durable_is_enough:
             self._settle(pending)
         else:
-            self._service.spawn(self._acknowledge(pending, appended.first + appended.count))
+            self._wait(self._acknowledge(pending, appended.first + appended.count))
 
     async def _acknowledge(self, pending: PendingPush, index_next: int) -> None:
         """Wait for the cursor that the stream's acknowledgements hang on."""
@@ -333,6 +365,7 @@ class Connection(asyncio.Protocol):
             self._unconfirmed -= head.batch.count()
             if not head.silent:
                 self._send(self.session.confirmed(head.batch, head.first))
+                self._service.ack_seconds.observe(time.perf_counter() - head.received_s)
         if not queue:
             del self._confirming[worker]
         self._throttle()
@@ -373,6 +406,7 @@ class Connection(asyncio.Protocol):
         except HeadraceError as error:
             self.session.last_error = str(error)
             self._send(self.session.error(create.service, create.route, str(error)))
+            self._service.peer_error(error.code)
             return
         self._send(self.session.created(create, name, workers))
 
@@ -397,6 +431,7 @@ class Connection(asyncio.Protocol):
         except Forbidden as error:
             session.last_error = str(error)
             self._send(session.error(worker.address, pull.route, str(error)))
+            self._service.peer_error(error.code)
             return
         except HeadraceError as error:
             # The specification has no reply for this; the reference sends an empty list, and so clients ask again.

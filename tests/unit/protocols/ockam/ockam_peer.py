@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -110,6 +110,10 @@ class Peer:
         response = await self.ask("stream", codec.CreateRequest(codec.CREATE, ""))
         assert response == codec.Error(codec.INVALID_REQUEST)
 
+    def has_received(self) -> bool:
+        """Whether anything came that was not read yet."""
+        return bool(self.reader._buffer)  # type: ignore[attr-defined]
+
     async def at_end(self) -> bool:
         async with asyncio.timeout(DEADLINE_S):
             return await self.reader.read() == b""
@@ -139,3 +143,16 @@ async def peer_of(listener: OckamListener, framing: str = "legacy") -> AsyncIter
 
 def multi_hop() -> Route:
     return (Address(1, b"192.0.2.7:4000"), Address(2, b"\x00\xff\x80"), local("deep"), local(""))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """For what has no event to wait on."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+def with_anonymous(role: str) -> Config:
+    """Settings in which callers without a name have a role."""
+    config = settings()
+    return msgspec.structs.replace(config, security=msgspec.structs.replace(config.security, anonymous=role))

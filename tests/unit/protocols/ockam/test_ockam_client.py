@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
-from ockam_peer import DEADLINE_S, hub_and_listener
+from ockam_peer import DEADLINE_S, hub_and_listener, until
 
 from headrace.log.batch import Batch
 from headrace.protocols.ockam import codec
@@ -241,7 +241,7 @@ async def test_consume_resumes_where_the_last_body_ended() -> None:
             assert await connection.get_index("c", stream) == 3
         assert await consume(None) == [3, 4, 5, 6, 7, 8, 9]
         assert await consume(None) == []
-        assert hub.cursor("ockam:c", "orders") == 10
+        await until(lambda: hub.cursor("ockam:c", "orders") == 10)
 
 
 async def test_saving_before_leaving_a_loop() -> None:
@@ -368,7 +368,7 @@ async def test_a_consumer_goes_on_after_a_restart_of_the_listener() -> None:
                     gate.address = second.address
                     gate.refuse = 1
         assert seen == [0, 1, 2, 3, 4, 5]
-        assert hub.cursor("ockam:c", "orders") == 6
+        await until(lambda: hub.cursor("ockam:c", "orders") == 6)
         assert second is not None
         await second.close()
 

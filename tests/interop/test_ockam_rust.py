@@ -1,0 +1,79 @@
+"""The published Rust client against the hub, unchanged: two of its nodes talk to each other through two streams.
+
+Building that client takes minutes, so it is done on request: `HEADRACE_RUST=1 pytest tests/interop/test_ockam_rust.py`.
+A build that is there is used without asking.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from headrace.protocols.ockam.bare import Reader
+from headrace.protocols.ockam.routing import decode_wire, local
+from headrace.protocols.ockam.server import serve
+from headrace.testing import memory_hub
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]
+
+SOURCE = Path(__file__).parent / "ockam_rust"
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", SOURCE / "target"))
+PROGRAM = TARGET / "debug" / "ockam-stream-peer"
+DEADLINE_S = 60
+
+
+@pytest.fixture(scope="module")
+def program() -> Path:
+    if os.environ.get("HEADRACE_RUST") == "1":
+        cargo = shutil.which("cargo")
+        assert cargo is not None, "HEADRACE_RUST=1 asks for the Rust client, and there is no cargo"
+        environment = os.environ | {"CARGO_TARGET_DIR": str(TARGET)}
+        built = subprocess.run([cargo, "build"], cwd=SOURCE, env=environment, capture_output=True, text=True)
+        assert built.returncode == 0, built.stderr[-4_000:]
+    if not PROGRAM.exists():
+        pytest.skip("the published Rust client is not built: set HEADRACE_RUST=1 (takes minutes, needs cargo)")
+    return PROGRAM
+
+
+@asynccontextmanager
+async def running(program: Path, *arguments: str) -> AsyncIterator[Process]:
+    process = await asyncio.create_subprocess_exec(program, *arguments, stdout=PIPE, stderr=DEVNULL)
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def test_two_nodes_talk_through_the_hub_though_one_comes_later(program: Path) -> None:
+    texts = ["Hello World!", "grüß dich 水", ""]
+    async with memory_hub() as hub, asyncio.timeout(DEADLINE_S):
+        listener = await serve(hub, "127.0.0.1:0")
+        async with running(program, "initiator", listener.address, *texts) as initiator:
+            await until_stream(hub, "to-responder")
+            await hub.wait("to-responder", 0)  # stored, and nobody there to pull it
+            async with running(program, "responder", listener.address):
+                assert initiator.stdout is not None
+                output = (await initiator.stdout.read()).decode()
+        assert [line.removeprefix("echo: ") for line in output.splitlines() if line.startswith("echo: ")] == texts
+        assert hub.bounds("to-responder").next == hub.bounds("to-initiator").next == len(texts)
+        assert hub.cursor("ockam:responder", "to-responder") == len(texts)
+        records = (await hub.read("to-responder", 0)).column("payload").to_pylist()
+        messages = [decode_wire(record) for record in records]
+        assert [Reader(message.payload).string() for message in messages] == texts
+        assert {message.onward for message in messages} == {(local("echo"),)}
+        await listener.close()
+
+
+async def until_stream(hub: object, name: str) -> None:
+    while name not in {info.name for info in hub.streams()}:  # type: ignore[attr-defined]
+        await asyncio.sleep(0.02)
