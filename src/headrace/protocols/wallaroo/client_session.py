@@ -306,7 +306,7 @@ class ClientSession:
             # A lone end needs an id; marked unstable it moves no point of reference.
             flags = Flag.BOUNDARY | Flag.EOS | Flag.UNSTABLE_REFERENCE
             last = stream.last_offered if stream.last_offered is not None else stream.acked
-            self.offer(stream, [Item(last or 0, None, flags=flags)])
+            self.offer(stream, [Item(min((last or 0) + 1, NO_POINT), None, flags=flags)])
         stream.ending = True
 
     def _on_notify_ack(self, success: bool, stream: OutStream, point: int, events: list[Event]) -> None:
@@ -352,10 +352,9 @@ class ClientSession:
                 self._free_acked(stream, point)
                 events.append(Acked(stream_id, point))
             self._end_if_done(stream, events)
-        if not acks:
-            for stream in self.streams.values():
-                if stream.acked is None:  # the end of an empty stream is answered without a pair
-                    self._end_if_done(stream, events)
+        for stream in self.streams.values():
+            if stream.acked is None:  # the end of an empty stream is answered without a pair
+                self._end_if_done(stream, events)
         self.retry_refused()
 
     def _end_if_done(self, stream: OutStream, events: list[Event]) -> None:

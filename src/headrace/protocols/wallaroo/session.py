@@ -444,15 +444,14 @@ class ServerSession:
         self._held.discard(stream_id)
         if self.ended or self.state is not SessionState.STREAMING:
             return []
+        self._moved.pop(stream_id, None)
         if self.dialect is V3:
             self._flush()
             self._send(frames.Restart(address))
             self._advance(SessionEvent.RESTART)
             self._buffer.clear()
             return [Close(None)]
-        stream = self.streams[stream_id]
-        self._moved.pop(stream_id, None)
-        self._nack(stream, point)
+        self._nack(self.streams[stream_id], point)
         return self.process()
 
     def contradict(self, stream_id: int, point: int | None) -> list[Request]:
