@@ -52,7 +52,6 @@ class Instance:
         self.primary: Link | None = None
         self.standbys: list[Link] = []
         self.last_error: str | None = None
-        self.log_bytes = 0
         self.absent_bytes = 0
         self._on_failed = on_failed
         self._inbox_task: asyncio.Task[None] | None = None
@@ -106,6 +105,7 @@ class Instance:
             self.inbound.next_sequence = 1
         await self._move_pending()
         self.registration.started = True
+        self.registration.version = self.registration.upgrade_version  # what starts anew has nothing to upgrade
         await self.store.save(self.registration)
         self._begin()
 
@@ -166,10 +166,8 @@ class Instance:
     # --- arrivals -----------------------------------------------------------------------------------------------
 
     def _logged(self, records: list[Logged]) -> None:
-        size = sum(len(record.payload) for record in records)
-        self.log_bytes += size
         if self.primary is None:
-            self.absent_bytes += size
+            self.absent_bytes += sum(len(record.payload) for record in records)
         else:
             self.primary.offer(records)
         for link in self.standbys:
@@ -242,7 +240,6 @@ class Instance:
 
     async def checkpoint_stored(self) -> None:
         """Drop checkpoints beyond those kept, and the log before the oldest kept one that nobody else still reads."""
-        self.log_bytes = 0
         assert self.registration is not None
         kept = self.registration.checkpoints_kept
         found = self.checkpoints()

@@ -34,9 +34,8 @@ class _Socket(asyncio.Protocol):
         self.transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast(asyncio.Transport, transport)  # uvloop has a class of its own
-        self.transport = transport
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's are not instances of it
+        self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self.ports.arrived(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -44,6 +43,7 @@ class _Socket(asyncio.Protocol):
         self.ports.left(self)
         if self.link is not None:
             self.link.close(f"the binding closed its socket{f': {exc}' if exc else ''}")
+            self.ports.pair_up()  # a successor may be waiting
 
 
 class ReceiveSocket(_Socket):

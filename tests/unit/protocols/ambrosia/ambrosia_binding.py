@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from headrace.config import Ambrosia, Config, ImmortalSection
 from headrace.hub import Hub
@@ -104,14 +104,13 @@ class RawBinding:
                     pass
             except ConnectionError:
                 pass
+        await self.close()
 
     async def close(self) -> None:
         for writer in (self.to_hub, self._from_writer):
             writer.close()
-            try:
+            with suppress(ConnectionError):
                 await writer.wait_closed()
-            except ConnectionError:
-                pass
 
 
 def settings(**immortals: ImmortalSection) -> Config:
