@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from interop.perper_support import DEADLINE_S, agent, wait_until
+from interop.perper_support import DEADLINE_S, ENVIRONMENT, agent, wait_until
 from pyignite import Client, GenericObjectMeta
 from pyignite.datatypes import IntObject, String
 from pyignite.datatypes.prop_codes import PROP_NAME, PROP_QUERY_ENTITIES
@@ -45,7 +45,9 @@ class Up:
         flags = [flag for name, address in settings.items() for flag in ("--set", f"listen.{name}={address}")]
         command = [sys.executable, "-m", "headrace", "up", "--data", str(self._folder / "data"), *flags]
         with (self._folder / f"log-{self._count}").open("wb") as log:
-            self.process = subprocess.Popen([*command, "--ready-file", str(ready)], stdout=log, stderr=log)
+            self.process = subprocess.Popen(
+                [*command, "--ready-file", str(ready)], stdout=log, stderr=log, env=ENVIRONMENT
+            )
         wait_until(lambda: ready.exists() or self.process is None or self.process.poll() is not None)
         assert ready.exists(), (self._folder / f"log-{self._count}").read_text()
         addresses = json.loads(ready.read_text())

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from interop.perper_support import DEADLINE_S, PREAMBLE, HubThread, agent, wait_until
+from interop.perper_support import DEADLINE_S, ENVIRONMENT, PREAMBLE, HubThread, agent, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -57,6 +57,7 @@ def runner(tmp_path: Path) -> Iterator[tuple[HubThread, subprocess.Popen[str], P
             [sys.executable, "-m", "headrace", "agents", "run", str(tmp_path / "agents.toml")],
             stderr=subprocess.DEVNULL,
             text=True,
+            env=ENVIRONMENT,
         )
         try:
             yield hub, process, marks

@@ -26,9 +26,9 @@ from uuid import UUID
 
 from headrace.protocols.perper.errors import BinaryError, FrameError, PeerError, Status
 
-from .binary import DEFAULT_NESTING_MAX, NULL, NULL_OBJECT, encode_string, wrap
+from .binary import DEFAULT_NESTING_MAX, NULL, NULL_OBJECT, encode_string, java_hash, wrap
 from .configuration import Configuration, read_configuration, write_answer, write_request
-from .reader import I16, I32, I64, Reader, ints
+from .reader import I32, I64, Reader, ints
 from .types import BinaryType, read_type, write_type
 
 Version = tuple[int, int, int]
@@ -484,4 +484,4 @@ def decode_response(payload: bytes, version: Version) -> Response:
     return Response(request_id, status, message, payload[reader.position :], topology)
 
 
-__all__ = ["I16", "BinaryType", "Configuration", "Page", "Request", "Response", "SqlPage"]
+__all__ = ["BinaryType", "Configuration", "Page", "Request", "Response", "SqlPage", "java_hash", "read_type"]
