@@ -325,7 +325,7 @@ def decode_request(data: bytes, start: int, end: int, depth_max: int = DEFAULT_N
     cache, flags, expiry, transaction = 0, 0, None, None
     try:
         if operation.has_cache:
-            cache, flags = reader.int(), reader.byte()
+            cache, flags = reader.int(), reader.byte() & 0xFF
             if flags & FLAG_EXPIRY:
                 expiry = (reader.long(), reader.long(), reader.long())
             if flags & FLAG_TRANSACTION:
@@ -342,7 +342,7 @@ def _write_sql(query: dict[str, Any]) -> bytes:
     parts = [encode_string(query["schema"]), I32.pack(query["page_size"]), I32.pack(query["max_rows"])]
     parts += (encode_string(query["sql"]), I32.pack(len(query["args"])), *query["args"])
     names = ("distributed_joins", "local", "replicated_only", "enforce_join_order", "collocated", "lazy")
-    parts.append(bytes([query["statement_type"], *(query[name] for name in names)]))
+    parts.append(bytes([query["statement_type"] & 0xFF, *(query[name] for name in names)]))
     parts += (I64.pack(query["timeout_ms"]), b"\1" if query["include_field_names"] else b"\0")
     return b"".join(parts)
 

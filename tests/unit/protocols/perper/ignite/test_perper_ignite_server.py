@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import ssl
 import struct
 import subprocess
@@ -12,13 +13,13 @@ import pytest
 from unit.protocols.perper.perper_pair import key, new_stream, served, until
 
 from headrace.config import Config, Perper, Tls
-from headrace.errors import LogFailed
 from headrace.log.batch import Batch
 from headrace.protocols.perper.errors import PeerError
 from headrace.protocols.perper.ignite import codec
 from headrace.protocols.perper.ignite.binary import encode_byte_array, encode_complex
 from headrace.protocols.perper.ignite.configuration import Configuration
 from headrace.protocols.perper.ignite.types import BinaryType, Field
+from headrace.testing.disk import FaultyDisk, MemoryDisk
 
 
 def small(**limits: int) -> Config:
@@ -142,8 +143,6 @@ async def test_the_type_registry_and_names() -> None:
 
 
 async def test_the_registry_and_the_caches_survive_a_restart() -> None:
-    from headrace.testing.disk import MemoryDisk
-
     disk = MemoryDisk()
     kind = BinaryType(5, "T", None, [Field("f", 3, 1)], False, [], {9: (1,)})
     async with served(disk=disk) as pair:
@@ -362,18 +361,17 @@ async def test_a_put_that_is_too_large_fails_alone() -> None:
 
 
 async def test_a_failed_log_is_said_in_the_protocols_words() -> None:
-    async with served() as pair:
+    disk = FaultyDisk(MemoryDisk())
+    async with served(disk=disk) as pair:
         client = await pair.client()
         await client.request(1052, "kv")
-        pair.hub.log.failed = LogFailed("the disk is gone")
-        for futures in (
-            [client.request(1001, key(1), key(1), cache="kv")],
-            [client.request(1001, key(n), key(n), cache="kv") for n in range(5)],
-        ):
-            for answer in await asyncio.gather(*futures, return_exceptions=True):
+        disk.fail_all("sync", errno.EIO)
+        for count in (1, 5):
+            puts = [client.request(1001, key(number), key(number), cache="kv") for number in range(count)]
+            for answer in await asyncio.gather(*puts, return_exceptions=True):
                 assert isinstance(answer, PeerError)
                 assert "log-failed" in answer.message
-        pair.hub.log.failed = None
+        assert await client.request(1020, b"", cache="kv") == 0
 
 
 async def test_a_cache_deleted_behind_our_back() -> None:
