@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
+import headrace
 from headrace.config import Config
 from headrace.hub import Hub
 from headrace.protocols.perper.fabric.server import serve as serve_fabric
@@ -21,6 +22,8 @@ from headrace.protocols.perper.ignite.server import serve as serve_ignite
 from headrace.testing import memory_hub
 
 DEADLINE_S = 60.0
+# For child processes: the package under test, wherever it lies.
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(headrace.__file__).parents[1])}
 
 
 class HubThread:

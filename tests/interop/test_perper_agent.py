@@ -243,15 +243,18 @@ RESERVED = "/perper.Fabric/ReservedExecutions"
 def test_a_killed_worker_gives_its_execution_back(shared: HubThread, tmp_path: Path) -> None:
     name = f"killed{uuid.uuid4().hex}"
     where = (tmp_path, WORKER, shared.ignite, shared.fabric)
-    with agent(*where, WORKER="first", AGENT=name) as first:
-        with agent(tmp_path, CALLER, shared.ignite, shared.fabric, AGENT=name, WHAT="slow", SECONDS="1.5") as caller:
-            first.wait_for("slow begins")
-            with agent(*where, WORKER="second", AGENT=name) as second:
-                second.wait_for("ready")
-                first.process.kill()  # SIGKILL, in the middle of the call
-                second.wait_for("slow begins")
-                assert caller.wait_for("slow") == "slow second"
-                assert second.values("slow begins") == [""]
+    asked = {"AGENT": name, "WHAT": "slow", "SECONDS": "1.5"}
+    with (
+        agent(*where, WORKER="first", AGENT=name) as first,
+        agent(tmp_path, CALLER, shared.ignite, shared.fabric, **asked) as caller,
+    ):
+        first.wait_for("slow begins")
+        with agent(*where, WORKER="second", AGENT=name) as second:
+            second.wait_for("ready")
+            first.process.kill()  # SIGKILL, in the middle of the call
+            second.wait_for("slow begins")
+            assert caller.wait_for("slow") == "slow second"
+            assert second.values("slow begins") == [""]
 
 
 def test_the_hub_shows_what_agents_see(shared: HubThread, tmp_path: Path) -> None:

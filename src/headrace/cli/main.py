@@ -28,7 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "table": ("headrace.cli.table", "Look into tables."),
     "session": ("headrace.cli.session", "Show who is connected."),
     "immortal": ("headrace.cli.immortal", "AMBROSIA immortals."),
-    "perper": ("headrace.cli.perper", "Perper agents and executions."),
+    "agents": ("headrace.cli.agents", "Run Perper agents, and look at them."),
     "pipeline": ("headrace.cli.pipeline", "Run and watch Spark pipelines."),
     "sql": ("headrace.cli.sql", "Ask streams a question in SQL."),
     "config": ("headrace.cli.config", "Show the settings and where each came from."),

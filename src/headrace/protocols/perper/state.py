@@ -101,7 +101,7 @@ class Executions:
     def __init__(self) -> None:
         self._all: dict[str, Execution] = {}
         self._by_agent: dict[str, dict[str, Execution]] = {}
-        self._watchers: dict[str, set[ExecutionWatcher]] = {}
+        self._watchers: dict[str, dict[ExecutionWatcher, None]] = {}  # told in the order they came
         self._finished: dict[str, set[Future[None]]] = {}
 
     def __len__(self) -> int:
@@ -142,12 +142,12 @@ class Executions:
 
     def watch(self, agent: str, watcher: ExecutionWatcher) -> Callable[[], None]:
         """Hear of every change to the agent's executions; the result ends it."""
-        self._watchers.setdefault(agent, set()).add(watcher)
+        self._watchers.setdefault(agent, {})[watcher] = None
 
         def stop() -> None:
             watchers = self._watchers.get(agent)
             if watchers is not None:
-                watchers.discard(watcher)
+                watchers.pop(watcher, None)
                 if not watchers:
                     del self._watchers[agent]
 

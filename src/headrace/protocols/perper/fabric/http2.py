@@ -22,6 +22,7 @@ from .codec import MessageBuffer, MessageError, TooLong
 # Beyond this a stream's producer waits until the peer has taken some.
 QUEUE_BYTES_MAX: Final = 256 * 1024
 RECEIVE_WINDOW_BYTES: Final = 1024 * 1024
+FRAME_HEADER_BYTES: Final = 9
 
 OK, CANCELLED, UNKNOWN, INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND = 0, 1, 2, 3, 4, 5
 PERMISSION_DENIED, RESOURCE_EXHAUSTED, FAILED_PRECONDITION, ABORTED = 7, 8, 9, 10
@@ -154,8 +155,11 @@ class GrpcConnection:
         found: list[Event] = []
         try:
             events = self._h2.receive_data(data)
-        except h2.exceptions.ProtocolError as error:
+        except (h2.exceptions.ProtocolError, UnicodeDecodeError) as error:
             return [ConnectionEnded(f"HTTP/2: {error}")]
+        # h2 looks at a frame's length only when the frame is whole: without this a peer could make it keep 16 MiB.
+        if len(self._h2.incoming_buffer._data) > self._h2.max_inbound_frame_size + FRAME_HEADER_BYTES:
+            return [ConnectionEnded("HTTP/2: a frame is longer than was agreed")]
         for event in events:
             self._translate(event, found)
         return found

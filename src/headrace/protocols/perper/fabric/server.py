@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from headrace.errors import LimitExceeded
 from headrace.listener import Listener, join_address, split_address
 from headrace.protocols.perper.state import acquire, release
+from headrace.protocols.perper.verbs import register
 from headrace.security import Principal
 
 from . import http2
@@ -316,6 +317,7 @@ async def serve(hub: Hub, address: str) -> Listener:
     """Listen for agents."""
     fabric = await acquire(hub)
     shared = FabricServer(hub, Services(fabric))
+    register(hub, fabric)
     host, port = split_address(address)
     context = hub.security.tls("fabric")
     if context is not None:

@@ -26,9 +26,9 @@ from uuid import UUID
 
 from headrace.protocols.perper.errors import BinaryError, FrameError, PeerError, Status
 
-from .binary import DEFAULT_NESTING_MAX, NULL, NULL_OBJECT, encode_string, wrap
+from .binary import DEFAULT_NESTING_MAX, NULL, NULL_OBJECT, encode_string, java_hash, wrap
 from .configuration import Configuration, read_configuration, write_answer, write_request
-from .reader import I16, I32, I64, Reader, ints
+from .reader import I32, I64, Reader, ints
 from .types import BinaryType, read_type, write_type
 
 Version = tuple[int, int, int]
@@ -325,7 +325,7 @@ def decode_request(data: bytes, start: int, end: int, depth_max: int = DEFAULT_N
     cache, flags, expiry, transaction = 0, 0, None, None
     try:
         if operation.has_cache:
-            cache, flags = reader.int(), reader.byte()
+            cache, flags = reader.int(), reader.byte() & 0xFF
             if flags & FLAG_EXPIRY:
                 expiry = (reader.long(), reader.long(), reader.long())
             if flags & FLAG_TRANSACTION:
@@ -342,7 +342,7 @@ def _write_sql(query: dict[str, Any]) -> bytes:
     parts = [encode_string(query["schema"]), I32.pack(query["page_size"]), I32.pack(query["max_rows"])]
     parts += (encode_string(query["sql"]), I32.pack(len(query["args"])), *query["args"])
     names = ("distributed_joins", "local", "replicated_only", "enforce_join_order", "collocated", "lazy")
-    parts.append(bytes([query["statement_type"], *(query[name] for name in names)]))
+    parts.append(bytes([query["statement_type"] & 0xFF, *(query[name] for name in names)]))
     parts += (I64.pack(query["timeout_ms"]), b"\1" if query["include_field_names"] else b"\0")
     return b"".join(parts)
 
@@ -484,4 +484,4 @@ def decode_response(payload: bytes, version: Version) -> Response:
     return Response(request_id, status, message, payload[reader.position :], topology)
 
 
-__all__ = ["I16", "BinaryType", "Configuration", "Page", "Request", "Response", "SqlPage"]
+__all__ = ["BinaryType", "Configuration", "Page", "Request", "Response", "SqlPage", "java_hash", "read_type"]

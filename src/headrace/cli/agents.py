@@ -1,0 +1,124 @@
+"""`headrace agents`: Perper agents, their processes, executions and caches."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from headrace import logs
+from headrace.cli.output import DEFAULT_HUB, HubOption, JsonFlag, TokenOption, call, notes, print_json, print_table
+from headrace.config import LoggingSection
+from headrace.errors import HeadraceError
+
+app = typer.Typer(no_args_is_help=True)
+logger = logging.getLogger("headrace.agents")
+
+
+@app.callback()
+def agents() -> None:
+    """Run Perper agents, and look at them."""
+
+
+@app.command("run")
+def run(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="TOML file: the command for each type of agent.")],
+    hub: HubOption = DEFAULT_HUB,
+    token: TokenOption = None,
+) -> None:
+    """Start and stop agent processes as instances come and go. Runs until it is told to stop (Ctrl-C, SIGTERM)."""
+    from headrace.protocols.perper.scaler import ProcessInfo, Scaler, read_config
+
+    settings = read_config(config)
+    logs.set_up(LoggingSection())
+    runner = f"{socket.gethostname()}:{os.getpid()}"
+    told_of_trouble = False
+
+    def tell(processes: list[ProcessInfo]) -> None:
+        nonlocal told_of_trouble
+        body = {"runner": runner, "processes": msgspec.to_builtins(processes)}
+        try:
+            call(hub, token, "agents.report", body)
+            told_of_trouble = False
+        except (HeadraceError, OSError) as error:
+            if not told_of_trouble:
+                logger.warning("hub %s cannot be told of the processes: %s", hub, error)
+            told_of_trouble = True
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        scaler = Scaler(settings, config.parent, lambda found: _in_thread(loop, tell, found))
+        work = asyncio.ensure_future(scaler.run())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, work.cancel)
+        notes().print(f"agents: {', '.join(settings.agents)}; fabric {settings.fabric}; ignite {settings.ignite}")
+        with contextlib.suppress(asyncio.CancelledError):
+            await work
+
+    asyncio.run(main())
+
+
+def _in_thread(loop: asyncio.AbstractEventLoop, function: Any, argument: Any) -> None:
+    loop.run_in_executor(None, function, argument)
+
+
+@app.command("ls")
+def list_agents(hub: HubOption = DEFAULT_HUB, token: TokenOption = None, as_json: JsonFlag = False) -> None:
+    """Agent instances and the processes that serve them."""
+    found = call(hub, token, "agents.list")
+    if as_json:
+        print_json(found)
+        return
+    columns = ["agent", "instance", "state", "#pid", "#restarts", "runner"]
+    print_table(columns, [_agent_row(info) for info in found], empty="no agent instances")
+
+
+def _agent_row(info: dict[str, Any]) -> list[Any]:
+    process = info["process"] or {}
+    return [
+        info["agent"],
+        info["instance"],
+        process.get("state", "not run here"),
+        process.get("process_id"),
+        process.get("restarts"),
+        info["runner"],
+    ]
+
+
+@app.command("executions")
+def list_executions(
+    agent: Annotated[str | None, typer.Option("--agent", help="Only executions of this agent.")] = None,
+    hub: HubOption = DEFAULT_HUB,
+    token: TokenOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Executions: who is called, and whether it has finished."""
+    found = call(hub, token, "agents.executions", {"agent": agent})
+    if as_json:
+        print_json(found)
+        return
+    columns = ["execution", "agent", "instance", "delegate", "finished"]
+    print_table(columns, [[info[column] for column in columns] for info in found], empty="no executions")
+
+
+@app.command("caches")
+def list_caches(hub: HubOption = DEFAULT_HUB, token: TokenOption = None, as_json: JsonFlag = False) -> None:
+    """Caches: tables, streams of items, and how many listen."""
+    found = call(hub, token, "agents.caches")
+    if as_json:
+        print_json(found)
+        return
+    columns = ["name", "kind", "size", "listeners"]
+    print_table(
+        ["name", "kind", "#size", "#listeners"],
+        [[info[column] for column in columns] for info in found],
+        empty="no caches",
+    )

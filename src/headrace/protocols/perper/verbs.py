@@ -1,0 +1,132 @@
+"""The admin verbs of the fabric: what `headrace agents` shows."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headrace.verbs import Nothing
+
+from .scaler import REGISTRY_AGENT, REPORT_S, ProcessInfo
+
+if TYPE_CHECKING:
+    from headrace.hub import Hub
+
+    from .state import Fabric
+
+RUNNERS_MAX = 1000
+
+
+class AgentInfo(msgspec.Struct, frozen=True):
+    """One agent instance, and the process that serves it if a runner told of one."""
+
+    instance: str | None
+    agent: str
+    process: ProcessInfo | None = None
+    runner: str | None = None
+
+
+class ExecutionsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`agent` narrows the list."""
+
+    agent: str | None = None
+    limit: int = 1000
+
+
+class ExecutionInfo(msgspec.Struct, frozen=True):
+    """One execution."""
+
+    execution: str
+    agent: str
+    instance: str
+    delegate: str
+    finished: bool
+
+
+class CacheInfo(msgspec.Struct, frozen=True):
+    """One cache. `kind` is table, stream, view (of another protocol's stream) or open (not used yet)."""
+
+    name: str
+    kind: str
+    size: int | None
+    listeners: int
+
+
+class RunnerReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The processes of one `headrace agents run`."""
+
+    runner: str
+    processes: list[ProcessInfo]
+
+
+class FabricVerbs:
+    """The handlers."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        self._fabric = fabric
+        self._reports: dict[str, tuple[float, list[ProcessInfo]]] = {}
+
+    async def agents(self, request: Nothing) -> list[AgentInfo]:
+        """Instances, with their processes; then the processes that belong to no instance."""
+        processes: dict[tuple[str, str | None], tuple[ProcessInfo, str]] = {}
+        rest: list[AgentInfo] = []
+        for runner, (told, found) in list(self._reports.items()):
+            if time.monotonic() - told > 3 * REPORT_S:
+                del self._reports[runner]
+                continue
+            for process in found:
+                if process.instance is None:
+                    rest.append(AgentInfo(None, process.agent, process, runner))
+                else:
+                    processes[process.agent, process.instance] = (process, runner)
+        instances = [
+            AgentInfo(name, record.instance, *processes.pop((record.instance, name), (None, None)))
+            for name, record in self._fabric.executions.of_agent(REGISTRY_AGENT).items()
+        ]
+        left = [AgentInfo(instance, agent, *found) for (agent, instance), found in processes.items()]
+        return instances + left + rest
+
+    async def executions(self, request: ExecutionsQuery) -> list[ExecutionInfo]:
+        """Executions, finished ones too until they are removed."""
+        book = self._fabric.executions
+        agents = list(book.agents()) if request.agent is None else [request.agent]
+        found = [
+            ExecutionInfo(name, agent, record.instance, record.delegate, record.finished)
+            for agent in agents
+            for name, record in book.of_agent(agent).items()
+        ]
+        return found[: request.limit]
+
+    async def caches(self, request: Nothing) -> list[CacheInfo]:
+        """Caches with their kinds and sizes."""
+        return [
+            CacheInfo(
+                entry.name,
+                "open" if entry.cache is None else entry.cache.kind,
+                entry.cache.size() if entry.cache is not None and entry.cache.ready else None,
+                len(self._fabric.listeners.of_stream(entry.name)),
+            )
+            for entry in self._fabric.catalogue
+        ]
+
+    async def report(self, request: RunnerReport) -> None:
+        """A runner tells of its processes."""
+        if request.runner in self._reports or len(self._reports) < RUNNERS_MAX:
+            self._reports[request.runner] = (time.monotonic(), request.processes)
+
+
+def register(hub: Hub, fabric: Fabric) -> None:
+    """Add the verbs, once for a hub."""
+    if "agents.list" in hub.verbs:
+        return
+    verbs = FabricVerbs(fabric)
+    hub.verbs.register("agents.list", Nothing, verbs.agents, right="read", summary="Perper agent instances")
+    hub.verbs.register(
+        "agents.executions", ExecutionsQuery, verbs.executions, right="read", summary="Perper executions"
+    )
+    hub.verbs.register("agents.caches", Nothing, verbs.caches, right="read", summary="Perper caches")
+    hub.verbs.register(
+        "agents.report", RunnerReport, verbs.report, right="write", summary="A runner tells of its agent processes"
+    )

@@ -1,0 +1,181 @@
+"""A real `headrace up` under load, killed with SIGKILL and started again: what was acknowledged is there."""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from interop.perper_support import DEADLINE_S, ENVIRONMENT, agent, wait_until
+from pyignite import Client, GenericObjectMeta
+from pyignite.datatypes import IntObject, String
+from pyignite.datatypes.prop_codes import PROP_NAME, PROP_QUERY_ENTITIES
+
+# pyignite leaves its socket to the garbage collector when the server dies under it.
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
+
+
+class Thing(
+    metaclass=GenericObjectMeta, type_name="Thing", schema=OrderedDict([("name", String), ("number", IntObject)])
+):
+    pass
+
+
+class Up:
+    """The process."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._count = 0
+        self.ignite = "127.0.0.1:0"
+        self.fabric = "127.0.0.1:0"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self._count += 1
+        ready = self._folder / f"ready-{self._count}"
+        settings = dict.fromkeys(("flight", "http", "wallaroo", "ockam"), "off")
+        settings |= {"ignite": self.ignite, "fabric": self.fabric}  # the second time on the same ports
+        flags = [flag for name, address in settings.items() for flag in ("--set", f"listen.{name}={address}")]
+        command = [sys.executable, "-m", "headrace", "up", "--data", str(self._folder / "data"), *flags]
+        with (self._folder / f"log-{self._count}").open("wb") as log:
+            self.process = subprocess.Popen(
+                [*command, "--ready-file", str(ready)], stdout=log, stderr=log, env=ENVIRONMENT
+            )
+        wait_until(lambda: ready.exists() or self.process is None or self.process.poll() is not None)
+        assert ready.exists(), (self._folder / f"log-{self._count}").read_text()
+        addresses = json.loads(ready.read_text())
+        self.ignite, self.fabric = addresses["ignite"], addresses["fabric"]
+
+    @property
+    def port(self) -> int:
+        return int(self.ignite.rpartition(":")[2])
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(DEADLINE_S)
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Any:
+    running = Up(tmp_path)
+    running.start()
+    try:
+        yield running
+    finally:
+        running.kill()
+
+
+def put_until_it_breaks(port: int, name: str, acknowledged: list[int], begun: threading.Event) -> None:
+    client = Client(timeout=30)
+    with client.connect("127.0.0.1", port):
+        cache = client.get_cache(name)
+        for number in range(1_000_000):
+            try:
+                if not cache.put_if_absent(number, f"value {number}"):
+                    raise AssertionError(f"{number} was there already")
+            except OSError:
+                return
+            acknowledged.append(number)
+            if number == 50:
+                begun.set()
+
+
+def test_nothing_acknowledged_is_lost(up: Up) -> None:
+    client = Client()
+    with client.connect("127.0.0.1", up.port):
+        client.create_cache("table")
+        client.create_cache({PROP_NAME: "stream", PROP_QUERY_ENTITIES: []})
+        client.get_cache("table").put("thing", Thing(name="kept", number=7))
+    acknowledged: dict[str, list[int]] = {"table": [], "stream": []}
+    begun = {name: threading.Event() for name in acknowledged}
+    writers = [
+        threading.Thread(target=put_until_it_breaks, args=(up.port, name, acknowledged[name], begun[name]))
+        for name in acknowledged
+    ]
+    for writer in writers:
+        writer.start()
+    for event in begun.values():
+        assert event.wait(DEADLINE_S)
+    up.kill()
+    for writer in writers:
+        writer.join(DEADLINE_S)
+        assert not writer.is_alive()
+    gc.collect()
+    up.start()
+    fresh = Client()
+    with fresh.connect("127.0.0.1", up.port):
+        assert {"executions", "stream-listeners", "table", "stream"} <= set(fresh.get_cache_names())
+        thing = fresh.get_cache("table").get("thing")  # by a client that never saw the type
+        assert (thing.name, thing.number) == ("kept", 7)
+        for name, numbers in acknowledged.items():
+            cache = fresh.get_cache(name)
+            found = cache.get_all(numbers)
+            assert found == {number: f"value {number}" for number in numbers}
+            # at most the one put that was under way is there beyond those
+            assert cache.get_size() - len(numbers) - (name == "table") in (0, 1)
+            assert cache.put_if_absent(numbers[-1], "again") is False
+
+
+WORKER = """
+def work(number):
+    say("worked", number)
+    return number + 1
+
+say("ready")
+asyncio.run(perper.run("survivor", {"Work": work}))
+"""
+
+
+def test_executions_streams_and_listeners_survive(up: Up, tmp_path: Path) -> None:
+    """Unfinished executions are offered again after a restart, finished ones are not."""
+    asking = """
+    import asyncio, sys
+    from perper.application.connection import establish_connection
+    async def main():
+        fabric = establish_connection()
+        for number in (1, 2):
+            fabric.create_execution(f"Work-{number}", "survivor", "any", "Work", [number])
+        fabric.write_execution_result("Work-2", ["done before"])
+        fabric.create_stream("kept")
+        fabric.set_stream_listener_position("kept-persist", "kept", fabric.LISTENER_PERSIST_ALL)
+        for key in range(4):
+            fabric.write_stream_item("kept", key, f"item {key}")
+        say("asked")
+        await asyncio.sleep(3600)
+    asyncio.run(main())
+    """
+    with agent(tmp_path, asking, up.ignite, up.fabric) as asker:
+        asker.wait_for("asked")
+        up.kill()
+    up.start()
+    reading = """
+    async def main():
+        perper.run_notebook(agent="reader", instance="reader-1")
+        fabric = fabric_service.get()
+        await fabric.wait_execution_finished("Work-1")
+        say("results", fabric.read_execution_result("Work-1"), fabric.read_execution_result("Work-2"))
+        await fabric.wait_listener_attached("kept")
+        stream = perper.model.PerperStream(stream="kept", startIndex=0, stride=1, localToData=False)
+        found = []
+        async for item in enumerate_stream(stream):
+            found.append(item)
+            if len(found) == 4:
+                break
+        say("found", found)
+    asyncio.run(main())
+    """
+    with (
+        agent(tmp_path, WORKER, up.ignite, up.fabric) as worker,
+        agent(tmp_path, reading, up.ignite, up.fabric) as reader,
+    ):
+        assert reader.wait_for("results") == "results [2] ['done before']"
+        assert reader.wait_for("found") == f"found {[f'item {key}' for key in range(4)]}"
+        assert worker.values("worked") == ["1"]
