@@ -74,7 +74,8 @@ POSTGRESQL = Dialect("%s", "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY", " 
 
 def dialect_of(connection: Any) -> Dialect:
     """SQLite for the module sqlite3, otherwise PostgreSQL (psycopg, psycopg2)."""
-    return SQLITE if type(connection).__module__.partition(".")[0] == "sqlite3" else POSTGRESQL
+    modules = {kind.__module__.partition(".")[0] for kind in type(connection).__mro__}
+    return SQLITE if "sqlite3" in modules else POSTGRESQL
 
 
 class Executes(Protocol):
@@ -306,8 +307,8 @@ class Relay:
         last = await self._sink.last_sequence(stream, self._producer)
         if last is not None and last > number:
             raise OutboxError(
-                f"outbox {self._name!r}: the hub has batch {last} of stream {stream!r} and the database is at {number}; "
-                f"was it restored from a backup? Give the relay a new name to go on"
+                f"outbox {self._name!r}: the hub has batch {last} of stream {stream!r} and the database is at "
+                f"{number}; was it restored from a backup? Give the relay a new name to go on"
             )
         self._checked.add(stream)
 
