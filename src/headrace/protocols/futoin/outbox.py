@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headrace.futoin.outbox")
 
 TABLE = "headrace_outbox"
-DATA_BYTES_MAX = MESSAGE_BYTES_DEFAULT - ENVELOPE_BYTES
+DATA_BYTES_MAX = MESSAGE_BYTES_DEFAULT - 2 * ENVELOPE_BYTES
 """The same limit as addEvent's: what is larger could not be shown to every consumer."""
 BATCH_ROWS_MAX = 1000
 IDLE_MIN_S = 0.02

@@ -124,6 +124,7 @@ class Peer:
         self.sent: list[bytes] = []
         self.closed: int | None = None
         self.accepted: dict[str, Any] | None = None
+        self._opened = asyncio.Event()
         self.taking = asyncio.Event()
         self.taking.set()
         self._rids = 0
@@ -131,18 +132,16 @@ class Peer:
     async def __aenter__(self) -> Peer:
         self._to_app.put_nowait({"type": "websocket.connect"})
         self.task = asyncio.create_task(self._app(self._scope, self._to_app.get, self._send))
-        await asyncio.wait_for(self._opened(), WAIT_S)
+        await asyncio.wait_for(self._opened.wait(), WAIT_S)
         return self
-
-    async def _opened(self) -> None:
-        while self.accepted is None and self.closed is None:
-            await asyncio.sleep(0)
 
     async def _send(self, message: Any) -> None:
         if message["type"] == "websocket.accept":
             self.accepted = message
+            self._opened.set()
         elif message["type"] == "websocket.close":
             self.closed = message["code"]
+            self._opened.set()
         else:
             await self.taking.wait()
             self.from_app.put_nowait(message["bytes"])
