@@ -8,7 +8,7 @@ import struct
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.protocols.futoin import cbor
@@ -75,10 +75,11 @@ def test_what_has_no_form() -> None:
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**64), 2**64 - 1) | st.floats(allow_nan=False) | st.text() | st.binary(),
     lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(), inner, max_size=5),
-    max_leaves=20,
+    max_leaves=10,
 )
 
 
+@settings(max_examples=50)
 @given(json_values)
 def test_round_trip(value: Any) -> None:
     assert cbor.decode(cbor.encode(value)) == value

@@ -406,6 +406,7 @@ class TestUnderLoad:
             events = (await asgi.call("futoin.evt.poll:1.1:pollEvents", **params))["r"]
             seen += events
             last = events[-1]["id"] if events else last
+            await asyncio.sleep(0)
         self.check(seen, await asyncio.gather(*writing))
 
     async def test_32_writers_and_a_consumer_that_starts_meanwhile(self, asgi: Any) -> None:
