@@ -30,7 +30,8 @@ class Dispatcher:
         self.settings = hub.config.futoin
         self.service = Service(hub)
         self.guard = Guard(hub)
-        self.data_bytes_max = self.settings.message_bytes_max - ENVELOPE_BYTES
+        # An event must fit alone into the reply to a poll: its own overhead, and that of the reply.
+        self.data_bytes_max = self.settings.message_bytes_max - 2 * ENVELOPE_BYTES
         self._peer_errors = hub.metrics.protocol.peer_errors
 
     async def caller(
@@ -67,7 +68,7 @@ class Dispatcher:
     async def perform(self, call: Call, params: Any, caller: Caller | None, place: Place, coding: Coding) -> Any:
         """Do what was asked, except readyToReceive, which needs a connection."""
         if call.function == "ping":
-            return {"echo": params.echo}
+            return {"echo": int(params.echo)}
         assert caller is not None, "only ping is open to nobody"
         await self.service.prepare(place, caller.principal)
         if isinstance(params, interface.AddEvent):

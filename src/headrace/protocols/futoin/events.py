@@ -135,11 +135,12 @@ def event_data(payloads: Sequence[bytes], coding: Coding) -> list[Any]:
     """The `data` of each payload. Nearly always all are JSON: then one pass over all of them is enough."""
     joined = b"[" + b",".join(payloads) + b"]"
     try:
+        # `Raw` is only stepped over; text and number ranges are checked by decoding in full.
+        values = _decode_values(joined)
         raws = _decode_raws(joined)
-        str(joined, "utf-8")  # `Raw` is not checked for that
         # One payload that is half an array and the next that is its other half must not count as JSON.
         if list(map(bytes, raws)) == payloads and not any(map(_too_deep, payloads)):
-            return raws if coding is Coding.JSON else _decode_values(joined)
+            return raws if coding is Coding.JSON else values
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         pass
     return [_one_data(payload, coding) for payload in payloads]

@@ -44,8 +44,10 @@ EVENT_ID_PATTERN = r"^[1-9][0-9]{0,17}\Z"
 EventType = Annotated[str, Meta(pattern=EVENT_TYPE_PATTERN)]
 Component = Annotated[str, Meta(pattern=COMPONENT_PATTERN)]
 EventId = Annotated[str, Meta(pattern=EVENT_ID_PATTERN)]
-# FTN3.1: `integer` is 32-bit signed.
-Integer = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+# FTN3.1: `integer` is 32-bit signed. To JavaScript 5.0 is one too.
+Integer = (
+    Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | Annotated[float, Meta(ge=-(2**31), le=2**31 - 1, multiple_of=1)]
+)
 
 
 class Params(msgspec.Struct, forbid_unknown_fields=True):

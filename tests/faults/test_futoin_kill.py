@@ -1,0 +1,151 @@
+"""kill -9 of a real hub while events are added, polled and pushed: nothing acknowledged is lost, nobody goes back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.protocols.futoin.client import Client, Event, RemoteError
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+ROUNDS = 4
+WRITERS = 4
+QUIET = ("flight", "wallaroo", "ockam", "ignite", "fabric")
+LOST = (RemoteError, OSError, TimeoutError, EOFError)
+
+
+class RealHub:
+    """`headrace up` as its own process; killed and started again on the same data."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._ready = folder / "ready.json"
+        self._process: asyncio.subprocess.Process | None = None
+        self.url = ""
+
+    async def start(self) -> None:
+        self._ready.unlink(missing_ok=True)
+        settings = ["futoin.insecure=true", "listen.http=127.0.0.1:0", *(f"listen.{name}=off" for name in QUIET)]
+        command = ["up", "--data", str(self._folder / "data"), "--ready-file", str(self._ready)]
+        command += [text for setting in settings for text in ("--set", setting)]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        with (self._folder / "log").open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "headrace", *command, env=environment, stderr=log
+            )
+        async with asyncio.timeout(30):
+            while not self._ready.exists():
+                assert self._process.returncode is None, (self._folder / "log").read_text()
+                await asyncio.sleep(0.01)
+        self.url = f"ws://{json.loads(self._ready.read_text())['http']}/futoin/events"
+
+    async def kill(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGKILL)
+        await self._process.wait()
+
+
+class Witness:
+    """What was acknowledged to whom."""
+
+    def __init__(self) -> None:
+        self.added: dict[int, Any] = {}
+        self.polled: list[Event] = []
+        self.poll_confirmed = 0
+        self.pushed: list[Event] = []
+
+
+async def write(url: str, writer: int, witness: Witness, numbers: Any) -> None:
+    with contextlib.suppress(*LOST):
+        async with await Client.connect(url) as client:
+            while True:
+                data = [writer, next(numbers)]
+                witness.added[await client.add("A", data)] = data
+
+
+async def poll(url: str, witness: Witness) -> None:
+    with contextlib.suppress(*LOST):
+        async with await Client.connect(url) as client:
+            await client.register("POLL")
+            last: int | None = None
+            while True:
+                events = await client.poll("POLL", last)
+                # The answer came, so the position it named is durable: nothing at or below it may be shown again.
+                witness.poll_confirmed = max(witness.poll_confirmed, last or 0)
+                assert all(event.id > witness.poll_confirmed for event in events)
+                if events:
+                    witness.polled += [event for event in events if event.id > (last or witness.poll_confirmed)]
+                    last = events[-1].id
+
+
+async def receive(url: str, witness: Witness) -> None:
+    async def take(seq: int, events: list[Event]) -> None:
+        known = witness.pushed[-1].id if witness.pushed else 0
+        assert events[0].id <= known + 1, "a group is missing"
+        witness.pushed += [event for event in events if event.id > known]
+
+    with contextlib.suppress(*LOST):
+        async with await Client.connect(url) as client:
+            await client.register("PUSH")
+            await client.ready_to_receive("PUSH", take)
+            await client.closed.wait()
+
+
+async def everything(url: str) -> list[Event]:
+    found: list[Event] = []
+    async with await Client.connect(url) as client:
+        while events := await client.poll("LIVE", found[-1].id if found else None):
+            found += events
+    return found
+
+
+async def test_killed_again_and_again(tmp_path: Path) -> None:
+    randomness = random.Random(18)
+    hub = RealHub(tmp_path)
+    witness = Witness()
+    numbers = iter(range(10**9))
+    for _ in range(ROUNDS):
+        await hub.start()
+        tasks = [asyncio.create_task(write(hub.url, writer, witness, numbers)) for writer in range(WRITERS)]
+        tasks += [asyncio.create_task(poll(hub.url, witness)), asyncio.create_task(receive(hub.url, witness))]
+        before = len(witness.added)
+        async with asyncio.timeout(30):
+            while len(witness.added) < before + randomness.randrange(50, 300):
+                await asyncio.sleep(0.005)
+        await hub.kill()
+        await asyncio.gather(*tasks)
+
+    await hub.start()
+    try:
+        stored = await everything(hub.url)
+        by_id = {event.id: event.data for event in stored}
+        assert [event.id for event in stored] == list(range(1, len(stored) + 1))
+        missing = {number: data for number, data in witness.added.items() if by_id.get(number) != data}
+        assert missing == {}
+        assert len(witness.added) >= ROUNDS * 50
+
+        finishing = asyncio.create_task(receive(hub.url, witness))
+        async with asyncio.timeout(30):
+            while len(witness.pushed) < len(stored):
+                await asyncio.sleep(0.01)
+        finishing.cancel()
+        assert [(event.id, event.data) for event in witness.pushed] == [(event.id, event.data) for event in stored]
+
+        async with await Client.connect(hub.url) as client:
+            rest = await client.poll("POLL")
+            assert not rest or rest[0].id > witness.poll_confirmed
+        polled = {event.id: event.data for event in witness.polled}
+        assert all(by_id[number] == data for number, data in polled.items())
+        assert set(range(1, witness.poll_confirmed + 1)) <= set(polled)
+    finally:
+        await hub.kill()

@@ -1,0 +1,345 @@
+"""The client against a hub over real sockets, and against executors that misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from websockets.asyncio.server import ServerConnection, serve
+
+import headrace.http
+from headrace.log.batch import Batch
+from headrace.protocols.futoin import client as client_module
+from headrace.protocols.futoin import server
+from headrace.protocols.futoin.client import Client, Event, Ordering, Receiver, RemoteError, Signer
+from headrace.protocols.futoin.codec import Coding
+from headrace.protocols.futoin.errors import PeerError
+from headrace.protocols.futoin.service import cursor_name
+from headrace.testing import memory_hub
+
+SEC = "evtuser:evtpass"
+MAC_KEY = "TXlMb25nVGVzdFNlY3JldEtleS0wMTIzNDU2Nzg5"
+
+
+class Served:
+    def __init__(self, hub: Any, address: str) -> None:
+        self.hub = hub
+        self.url = f"ws://{address}/futoin/events"
+
+
+@pytest.fixture
+async def served(config: Any, monkeypatch: Any) -> AsyncIterator[Served]:
+    async with memory_hub(config) as hub:
+        futoin = await server.start(hub)
+        assert futoin is not None
+        listener = await headrace.http.serve(hub, "127.0.0.1:0")
+        try:
+            yield Served(hub, listener.address)
+        finally:
+            await listener.close()
+            await futoin.close()
+
+
+pytestmark = pytest.mark.parametrize("config", [{"insecure": True}], indirect=True)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    deadline = asyncio.get_running_loop().time() + 5
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, "waited in vain"
+        await asyncio.sleep(0.001)
+
+
+@contextlib.asynccontextmanager
+async def running(receiver: Receiver) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(receiver.run())
+    try:
+        await asyncio.wait_for(receiver.ready.wait(), 5)
+        yield task
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+@pytest.mark.parametrize("coding", list(Coding))
+@pytest.mark.parametrize(
+    "credentials", [SEC, None, Signer.from_base64("macuser", MAC_KEY)], ids=["plain", "none", "mac"]
+)
+async def test_functions(served: Served, coding: Coding, credentials: Any) -> None:
+    async with await Client.connect(served.url, credentials, coding=coding) as client:
+        assert await client.ping(5) == 5
+        assert [await client.add("A", data) for data in ({"x": 1.5}, None)] == [1, 2]
+        await client.register("C")
+        first, second = await client.poll("C")
+        assert (first.id, first.type, first.data) == (1, "A", {"x": 1.5})
+        assert await client.poll("C", second.id) == []
+        with pytest.raises(RemoteError) as caught:
+            await client.poll("D")
+        assert caught.value.name == "NotRegistered"
+
+
+async def test_many_calls_at_once(served: Served) -> None:
+    async with await Client.connect(served.url, SEC) as client:
+        assert await asyncio.gather(*(client.add("A", number) for number in range(200))) == list(range(1, 201))
+
+
+async def test_follow(served: Served) -> None:
+    async with await Client.connect(served.url, SEC) as client:
+        await client.register("C")
+        seen: list[int] = []
+        adding = asyncio.create_task(client.add("A", 0))
+        async for events in client.follow("C"):
+            seen += [event.id for event in events]
+            if len(seen) == 3:
+                break
+            await client.add("A", len(seen))
+        await adding
+        assert seen == [1, 2, 3]
+
+
+async def test_wrong_secret(served: Served) -> None:
+    async with await Client.connect(served.url, "evtuser:no") as client:
+        with pytest.raises(RemoteError, match="SecurityError"):
+            await client.ping(1)
+    receiver = Receiver(served.url, "evtuser:no", handle=lambda events: asyncio.sleep(0), component="C")
+    with pytest.raises(RemoteError, match="SecurityError"):
+        await asyncio.wait_for(receiver.run(), 5)
+
+
+async def test_closed_client(served: Served) -> None:
+    client = await Client.connect(served.url, SEC)
+    await client.close()
+    with pytest.raises(RemoteError, match="CommError"):
+        await client.ping(1)
+
+
+@pytest.mark.parametrize("coding", [Coding.JSON, Coding.MESSAGEPACK])
+async def test_reliable_receiver(served: Served, coding: Coding) -> None:
+    await served.hub.create_stream("events")
+    await served.hub.append("events", Batch.of([b"%d" % number for number in range(2500)], types="A"))
+    seen: list[Event] = []
+
+    async def handle(events: list[Event]) -> None:
+        seen.extend(events)
+
+    receiver = Receiver(served.url, SEC, handle=handle, component="C", coding=coding)
+    async with running(receiver):
+        await until(lambda: len(seen) == 2500)
+        await until(lambda: served.hub.cursor(cursor_name("evtuser", "C"), "events") == 2500)
+    assert [event.id for event in seen] == list(range(1, 2501))
+
+
+async def test_receiver_that_fails_gets_the_group_again(served: Served) -> None:
+    seen: list[int] = []
+    failures = [ValueError("first"), ValueError("second")]
+
+    async def handle(events: list[Event]) -> None:
+        if failures:
+            raise failures.pop()
+        seen.extend(event.id for event in events)
+
+    async with running(Receiver(served.url, SEC, handle=handle, component="C")):
+        async with await Client.connect(served.url, SEC) as client:
+            await client.add("A", 1)
+        await until(lambda: seen == [1])
+
+
+async def test_live_receiver(served: Served) -> None:
+    seen: list[int] = []
+
+    async def handle(events: list[Event]) -> None:
+        seen.extend(event.id for event in events)
+
+    receiver = Receiver(served.url, SEC, handle=handle, want=["A"])
+    async with running(receiver), await Client.connect(served.url, SEC) as client:
+        await asyncio.gather(*(client.add(kind, 1) for kind in "ABABA"))
+        await until(lambda: len(seen) == 3)
+    assert receiver.missed_groups == 0
+
+
+# -- executors that misbehave ------------------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def executor(handler: Callable[[ServerConnection], Awaitable[None]]) -> AsyncIterator[str]:
+    async with serve(handler, "127.0.0.1", 0) as listening:
+        host, port = next(iter(listening.sockets)).getsockname()[:2]
+        yield f"ws://{host}:{port}/"
+
+
+def group(rid: str, seq: Any, ids: list[int]) -> str:
+    events = [{"id": str(number), "type": "A", "data": number, "ts": "2026-01-01T00:00:00Z"} for number in ids]
+    return json.dumps({"f": "futoin.evt.receiver:1.1:onEvents", "p": {"seq": seq, "events": events}, "rid": rid})
+
+
+async def accept_calls(websocket: ServerConnection, count: int) -> None:
+    for _ in range(count):
+        await websocket.send(json.dumps({"r": True, "rid": json.loads(await websocket.recv())["rid"]}))
+
+
+async def test_groups_out_of_order_are_put_in_order(config: Any) -> None:
+    answers: list[Any] = []
+    done = asyncio.Event()
+
+    async def handler(websocket: ServerConnection) -> None:
+        await accept_calls(websocket, 2)
+        for rid, seq, ids in (("S1", 2, [5, 6]), ("S2", 0, [1, 2]), ("S3", 1, [3, 4]), ("S4", 1, [3, 4])):
+            await websocket.send(group(rid, seq, ids))
+        answers.extend([json.loads(await websocket.recv()) for _ in range(4)])
+        done.set()
+        await websocket.wait_closed()
+
+    seen: list[int] = []
+
+    async def handle(events: list[Event]) -> None:
+        seen.extend(event.id for event in events)
+
+    async with executor(handler) as url, running(Receiver(url, handle=handle, component="C")):
+        await asyncio.wait_for(done.wait(), 5)
+    assert seen == [1, 2, 3, 4, 5, 6]
+    assert sorted(answer["rid"] for answer in answers) == ["S1", "S2", "S3", "S4"]
+    assert all(answer["r"] is True for answer in answers)
+
+
+async def test_receiver_reconnects_and_gives_nothing_twice(config: Any) -> None:
+    """The hub lost the last confirmation, as after a crash: it begins again with seq 0 and events already given."""
+    groups = [[1, 2], [1, 2, 3]]
+
+    async def handler(websocket: ServerConnection) -> None:
+        await accept_calls(websocket, 2)
+        await websocket.send(group("S1", 0, groups.pop(0)))
+        await websocket.recv()
+        if not groups:
+            await websocket.wait_closed()
+
+    seen: list[int] = []
+
+    async def handle(events: list[Event]) -> None:
+        seen.extend(event.id for event in events)
+
+    async with executor(handler) as url, running(Receiver(url, handle=handle, component="C")):
+        await until(lambda: len(seen) >= 3)
+    assert seen == [1, 2, 3]
+
+
+async def test_live_gaps_are_counted(config: Any) -> None:
+    done = asyncio.Event()
+
+    async def handler(websocket: ServerConnection) -> None:
+        await accept_calls(websocket, 1)
+        for rid, seq, ids in (("S1", 0, [1]), ("S2", 3, [7])):
+            await websocket.send(group(rid, seq, ids))
+            await websocket.recv()
+        done.set()
+        await websocket.wait_closed()
+
+    receiver = Receiver("", handle=lambda events: asyncio.sleep(0))
+    async with executor(handler) as url:
+        receiver._url = url
+        async with running(receiver):
+            await asyncio.wait_for(done.wait(), 5)
+    assert receiver.missed_groups == 2
+
+
+BAD_CALLS = [
+    ('{"f":"futoin.evt.receiver:1.1:other","p":{},"rid":"S1"}', "UnknownInterface"),
+    ('{"f":"futoin.evt.receiver:1.1:onEvents","p":{"seq":-1,"events":[]},"rid":"S1"}', "InvalidRequest"),
+    ('{"f":"futoin.evt.receiver:1.1:onEvents","p":{"seq":0,"events":[{"id":"x"}]},"rid":"S1"}', "InvalidRequest"),
+    (group("S1", 1000, [1]), "InvalidRequest"),
+    ('{"f":5,"rid":"S1"}', "UnknownInterface"),
+]
+
+
+@pytest.mark.parametrize(("call", "error"), BAD_CALLS)
+async def test_bad_calls_are_refused(config: Any, call: str, error: str) -> None:
+    answers: list[Any] = []
+    done = asyncio.Event()
+
+    async def handler(websocket: ServerConnection) -> None:
+        await accept_calls(websocket, 2)
+        for ignored in ("{", "[]", '{"r":1,"rid":"C99"}', '{"r":1}'):
+            await websocket.send(ignored)
+        await websocket.send(call)
+        answers.append(json.loads(await websocket.recv()))
+        done.set()
+        await websocket.wait_closed()
+
+    async with executor(handler) as url, running(Receiver(url, handle=lambda e: asyncio.sleep(0), component="C")):
+        await asyncio.wait_for(done.wait(), 5)
+    assert (answers[0]["e"], answers[0]["rid"]) == (error, "S1")
+
+
+async def test_nobody_ready(config: Any) -> None:
+    answers: list[Any] = []
+
+    async def handler(websocket: ServerConnection) -> None:
+        await websocket.send(group("S1", 0, [1]))
+        answers.append(json.loads(await websocket.recv()))
+
+    async with executor(handler) as url, await Client.connect(url) as client:
+        await asyncio.wait_for(client.closed.wait(), 5)
+    assert answers[0]["e"] == "UnknownInterface"
+
+
+@pytest.mark.parametrize("reply", [{"r": 1}, {"r": 1, "sec": "AAAA"}, {"r": 1, "sec": 5}])
+async def test_unsigned_or_wrongly_signed_reply_is_not_taken(config: Any, reply: dict[str, Any]) -> None:
+    async def handler(websocket: ServerConnection) -> None:
+        await websocket.send(json.dumps({**reply, "rid": json.loads(await websocket.recv())["rid"]}))
+        await websocket.wait_closed()
+
+    async with executor(handler) as url, await Client.connect(url, Signer("u", b"key")) as client:
+        with pytest.raises(RemoteError, match="SecurityError"):
+            await client.ping(1)
+
+
+async def test_lost_connection_fails_the_calls(config: Any) -> None:
+    async def handler(websocket: ServerConnection) -> None:
+        await websocket.recv()
+
+    async with executor(handler) as url, await Client.connect(url) as client:
+        with pytest.raises(RemoteError, match="CommError"):
+            await client.add("A", 1)
+
+
+async def test_receiver_keeps_trying(config: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(client_module, "RECONNECT_MIN_S", 0.001)
+    attempts = 0
+    enough = asyncio.Event()
+
+    async def handler(websocket: ServerConnection) -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts >= 3:
+            enough.set()
+            await accept_calls(websocket, 2)
+            await websocket.wait_closed()
+
+    async with executor(handler) as url:
+        receiver = Receiver(url, handle=lambda events: asyncio.sleep(0), component="C")
+        async with running(receiver):
+            await asyncio.wait_for(enough.wait(), 5)
+    task = asyncio.create_task(receiver.run())  # nobody listens there any more
+    await asyncio.sleep(0.02)
+    assert not task.done()
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+async def test_ordering(config: Any) -> None:
+    ordering = Ordering()
+    waiting = asyncio.create_task(ordering.turn(1))
+    assert await ordering.turn(0)
+    ordering.done(0)
+    assert await waiting
+    ordering.done(1)
+    ordering.done(0)
+    assert ordering.next_seq == 2
+    assert not await ordering.turn(0)
+    with pytest.raises(PeerError):
+        await ordering.turn(2 + client_module.PARKED_MAX + 1)
