@@ -45,7 +45,7 @@ class FakeHub:
         raise NotImplementedError
 
     def read(
-        self, stream: str, partition: int, start: int, end: int, columns: Sequence[str] | None, types: object
+        self, stream: str, partition: int, start: int, end: int, columns: Sequence[str] | None
     ) -> Iterator[pa.RecordBatch]:
         self.asked.append((start, end))
         for at in range(max(start, self.first), min(end, self.after), 10):
