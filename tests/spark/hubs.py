@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
@@ -51,6 +52,10 @@ class ThreadHub:
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Do something in the hub's loop and wait for it."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(DEADLINE_S)
+
+    def submit(self, work: Coroutine[Any, Any, Result]) -> concurrent.futures.Future[Result]:
+        """Begin something in the hub's loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def close(self) -> None:
         """Stop everything."""

@@ -473,11 +473,6 @@ def window_counts(
 @app.command()
 def warm() -> None:
     """Prepare Java's class archive (about 170 MB in the cache), so that Spark starts in half the time from now on."""
-    from headrace.spark.java import find_java
-    from headrace.spark.launch import class_archive, session
+    from headrace.spark.launch import warm as prepare
 
-    spark = session(make_class_archive=True)
-    spark.range(1000).selectExpr("sum(id)").collect()
-    spark.stop()
-    spark._jvm.System.exit(0) if spark._jvm is not None else None
-    notes().print(f"class archive: {class_archive(find_java())}")
+    notes().print(f"class archive: {prepare()}")

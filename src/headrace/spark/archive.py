@@ -66,11 +66,13 @@ class Archive:
         """Write one batch: what `foreachBatch` calls."""
         from pyspark.sql import functions as F
 
+        # Plain microseconds in UTC, which every reader understands, not Spark's older default of 96 bits.
+        batch.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         work = self.path / _WORK / str(batch_id)
         shutil.rmtree(work.parent, ignore_errors=True)
         day = F.date_format("time", "yyyy-MM-dd")
         rows = batch.select(*COLUMNS, F.col("stream").alias("of"), day.alias("date"))
-        rows.write.partitionBy("of", "date").option("compression", "zstd").parquet(work.as_uri())
+        rows.write.partitionBy("of", "date").option("compression", "zstd").parquet(_location(work))
         arrived = [one for path in sorted(work.rglob("*.parquet")) if (one := _identify(path)) is not None]
         self._remove_leftovers(arrived)
         touched = {self._publish(*one) for one in arrived}
@@ -122,7 +124,7 @@ class Archive:
         files = self.covering(stream)
         if not files:
             return None
-        return spark.read.parquet(*(one.path.as_uri() for one in files)).select(*COLUMNS)
+        return spark.read.parquet(*(_location(one.path) for one in files)).select(*COLUMNS)
 
     def join(self, directory: Path) -> int:
         """Join small neighbours in one directory; how many files went."""
@@ -211,6 +213,11 @@ def _small_runs(files: Sequence[ArchivedFile]) -> Iterator[list[ArchivedFile]]:
             size += one.size
     if run:
         yield run
+
+
+def _location(path: Path) -> str:
+    """A path as Spark takes it: Hadoop does not undo the escapes of a proper URI."""
+    return f"file://{path.absolute()}"
 
 
 def _sync(path: Path) -> None:

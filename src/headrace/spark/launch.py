@@ -37,6 +37,7 @@ def tuned_settings(cores: int) -> dict[str, str]:
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
         "spark.sql.session.timeZone": "UTC",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "1g",
@@ -175,6 +176,32 @@ def _start(name: str, master: str, config: Mapping[str, str], make_class_archive
     started = builder.getOrCreate()
     started.sparkContext.setLogLevel(os.environ.get("HEADRACE_SPARK_LOG", "ERROR"))
     return started
+
+
+def warm(java_options: str = "") -> Path:
+    """Make the class archive now, from a small query, and say where it is. Ends the JVM of this process."""
+    import tempfile
+
+    from pyspark import SparkContext
+
+    archive = class_archive(find_java())
+    if archive.exists():
+        return archive
+    config = {"spark.driver.extraJavaOptions": java_options} if java_options else {}
+    spark = session(config=config, make_class_archive=True, move_cursors=False)
+    with tempfile.TemporaryDirectory() as directory:
+        source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+        counted = source.groupBy("value").count()
+        writer = counted.writeStream.format("noop").outputMode("update").trigger(once=True)
+        writer.option("checkpointLocation", directory).start().awaitTermination()
+        spark.range(1000).selectExpr("sum(id)", "to_json(struct(max(id)))").collect()
+        spark.range(10).mapInArrow(lambda batches: batches, "id bigint").collect()
+        spark.stop()
+    gateway = SparkContext._gateway
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait()
+    return archive
 
 
 def _show_package_to_workers() -> None:

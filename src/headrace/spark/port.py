@@ -18,9 +18,22 @@ import msgspec
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from headrace.client.connection import DEFAULT_ADDRESS
+from headrace.client.connection import Connection as Connected
+from headrace.errors import Busy, Closed, DiskFull, HeadraceError, LogFailed
+from headrace.protocols.flight.codec import decode_error
 from headrace.spark.errors import HubUnreachable
 
-HUB_DEFAULT = "127.0.0.1:7070"
+CALL_TIMEOUT_S = 300.0
+READ_BATCH_BYTES = 4 << 20
+# A hub that says one of these may be well again later: it restarts, or there is room on its disk again.
+WAIT_FOR = (Busy, Closed, DiskFull, LogFailed)
+PASSING = (
+    flight.FlightUnavailableError,
+    flight.FlightCancelledError,
+    flight.FlightTimedOutError,
+    flight.FlightInternalError,
+)
 WAIT_S_DEFAULT = 120.0
 _RETRY_FIRST_S = 0.05
 _RETRY_MOST_S = 1.0
@@ -58,7 +71,6 @@ class Connection(Protocol):
         start: int,
         end: int,
         columns: Sequence[str] | None,
-        types: Sequence[str] | None,
     ) -> Iterator[pa.RecordBatch]: ...
 
     def close(self) -> None: ...
@@ -125,7 +137,6 @@ class HubPort:
         start: int,
         end: int,
         columns: Sequence[str] | None = None,
-        types: Sequence[str] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """The records from `start` up to, not including, `end`, in order. Goes on where it was when the hub returns."""
         position = start
@@ -133,7 +144,7 @@ class HubPort:
         pause_s = _RETRY_FIRST_S
         while position < end:
             try:
-                for batch in self._connected().read(stream, partition, position, end, columns, types):
+                for batch in self._connected().read(stream, partition, position, end, columns):
                     yield batch
                     if batch.num_rows:
                         position = batch.column("index")[-1].as_py() + 1
@@ -169,7 +180,7 @@ class HubPort:
 
 def default_address() -> str:
     """The hub to use when no option says which."""
-    return os.environ.get("HEADRACE_HUB") or HUB_DEFAULT
+    return os.environ.get("HEADRACE_HUB") or DEFAULT_ADDRESS
 
 
 def open_port(address: str, token: str | None = None, wait_s: float = WAIT_S_DEFAULT) -> HubPort:
@@ -178,44 +189,50 @@ def open_port(address: str, token: str | None = None, wait_s: float = WAIT_S_DEF
 
 
 class _ClientConnection:
-    """A connection over Arrow Flight."""
+    """A connection over Arrow Flight, as the SDK makes it: address, token and TLS mean the same here."""
 
     def __init__(self, address: str, token: str | None) -> None:
-        try:
-            self._client = flight.connect(f"grpc://{address}")
-        except pa.ArrowException as error:
-            raise Unreachable(str(error)) from error
+        with _translated():
+            self._connection = Connected(
+                address, token=token, user=None, password=None, tls=False, timeout_s=CALL_TIMEOUT_S
+            )
 
     def call(self, verb: str, request: dict[str, Any]) -> Any:
         with _translated():
-            (result,) = self._client.do_action(flight.Action(verb, msgspec.json.encode(request)))
+            action = flight.Action(verb, msgspec.json.encode(request))
+            (result,) = self._connection.flight.do_action(action, self._connection.options(CALL_TIMEOUT_S))
             return msgspec.json.decode(result.body.to_pybytes())
 
     def read(
-        self,
-        stream: str,
-        partition: int,
-        start: int,
-        end: int,
-        columns: Sequence[str] | None,
-        types: Sequence[str] | None,
+        self, stream: str, partition: int, start: int, end: int, columns: Sequence[str] | None
     ) -> Iterator[pa.RecordBatch]:
+        # Records below the first one kept are left out here; whoever asked sees the gap and names it.
         ticket: dict[str, Any] = {"stream": stream, "partition": partition, "start": start, "end": end}
+        ticket |= {"on_trimmed": "skip", "batch_bytes": READ_BATCH_BYTES}
         if columns is not None:
             ticket["columns"] = list(columns)
         with _translated():
-            for chunk in self._client.do_get(flight.Ticket(msgspec.json.encode(ticket))):
+            asked = flight.Ticket(msgspec.json.encode(ticket))
+            for chunk in self._connection.flight.do_get(asked, self._connection.options()):
                 yield chunk.data
 
     def close(self) -> None:
-        self._client.close()
+        self._connection.close()
 
 
 @contextmanager
 def _translated() -> Iterator[None]:
+    """Flight's errors as the hub's own, or as Unreachable when waiting may help."""
     try:
         yield
-    except (flight.FlightUnavailableError, flight.FlightCancelledError) as error:
+    except flight.FlightError as error:
+        ours = decode_error(error.extra_info) if error.extra_info else None
+        if ours is None or isinstance(ours, WAIT_FOR):
+            if ours is None and not isinstance(error, PASSING):
+                raise HeadraceError(f"the hub failed: {str(error).partition('. Detail:')[0]}") from error
+            raise Unreachable(str(ours or error).partition(". Detail:")[0]) from error
+        raise ours from None
+    except pa.ArrowException as error:
         raise Unreachable(str(error)) from error
 
 

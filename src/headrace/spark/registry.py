@@ -107,12 +107,11 @@ class Registry:
 
     async def delete(self, request: PipelineName) -> None:
         """Forget a definition and ask what runs to stop."""
-        self._status(request.name)
         if request.name in self._configured:
             raise BadRequest(f"pipeline {request.name!r} stands in the configuration; take it out there")
+        await self.stop(request)
         await self._hub.create_table(PIPELINES)
         await self._hub.delete(PIPELINES, request.name.encode())
-        await self.stop(request)
 
     async def list(self, request: Nothing) -> list[Status]:
         """All that are defined or have reported."""

@@ -6,6 +6,8 @@ that safe at any point. A failure that comes back each time is given up with its
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import re
 import shutil
 import time
@@ -41,10 +43,13 @@ def default_home() -> Path:
 
 
 def checkpoint_of(home: Path, name: str) -> Path:
-    """The checkpoint directory of a pipeline."""
-    if not re.fullmatch(r"[\w.@-]+(?:/[\w.@-]+)*", name) or ".." in name.split("/"):
-        raise PipelineError(f"{name!r} is no name for a pipeline: use letters, digits, '-', '_', '.', '/'")
-    return home / name / "checkpoint"
+    """The checkpoint directory of a pipeline. Names with other characters get a digest, so that no two meet."""
+    if not name:
+        raise PipelineError("a pipeline needs a name")
+    plain = re.sub(r"[^\w-]", "_", name)
+    if plain != name:
+        plain = f"{plain[:80]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+    return home / plain / "checkpoint"
 
 
 @dataclass
@@ -147,7 +152,9 @@ class Runner:
         while self._running:
             alive = [one for one in self._running.values() if one.query.isActive]
             if alive:
-                alive[0].query.awaitTermination(POLL_S)
+                # Only the waiting matters: what it raises when the query has failed is looked at below.
+                with contextlib.suppress(Exception):
+                    alive[0].query.awaitTermination(POLL_S)
             elif any(one.restart_at_s is not None for one in self._running.values()):
                 time.sleep(POLL_S / 5)
             self.look()

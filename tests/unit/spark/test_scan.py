@@ -45,7 +45,7 @@ class FakeHub:
         raise NotImplementedError
 
     def read(
-        self, stream: str, partition: int, start: int, end: int, columns: Sequence[str] | None, types: object
+        self, stream: str, partition: int, start: int, end: int, columns: Sequence[str] | None
     ) -> Iterator[pa.RecordBatch]:
         self.asked.append((start, end))
         for at in range(max(start, self.first), min(end, self.after), 10):
@@ -118,8 +118,11 @@ def test_a_hub_that_returns_is_read_on_where_it_was() -> None:
 
 
 def test_a_hub_that_stays_away_is_an_error() -> None:
-    with pytest.raises(HubUnreachable, match="fake"):
-        read(FakeHub(fail_times=10**6), 0, 50)
+    def away() -> FakeHub:
+        raise Unreachable("nobody there")
+
+    with pytest.raises(HubUnreachable, match=r"fake.*0\.3 s.*nobody there"):
+        HubPort("fake", away, wait_s=0.3).describe(["s"])
 
 
 @pytest.mark.parametrize(

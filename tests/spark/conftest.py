@@ -1,0 +1,83 @@
+"""One Spark session for all tests: the JVM is the expensive part."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from hubs import ThreadHub
+
+SOURCE = Path(__file__).parents[2] / "src"
+# A short life: compile quickly rather than well, and collect garbage without extra threads.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+WARM_S = 180
+
+
+def environment() -> dict[str, str]:
+    known = os.environ.get("PYTHONPATH", "")
+    return {**os.environ, "PYTHONPATH": f"{SOURCE}{os.pathsep}{known}" if known else str(SOURCE)}
+
+
+@pytest.fixture(scope="session")
+def class_archive() -> None:
+    """Made once, in a process of its own: every JVM of the suite starts in half the time."""
+    code = f"from headrace.spark.launch import warm; warm({JAVA_OPTIONS!r})"
+    subprocess.run([sys.executable, "-c", code], env=environment(), check=True, timeout=WARM_S, capture_output=True)
+
+
+@pytest.fixture(scope="session")
+def spark(class_archive: None) -> Iterator[Any]:
+    from headrace.spark import session
+
+    os.environ.update(environment())
+    started = session("tests", master="local[2]", config={"spark.driver.extraJavaOptions": JAVA_OPTIONS})
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="session")
+def shared_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadHub]:
+    """A hub for the tests that only need streams of their own names."""
+    hub = ThreadHub(tmp_path_factory.mktemp("hub"))
+    yield hub
+    hub.close()
+
+
+@pytest.fixture
+def hub(shared_hub: ThreadHub, spark: Any, request: pytest.FixtureRequest) -> ThreadHub:
+    from headrace.spark import equip
+
+    equip(spark, hub=shared_hub.address)
+    return shared_hub
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A stream name that no other test uses."""
+    return request.node.name.replace("[", "-").replace("]", "")
+
+
+@pytest.fixture(autouse=True)
+def no_query_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    if "spark" in request.fixturenames:
+        for query in request.getfixturevalue("spark").streams.active:
+            query.stop()
+
+
+def wait_until(true: Callable[[], object], what: str, deadline_s: float = 60.0) -> Any:
+    """Wait for a condition, never for luck."""
+    end = time.monotonic() + deadline_s
+    while not (value := true()):
+        assert time.monotonic() < end, f"waited {deadline_s} s for {what}"
+        time.sleep(0.02)
+    return value

@@ -1,0 +1,78 @@
+"""Processes for the kill tests: a hub and a driver that can be killed at any point.
+
+The hub is the real one plus one trap: when the file `trap` in its directory says `commit PID` or `stage PID`, the next
+commit (after it is durable, before it is answered) or the next stage kills that process group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def hub_main(data: str, address: str, ready: str) -> None:
+    """A hub until it is killed."""
+    import msgspec
+
+    from headrace import nouns
+    from headrace.config import Config
+    from headrace.config import Log as LogSection
+    from headrace.hub import Hub
+    from headrace.protocols.flight.server import serve
+    from headrace.spark import supervisor
+    from headrace.spark.staging import Staging
+
+    _set_traps(Staging, Path(ready).parent / "trap")
+
+    async def main() -> None:
+        log = LogSection(data=data, seal_age_s=1.0, maintenance_interval_s=0.2)
+        hub = await Hub.open(data, msgspec.structs.replace(Config(), log=log))
+        await nouns.start(hub)
+        await supervisor.start(hub)
+        listener = await serve(hub, address)
+        half = Path(ready + ".half")
+        half.write_text(listener.address)
+        half.rename(ready)
+        await asyncio.Event().wait()
+
+    asyncio.run(main())
+
+
+def _set_traps(staging: Any, trap: Path) -> None:
+    def trapped(name: str) -> Any:
+        real = getattr(staging, name)
+
+        async def method(self: Any, request: Any) -> Any:
+            result = await real(self, request)
+            with contextlib.suppress(FileNotFoundError):
+                kind, process = trap.read_text().split()
+                if kind == name:
+                    trap.unlink()
+                    os.killpg(int(process), signal.SIGKILL)
+            return result
+
+        method.__annotations__ = real.__annotations__
+        return method
+
+    for name in ("commit", "stage"):
+        setattr(staging, name, trapped(name))
+
+
+def driver_main(address: str, checkpoint: str, java_options: str) -> None:
+    """A streaming query from `in` to `out` until it is killed."""
+    from headrace.spark import read_stream, session
+
+    spark = session("driver", master="local[2]", hub=address, config={"spark.driver.extraJavaOptions": java_options})
+    frame = read_stream(spark, "in", cursor="c", max_records_per_batch=500, split_records=100)
+    writer = frame.select("payload", "id").writeStream.format("headrace").option("stream", "out")
+    query = writer.option("checkpointLocation", checkpoint).start()
+    query.awaitTermination()
+
+
+if __name__ == "__main__":
+    {"hub": hub_main, "driver": driver_main}[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,353 @@
+"""Pipelines: as code, as SQL, and the built-in ones."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import lake
+import pytest
+from conftest import wait_until
+from hubs import ThreadHub
+
+from headrace.spark import builtin, read
+from headrace.spark.archive import Archive
+from headrace.spark.errors import DataLoss, PipelineError
+from headrace.spark.pipelines import Pipeline, console, load_file, parquet, pipeline, sql_pipeline
+from headrace.spark.port import HubPort, open_port
+from headrace.spark.query import bind
+from headrace.spark.replay import history, replay
+from headrace.spark.runner import Progress, Runner, checkpoint_of, first_start, reset
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+SCHEMA = "item STRING, price INT"
+
+
+@pytest.fixture
+def port(hub: ThreadHub) -> Any:
+    opened = open_port(hub.address, wait_s=10)
+    yield opened
+    opened.close()
+
+
+def orders(hub: ThreadHub, name: str, count: int = 10, partitions: int = 1) -> None:
+    hub.create(name, partitions)
+    for partition in range(partitions):
+        payloads = [json.dumps({"item": f"i{number % 3}", "price": number}).encode() for number in range(count)]
+        hub.append(name, payloads, partition=partition, types=["even" if n % 2 == 0 else "odd" for n in range(count)])
+
+
+def run_once(spark: Any, port: HubPort, one: Pipeline, home: Path) -> list[Progress]:
+    """Run a pipeline until it has caught up."""
+    seen: dict[str, Progress] = {}
+    runner = Runner(spark, port, home=home, on_progress=lambda all_: seen.update({p.name: p for p in all_}))
+    runner.start(replace(one, trigger="available now"))
+    assert runner.watch(), runner.failures
+    return list(seen.values())
+
+
+def documents(hub: ThreadHub, stream: str) -> list[Any]:
+    return [json.loads(one) for one in hub.payloads(stream)]
+
+
+def test_a_function_is_a_pipeline(hub: ThreadHub, spark: Any, port: HubPort, name: str, tmp_path: Path) -> None:
+    @pipeline(source=name, sink=f"{name}=dear", decode="json", schema=SCHEMA)
+    def dear_orders(frame: Any) -> Any:
+        """Orders above 6."""
+        return frame.where("value.price > 6").selectExpr("value.item AS key", "value.price AS price")
+
+    assert (dear_orders.name, dear_orders.description) == ("dear-orders", "Orders above 6.")
+    dear = replace(dear_orders, name=name)
+    orders(hub, name)
+    (progress,) = run_once(spark, port, dear, tmp_path)
+    assert documents(hub, f"{name}=dear") == [{"key": f"i{n % 3}", "price": n} for n in (7, 8, 9)]
+    assert hub.table(f"{name}=dear")["key"].to_pylist() == [b"i1", b"i2", b"i0"]
+    assert hub.cursor(name, name) == 10
+    assert (progress.state, progress.rows, progress.lag) == ("done", 10, 0)
+    orders(hub, name)
+    run_once(spark, port, dear, tmp_path)
+    assert len(documents(hub, f"{name}=dear")) == 6
+    assert hub.call("pipeline.status", {"name": name})["report"]["rows"] == 10
+
+
+def test_changed_code_goes_on_with_the_same_checkpoint(
+    hub: ThreadHub, spark: Any, port: HubPort, name: str, tmp_path: Path
+) -> None:
+    orders(hub, name, 3)
+    for word in ("before", "after"):
+        one = sql_pipeline(name, f"SELECT '{word}' AS word, `index` FROM stream('{name}')", f"{name}=out")
+        run_once(spark, port, one, tmp_path)
+        hub.append(name, [b"{}"])
+    found = [(one["word"], one["index"]) for one in documents(hub, f"{name}=out")]
+    assert found == [("before", 0), ("before", 1), ("before", 2), ("after", 3)]
+
+
+def test_reset_goes_on_at_the_cursor_or_begins_anew(
+    hub: ThreadHub, spark: Any, port: HubPort, name: str, tmp_path: Path
+) -> None:
+    orders(hub, name, 3)
+    one = sql_pipeline(name, f"SELECT `index` FROM stream('{name}')", f"{name}=out")
+    assert first_start(port, one) == "earliest"
+    run_once(spark, port, one, tmp_path)
+    reset(port, tmp_path, name, [name], None)
+    assert not checkpoint_of(tmp_path, name).exists()
+    assert first_start(port, one) == "cursor"
+    hub.append(name, [b"{}"])
+    run_once(spark, port, one, tmp_path)
+    assert [row["index"] for row in documents(hub, f"{name}=out")] == [0, 1, 2, 3]
+    reset(port, tmp_path, name, [name], "earliest")
+    assert first_start(port, one) == "earliest"
+
+
+def test_names_stay_inside_the_home(tmp_path: Path) -> None:
+    names = ["../x", "a/../../b", "a b", "/etc", "..", ".", "a_b", "a/b", "a.b"]
+    places = {checkpoint_of(tmp_path, name) for name in names}
+    assert len(places) == len(names)
+    assert {place.parent.parent for place in places} == {tmp_path}
+    with pytest.raises(PipelineError):
+        checkpoint_of(tmp_path, "")
+
+
+def test_a_failure_shows_the_python_error_first_and_is_given_up(
+    hub: ThreadHub, spark: Any, port: HubPort, name: str, tmp_path: Path
+) -> None:
+    orders(hub, name, 3)
+    hub.run(hub.hub.trim(name, 2))
+    one = sql_pipeline(name, f"SELECT payload FROM stream('{name}', start => 0)", f"{name}=out")
+    runner = Runner(spark, port, home=tmp_path)
+    runner.start(replace(one, trigger="available now"))
+    assert not runner.watch()
+    failure = runner.failures[name]
+    assert failure.headline.startswith("headrace.spark.errors.DataLoss: ")
+    assert "indexes 0 to 1" in failure.headline
+    status = hub.call("pipeline.status", {"name": name})
+    assert status["state"] == "failed"
+    assert "indexes 0 to 1" in status["report"]["error"]
+
+
+def test_a_failure_that_passes_is_tried_again(
+    hub: ThreadHub, spark: Any, port: HubPort, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.spark.runner.RESTART_PAUSE_FIRST_S", 0.05)
+    orders(hub, name, 3)
+    marker = tmp_path / "failed"
+
+    def fail_once(batches: Any) -> Any:
+        for batch in batches:
+            if not marker.exists():
+                marker.touch()
+                raise RuntimeError("passing trouble")
+            yield batch
+
+    def transform(frame: Any) -> Any:
+        return frame.select("payload").mapInArrow(fail_once, "payload BINARY")
+
+    one = Pipeline(name, builtin.Sink("stream", f"{name}=out"), {"source": (name,)}, transform)
+    (progress,) = run_once(spark, port, one, tmp_path)
+    assert progress.restarts == 1
+    assert hub.payloads(f"{name}=out") == hub.payloads(name)
+
+
+def test_a_running_pipeline_is_listed_and_can_be_stopped(
+    hub: ThreadHub, spark: Any, port: HubPort, name: str, tmp_path: Path
+) -> None:
+    orders(hub, name, 3)
+    runner = Runner(spark, port, home=tmp_path)
+    query = runner.start(sql_pipeline(name, f"SELECT payload FROM stream('{name}')", f"{name}=out"))
+    wait_until(lambda: query.lastProgress and hub.hub.streams(f"{name}=out"), "the first batch")
+    runner.look()
+    assert {one["name"]: one["state"] for one in hub.call("pipeline.list", {})}[name] == "running"
+    hub.call("pipeline.stop", {"name": name})
+    assert runner.watch()
+    assert not query.isActive
+    assert hub.call("pipeline.status", {"name": name})["state"] in ("stopped", "done")
+
+
+def test_pipelines_in_sql_are_kept_at_the_hub(hub: ThreadHub, spark: Any, port: HubPort, name: str) -> None:
+    from headrace.cli.pipeline import _created
+
+    hub.call("pipeline.create", {"name": name, "sql": "SELECT payload FROM stream('x')", "into": "y"})
+    (one,) = _created(port, name)
+    assert (one.name, one.sources, one.sink.target) == (name, {"sql": ("x",)}, "y")
+    hub.call("pipeline.delete", {"name": name})
+    with pytest.raises(Exception, match="no pipeline"):
+        _created(port, name)
+
+
+def test_sql_answers_now(hub: ThreadHub, spark: Any, name: str) -> None:
+    orders(hub, name)
+    text = f"""SELECT type, sum(value.price) AS total -- stream('nothing')
+    FROM stream('{name}', decode => 'json', schema => '{SCHEMA}') GROUP BY type ORDER BY type"""
+    assert [tuple(row) for row in bind(spark, text).collect()] == [("even", 20), ("odd", 25)]
+
+
+def test_files_define_pipelines(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from headrace.spark import pipeline, console, parquet\n"
+        "@pipeline(source='a', sink=console())\ndef one(df): return df\n"
+        "@pipeline(source=['a', 'b'], sink=parquet('/x'), name='two/deep')\ndef two(df): return df\n"
+    )
+    found = load_file(file)
+    assert [(one.name, one.sink) for one in found] == [("one", console()), ("two/deep", parquet("/x"))]
+    empty = tmp_path / "empty.py"
+    empty.write_text("x = 1\n")
+    with pytest.raises(PipelineError, match="defines no pipeline"):
+        load_file(empty)
+
+
+def test_two_sources_are_two_frames(hub: ThreadHub, spark: Any, port: HubPort, name: str, tmp_path: Path) -> None:
+    orders(hub, f"{name}.l", 3)
+    orders(hub, f"{name}.r", 2)
+
+    @pipeline(source={"left": f"{name}.l", "right": f"{name}.r"}, sink=f"{name}=out", name=name)
+    def joined(left: Any, right: Any) -> Any:
+        return left.select("payload").unionByName(right.selectExpr("payload"))
+
+    run_once(spark, port, joined, tmp_path)
+    assert len(hub.payloads(f"{name}=out")) == 5
+
+
+def test_merge_keeps_the_order_of_each_partition(
+    hub: ThreadHub, spark: Any, port: HubPort, name: str, tmp_path: Path
+) -> None:
+    hub.create(f"{name}.a", 2)
+    hub.create(f"{name}.b")
+    for stream, partition in ((f"{name}.a", 0), (f"{name}.a", 1), (f"{name}.b", 0)):
+        hub.append(stream, [f"{stream[-1]}{partition}-{n}".encode() for n in range(40)], partition=partition, types="t")
+    one = replace(builtin.merge([f"{name}.a", f"{name}.b"], f"{name}=all"), records_per_batch_max=50)
+    run_once(spark, port, one, tmp_path)
+    table = hub.table(f"{name}=all")
+    assert table["index"].to_pylist() == list(range(120))
+    assert set(table["type"].to_pylist()) == {"t"}
+    for origin in ("a0", "a1", "b0"):
+        mine = [one.decode() for one in table["payload"].to_pylist() if one.decode().startswith(origin)]
+        assert mine == [f"{origin}-{n}" for n in range(40)]
+    with pytest.raises(PipelineError):
+        builtin.merge(["x"], "x")
+
+
+def test_route_by_type_and_by_rule(hub: ThreadHub, spark: Any, port: HubPort, name: str, tmp_path: Path) -> None:
+    orders(hub, name)
+    hub.append(name, [b"untyped"])
+    run_once(spark, port, builtin.route(name, by_type=f"{name}.{{type}}", otherwise=f"{name}.rest"), tmp_path)
+    assert len(hub.payloads(f"{name}.odd")) == len(hub.payloads(f"{name}.even")) == 5
+    assert hub.payloads(f"{name}.rest") == [b"untyped"]
+    rules = [("get_json_object(text, '$.price') > 7", f"{name}.dear"), ("type = 'odd'", f"{name}.cheap-odd")]
+    run_once(spark, port, builtin.route(name, rules=rules, name=f"{name}-rules"), tmp_path)
+    assert [one["price"] for one in documents(hub, f"{name}.dear")] == [8, 9]
+    assert [one["price"] for one in documents(hub, f"{name}.cheap-odd")] == [1, 3, 5, 7]
+
+
+def test_dead_letters_and_their_return(hub: ThreadHub, spark: Any, port: HubPort, name: str, tmp_path: Path) -> None:
+    hub.create(name)
+    sent = [b'{"item": "a", "price": 1}', b"\xff\x00broken", b'{"item": "b", "price": "x"}', b""]
+    hub.append(name, sent, types=["t", "u", None, "v"], keys=[b"k", b"\xfe", None, b""], ids=[1, 2, None, 4])
+    run_once(spark, port, builtin.dead_letter(name, SCHEMA, f"{name}=good"), tmp_path)
+    assert hub.payloads(f"{name}=good") == sent[:1]
+    letters = documents(hub, f"{name}.dead")
+    assert [one["index"] for one in letters] == [1, 2, 3]
+    assert [bool(one["reason"]) for one in letters] == [True] * 3
+    assert letters[2]["reason"] == "the payload is empty"
+    run_once(spark, port, builtin.redrive(f"{name}.dead", into=f"{name}=again"), tmp_path)
+    run_once(spark, port, builtin.redrive(f"{name}.dead", into=f"{name}=again"), tmp_path)
+    columns = ["payload", "type", "key", "id"]
+    again = hub.table(f"{name}=again").select(columns).to_pylist()
+    assert again == hub.table(name).select(columns).to_pylist()[1:]
+
+
+def test_window_counts(hub: ThreadHub, spark: Any, port: HubPort, name: str, tmp_path: Path) -> None:
+    hub.create(name)
+    minute = 60_000_000
+    times = [0, 1, 30_000_000, minute, minute + 5, 10 * minute]
+    hub.append(name, [b"x"] * 6, event_times=times, types=["a", "b", "a", "a", "a", "a"])
+    one = builtin.window_counts(name)
+    run_once(spark, port, one, tmp_path)
+    hub.append(name, [b"late"], event_times=[5], types="a")  # its window was closed by the watermark
+    hub.append(name, [b"x"], event_times=[30 * minute], types=["z"])
+    run_once(spark, port, one, tmp_path)
+    found = {(row["start"], row["key"]): row["count"] for row in documents(hub, f"{name}.counts")}
+    first, second = "1970-01-01T00:00:00.000Z", "1970-01-01T00:01:00.000Z"
+    tenth = "1970-01-01T00:10:00.000Z"
+    assert found == {(first, "a"): 2, (first, "b"): 1, (second, "a"): 2, (tenth, "a"): 1}
+    assert len(documents(hub, f"{name}.counts")) == 4
+
+
+def test_archive_holds_each_record_once(hub: ThreadHub, spark: Any, port: HubPort, name: str, tmp_path: Path) -> None:
+    orders(hub, name, 50, 2)
+    place = tmp_path / "lake"
+    one = replace(builtin.archive([name], str(place), name=name), records_per_batch_max=30)
+    run_once(spark, port, one, tmp_path)
+    assert hub.cursor(name, name, 1) == 50
+    assert lake.positions(place, name) == [(p, i) for p in range(2) for i in range(50)]
+    days = {row.strftime("date=%Y-%m-%d") for row in hub.table(name)["time"].to_pylist()}
+    assert {file.path.parent.name for file in Archive(place).files(name)} == days
+    rows = lake.table(place, name).to_pylist()
+    stored = hub.table(name, 1).to_pylist()
+    mine = [row for row in rows if row["partition"] == 1]
+    assert [(row["payload"], row["type"], row["time"]) for row in mine] == [
+        (row["payload"], row["type"], row["time"]) for row in stored
+    ]
+    # A batch that Spark runs again leaves no second copy.
+    from test_sink import forget_commit
+
+    forget_commit(checkpoint_of(tmp_path, name))
+    orders(hub, name, 5, 2)
+    run_once(spark, port, one, tmp_path)
+    assert lake.positions(place, name) == [(p, i) for p in range(2) for i in range(55)]
+
+
+def test_small_files_are_joined(hub: ThreadHub, spark: Any, port: HubPort, name: str, tmp_path: Path) -> None:
+    orders(hub, name, 60)
+    place = tmp_path / "lake"
+    one = replace(builtin.archive([name], str(place), name=name), records_per_batch_max=5)
+    run_once(spark, port, one, tmp_path)
+    assert len(Archive(place).files(name)) < 9
+    assert lake.positions(place, name) == [(0, i) for i in range(60)]
+
+
+def test_replay_takes_the_archive_and_the_log_together(
+    hub: ThreadHub, spark: Any, port: HubPort, name: str, tmp_path: Path
+) -> None:
+    orders(hub, name, 40)
+    place = tmp_path / "lake"
+    run_once(spark, port, builtin.archive([name], str(place), name=f"{name}-archive"), tmp_path)
+    orders(hub, name, 10)
+    hub.run(hub.hub.trim(name, 25))
+
+    @pipeline(source=name, sink=f"{name}=live", decode="json", schema=SCHEMA, name=name)
+    def prices(frame: Any) -> Any:
+        return frame.selectExpr("value.price AS price", "`index` AS at")
+
+    with pytest.raises(DataLoss, match="0 to 24"):
+        replay(spark, port, prices, f"{name}=new")
+    with pytest.raises(PipelineError, match="writes live"):
+        replay(spark, port, prices, f"{name}=live", archive=place)
+    replay(spark, port, prices, f"{name}=new", archive=place)
+    found = sorted((row["at"], row["price"]) for row in documents(hub, f"{name}=new"))
+    assert found == [(n, n) for n in range(40)] + [(40 + n, n) for n in range(10)]
+    assert hub.hub.streams(f"{name}=live") == []
+    assert hub.cursor(name, name) is None
+    part = history(spark, port, name, archive=place, start="20", end="30")
+    assert sorted(row["index"] for row in part.collect()) == list(range(20, 30))
+
+
+def test_results_as_parquet(hub: ThreadHub, spark: Any, port: HubPort, name: str, tmp_path: Path) -> None:
+    orders(hub, name, 10)
+
+    @pipeline(source=name, sink=parquet(tmp_path / "out"), name=name)
+    def plain(frame: Any) -> Any:
+        return frame.select("index", "type")
+
+    run_once(spark, port, plain, tmp_path)
+    assert spark.read.parquet(str(tmp_path / "out")).count() == 10
+    assert hub.cursor(name, name) == 10
+
+
+def test_reading_while_being_written(hub: ThreadHub, spark: Any, port: HubPort, name: str) -> None:
+    orders(hub, name, 10)
+    frame = read(spark, name)
+    hub.append(name, [b"{}"])
+    assert frame.count() in (10, 11)
