@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,15 @@ from headrace.testing.disk import DiskKilled
 
 
 @pytest.fixture(params=["os", "memory", "faulty"])
-def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Disk:
-    if request.param == "os":
-        made: Disk = OsDisk(tmp_path / "data")
-        request.addfinalizer(made.close)
-        return made
-    return MemoryDisk() if request.param == "memory" else FaultyDisk(MemoryDisk(), short_writes=3)
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
+    made: dict[str, Callable[[], Disk]] = {
+        "os": lambda: OsDisk(tmp_path / "data"),
+        "memory": MemoryDisk,
+        "faulty": lambda: FaultyDisk(MemoryDisk(), short_writes=3),
+    }
+    disk = made[request.param]()
+    yield disk
+    disk.close()
 
 
 def test_files(disk: Disk) -> None:

@@ -310,7 +310,7 @@ def test_a_table_takes_no_more_room_than_its_live_values_need() -> None:
 
 def test_compaction_of_much_goes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.log.maintenance.COMPACT_BYTES_AT_ONCE", 100)
-    log, clock = make(merge_segments_min=1_000)
+    log, _ = make(merge_segments_min=1_000)
     do(log, ops.CreateStream("t", kind="table"))
     for key in range(40):
         do(log, ops.Put("t", bytes([key]), b"steady" * 6))

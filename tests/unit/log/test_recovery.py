@@ -288,7 +288,7 @@ def test_when_nobody_knows_what_was_lost_no_index_is_used_again() -> None:
     data[at] ^= 1
     disk.put(path, bytes(data))
     log = open_log(disk)
-    assert [found.kind for found in log.report.damage][0] == "lost-frames"
+    assert log.report.damage[0].kind == "lost-frames"
     assert payloads(log, "a") == [b"one", b"two"]
     assert do(log, ops.Append("a", Batch.one(b"x"))).first == 2
     assert do(log, ops.Append("b", Batch.one(b"x"))).first > 0
