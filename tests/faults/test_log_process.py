@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from faults.victim import Victim, check
 
 pytestmark = pytest.mark.slow

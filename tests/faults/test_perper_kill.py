@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from interop.perper_support import DEADLINE_S, ENVIRONMENT, agent, wait_until
 from pyignite import Client, GenericObjectMeta
 from pyignite.datatypes import IntObject, String
 from pyignite.datatypes.prop_codes import PROP_NAME, PROP_QUERY_ENTITIES
-
-from interop.perper_support import DEADLINE_S, ENVIRONMENT, agent, wait_until
 
 # pyignite leaves its socket to the garbage collector when the server dies under it.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from unit.log.helpers import do, fill, maintain, open_log, payloads
 
 from headrace.errors import (
     BadRequest,
@@ -27,7 +28,6 @@ from headrace.log.batch import Batch
 from headrace.log.commit import Limits, Pending
 from headrace.log.log import Log
 from headrace.testing import FakeClock, FaultyDisk, MemoryDisk
-from unit.log.helpers import do, fill, maintain, open_log, payloads
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import errno
 import logging
 
 import pytest
+from unit.log.helpers import do, fill, maintain, open_log, payloads
 
 from headrace.log import journal, ops, snapshot
 from headrace.log.batch import Batch
@@ -13,7 +14,6 @@ from headrace.log.log import Log
 from headrace.log.maintenance import mergeable
 from headrace.log.segment import SegmentRef
 from headrace.testing import FakeClock, FaultyDisk, MemoryDisk
-from unit.log.helpers import do, fill, maintain, open_log, payloads
 
 
 def make(disk: MemoryDisk | FaultyDisk | None = None, **settings: float) -> tuple[Log, FakeClock]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from unit.log.helpers import do, fill, maintain, open_log, payloads
 
 from headrace.errors import Damaged, HeadraceError
 from headrace.log import journal, ops, snapshot
@@ -15,7 +16,6 @@ from headrace.log.log import Log
 from headrace.log.recovery import Unrecoverable
 from headrace.testing import FakeClock, FaultyDisk, MemoryDisk
 from headrace.testing.disk import DiskKilled
-from unit.log.helpers import do, fill, maintain, open_log, payloads
 
 
 def scripted(log: Log) -> None:
