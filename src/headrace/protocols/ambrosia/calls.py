@@ -209,7 +209,7 @@ class MessageReader:
         if body < end and data[body] not in ALLOWED_FROM_BINDING:
             raise RemoteProtocolError(f"a message of type {data[body]}, which a binding does not send")
         if body + size > end:
-            self._needed_bytes = body + size - at
+            self._needed_bytes = (body + size if body < end else body + 1) - at
             return None
         return body, body + size
 

@@ -1,0 +1,96 @@
+"""Two immortals exchange counted calls while the hub and both services are killed at random."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+CALLS = 50_000  # each way: 100,000 in all
+WINDOW = 1_000
+KILLS_MIN = 12
+DEADLINE_S = 85
+
+
+class Processes:
+    """The hub and the two services, each started again after it was killed."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.ready = directory / "ready.json"
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self.kills = dict.fromkeys(("hub", "ping", "pong"), 0)
+
+    def start(self, name: str) -> None:
+        if name == "hub":
+            self.ready.unlink(missing_ok=True)
+            off = [f"--set=listen.{listener}=off" for listener in ("flight", "http", "wallaroo", "ockam", "ignite", "fabric")]
+            immortals = [
+                f"--set=ambrosia.immortals.{each}.{setting}"
+                for each in ("ping", "pong")
+                for setting in ("receive=127.0.0.1:0", "checkpoint_log_bytes=262144")
+            ]
+            data = str(self.directory / "data")
+            command = ["-m", "headrace", "up", "--data", data, "--ready-file", str(self.ready), *off, *immortals]
+        else:
+            result = str(self.directory / f"{name}.json")
+            service = str(HERE / "ambrosia_service.py")
+            command = [service, name, str(self.ready), result, str(CALLS), str(WINDOW)]
+        output = (self.directory / f"{name}.out").open("ab")
+        self.running[name] = subprocess.Popen([sys.executable, *command], stdout=output, stderr=output)
+        output.close()
+
+    def kill(self, name: str) -> None:
+        process = self.running.pop(name)
+        assert process.poll() is None, f"{name} ended by itself: {(self.directory / f'{name}.out').read_text()[-4000:]}"
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        self.kills[name] += 1
+
+    def results(self) -> dict[str, dict[str, object]]:
+        found = {}
+        for name in ("ping", "pong"):
+            path = self.directory / f"{name}.json"
+            if path.exists():
+                found[name] = json.loads(path.read_text())
+        return found
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    made = Processes(tmp_path)
+    try:
+        for name in ("hub", "ping", "pong"):
+            made.start(name)
+        yield made
+    finally:
+        for process in made.running.values():
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_no_call_is_lost_or_repeated_under_fire(processes: Processes) -> None:
+    seed = int(os.environ.get("HEADRACE_SEED", "20"))
+    chance = random.Random(seed)
+    deadline = time.monotonic() + DEADLINE_S
+    while len(processes.results()) < 2 or sum(processes.kills.values()) < KILLS_MIN:
+        assert time.monotonic() < deadline, f"seed {seed}: {processes.kills}, {processes.results()}"
+        time.sleep(chance.uniform(0.05, 1.2))  # the moments of the kills, not a wait for luck
+        name = chance.choice(["hub", "ping", "pong"])
+        processes.kill(name)
+        processes.start(name)
+    total = CALLS * (CALLS + 1) // 2
+    expected = {"last": CALLS, "total": total, "wrong": []}
+    assert processes.results() == {"ping": expected, "pong": expected}, f"seed {seed}: {processes.kills}"
+    assert all(processes.kills.values()), processes.kills

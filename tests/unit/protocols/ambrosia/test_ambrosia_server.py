@@ -1,0 +1,739 @@
+"""The coordinator through its sockets: start-up cases, routing, exactly once, checkpoints, refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ambrosia_binding import RawBinding, coordinator, settings, until
+
+from headrace.config import Ambrosia, Config, ImmortalSection, Log
+from headrace.hub import Hub
+from headrace.listener import split_address
+from headrace.log.batch import Batch
+from headrace.protocols.ambrosia import codec
+from headrace.protocols.ambrosia.codec import (
+    AttachTo,
+    Call,
+    Checkpoint,
+    InitialMessage,
+    RemoteProtocolError,
+    RpcBatch,
+    Signal,
+    Type,
+)
+from headrace.protocols.ambrosia.server import ImmortalPorts
+from headrace.security import Principal
+from headrace.testing import MemoryDisk, memory_hub
+
+VECTORS = Path(__file__).parents[3] / "conformance" / "vectors" / "ambrosia.json"
+TRANSCRIPTS: dict[str, Any] = {v["name"]: v for v in json.loads(VECTORS.read_text()) if v["kind"] == "transcript"}
+COMMITTER_B8, COMMITTER_B5 = -726246216, -826541899
+
+
+def fork(arguments: bytes, destination: bytes = b"", method: int = 1) -> Call:
+    return Call(method, 1, arguments, destination)
+
+
+def impulse(arguments: bytes, destination: bytes = b"") -> Call:
+    return Call(2, 2, arguments, destination)
+
+
+async def recovered(binding: RawBinding, records: int, state: bytes = b"later") -> tuple[bytes, list[codec.Record]]:
+    """Go through a recovery; returns the checkpoint and the replayed records."""
+    blob = await binding.checkpoint()
+    found = [await binding.record() for _ in range(records)]
+    assert await binding.signal() == Type.TAKE_BECOMING_PRIMARY_CHECKPOINT
+    binding.say(Checkpoint(len(state)), state)
+    return blob, found
+
+
+async def call_verb(hub: Hub, verb: str, **request: Any) -> Any:
+    return await hub.verbs.call(verb, request, everyone(hub))
+
+
+def everyone(hub: Hub) -> Principal:
+    found = hub.security.authenticate(None, None)
+    assert found is not None
+    return found
+
+
+async def info(hub: Hub, name: str) -> Any:
+    return next(each for each in await call_verb(hub, "immortal.list") if each.name == name)
+
+
+async def play(binding: RawBinding, steps: list[dict[str, str]]) -> None:
+    """Say what the binding said and hear what the coordinator said, byte for byte."""
+    for step in steps:
+        data = bytes.fromhex(step["hex"])
+        if step["direction"] == "LB->IC":
+            binding.say(data)
+        else:
+            assert (await binding.hear(len(data))).hex() == step["hex"], step["note"]
+
+
+# --- transcripts of the published coordinator -----------------------------------------------------------------
+
+
+async def test_transcript_first_start_then_recovery() -> None:
+    section = ImmortalSection(committer=COMMITTER_B8, delivery="counted")
+    async with memory_hub(settings(a=section)) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await play(binding, TRANSCRIPTS["first start"]["fields"]["steps"])
+        binding.say(bytes.fromhex("0c0000004201410c000000420142"))  # two forks in one write: record 2, a batch
+        assert (await binding.record()).sequence == 2
+        await binding.close()
+        await until(lambda: ports.coordinator.instances["a"].primary is None)
+        binding = await RawBinding.to(ports, "a")
+        await play(binding, TRANSCRIPTS["recovery"]["fields"]["steps"])
+        await binding.close()
+
+
+async def test_transcript_upgrade_what_if_and_time_travel() -> None:
+    section = ImmortalSection(committer=COMMITTER_B5)
+    disk = MemoryDisk()
+    async with memory_hub(settings(a=section), disk=disk) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start(b"V0", b"hi")
+        binding.say(bytes.fromhex("10000000" + "4201" + "6f6e65"))
+        await binding.record()
+        await binding.close()
+        for upgrade, transcript in ((False, "time travel"), (True, "what-if upgrade test")):
+            debug = await call_verb(hub, "immortal.replay", name="a", upgrade=upgrade)
+            debugging = await RawBinding.connect(debug.receive, debug.send)
+            await play(debugging, TRANSCRIPTS[transcript]["fields"]["steps"])
+            debugging.say(fork(b"goes nowhere"), impulse(b"neither does this"), Checkpoint(2), b"no")
+            await debugging.close()
+    later = ImmortalSection(committer=COMMITTER_B5, upgrade_version=1)
+    async with memory_hub(settings(a=later), disk=disk) as hub, coordinator(hub) as ports:
+        assert (await info(hub, "a")).log_next == 2
+        binding = await RawBinding.to(ports, "a")
+        await play(binding, TRANSCRIPTS["upgrade"]["fields"]["steps"])
+        binding.say(fork(b"on"))
+        assert (await binding.record()).sequence == 2
+        assert (await info(hub, "a")).version == 1
+        await binding.close()
+        back = dict(name="a", options={"upgrade_version": 0})
+        with pytest.raises(Exception, match="cannot go back"):
+            await call_verb(hub, "immortal.register", **back)
+
+
+async def test_transcript_checkpoint_asked_by_the_binding() -> None:
+    section = ImmortalSection(committer=COMMITTER_B8)
+    async with memory_hub(settings(a=section)) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
+        await play(binding, TRANSCRIPTS["checkpoint asked by the binding"]["fields"]["steps"])
+        await until(lambda: len(ports.coordinator.instances["a"].checkpoints()) == 2)
+        assert (await info(hub, "a")).checkpoints[-1].position == 1
+        await binding.close()
+
+
+async def test_transcript_standby_and_promotion() -> None:
+    section = ImmortalSection(committer=COMMITTER_B8, standby=True)
+    async with memory_hub(settings(a=section)) as hub, coordinator(hub) as ports:
+        primary = await RawBinding.to(ports, "a")
+        await play(primary, TRANSCRIPTS["first start"]["fields"]["steps"][:4])
+        standby = await RawBinding.to(ports, "a")
+        steps = TRANSCRIPTS["standby and promotion"]["fields"]["steps"]
+        await play(standby, steps[:2])
+        primary.say(Call(33, 1, b"abc", b""))
+        await play(standby, steps[2:3])
+        await primary.close()
+        await play(standby, steps[3:])
+        standby.say(impulse(b"now allowed"))
+        assert (await standby.calls(1))[0].arguments == b"now allowed"
+        await standby.close()
+
+
+# --- delivery -------------------------------------------------------------------------------------------------
+
+
+async def test_calls_come_once_in_order_and_only_to_their_destination() -> None:
+    async with memory_hub(settings(a=ImmortalSection(), b=ImmortalSection())) as hub, coordinator(hub) as ports:
+        a, b = await RawBinding.to(ports, "a"), await RawBinding.to(ports, "b")
+        await a.first_start()
+        await b.first_start()
+        a.say(AttachTo(b"b"), *(fork(b"%d" % n, b"b" if n % 3 else b"") for n in range(300)), impulse(b"i", b"b"))
+        got_a, got_b = await a.calls(100), await b.calls(201)
+        assert [call.arguments for call in got_a] == [b"%d" % n for n in range(300) if n % 3 == 0]
+        assert [call.arguments for call in got_b] == [b"%d" % n for n in range(300) if n % 3] + [b"i"]
+        senders = {peer.name: (peer.calls, peer.impulses) for peer in (await info(hub, "b")).senders}
+        assert senders == {"a": (200, 1)}
+        await a.close()
+        await b.close()
+
+
+async def test_ones_own_name_is_oneself() -> None:
+    async with memory_hub(settings(me=ImmortalSection())) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "me")
+        await binding.first_start()
+        binding.say(AttachTo(b"me"), fork(b"by name", b"me"), fork(b"by none"))
+        assert [call.arguments for call in await binding.calls(2)] == [b"by name", b"by none"]
+        await binding.close()
+
+
+async def test_a_recovering_binding_repeats_itself_and_nothing_is_delivered_twice() -> None:
+    async with memory_hub(settings(a=ImmortalSection(), b=ImmortalSection())) as hub, coordinator(hub) as ports:
+        a, b = await RawBinding.to(ports, "a"), await RawBinding.to(ports, "b")
+        await a.first_start()
+        await b.first_start()
+        sent = [fork(b"%d" % n, b"b") for n in range(10)]
+        a.say(*sent[:6], impulse(b"not repeated", b"b"))
+        assert len(await b.calls(7)) == 7
+        await a.close()
+        a = await RawBinding.to(ports, "a")
+        await recovered(a, 1)
+        a.say(*sent)  # the first six again, then four new ones
+        assert [call.arguments for call in await b.calls(4)] == [b"6", b"7", b"8", b"9"]
+        await call_verb(hub, "session.list") if "session.list" in hub.verbs else None
+        link = ports.coordinator.instances["a"].primary
+        assert link is not None
+        assert link.counts["duplicates"] == 6
+        await a.close()
+        await b.close()
+
+
+async def test_the_count_at_a_checkpoint_is_where_a_recovery_goes_on() -> None:
+    disk = MemoryDisk()
+    config = settings(a=ImmortalSection(), b=ImmortalSection())
+    async with memory_hub(config, disk=disk) as hub, coordinator(hub) as ports:
+        a, b = await RawBinding.to(ports, "a"), await RawBinding.to(ports, "b")
+        await a.first_start()
+        await b.first_start()
+        a.say(*(fork(b"%d" % n, b"b") for n in range(5)), Signal(Type.TAKE_CHECKPOINT))
+        assert await a.signal() == Type.TAKE_CHECKPOINT
+        a.say(Checkpoint(3), b"at5", *(fork(b"%d" % n, b"b") for n in range(5, 8)))
+        assert len(await b.calls(8)) == 8
+        await until(lambda: len(ports.coordinator.instances["a"].checkpoints()) == 2)
+        await a.close()
+        await b.close()
+    async with memory_hub(config, disk=disk) as hub, coordinator(hub) as ports:
+        a, b = await RawBinding.to(ports, "a"), await RawBinding.to(ports, "b")
+        blob, _ = await recovered(a, 0)
+        assert blob == b"at5"
+        await recovered(b, len({r.sequence for r in []}) + (await info(hub, "b")).sequence)
+        a.say(*(fork(b"%d" % n, b"b") for n in range(5, 10)))  # three again, two new
+        assert [call.arguments for call in await b.calls(2)] == [b"8", b"9"]
+        await a.close()
+        await b.close()
+
+
+async def test_replayed_records_are_the_same_bytes() -> None:
+    disk = MemoryDisk()
+    config = settings(a=ImmortalSection(delivery="counted"))
+    said = []
+    async with memory_hub(config, disk=disk) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
+        for n in range(5):
+            binding.say(fork(b"%d" % n), impulse(b"x" * n), fork(b"z" * 3000), impulse(b"")) if n % 2 else binding.say(
+                fork(b"alone %d" % n)
+            )
+            said.append(await binding.record())
+        await binding.close()
+    async with memory_hub(config, disk=disk) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        _, found = await recovered(binding, 6)
+        assert found[1:] == said
+        assert [record.sequence for record in found] == list(range(6))
+        await binding.close()
+
+
+@pytest.mark.parametrize(
+    ("delivery", "mixed", "plain"),
+    [("bare", [0, 0, 0], [0, 0]), ("batch", [0, 0, 0], [5]), ("counted", [13], [5])],
+)
+async def test_forms_of_delivery(delivery: Any, mixed: list[int], plain: list[int]) -> None:
+    """A binding gets types 5 and 13 only if it is registered for them, and never a batch of one."""
+    async with memory_hub(settings(a=ImmortalSection(delivery=delivery))) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
+        for sent, types in (([fork(b"1"), fork(b"2"), impulse(b"3")], mixed), ([fork(b"1")] * 2, plain), ([fork(b"1")], [0])):
+            binding.say(*sent)
+            payload = (await binding.record()).payload
+            found, at = [], 0
+            while at < len(payload):
+                size, at = codec.read_int(payload, at, len(payload))
+                found.append(payload[at])
+                at += size
+            assert found == types
+        await binding.close()
+
+
+async def test_another_form_of_delivery_does_not_change_what_is_logged_already() -> None:
+    disk = MemoryDisk()
+    async with memory_hub(settings(a=ImmortalSection()), disk=disk) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
+        binding.say(fork(b"1"), fork(b"2"))
+        bare = await binding.record()
+        await binding.close()
+    async with memory_hub(settings(a=ImmortalSection(delivery="batch")), disk=disk) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        _, found = await recovered(binding, 2)
+        assert found[1] == bare
+        binding.say(fork(b"1"), fork(b"2"))
+        assert (await binding.record()).payload[1] == Type.RPC_BATCH
+        await binding.close()
+
+
+async def test_records_above_8_mib_are_cut_and_read_back_whole() -> None:
+    disk = MemoryDisk()
+    config = Config(ambrosia=Ambrosia(immortals={"a": ImmortalSection()}), log=Log(seal_bytes=1 << 20))
+    async with memory_hub(config, disk=disk) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
+        blocks = [bytes([n]) * 500_000 for n in range(40)] + [b"big" * 3_000_000]
+        binding.say(*map(fork, blocks))
+        calls = await binding.calls(len(blocks))
+        assert [call.arguments for call in calls] == blocks
+        sequence = (await info(hub, "a")).sequence
+        await binding.close()
+    async with memory_hub(config, disk=disk) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        _, found = await recovered(binding, sequence)
+        again = [m for r in found[1:] for m in codec.decode_messages(r.payload, addressed=False)]
+        assert [call.arguments for call in again if isinstance(call, Call)] == blocks
+        assert max(len(r.payload) + 24 for r in found if b"big" not in r.payload) <= codec.RECORD_BYTES_MAX
+        await binding.close()
+
+
+# --- absent peers ---------------------------------------------------------------------------------------------
+
+
+async def test_calls_for_an_unknown_name_wait_until_it_starts() -> None:
+    disk = MemoryDisk()
+    async with memory_hub(settings(a=ImmortalSection()), disk=disk) as hub, coordinator(hub) as ports:
+        a = await RawBinding.to(ports, "a")
+        await a.first_start()
+        a.say(AttachTo("späť".encode()), *(fork(b"%d" % n, "späť".encode()) for n in range(3)), impulse(b"i", "späť".encode()))
+        await until(lambda: "späť" in ports.coordinator.instances and ports.coordinator.instances["späť"].inbound.pending_bytes)
+        await asyncio.wait_for(ports.coordinator.instances["späť"].inbound.flushed(), 5)
+        found = await info(hub, "späť")
+        assert (found.registered, found.pending) == (False, 4)
+        await a.close()
+    async with memory_hub(settings(a=ImmortalSection()), disk=disk) as hub, coordinator(hub) as ports:
+        assert (await info(hub, "späť")).pending == 4
+        await call_verb(hub, "immortal.register", name="späť")
+        late = await RawBinding.to(ports, "späť")
+        await late.first_start()
+        assert [call.arguments for call in await late.calls(4)] == [b"0", b"1", b"2", b"i"]
+        a = await RawBinding.to(ports, "a")
+        await recovered(a, 1)
+        a.say(*(fork(b"%d" % n, "späť".encode()) for n in range(5)))  # three again, two new
+        assert [call.arguments for call in await late.calls(2)] == [b"3", b"4"]
+        await a.close()
+        await late.close()
+
+
+async def test_calls_for_an_absent_immortal_are_replayed_to_it() -> None:
+    async with memory_hub(settings(a=ImmortalSection(), b=ImmortalSection())) as hub, coordinator(hub) as ports:
+        a, b = await RawBinding.to(ports, "a"), await RawBinding.to(ports, "b")
+        await a.first_start()
+        await b.first_start()
+        await b.close()
+        await until(lambda: ports.coordinator.instances["b"].primary is None)
+        a.say(fork(b"while away", b"b"))
+        await until(lambda: hub.bounds("immortal/b/log").next == 2)
+        assert (await info(hub, "b")).undelivered == 2
+        b = await RawBinding.to(ports, "b")
+        _, found = await recovered(b, 2)
+        assert found[1].payload == codec.encode(Call(1, 1, b"while away"))
+        await a.close()
+        await b.close()
+
+
+async def test_a_sender_is_held_back_by_a_peer_that_is_away_too_long_and_freed_by_forgetting_it() -> None:
+    config = Config(ambrosia=Ambrosia(immortals={"a": ImmortalSection()}, backlog_bytes_max=100_000))
+    async with memory_hub(config) as hub, coordinator(hub) as ports:
+        a = await RawBinding.to(ports, "a")
+        await a.first_start()
+        a.say(*(fork(bytes(1000), b"gone") for _ in range(2000)), fork(b"last"))
+        await until(lambda: (g := ports.coordinator.instances.get("gone")) and g.backlog_bytes > 100_000)
+        link = ports.coordinator.instances["a"].primary
+        assert link is not None
+        while not any(each == Type.RPC for each in ()):
+            await call_verb(hub, "immortal.forget", name="gone")
+            try:
+                async with asyncio.timeout(0.5):
+                    assert (await a.calls(1))[0].arguments == b"last"
+                    break
+            except TimeoutError:
+                await until(lambda: "gone" in ports.coordinator.instances)
+        await a.close()
+
+
+async def test_a_forgotten_peer_does_not_come_back_with_old_calls() -> None:
+    async with memory_hub(settings(a=ImmortalSection(), b=ImmortalSection())) as hub, coordinator(hub) as ports:
+        a, b = await RawBinding.to(ports, "a"), await RawBinding.to(ports, "b")
+        await a.first_start()
+        await b.first_start()
+        a.say(*(fork(b"%d" % n, b"b") for n in range(4)))
+        await b.calls(4)
+        await call_verb(hub, "immortal.forget", name="b")
+        await b.closed()
+        assert [each.name for each in await call_verb(hub, "immortal.list")] == ["a"]
+        assert not hub.streams("immortal/b/*")
+        await a.close()
+        a = await RawBinding.to(ports, "a")
+        await recovered(a, 1)
+        a.say(*(fork(b"%d" % n, b"b") for n in range(6)))  # four were for the old b
+        await call_verb(hub, "immortal.register", name="b")
+        b = await RawBinding.to(ports, "b")
+        await b.first_start()
+        assert [call.arguments for call in await b.calls(2)] == [b"4", b"5"]
+        await call_verb(hub, "immortal.forget", name="a")
+        await call_verb(hub, "immortal.register", name="a")
+        a = await RawBinding.to(ports, "a")  # a new life: it counts from one again
+        await a.first_start()
+        a.say(fork(b"new", b"b"))
+        assert [call.arguments for call in await b.calls(1)] == [b"new"]
+        await a.close()
+        await b.close()
+
+
+# --- inbox, log and verbs -------------------------------------------------------------------------------------
+
+
+async def test_what_other_protocols_append_to_the_inbox_comes_as_impulses_once() -> None:
+    disk = MemoryDisk()
+    config = settings(a=ImmortalSection(inbox_method=9))
+    async with memory_hub(config, disk=disk) as hub, coordinator(hub) as ports:
+        await hub.append("immortal/a/inbox", Batch.of([b"early", b"too"], types=[None, "7"]))
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
+        assert await binding.calls(2) == [Call(9, 2, b"early"), Call(7, 2, b"too")]
+        await hub.append("immortal/a/inbox", Batch.one(b"live", type="text/plain"))
+        assert await binding.calls(1) == [Call(9, 2, b"live")]
+        await binding.close()
+    async with memory_hub(config, disk=disk) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await recovered(binding, (await info(hub, "a")).sequence)
+        await hub.append("immortal/a/inbox", Batch.one(b"after"))
+        assert await binding.calls(1) == [Call(9, 2, b"after")]
+        await binding.close()
+
+
+async def test_the_log_is_a_stream_and_can_be_read_in_words() -> None:
+    async with memory_hub(settings(a=ImmortalSection(), b=ImmortalSection())) as hub, coordinator(hub) as ports:
+        a, b = await RawBinding.to(ports, "a"), await RawBinding.to(ports, "b")
+        await a.first_start()
+        await b.first_start()
+        a.say(
+            fork(b'{"n":1}', b"b", 33), impulse(b"\xff\x00", b"b"), Call(7, 0, b"q", b"b", b"a", 5),
+            codec.Return(codec.BodyKind.VALUE, b"a", 3, b"42", b"b"), codec.Return(codec.BodyKind.EMPTY, b"a", 4, b"", b"b"),
+        )  # fmt: skip
+        await until(lambda: hub.bounds("immortal/b/log").next == 6)
+        batch = await hub.read("immortal/b/log", 0)
+        assert batch.column("type").to_pylist() == ["initial", "fork/33", "impulse/2", "async/7", "return", "return-empty"]
+        assert batch.column("key").to_pylist() == [b"b"] + [b"a"] * 5
+        words = await call_verb(hub, "immortal.log", name="b", limit=5)
+        assert [each.kind for each in words] == ["fork", "impulse", "async", "return", "return-empty"]
+        assert (words[0].method, words[0].text, words[0].sender) == (33, '{"n":1}', "a")
+        assert words[1].base64 == "/wA="
+        assert (words[2].caller, words[2].call_number) == ("a", 5)
+        assert [each.index for each in await call_verb(hub, "immortal.log", name="b", start=2, limit=2)] == [2, 3]
+        with pytest.raises(Exception, match="no immortal 'c'"):
+            await call_verb(hub, "immortal.log", name="c")
+        await a.close()
+        await b.close()
+
+
+# --- checkpoints ----------------------------------------------------------------------------------------------
+
+
+async def test_checkpoints_by_size_trim_the_log_and_keep_the_last_ones() -> None:
+    section = ImmortalSection(checkpoint_log_bytes=50_000, checkpoints_kept=1)
+    async with memory_hub(settings(a=section)) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
+        taken = 0
+        for _ in range(3):
+            binding.say(*(fork(bytes(1000)) for _ in range(60)))
+            while True:
+                record = await binding.record()
+                if record.sequence == -1:
+                    taken += 1
+                    binding.say(Checkpoint(2), b"%02d" % taken)
+                    break
+        await until(lambda: hub.bounds("immortal/a/log").first > 100)
+        assert len(ports.coordinator.instances["a"].checkpoints()) == 1
+        await binding.close()
+
+
+async def test_a_reader_of_the_log_keeps_it_from_being_trimmed() -> None:
+    section = ImmortalSection(checkpoints_kept=1)
+    async with memory_hub(settings(a=section)) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
+        await hub.save_cursor("spark", "immortal/a/log", 1)
+        binding.say(*(fork(b"x") for _ in range(10)))
+        await binding.calls(10)
+        taking = asyncio.ensure_future(call_verb(hub, "immortal.checkpoint", name="a"))
+        assert await binding.signal() == Type.TAKE_CHECKPOINT
+        binding.say(Checkpoint(1), b"c")
+        assert (await taking).position == 11
+        await until(lambda: hub.bounds("immortal/a/log").first == 1)
+        await binding.close()
+
+
+async def test_a_binding_lost_in_the_middle_of_its_checkpoint_recovers_from_the_one_before() -> None:
+    async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start(b"good")
+        binding.say(fork(b"1"), Signal(Type.TAKE_CHECKPOINT))
+        await binding.record()
+        assert await binding.signal() == Type.TAKE_CHECKPOINT
+        binding.say(Checkpoint(1 << 30), bytes(3 << 20))
+        await binding.to_hub.drain()
+        await binding.close()
+        binding = await RawBinding.to(ports, "a")
+        blob, found = await recovered(binding, 2)
+        assert blob == b"good"
+        assert [each.sequence for each in found] == [0, 1]
+        await binding.close()
+
+
+async def test_a_first_start_that_is_cut_short_begins_again() -> None:
+    disk = MemoryDisk()
+    config = settings(a=ImmortalSection(), b=ImmortalSection())
+    async with memory_hub(config, disk=disk) as hub, coordinator(hub) as ports:
+        b = await RawBinding.to(ports, "b")
+        await b.first_start()
+        b.say(fork(b"from b", b"a"))
+        a = await RawBinding.to(ports, "a")
+        await a.signal()
+        a.say(InitialMessage(b"first try"), fork(b"early"), fork(b"to b", b"b"), Checkpoint(100), b"half")
+        assert (await b.calls(1))[0].arguments == b"to b"
+        await a.close()
+        await b.close()
+    async with memory_hub(config, disk=disk) as hub, coordinator(hub) as ports:
+        a = await RawBinding.to(ports, "a")
+        assert await a.signal() == Type.TAKE_BECOMING_PRIMARY_CHECKPOINT
+        a.say(InitialMessage(b"second"), fork(b"early"), fork(b"to b", b"b"), Checkpoint(1), b"c")
+        assert (await a.record()).payload == codec.encode(InitialMessage(b"second"))
+        assert {call.arguments for call in await a.calls(2)} == {b"from b", b"early"}
+        assert (await info(hub, "b")).senders[0].calls == 1
+        await a.close()
+
+
+@pytest.mark.parametrize("initial_logged", [False, True])
+async def test_a_hub_killed_between_checkpoint_1_and_record_0_still_delivers_it_once(initial_logged: bool) -> None:
+    disk = MemoryDisk()
+    config = settings(a=ImmortalSection())
+    async with memory_hub(config, disk=disk) as hub, coordinator(hub) as ports:
+        instance = ports.coordinator.instances["a"]
+        stopped = asyncio.Event()
+
+        async def killed() -> None:
+            stopped.set()
+            await asyncio.sleep(3600)
+
+        if initial_logged:
+            instance._move_pending = killed  # type: ignore[method-assign]
+        a = await RawBinding.to(ports, "a")
+        assert await a.signal() == Type.TAKE_BECOMING_PRIMARY_CHECKPOINT
+        if not initial_logged:
+            link = instance.primary
+            assert link is not None
+            link._actions[next(each for each in link._actions if each.name == "LOG_INITIAL")] = killed
+        a.say(InitialMessage(b"only once"), fork(b"early"), Checkpoint(1), b"c")
+        await asyncio.wait_for(stopped.wait(), 5)
+        left = disk.after_kill()
+        await a.close()
+    async with memory_hub(config, disk=left) as hub, coordinator(hub) as ports:
+        a = await RawBinding.to(ports, "a")
+        blob, found = await recovered(a, 2)
+        assert blob == b"c"
+        assert found[0].payload == codec.encode(InitialMessage(b"only once"))
+        assert found[1].payload == codec.encode(Call(1, 1, b"early"))
+        a.say(fork(b"next"))
+        assert (await a.record()).sequence == 2
+        await a.close()
+
+
+async def test_a_large_checkpoint_is_streamed_both_ways() -> None:
+    state = bytes(range(256)) * (48 << 10)  # 12 MiB
+    async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start(state)
+        await binding.close()
+        binding = await RawBinding.to(ports, "a")
+        blob, _ = await recovered(binding, 1)
+        assert blob == state
+        await binding.close()
+
+
+async def test_an_unrequested_checkpoint_is_read_away() -> None:
+    async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
+        binding.say(Checkpoint(5), codec.encode(fork(b""))[:5], fork(b"on"))
+        assert (await binding.calls(1))[0].arguments == b"on"
+        assert len(ports.coordinator.instances["a"].checkpoints()) == 1
+        await binding.close()
+
+
+async def test_the_c_clients_checkpoint_form_and_initial_message_are_taken() -> None:
+    async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.signal()
+        binding.say(bytes.fromhex("12090e00004001050403"), Checkpoint(9, fixed=True), b"dummyckpt")
+        assert (await binding.record()).payload.hex() == "12090e00004001050403"
+        await binding.close()
+        binding = await RawBinding.to(ports, "a")
+        assert await binding.checkpoint() == b"dummyckpt"
+        await binding.close()
+
+
+# --- refusals -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"\x00", "a message of 0 bytes"),
+        (bytes.fromhex("0214"), "type 20"),
+        (codec.encode(InitialMessage(b"again")), "InitialMessage in state running"),
+        (codec.encode(fork(b"", b"\xff\xfe")), "not UTF-8"),
+    ],
+)
+async def test_a_malformed_message_closes_the_link_with_a_reason_and_hurts_nothing(data: bytes, why: str) -> None:
+    async with memory_hub(settings(a=ImmortalSection(), b=ImmortalSection())) as hub, coordinator(hub) as ports:
+        a, b = await RawBinding.to(ports, "a"), await RawBinding.to(ports, "b")
+        await a.first_start()
+        await b.first_start()
+        a.say(fork(b"good", b"b"), data)
+        await a.closed()
+        assert (await b.calls(1))[0].arguments == b"good"
+        assert why in (await info(hub, "a")).last_error
+        assert any(why in (each.reason or "") for each in hub.sessions.list("ambrosia", ended=True))
+        assert b"headrace_ambrosia_links_closed_total 1.0" in hub.metrics.text()
+        b.say(fork(b"still here"))
+        assert (await b.calls(1))[0].arguments == b"still here"
+        a = await RawBinding.to(ports, "a")
+        await recovered(a, 1)
+        await a.close()
+        await b.close()
+
+
+async def test_an_impulse_during_replay_closes_the_link() -> None:
+    async with memory_hub(settings(a=ImmortalSection(standby=True))) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
+        standby = await RawBinding.to(ports, "a")
+        await standby.checkpoint()
+        standby.say(impulse(b"too early"))
+        await standby.closed()
+        assert "impulses in state standby" in (await info(hub, "a")).last_error
+        await binding.close()
+
+
+async def test_a_second_binding_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.protocols.ambrosia.ports.GRACE_S", 0.01)
+    async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
+        first = await RawBinding.to(ports, "a")
+        await first.first_start()
+        second = await RawBinding.to(ports, "a")
+        await second.closed()
+        first.say(fork(b"undisturbed"))
+        assert (await first.calls(1))[0].arguments == b"undisturbed"
+        await first.close()
+        await second.close()
+
+
+async def test_a_binding_that_comes_back_before_its_end_was_noticed_is_let_in() -> None:
+    async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
+        first = await RawBinding.to(ports, "a")
+        await first.first_start()
+        second = await RawBinding.to(ports, "a")
+        await first.close()
+        await recovered(second, 1)
+        await second.close()
+
+
+async def test_end_of_file_in_the_middle_of_a_message_is_no_data() -> None:
+    async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
+        binding.say(codec.encode(fork(b"x" * 100))[:-1])
+        await binding.to_hub.drain()
+        await binding.close()
+        await until(lambda: ports.coordinator.instances["a"].primary is None)
+        assert (await info(hub, "a")).log_next == 1
+
+
+async def test_the_old_arrangement_connects_out_to_the_binding() -> None:
+    """The C client connects to the receive port and then listens on the send port."""
+    found: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.get_running_loop().create_future()
+    server = await asyncio.start_server(lambda r, w: found.set_result((r, w)), "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    server.close()
+    await server.wait_closed()
+    section = ImmortalSection(sockets="connect", send=address)
+    async with memory_hub(settings(c=section)) as hub, coordinator(hub) as ports:
+        assert ports.addresses["ambrosia.c.send"] == address
+        binding = RawBinding()
+        _, binding.to_hub = await asyncio.open_connection(*split_address(ports.addresses["ambrosia.c.receive"]))
+        await asyncio.sleep(0.06)  # the hub's first attempt finds nobody
+        server = await asyncio.start_server(lambda r, w: found.set_result((r, w)), *split_address(address))
+        binding.from_hub, binding._from_writer = await asyncio.wait_for(found, 5)
+        await binding.first_start()
+        await binding.close()
+        server.close()
+
+
+async def test_too_many_unregistered_names_are_refused() -> None:
+    config = Config(ambrosia=Ambrosia(immortals={"a": ImmortalSection()}, destinations_max=2))
+    async with memory_hub(config) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
+        binding.say(AttachTo(b"x"), AttachTo(b"y"), AttachTo(b"z"))
+        await binding.closed()
+        assert "ambrosia.destinations_max" in (await info(hub, "a")).last_error
+
+
+async def test_a_hub_without_immortals_serves_none() -> None:
+    from headrace.protocols.ambrosia.server import start
+
+    async with memory_hub(Config(ambrosia=Ambrosia(enabled=False))) as hub:
+        assert await start(hub) is None
+
+
+async def test_a_log_that_refuses_makes_bindings_recover_and_loses_nothing() -> None:
+    async with memory_hub(settings(a=ImmortalSection(), b=ImmortalSection())) as hub, coordinator(hub) as ports:
+        a, b = await RawBinding.to(ports, "a"), await RawBinding.to(ports, "b")
+        await a.first_start()
+        await b.first_start()
+        real, refuse = hub.transact, asyncio.Event()
+
+        def transact(operations: Any) -> Any:
+            if refuse.is_set():
+                future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+                future.set_exception(RemoteProtocolError("no room"))
+                return future
+            return real(operations)
+
+        hub.transact = transact  # type: ignore[method-assign]
+        refuse.set()
+        a.say(fork(b"1", b"b"))
+        await a.closed()
+        await b.closed()
+        refuse.clear()
+        a, b = await RawBinding.to(ports, "a"), await RawBinding.to(ports, "b")
+        await recovered(a, 1)
+        await recovered(b, 1)
+        a.say(fork(b"1", b"b"))
+        call = (await b.calls(1))[0]
+        assert call.arguments == b"1"
+        await a.close()
+        await b.close()
+
+
+def test_the_service_names_its_ports_for_the_ready_file() -> None:
+    assert issubclass(ImmortalPorts, object)
+    assert isinstance(ImmortalPorts.addresses, property)
