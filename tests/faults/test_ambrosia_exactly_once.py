@@ -33,7 +33,10 @@ class Processes:
     def start(self, name: str) -> None:
         if name == "hub":
             self.ready.unlink(missing_ok=True)
-            off = [f"--set=listen.{listener}=off" for listener in ("flight", "http", "wallaroo", "ockam", "ignite", "fabric")]
+            off = [
+                f"--set=listen.{listener}=off"
+                for listener in ("flight", "http", "wallaroo", "ockam", "ignite", "fabric")
+            ]
             immortals = [
                 f"--set=ambrosia.immortals.{each}.{setting}"
                 for each in ("ping", "pong")

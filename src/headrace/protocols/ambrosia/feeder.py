@@ -8,6 +8,7 @@ up. `position` is the index of the next log record to send; both ways check it, 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -51,14 +52,16 @@ class Feeder:
         stream: str,
         registration: Registration,
         transport: asyncio.WriteTransport,
-        position: int,
+        on_sent: Callable[[], None],
     ) -> None:
         self._hub = hub
         self._stream = stream
         self._registration = registration
         self._transport = transport
-        self.position = position
+        self._on_sent = on_sent
+        self.position = 0
         self.sent_records = 0
+        self.sent_bytes = 0
         self._live = False
         self._held = False
         self._wake = asyncio.Event()
@@ -115,6 +118,7 @@ class Feeder:
             self._send(record.sequence, record.payload, record.count, record.replayable)
             self.position = record.first + record.count
         self._moved.set()
+        self._on_sent()
 
     def _send(self, sequence: int, messages: bytes, count: int, replayable: int) -> None:
         payload = delivered_form(self._registration, sequence, messages, count, replayable)
@@ -123,6 +127,7 @@ class Feeder:
         )
         self._transport.write(header + payload)
         self.sent_records += 1
+        self.sent_bytes += len(payload)
 
     async def replay(self, end: int) -> None:
         """Send the log from `position` up to `end`."""
@@ -167,6 +172,7 @@ class Feeder:
             self._send(sequence, messages, after - first, replayable)
         self.position += starts[-1]
         self._moved.set()
+        self._on_sent()
 
     async def reached(self, end: int) -> None:
         """Until everything below `end` was sent."""

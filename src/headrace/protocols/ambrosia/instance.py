@@ -52,7 +52,6 @@ class Instance:
         self.primary: Link | None = None
         self.standbys: list[Link] = []
         self.last_error: str | None = None
-        self.log_bytes = 0
         self.absent_bytes = 0
         self._on_failed = on_failed
         self._inbox_task: asyncio.Task[None] | None = None
@@ -166,10 +165,8 @@ class Instance:
     # --- arrivals -----------------------------------------------------------------------------------------------
 
     def _logged(self, records: list[Logged]) -> None:
-        size = sum(len(record.payload) for record in records)
-        self.log_bytes += size
         if self.primary is None:
-            self.absent_bytes += size
+            self.absent_bytes += sum(len(record.payload) for record in records)
         else:
             self.primary.offer(records)
         for link in self.standbys:
@@ -242,7 +239,6 @@ class Instance:
 
     async def checkpoint_stored(self) -> None:
         """Drop checkpoints beyond those kept, and the log before the oldest kept one that nobody else still reads."""
-        self.log_bytes = 0
         assert self.registration is not None
         kept = self.registration.checkpoints_kept
         found = self.checkpoints()

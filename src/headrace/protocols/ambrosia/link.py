@@ -63,7 +63,7 @@ class Link:
         self._receive = receive
         self._send = send
         self._hub = coordinator.hub
-        self._feeder = Feeder(self._hub, instance.names.log, self.registration, send, 0)
+        self._feeder = Feeder(self._hub, instance.names.log, self.registration, send, self._want_checkpoint_by_size)
         self._feeding = False
         self._routes: dict[bytes, Instance] = {b"": instance}
         self._touched: set[Instance] = set()  # since the link began
@@ -98,6 +98,7 @@ class Link:
             "state": self.session.state.value,
             "position": self._feeder.position,
             "records": self._feeder.sent_records,
+            "held_back": self.held_back,
             **self.counts,
         }
 
@@ -105,6 +106,11 @@ class Link:
     def position(self) -> int:
         """The index of the next log record to send."""
         return self._feeder.position
+
+    @property
+    def held_back(self) -> bool:
+        """Whether the binding is not read, because something else has to catch up first."""
+        return not self._reading
 
     # --- start and end ------------------------------------------------------------------------------------------
 
@@ -278,8 +284,6 @@ class Link:
             self._reading = False
             self._receive.pause_reading()
             self._spawn(self._read_again())
-        elif self.session.state is State.RUNNING:
-            self._want_checkpoint_by_size()
 
     async def _read_again(self) -> None:
         if self._sink is not None:
@@ -295,8 +299,6 @@ class Link:
     def offer(self, records: list[Logged]) -> None:
         """Records of this immortal that have just become durable."""
         self._feeder.offer(records)
-        if self.session.state is State.RUNNING:
-            self._want_checkpoint_by_size()
 
     def pause_writing(self) -> None:
         """The send socket is full."""
@@ -307,13 +309,16 @@ class Link:
         self._feeder.resume()
 
     def _want_checkpoint_by_size(self) -> None:
-        if self.instance.log_bytes >= self.registration.checkpoint_log_bytes:
+        """Called whenever records were sent."""
+        full = self._feeder.sent_bytes >= self.registration.checkpoint_log_bytes
+        if full and self.session.state is State.RUNNING:
             self.input(Input.CHECKPOINT_WANTED)
 
     def _ask(self, kind: Type) -> None:
         """Ask for a checkpoint: it stands for all records sent before, and none is sent until it has come."""
         self._feeder.hold()
         self._checkpoint_position = self._feeder.position
+        self._feeder.sent_bytes = 0
         self._feeder.send_signal(kind)
 
     async def _send_stored_checkpoint(self) -> None:

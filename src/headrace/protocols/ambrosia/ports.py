@@ -44,6 +44,7 @@ class _Socket(asyncio.Protocol):
         self.ports.left(self)
         if self.link is not None:
             self.link.close(f"the binding closed its socket{f': {exc}' if exc else ''}")
+            self.ports.pair_up()  # a successor may be waiting
 
 
 class ReceiveSocket(_Socket):

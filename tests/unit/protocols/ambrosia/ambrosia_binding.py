@@ -104,6 +104,7 @@ class RawBinding:
                     pass
             except ConnectionError:
                 pass
+        await self.close()
 
     async def close(self) -> None:
         for writer in (self.to_hub, self._from_writer):

@@ -90,7 +90,9 @@ messages = st.one_of(
     st.builds(Signal, st.sampled_from(sorted(codec.SIGNALS))),
     st.builds(Counts, st.sampled_from([Type.COMMIT, Type.REPLAY_FROM]), int64, int64),
     st.builds(TrimTo, int64),
-    st.builds(Ping, st.sampled_from([Type.PING, Type.PING_RETURN]), st.none(), int32, st.just(1), st.tuples(*[int64] * 5)),
+    st.builds(
+        Ping, st.sampled_from([Type.PING, Type.PING_RETURN]), st.none(), int32, st.just(1), st.tuples(*[int64] * 5)
+    ),
 )
 
 

@@ -21,7 +21,9 @@ from headrace.protocols.ambrosia.disk import (
     read_log,
 )
 
-RECORD = DiskRecord(-7, 3, encode(Call(1, 1, b"abc")), (Watermark(b"", 4, 3), Watermark(b"peer", 9, 8)), (Trim(b"p", 2),))
+RECORD = DiskRecord(
+    -7, 3, encode(Call(1, 1, b"abc")), (Watermark(b"", 4, 3), Watermark(b"peer", 9, 8)), (Trim(b"p", 2),)
+)
 FILE = CheckpointFile(
     committer=-7,
     next_sequence=4,

@@ -85,9 +85,7 @@ def test_a_second_initial_message_is_refused() -> None:
 
 
 def test_a_checkpoint_that_nobody_asked_for_is_read_away() -> None:
-    state, done = walk(
-        Input.CONNECTED_NEW, Input.INITIAL_MESSAGE, Input.CHECKPOINT, Input.STORED, Input.CHECKPOINT
-    )
+    state, done = walk(Input.CONNECTED_NEW, Input.INITIAL_MESSAGE, Input.CHECKPOINT, Input.STORED, Input.CHECKPOINT)
     assert state is State.RUNNING
     assert done[-1] is Action.SKIP
 
