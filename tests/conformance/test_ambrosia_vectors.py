@@ -53,7 +53,8 @@ def describe(message: codec.Message) -> dict[str, Any]:
         case codec.TrimTo(number):
             return {"type": 14, "trim_to": number}
         case codec.Ping(kind, destination, method, rpc_type, stamps):
-            fields = {"type": int(kind), "body_kind": 0, "method": method, "rpc_type": rpc_type, "stamps": list(stamps)}
+            fields = {"type": int(kind), "body_kind": 0, "method": method, "rpc_type": rpc_type}
+            fields["stamps"] = list(stamps)
     if destination is not None:
         fields["dest"] = destination.decode()
     return fields

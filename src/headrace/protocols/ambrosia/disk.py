@@ -118,6 +118,12 @@ def _unpack(layout: struct.Struct, data: bytes, at: int) -> tuple[tuple[int, ...
     return layout.unpack_from(data, at), at + layout.size
 
 
+def _take(data: bytes, at: int, size: int) -> tuple[bytes, int]:
+    if size < 0 or at + size > len(data):
+        raise RemoteProtocolError(f"{size} bytes where {len(data) - at} are left")
+    return data[at : at + size], at + size
+
+
 def _name(name: bytes) -> bytes:
     return zigzag_int(len(name)) + name
 
@@ -214,8 +220,8 @@ def _decode_output(data: bytes, at: int) -> tuple[Output, int]:
     pages = []
     for _ in range(count):
         (size, used), at = _unpack(_PAGE, data, at)
-        content = data[at : at + used]
-        counts, at = _unpack(_PAGE_COUNTS, data, at + used)
+        content, at = _take(data, at, used)
+        counts, at = _unpack(_PAGE_COUNTS, data, at)
         pages.append(OutputPage(size, content, *counts))
     return Output(destination, last, trim, replayable_trim, tuple(pages)), at
 
@@ -240,8 +246,8 @@ def encode_checkpoint_head(file: CheckpointFile) -> bytes:
 def decode_checkpoint_head(data: bytes) -> CheckpointFile:
     """The opposite. `data` may hold the blob too, or its beginning."""
     (committer, next_sequence, buffer_bytes, used), at = _unpack(_HEAD, data, 0)
-    buffer = data[at : at + used]
-    (count,), at = _unpack(_COUNT, data, at + used)
+    buffer, at = _take(data, at, used)
+    (count,), at = _unpack(_COUNT, data, at)
     watermarks, at = _decode_watermarks(data, at, count)
     (count,), at = _unpack(_COUNT, data, at)
     trims, at = _decode_trims(data, at, count)

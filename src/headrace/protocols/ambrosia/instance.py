@@ -105,6 +105,7 @@ class Instance:
             self.inbound.next_sequence = 1
         await self._move_pending()
         self.registration.started = True
+        self.registration.version = self.registration.upgrade_version  # what starts anew has nothing to upgrade
         await self.store.save(self.registration)
         self._begin()
 

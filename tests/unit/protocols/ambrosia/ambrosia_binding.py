@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from headrace.config import Ambrosia, Config, ImmortalSection
 from headrace.hub import Hub
@@ -109,10 +109,8 @@ class RawBinding:
     async def close(self) -> None:
         for writer in (self.to_hub, self._from_writer):
             writer.close()
-            try:
+            with suppress(ConnectionError):
                 await writer.wait_closed()
-            except ConnectionError:
-                pass
 
 
 def settings(**immortals: ImmortalSection) -> Config:

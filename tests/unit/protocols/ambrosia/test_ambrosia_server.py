@@ -118,7 +118,7 @@ async def test_transcript_upgrade_what_if_and_time_travel() -> None:
         assert (await binding.record()).sequence == 2
         assert (await info(hub, "a")).version == 1
         await binding.close()
-        back = dict(name="a", options={"upgrade_version": 0})
+        back = {"name": "a", "options": {"upgrade_version": 0}}
         with pytest.raises(Exception, match="cannot go back"):
             await call_verb(hub, "immortal.register", **back)
 
@@ -436,7 +436,8 @@ async def test_the_log_is_a_stream_and_can_be_read_in_words() -> None:
         await b.first_start()
         a.say(
             fork(b'{"n":1}', b"b", 33), impulse(b"\xff\x00", b"b"), Call(7, 0, b"q", b"b", b"a", 5),
-            codec.Return(codec.BodyKind.VALUE, b"a", 3, b"42", b"b"), codec.Return(codec.BodyKind.EMPTY, b"a", 4, b"", b"b"),
+            codec.Return(codec.BodyKind.VALUE, b"a", 3, b"42", b"b"),
+            codec.Return(codec.BodyKind.EMPTY, b"a", 4, b"", b"b"),
         )  # fmt: skip
         await until(lambda: hub.bounds("immortal/b/log").next == 6)
         batch = await hub.read("immortal/b/log", 0)

@@ -1,0 +1,189 @@
+"""`headrace immortal`: services that survive any crash."""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from headrace.cli.output import DEFAULT_HUB, HubOption, JsonFlag, TokenOption, call, fail, print_json, print_table
+from headrace.config import ImmortalSection
+from headrace.log.ops import CheckpointInfo
+from headrace.protocols.ambrosia.verbs import DebugPorts, ImmortalInfo, LoggedMessage
+from headrace.units import parse_bytes
+
+app = typer.Typer(no_args_is_help=True)
+Name = Annotated[str, typer.Argument(help="Name of the immortal.", show_default=False)]
+
+
+@app.callback()
+def immortal() -> None:
+    """AMBROSIA immortals: services that survive any crash without losing or repeating a call."""
+
+
+@app.command()
+def register(
+    name: Name,
+    receive_port: Annotated[int, typer.Option(help="Port on which the hub receives; 0 for any.")] = 0,
+    send_port: Annotated[int, typer.Option(help="Port on which the hub sends; 0 for any.")] = 0,
+    host: Annotated[str, typer.Option(help="Address of both ports.")] = "127.0.0.1",
+    sockets: Annotated[
+        str, typer.Option(help="listen, or connect (C binding, coordinators before mid-2020).")
+    ] = "listen",
+    delivery: Annotated[str, typer.Option(help="bare, batch (type 5) or counted (types 5 and 13).")] = "bare",
+    standby: Annotated[bool, typer.Option(help="Let a second binding follow and take over.")] = False,
+    checkpoint_log: Annotated[str, typer.Option(help="Ask for a checkpoint after this much log.")] = "128MiB",
+    checkpoints_kept: Annotated[int, typer.Option(help="Checkpoints to keep with their log; 0 keeps all.")] = 2,
+    inbox_method: Annotated[int, typer.Option(help="Method that inbox records call.")] = 0,
+    upgrade_version: Annotated[int, typer.Option(help="Version to run; higher than now makes an upgrade.")] = 0,
+    hub: HubOption = DEFAULT_HUB,
+    token: TokenOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Register an immortal, or give one other options. Prints its ports."""
+    options = {
+        "receive": f"{host}:{receive_port}",
+        "send": f"{host}:{send_port}",
+        "sockets": sockets,
+        "delivery": delivery,
+        "standby": standby,
+        "checkpoint_log_bytes": parse_bytes(checkpoint_log),
+        "checkpoints_kept": checkpoints_kept,
+        "inbox_method": inbox_method,
+        "upgrade_version": upgrade_version,
+    }
+    try:
+        msgspec.convert(options, ImmortalSection)
+    except msgspec.ValidationError as error:
+        fail(str(error), code="bad-request", exit_code=2)
+    info = msgspec.convert(call(hub, token, "immortal.register", {"name": name, "options": options}), ImmortalInfo)
+    if as_json:
+        print_json(info)
+    else:
+        print_table(["name", "receive", "send"], [[info.name, info.receive, info.send]])
+
+
+@app.command("ls")
+def list_immortals(hub: HubOption = DEFAULT_HUB, token: TokenOption = None, as_json: JsonFlag = False) -> None:
+    """All immortals: their state, ports, log, what waits for them, and the last error."""
+    found = msgspec.convert(call(hub, token, "immortal.list"), list[ImmortalInfo])
+    if as_json:
+        print_json(found)
+        return
+    columns = [
+        "name", "state", "receive", "send", "#records", "#messages", "#undelivered", "#pending", "checkpoint", "error",
+    ]  # fmt: skip
+    print_table(columns, [_row(info) for info in found], empty="no immortals; `headrace immortal register NAME`")
+
+
+def _row(info: ImmortalInfo) -> list[Any]:
+    newest = info.checkpoints[-1] if info.checkpoints else None
+    return [
+        info.name,
+        info.state,
+        info.receive,
+        info.send,
+        info.sequence,
+        info.log_next - info.log_first,
+        info.undelivered,
+        info.pending,
+        None if newest is None else f"{newest.id} at {newest.position}, {newest.size} B",
+        info.last_error,
+    ]
+
+
+@app.command()
+def log(
+    name: Name,
+    start: Annotated[int | None, typer.Option("--from", help="First index; without it, the last messages.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", help="How many messages.")] = 50,
+    hub: HubOption = DEFAULT_HUB,
+    token: TokenOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Logged messages, decoded."""
+    request = {"name": name, "start": start, "limit": limit}
+    found = msgspec.convert(call(hub, token, "immortal.log", request), list[LoggedMessage])
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        [m.index, m.sequence, _time(m.time_us), m.sender, m.kind, m.method, m.call_number, m.text or m.base64]
+        for m in found
+    ]
+    columns = ["#index", "#record", "time", "sender", "kind", "#method", "#call", "arguments"]
+    print_table(columns, rows, empty="nothing logged")
+
+
+def _time(time_us: int) -> str:
+    return datetime.datetime.fromtimestamp(time_us / 1e6, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
+@app.command()
+def checkpoint(name: Name, hub: HubOption = DEFAULT_HUB, token: TokenOption = None, as_json: JsonFlag = False) -> None:
+    """Ask the running binding for a checkpoint, and wait until it is on disk."""
+    info = msgspec.convert(call(hub, token, "immortal.checkpoint", {"name": name}), CheckpointInfo)
+    if as_json:
+        print_json(info)
+    else:
+        print_table(["#checkpoint", "#position", "#bytes"], [[info.id, info.position, info.size]])
+
+
+@app.command()
+def replay(
+    name: Name,
+    checkpoint: Annotated[
+        int | None,
+        typer.Option("--from", metavar="CHECKPOINT", help="Checkpoint to begin with; the newest if not given."),
+    ] = None,
+    upgrade: Annotated[
+        bool, typer.Option("--upgrade", help="A what-if test: the upgrade comes before the log.")
+    ] = False,
+    hub: HubOption = DEFAULT_HUB,
+    token: TokenOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Time travel: open a port pair on which a debugging binding is served the past, and can change nothing."""
+    request = {"name": name, "checkpoint": checkpoint, "upgrade": upgrade}
+    ports = msgspec.convert(call(hub, token, "immortal.replay", request), DebugPorts)
+    if as_json:
+        print_json(ports)
+        return
+    columns = ["receive", "send", "#checkpoint", "#first", "#next"]
+    print_table(columns, [[ports.receive, ports.send, ports.checkpoint, ports.first, ports.next]])
+
+
+@app.command()
+def forget(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    hub: HubOption = DEFAULT_HUB,
+    token: TokenOption = None,
+) -> None:
+    """Remove an immortal, or a name that was only called: its log, checkpoints and all that waits for it."""
+    if not yes:
+        typer.confirm(f"Remove {name!r} with its log and checkpoints?", abort=True)
+    call(hub, token, "immortal.forget", {"name": name})
+
+
+@app.command()
+def proxy(
+    target: Annotated[str, typer.Argument(metavar="MODULE:CLASS", help="The immortal's class.", show_default=False)],
+) -> None:
+    """Write a typed proxy class for an immortal written in Python, to standard output."""
+    from headrace.protocols.ambrosia.client import Immortal, generate_proxy
+
+    module_name, _, class_name = target.partition(":")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        found = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError) as error:
+        fail(f"{target!r} is not MODULE:CLASS of an immortal: {error}", code="bad-request", exit_code=2)
+    if not (isinstance(found, type) and issubclass(found, Immortal)):
+        fail(f"{target!r} is not a class derived from Immortal", code="bad-request", exit_code=2)
+    typer.echo(generate_proxy(found), nl=False)
