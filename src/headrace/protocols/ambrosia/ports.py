@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 from headrace.listener import join_address, split_address
 from headrace.protocols.ambrosia.link import Link
@@ -34,9 +34,8 @@ class _Socket(asyncio.Protocol):
         self.transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's are not instances of it
+        self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self.ports.arrived(self)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -515,6 +516,32 @@ async def test_a_binding_lost_in_the_middle_of_its_checkpoint_recovers_from_the_
         blob, found = await recovered(binding, 2)
         assert blob == b"good"
         assert [each.sequence for each in found] == [0, 1]
+        await binding.close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_hub_that_dies_while_it_writes_a_checkpoint_recovers_from_the_one_before(seed: int) -> None:
+    disk = MemoryDisk()
+    config = settings(a=ImmortalSection(), b=ImmortalSection())
+    async with memory_hub(config, disk=disk) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start(b"good")
+        binding.say(*(fork(b"%d" % n) for n in range(5)))
+        await binding.calls(5)
+        binding.say(Signal(Type.TAKE_CHECKPOINT))
+        assert await binding.signal() == Type.TAKE_CHECKPOINT
+        size = 3 << 20
+        binding.say(Checkpoint(size), bytes(size - 1))
+        await binding.to_hub.drain()
+        await until(lambda: any("checkpoints/" in path and disk.size(path) > 1 << 20 for path in disk.paths()))
+        left = disk.after_power_cut(random.Random(seed)) if seed else disk.after_kill()
+        await binding.close()
+    async with memory_hub(config, disk=left) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        blob, found = await recovered(binding, (await info(hub, "a")).sequence)
+        assert blob == b"good"
+        calls = [m for each in found[1:] for m in codec.decode_messages(each.payload, addressed=False)]
+        assert [call.arguments for call in calls if isinstance(call, Call)] == [b"%d" % n for n in range(5)]
         await binding.close()
 
 
