@@ -208,6 +208,8 @@ class Coordinator:
             link = instance.primary = Link(self, instance, receive, send)
             instance.absent_bytes = 0
             instance.made_room()
+            if checkpoint is not None and not registration.started:
+                self.spawn(instance.ensure_started())  # its first start was interrupted after checkpoint 1
             if checkpoint is None:
                 how = Input.CONNECTED_NEW
             elif registration.upgrade_version > registration.version:
