@@ -320,8 +320,8 @@ class ImmortalSection(Section, frozen=True):
         int, Meta(description="Method of impulses made of inbox records whose type is not a number")
     ] = 0
     upgrade_version: Annotated[
-        int, Meta(ge=0, description="Version to run; above the current one the next recovery is an upgrade")
-    ] = 0
+        int | None, Meta(description="Version to run; above the current one the next recovery is an upgrade")
+    ] = None
     committer: Annotated[int | None, Meta(description="Committer id of a new immortal; chosen if not given")] = None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from headrace.protocols.ambrosia import codec, disk
 from headrace.protocols.ambrosia.calls import Calls, CheckpointData, Event, Malformed, MessageReader
 from headrace.protocols.ambrosia.codec import Limits, RecordReader, RemoteProtocolError
@@ -27,10 +29,8 @@ def fuzz(data: bytes) -> None:
         again = b"".join(map(codec.encode, messages))
         assert codec.decode_messages(again, addressed=addressed) == messages
     for read in (RecordReader(1 << 20).feed, disk.decode_disk_record, disk.decode_checkpoint_head, disk.read_log):
-        try:
+        with suppress(RemoteProtocolError):
             read(data)
-        except RemoteProtocolError:
-            pass
 
 
 def _read(pieces: list[bytes]) -> list[Event]:

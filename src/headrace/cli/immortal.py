@@ -40,7 +40,9 @@ def register(
     checkpoint_log: Annotated[str, typer.Option(help="Ask for a checkpoint after this much log.")] = "128MiB",
     checkpoints_kept: Annotated[int, typer.Option(help="Checkpoints to keep with their log; 0 keeps all.")] = 2,
     inbox_method: Annotated[int, typer.Option(help="Method that inbox records call.")] = 0,
-    upgrade_version: Annotated[int, typer.Option(help="Version to run; higher than now makes an upgrade.")] = 0,
+    upgrade_version: Annotated[
+        int | None, typer.Option(help="Version to run; higher than now makes the next recovery an upgrade.")
+    ] = None,
     hub: HubOption = DEFAULT_HUB,
     token: TokenOption = None,
     as_json: JsonFlag = False,

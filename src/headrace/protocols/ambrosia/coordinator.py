@@ -145,6 +145,7 @@ class Coordinator:
         """Register an immortal, or change the options of one. Its committer id stays what it was."""
         instance = self.instances.get(check_name(name))
         known = None if instance is None else instance.registration
+        version = known.version if known else wanted.upgrade_version or 0
         registration = Registration(
             name=name,
             committer=known.committer if known else new_committer() if wanted.committer is None else wanted.committer,
@@ -155,8 +156,8 @@ class Coordinator:
             checkpoint_log_bytes=wanted.checkpoint_log_bytes,
             checkpoints_kept=wanted.checkpoints_kept,
             inbox_method=wanted.inbox_method,
-            version=known.version if known else wanted.upgrade_version,
-            upgrade_version=wanted.upgrade_version,
+            version=version,
+            upgrade_version=version if wanted.upgrade_version is None else wanted.upgrade_version,
             started=known.started if known else False,
             deliveries=_deliveries(instance, wanted.delivery),
         )
@@ -208,6 +209,8 @@ class Coordinator:
             link = instance.primary = Link(self, instance, receive, send)
             instance.absent_bytes = 0
             instance.made_room()
+            if checkpoint is not None and not registration.started:
+                self.spawn(instance.ensure_started())  # its first start was interrupted after checkpoint 1
             if checkpoint is None:
                 how = Input.CONNECTED_NEW
             elif registration.upgrade_version > registration.version:

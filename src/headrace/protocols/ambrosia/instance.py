@@ -55,6 +55,7 @@ class Instance:
         self.absent_bytes = 0
         self._on_failed = on_failed
         self._inbox_task: asyncio.Task[None] | None = None
+        self._starting: asyncio.Task[None] | None = None
         self._room = asyncio.Event()
         self._room.set()
 
@@ -72,7 +73,7 @@ class Instance:
         if self.registration.started:
             self._begin()
         elif self.newest_checkpoint() is not None:
-            await self.start()  # the last process ended between checkpoint 1 and the end of the first start
+            await self.ensure_started()  # the last process ended between checkpoint 1 and the end of the first start
         else:
             self.inbound.release(to_log=False)
 
@@ -83,7 +84,16 @@ class Instance:
         if not self.inbound.to_log:
             await self.open()
 
-    async def start(self) -> None:
+    async def ensure_started(self) -> None:
+        """Start, unless that is done or under way. It goes on when the link that asked for it is lost."""
+        assert self.registration is not None
+        if self.registration.started:
+            return
+        if self._starting is None or self._starting.done():
+            self._starting = asyncio.ensure_future(self._start())
+        await asyncio.shield(self._starting)
+
+    async def _start(self) -> None:
         """Log the InitialMessage as record 0, then what has waited for it, and go on with the log.
 
         Each step is a transaction that can be done again from where it stopped, after a crash too.
@@ -139,10 +149,10 @@ class Instance:
 
     async def close(self) -> None:
         """Stop following the inbox; links are closed by whoever closes this."""
-        if self._inbox_task is not None:
-            self._inbox_task.cancel()
-            await asyncio.gather(self._inbox_task, return_exceptions=True)
-            self._inbox_task = None
+        tasks = [task for task in (self._inbox_task, self._starting) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     # --- links --------------------------------------------------------------------------------------------------
 

@@ -76,19 +76,21 @@ class Link:
         self._reading = True
         self._tasks: set[asyncio.Task[None]] = set()
         self._shown = self._hub.sessions.open("ambrosia", self.peer, self.describe)
-        self._actions: dict[Action, Callable[[], Later | None]] = {
-            Action.SEND_STORED_CHECKPOINT: self._send_stored_checkpoint,
-            Action.REPLAY: self._replay,
+        self._actions: dict[Action, Callable[[], None]] = {
             Action.SEND_TAKE_BECOMING_PRIMARY_CHECKPOINT: lambda: self._ask(Type.TAKE_BECOMING_PRIMARY_CHECKPOINT),
             Action.SEND_TAKE_CHECKPOINT: lambda: self._ask(Type.TAKE_CHECKPOINT),
             Action.SEND_UPGRADE_TAKE_CHECKPOINT: lambda: self._ask(Type.UPGRADE_TAKE_CHECKPOINT),
             Action.SEND_UPGRADE_SERVICE: lambda: self._feeder.send_signal(Type.UPGRADE_SERVICE),
             Action.SEND_BECOMING_PRIMARY: lambda: self._feeder.send_signal(Type.BECOMING_PRIMARY),
-            Action.LOG_INITIAL: self.instance.start,
             Action.RECEIVE: self._receive_blob,
-            Action.STORE: self._store,
-            Action.FINISH_UPGRADE: self._finish_upgrade,
             Action.DELIVER: self._deliver,
+        }
+        self._slow_actions: dict[Action, Callable[[], Later]] = {
+            Action.SEND_STORED_CHECKPOINT: self._send_stored_checkpoint,
+            Action.REPLAY: self._replay,
+            Action.STORE: self._store,
+            Action.LOG_INITIAL: self.instance.ensure_started,
+            Action.FINISH_UPGRADE: self._finish_upgrade,
         }
 
     def describe(self) -> dict[str, object]:
@@ -219,17 +221,18 @@ class Link:
             self._perform(self.session.handle(what))
 
     def _perform(self, actions: tuple[Action, ...]) -> None:
+        """Carry actions out in order; from the first one that takes time on, in a task."""
         for number, action in enumerate(actions):
-            do = self._actions.get(action)
-            later = None if do is None else do()
-            if later is not None:
-                self._spawn(self._perform_later(later, actions[number + 1 :]))
+            if action in self._slow_actions:
+                self._spawn(self._perform_slowly(actions[number:]))
                 return
+            if action in self._actions:
+                self._actions[action]()
 
-    async def _perform_later(self, first: Later, rest: tuple[Action, ...]) -> None:
-        await first
+    async def _perform_slowly(self, actions: tuple[Action, ...]) -> None:
+        await self._slow_actions[actions[0]]()
         if not self.closed:
-            self._perform(rest)
+            self._perform(actions[1:])
 
     # --- calls --------------------------------------------------------------------------------------------------
 

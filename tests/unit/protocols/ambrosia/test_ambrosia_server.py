@@ -26,6 +26,7 @@ from headrace.protocols.ambrosia.codec import (
     Type,
 )
 from headrace.protocols.ambrosia.server import ImmortalPorts
+from headrace.protocols.ambrosia.session import Action
 from headrace.security import Principal
 from headrace.testing import MemoryDisk, memory_hub
 
@@ -587,7 +588,7 @@ async def test_a_hub_killed_between_checkpoint_1_and_record_0_still_delivers_it_
         if not initial_logged:
             link = instance.primary
             assert link is not None
-            link._actions[next(each for each in link._actions if each.name == "LOG_INITIAL")] = killed
+            link._slow_actions[Action.LOG_INITIAL] = killed
         a.say(InitialMessage(b"only once"), fork(b"early"), Checkpoint(1), b"c")
         await asyncio.wait_for(stopped.wait(), 5)
         left = disk.after_kill()
@@ -601,6 +602,30 @@ async def test_a_hub_killed_between_checkpoint_1_and_record_0_still_delivers_it_
         a.say(fork(b"next"))
         assert (await a.record()).sequence == 2
         await a.close()
+
+
+async def test_a_binding_lost_right_after_checkpoint_1_does_not_stop_the_start() -> None:
+    async with memory_hub(settings(a=ImmortalSection(), b=ImmortalSection())) as hub, coordinator(hub) as ports:
+        b = await RawBinding.to(ports, "b")
+        await b.first_start()
+        b.say(fork(b"waits", b"a"))
+        instance = ports.coordinator.instances["a"]
+        a = await RawBinding.to(ports, "a")
+        await a.signal()
+        a.say(InitialMessage(b"x"), Checkpoint(1), b"c")
+        await until(lambda: instance.newest_checkpoint() is not None)
+        link = instance.primary
+        assert link is not None
+        link.close("lost")
+        await a.closed()
+        await asyncio.wait_for(instance.inbound.flushed(), 5)
+        a = await RawBinding.to(ports, "a")
+        assert await a.checkpoint() == b"c"
+        await until(lambda: instance.registration is not None and instance.registration.started)
+        b.say(fork(b"more", b"a"))
+        await until(lambda: hub.bounds("immortal/a/log").next == 3)
+        await a.close()
+        await b.close()
 
 
 async def test_a_large_checkpoint_is_streamed_both_ways() -> None:
