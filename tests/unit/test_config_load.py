@@ -61,7 +61,15 @@ def test_tables_with_free_names(tmp_path: Path) -> None:
 
 
 def test_secrets_are_masked_where_settings_are_shown(tmp_path: Path) -> None:
-    text = '[security.users.alice]\nsecret = "wonderland"\ntokens = ["looking-glass"]\n[wallaroo]\ncookie = "jam"\n[futoin.mac_keys]\nshop = "bm9ib2R5"'
+    text = """
+    [security.users.alice]
+    secret = "wonderland"
+    tokens = ["looking-glass"]
+    [wallaroo]
+    cookie = "jam"
+    [futoin.mac_keys]
+    shop = "bm9ib2R5"
+    """
     shown = repr(list(load(write(tmp_path, text), environment={}).settings()))
     assert "security.users.alice.secret" in shown
     for secret in ("wonderland", "looking-glass", "'jam'", "bm9ib2R5"):

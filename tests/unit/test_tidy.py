@@ -12,6 +12,8 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "headrace"
 LINE_LENGTH_MAX = 120
 FILE_LINES_MAX = 600
+TEST_FILE_LINES_MAX = 800
+UNBROKEN_WORD_MIN = 80
 FUNCTION_LINES_MAX = 70
 
 # The lowest layer: anyone may import these, and they import only each other.
@@ -116,11 +118,16 @@ def check_protocol(module: str, imported: set[str]) -> None:
         assert not [name for name in imported if under(name, "headrace.hub")], "and know no hub"
 
 
+def is_too_long(line: str) -> bool:
+    """A line that could be broken; a golden value of one long word cannot."""
+    return len(line) > LINE_LENGTH_MAX and max(map(len, line.split())) < UNBROKEN_WORD_MIN
+
+
 @pytest.mark.parametrize("file", PYTHON_FILES, ids=lambda file: str(file.relative_to(ROOT)))
 def test_sizes(file: Path) -> None:
     lines = file.read_text(encoding="utf-8").splitlines()
-    assert len(lines) <= FILE_LINES_MAX
-    assert not [number for number, line in enumerate(lines, 1) if len(line) > LINE_LENGTH_MAX]
+    assert len(lines) <= (TEST_FILE_LINES_MAX if file.is_relative_to(ROOT / "tests") else FILE_LINES_MAX)
+    assert not [number for number, line in enumerate(lines, 1) if is_too_long(line)]
     for node in ast.walk(tree_of(file)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:
             length = node.end_lineno - node.lineno + 1
@@ -137,7 +144,8 @@ def test_every_module_says_what_it_is(module: str) -> None:
     assert ast.get_docstring(tree_of(MODULES[module]))
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if not under(name, "headrace.cli")])
+# In a Spark worker there is no logger of ours: what it prints ends in Spark's own log.
+@pytest.mark.parametrize("module", [name for name in MODULES if not under(name, "headrace.cli", "headrace.spark")])
 def test_only_the_command_line_prints(module: str) -> None:
     calls = [node for node in ast.walk(tree_of(MODULES[module])) if isinstance(node, ast.Call)]
     assert not [node.lineno for node in calls if isinstance(node.func, ast.Name) and node.func.id == "print"]
