@@ -1,0 +1,314 @@
+"""Spark over Headrace, beside Spark over Parquet and beside a row-wise Python source, in one run.
+
+    python benchmarks/bench_spark.py [scan] [latency] [sustained]
+
+Prints ratios first: they mean something on any machine. Numbers depend on how busy the machine is; `other` is how many
+cores something else used meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import headrace
+from headrace.spark import read, session
+from headrace.spark.builtin import window_counts
+from headrace.spark.port import open_port
+from headrace.spark.runner import start_query
+
+TRIALS = 3
+TOTAL = "sum(length(payload))"
+
+
+@contextmanager
+def running_hub(place: Path) -> Iterator[str]:
+    """A hub as users run it, in a process of its own."""
+    ready = place / "ready.json"
+    off = [f"listen.{name}=off" for name in ("wallaroo", "ockam", "ignite", "fabric", "http")]
+    settings = [*off, "listen.flight=127.0.0.1:0", "log.seal_age_s=2", "log.maintenance_interval_s=0.5"]
+    command = [sys.executable, "-m", "headrace", "up", "--data", str(place / "data"), "--ready-file", str(ready)]
+    for one in settings:
+        command += ["--set", one]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=(place / "hub.log").open("w"))
+    try:
+        while not ready.exists():
+            if process.poll() is not None:
+                raise RuntimeError((place / "hub.log").read_text())
+            time.sleep(0.05)
+        yield json.loads(ready.read_text())["flight"]
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def best(act: Callable[[], Any]) -> float:
+    """The quickest of a few trials, in seconds."""
+    times = []
+    for _ in range(TRIALS):
+        started = time.perf_counter()
+        act()
+        times.append(time.perf_counter() - started)
+    return min(times)
+
+
+def busy_cores() -> Callable[[], float]:
+    """How many cores everything on the machine used since the call."""
+    started, before = time.monotonic(), _cpu_s()
+    return lambda: (_cpu_s() - before) / (time.monotonic() - started)
+
+
+def _cpu_s() -> float:
+    words = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    return sum(int(word) for number, word in enumerate(words) if number not in (3, 4)) / os.sysconf("SC_CLK_TCK")
+
+
+def fill(client: Any, stream: str, count: int, size: int) -> None:
+    """`count` records of `size` random bytes, sealed."""
+    client.create(stream)
+    random = np.random.default_rng(1)
+    chunk = max(1, (8 << 20) // size)
+    for start in range(0, count, chunk):
+        rows = min(chunk, count - start)
+        data = pa.py_buffer(random.bytes(rows * size))
+        offsets = pa.py_buffer(np.arange(0, (rows + 1) * size, size, dtype=np.int32))
+        payload = pa.Array.from_buffers(pa.binary(), rows, [None, offsets, data])
+        client.append(stream, pa.record_batch({"payload": payload}))
+    while True:
+        (partition,) = client.segments(stream, partition=0).partitions
+        if partition.segments and partition.segments[-1].next == count:
+            return
+        time.sleep(0.2)
+
+
+def to_parquet(client: Any, stream: str, path: Path) -> None:
+    """The same rows as Parquet, uncompressed, which is Parquet at its quickest."""
+    (partition,) = client.segments(stream, partition=0).partitions
+    path.mkdir()
+    for number, segment in enumerate(partition.segments):
+        table = pa.ipc.open_file(pa.memory_map(segment.path)).read_all()
+        table = table.append_column("stream", pa.array([stream] * len(table)).dictionary_encode().cast(pa.string()))
+        table = table.append_column("partition", pa.array(np.zeros(len(table), np.int32)))
+        pq.write_table(table, path / f"{number}.parquet", compression="none", use_dictionary=["stream"])
+
+
+def row_wise_source() -> Any:
+    """A Python data source as the tutorials write it: one tuple per row."""
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+    class Reader(DataSourceReader):
+        def __init__(self, files: list[str]) -> None:
+            self.files = files
+
+        def partitions(self) -> list[InputPartition]:
+            return [InputPartition(file) for file in self.files]
+
+        def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+            import pyarrow as arrow
+
+            reader = arrow.ipc.open_file(arrow.memory_map(partition.value))
+            for number in range(reader.num_record_batches):
+                for payload in reader.get_batch(number).column("payload").to_pylist():
+                    yield (payload,)
+
+    class RowWise(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "rowwise"
+
+        def schema(self) -> str:
+            return "payload BINARY"
+
+        def reader(self, schema: Any) -> Reader:
+            return Reader(self.options["files"].split(","))
+
+    return RowWise
+
+
+def scan(spark: Any, client: Any, place: Path, megabytes: int) -> None:
+    """Sealed segments against Parquet and against a row-wise source."""
+    for size in (100, 1024):
+        count = megabytes * 1_000_000 // size
+        stream = f"scan{size}"
+        fill(client, stream, count, size)
+        to_parquet(client, stream, place / f"{stream}.parquet")
+        spark.dataSource.register(row_wise_source())
+        (partition,) = client.segments(stream, partition=0).partitions
+        files = [one.path for one in partition.segments]
+        few = files[: max(1, len(files) // 4)]
+        few_count = sum(one.next - one.first for one in partition.segments[: len(few)])
+        used = busy_cores()
+
+        def noop(frame: Any) -> None:
+            frame.write.format("noop").mode("overwrite").save()
+
+        parquet = spark.read.parquet(str(place / f"{stream}.parquet"))
+        ours, payloads = read(spark, stream), read(spark, stream, columns="payload")
+        rows = spark.read.format("rowwise").option("files", ",".join(few)).load()
+        noop(ours.limit(1000))
+        speeds = {
+            "parquet, sum": count / best(lambda f=parquet: f.selectExpr(TOTAL).collect()),
+            "headrace, sum": count / best(lambda f=payloads: f.selectExpr(TOTAL).collect()),
+            "parquet, payload": count / best(lambda f=parquet: noop(f.select("payload"))),
+            "headrace, payload": count / best(lambda f=payloads: noop(f)),
+            "parquet, all columns": count / best(lambda f=parquet: noop(f)),
+            "headrace, all columns": count / best(lambda f=ours: noop(f)),
+            "rows, payload": few_count / best(lambda f=rows: noop(f)),
+        }
+        print(f"\nscan, {size} B × {count:,} (machine used {used():.1f} cores)")
+        for name, speed in speeds.items():
+            print(f"  {name:24} {speed / 1e6:6.2f} M records/s  {speed * size / 1e6:7.0f} MB/s")
+        for what in ("sum", "payload", "all columns"):
+            print(f"  headrace ÷ parquet, {what}: {speeds[f'headrace, {what}'] / speeds[f'parquet, {what}']:.2f}")
+        print(f"  headrace ÷ row-wise: {speeds['headrace, payload'] / speeds['rows, payload']:.1f}")
+
+
+def latency(spark: Any, client: Any, place: Path, seconds: float, rate: int) -> None:
+    """From append to readable result, through a stateless pipeline, hub → Spark → hub."""
+    from headrace.spark.pipelines import pipeline
+
+    client.create("in")
+    client.create("out")
+
+    @pipeline(source="in", sink="out", name="latency", start="latest")
+    def copy(frame: Any) -> Any:
+        return frame.where("length(payload) > 0").select("payload")
+
+    port = open_port(client.address)
+    query = start_query(spark, port, copy, place / "home")
+    delays_ms: list[float] = []
+    stop = threading.Event()
+
+    def follow() -> None:
+        with headrace.connect(client.address) as mine:
+            for batch in _batches(mine, stop):
+                now_us = time.time_ns() // 1000
+                sent = batch.column("payload").to_pylist()
+                delays_ms.extend((now_us - int(one.split(b" ", 1)[0])) / 1000 for one in sent)
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    _produce_timed(client, rate, 15)  # the JVM warms up
+    delays_ms.clear()
+    used = busy_cores()
+    _produce_timed(client, rate, seconds)
+    time.sleep(2)
+    stop.set()
+    progress = [one for one in query.recentProgress if one["numInputRows"]][-50:]
+    query.stop()
+    thread.join(10)
+    parts = {
+        name: statistics.median(one["durationMs"].get(name, 0) for one in progress)
+        for name in ("latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets", "triggerExecution")
+    }
+    ordered = sorted(delays_ms)
+    marks = {mark: ordered[int(len(ordered) * mark / 100)] for mark in (50, 95, 99)}
+    print(f"\nlatency, {rate}/s for {seconds:g} s, {len(ordered):,} records (machine used {used():.1f} cores)")
+    print("  " + "  ".join(f"p{mark} {value:.0f} ms" for mark, value in marks.items()))
+    print(f"  median batch: {parts}")
+
+
+def _batches(client: Any, stop: threading.Event) -> Iterator[Any]:
+    """What `out` gets, as it gets it, by polling its end every few milliseconds."""
+    port = open_port(client.address)
+    position = client.bounds("out").next
+    while not stop.is_set():
+        after = client.bounds("out").next
+        if after == position:
+            time.sleep(0.005)
+            continue
+        yield from port.read("out", 0, position, after, ["index", "payload"])
+        position = after
+
+
+def _produce_timed(client: Any, rate: int, seconds: float) -> None:
+    per_tick = max(1, rate // 100)
+    end = time.monotonic() + seconds
+    tick = time.monotonic()
+    while time.monotonic() < end:
+        stamp = b"%d " % (time.time_ns() // 1000)
+        client.append("in", pa.record_batch({"payload": pa.array([stamp.ljust(100, b".")] * per_tick, pa.binary())}))
+        tick += per_tick / rate
+        time.sleep(max(0, tick - time.monotonic()))
+
+
+def sustained(spark: Any, client: Any, place: Path, seconds: float, rate: int) -> None:
+    """A windowed count that keeps up: the lag at the end of each ten seconds."""
+    client.create("flow")
+    one = window_counts("flow", "flow.counts", window="1 second", delay="1 second", by="type")
+    query = start_query(spark, open_port(client.address), one, place / "home")
+    per_tick = rate // 20
+    payload = pa.array([b"x" * 100] * per_tick, pa.binary())
+    kinds = pa.array([f"t{number % 10}" for number in range(per_tick)])
+    started = tick = time.monotonic()
+    sent, lags = 0, []
+    used = busy_cores()
+    while time.monotonic() - started < seconds:
+        now_us = time.time_ns() // 1000
+        times = pa.array(np.full(per_tick, now_us), pa.timestamp("us", "UTC"))
+        client.append("flow", pa.record_batch({"payload": payload, "type": kinds, "event_time": times}))
+        sent += per_tick
+        if (time.monotonic() - started) // 10 > len(lags):
+            lags.append(_lag(client, query))
+        tick += per_tick / rate
+        time.sleep(max(0, tick - time.monotonic()))
+    elapsed = time.monotonic() - started
+    cores = used()
+    while _lag(client, query) and time.monotonic() - started < seconds + 60:
+        time.sleep(0.2)
+    drained_s = time.monotonic() - started - elapsed
+    query.stop()
+    print(f"\nsustained, {sent / elapsed:,.0f} records/s of 100 B for {elapsed:.0f} s (machine used {cores:.1f} cores)")
+    print(f"  lag every 10 s: {', '.join(f'{lag:,}' for lag in lags)}; caught up {drained_s:.1f} s after the end")
+
+
+def _lag(client: Any, query: Any) -> int:
+    last = query.lastProgress
+    if last is None:
+        return client.bounds("flow").next
+    offset = json.loads(last["sources"][0]["endOffset"]) if isinstance(last["sources"][0]["endOffset"], str) else None
+    done = offset["streams"]["flow"]["next"][0] if offset and "flow" in offset["streams"] else 0
+    return client.bounds("flow").next - done
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", nargs="*", default=["scan", "latency", "sustained"])
+    parser.add_argument("--megabytes", type=int, default=500)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--latency-rate", type=int, default=1_000)
+    parser.add_argument("--sustained-rate", type=int, default=150_000)
+    arguments = parser.parse_args()
+    place = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
+    try:
+        with running_hub(place) as address, headrace.connect(address) as client:
+            spark = session("bench", hub=address, config={"spark.driver.memory": "3g"})
+            if "scan" in arguments.what:
+                scan(spark, client, place, arguments.megabytes)
+            if "latency" in arguments.what:
+                latency(spark, client, place, min(arguments.seconds, 30), arguments.latency_rate)
+            if "sustained" in arguments.what:
+                sustained(spark, client, place, arguments.seconds, arguments.sustained_rate)
+            spark.stop()
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
