@@ -77,8 +77,8 @@ class ConnectorStream:
 
     @property
     def point(self) -> int | None:
-        """The last id that is durable in the hub, as far as is known here."""
-        return self._out.acked
+        """The last id that is durable in the hub and a point of reference, as far as is known here."""
+        return self._out.point
 
     async def send(
         self,
@@ -212,8 +212,8 @@ class Connector:
             if opened != self._opened.get(out.id, 0):
                 opened = self._opened[out.id]
                 source.rewind(out.point)
-            if out.acked != told and progress is not None:
-                told = out.acked
+            if out.point != told and progress is not None:
+                told = out.point
                 await _maybe(progress(told or 0))
             if out.opened and not out.ending:
                 items = await source.read(READ_ITEMS)
@@ -224,12 +224,12 @@ class Connector:
                     out.ended
                     or self._opened.get(out.id, 0) != seen
                     or (out.opened and not out.ending and out.unacked < QUEUED_MAX)
-                    or (progress is not None and out.acked != last)
+                    or (progress is not None and out.point != last)
                 )
             )
-        if out.acked != told and progress is not None:
-            await _maybe(progress(out.acked or 0))
-        return out.acked
+        if out.point != told and progress is not None:
+            await _maybe(progress(out.point or 0))
+        return out.point
 
     def _offer(self, out: OutStream, items: Sequence[Item] | None) -> None:
         if items is None:

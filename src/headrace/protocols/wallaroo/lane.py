@@ -7,6 +7,7 @@ become durable, with all batches that came meanwhile: all of them, or none.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import NamedTuple
 
 import numpy as np
@@ -35,7 +36,7 @@ class Waiting(NamedTuple):
 class Lane:
     """One stream of one connection."""
 
-    __slots__ = ("busy", "name", "type", "waiting")
+    __slots__ = ("busy", "name", "type", "unacknowledged", "waiting")
 
     def __init__(self, name: str, stream_id: int) -> None:
         self.name = name
@@ -43,6 +44,8 @@ class Lane:
         """The stream id, in the column `type` of every record."""
         self.busy = False
         self.waiting: list[Waiting] = []
+        self.unacknowledged: deque[tuple[int | None, list[Waiting]]] = deque()
+        """Durable, and waiting for a cursor to pass an index; `None` waits only for those before it."""
 
     def add(self, store: Store, unit: str, now_s: float) -> int:
         """Encode rows now, while the disk works. Returns the bytes that wait."""

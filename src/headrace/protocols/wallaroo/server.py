@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from headrace.errors import HeadraceError, LimitExceeded
 from headrace.listener import Listener, join_address, split_address
-from headrace.log.ops import Appended, Op, SetProducer
+from headrace.log.ops import Appended, SetProducer
 from headrace.protocols.wallaroo.codec import DRAFT
 from headrace.protocols.wallaroo.frames import PeerFault
 from headrace.protocols.wallaroo.lane import Lane, Waiting
@@ -219,17 +219,15 @@ class Connection(asyncio.Protocol):
 
     def _submit(self, lane: Lane) -> None:
         taken, operations = lane.take()
-        if not operations:  # nothing to make durable: ephemeral boundaries
-            self._acknowledge(taken)
+        if not operations:  # nothing to make durable: boundaries that are no points of reference
+            self._finish(lane, None, taken)
             return
         lane.busy = True
         self.worker.submitted(lane.name)
         future = self.hub.transact(operations)
-        future.add_done_callback(lambda done: self._submitted(lane, taken, operations, done))
+        future.add_done_callback(lambda done: self._submitted(lane, taken, done))
 
-    def _submitted(
-        self, lane: Lane, taken: list[Waiting], operations: list[Op], done: asyncio.Future[list[Any]]
-    ) -> None:
+    def _submitted(self, lane: Lane, taken: list[Waiting], done: asyncio.Future[list[Any]]) -> None:
         lane.busy = False
         self._in_flight_bytes -= sum(each.nbytes for each in taken)
         error = None if done.cancelled() else done.exception()
@@ -239,24 +237,31 @@ class Connection(asyncio.Protocol):
         if error is not None or done.cancelled():
             self._hub_failed(error or HeadraceError("the hub is closing"))
             return
-        if lane.waiting and not self.session.ended:
-            self._submit(lane)
         records = sum(each.records for each in taken)
         self.hub.metrics.protocol.records_in.labels(protocol=PROTOCOL).inc(records)
         ends = [result.first + result.count for result in done.result() if isinstance(result, Appended)]
-        if ends and self.hub.stream(lane.name).options.ack != "durable":
-            self._start(self._acknowledge_processed(lane.name, ends[-1], taken))
-        else:
+        self._finish(lane, ends[-1] if ends else None, taken)
+        if lane.waiting and not self.session.ended:
+            self._submit(lane)
+
+    def _finish(self, lane: Lane, next_index: int | None, taken: list[Waiting]) -> None:
+        """Acknowledge what is durable: now, or with `ack = "processed:<cursor>"` when the pipeline has passed it. In
+        the order in which it came, always: an acknowledgement covers everything before it."""
+        waits = next_index is not None and self.hub.stream(lane.name).options.ack != "durable"
+        if not waits and not lane.unacknowledged:
             self._acknowledge(taken)
+            return
+        lane.unacknowledged.append((next_index, taken))
+        if len(lane.unacknowledged) == 1:
+            self._start(self._acknowledge_in_turn(lane))
 
-    async def _acknowledge_processed(self, name: str, next_index: int, taken: list[Waiting]) -> None:
-        """`ack = "processed:<cursor>"`: credits come back when the pipeline has passed the records.
-
-        Transactions of a stream end in order and their indexes grow, and so do the cursor's positions; waiters are
-        woken in the order in which they began to wait, so acknowledgements stay in order too.
-        """
-        await self.hub.acknowledged(name, next_index)
-        self._acknowledge(taken)
+    async def _acknowledge_in_turn(self, lane: Lane) -> None:
+        while lane.unacknowledged:
+            next_index, taken = lane.unacknowledged[0]
+            if next_index is not None:
+                await self.hub.acknowledged(lane.name, next_index)
+            lane.unacknowledged.popleft()
+            self._acknowledge(taken)
 
     def _acknowledge(self, taken: list[Waiting]) -> None:
         requests: list[Request] = []

@@ -131,10 +131,10 @@ class Worker:
 
     async def acquire(self, name: str, connection: Connection, stream_id: int) -> bool:
         """Make a connection a holder of a stream. v3 allows one; the draft any number of its own kind."""
-        use = self._uses.setdefault(name, Use())
         draft = connection.session.dialect is DRAFT
         end = asyncio.get_running_loop().time() + self.settings.open_wait_s
         while True:
+            use = self._uses.setdefault(name, Use())  # each time: an unused one is dropped while we wait
             others = [other for other in use.holders if other is not connection]
             exclusive = not draft or any(other.session.dialect is not DRAFT for other in others)
             taken = use.holders.get(connection, stream_id) != stream_id

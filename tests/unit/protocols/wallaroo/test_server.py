@@ -285,6 +285,40 @@ async def test_processed_acks_wait_for_the_cursor() -> None:
         await peer.close()
 
 
+@pytest.mark.parametrize("ack", ["durable", "processed:pipeline"])
+async def test_an_end_is_acknowledged_after_what_was_under_way_before_it(
+    ack: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lone end has nothing to make durable, and must still wait its turn behind the records before it."""
+    async with hub_and_address() as (hub, address):
+        await hub.create_stream("s", options=StreamOptions(ack=ack))
+        peer = await Peer.connect(address, DRAFT)
+        await peer.hello()
+        peer.send(frames.Notify(1, b"s", 0))
+        assert await peer.receive() == frames.Ack(1)
+        opened, original = asyncio.Event(), hub.transact
+
+        def slow(operations: object) -> object:
+            async def later() -> object:
+                await opened.wait()
+                return await original(operations)  # type: ignore[arg-type]
+
+            return asyncio.ensure_future(later())
+
+        monkeypatch.setattr(hub, "transact", slow)
+        peer.send(Message(1, 1, b"x"))
+        while hub.sessions.list("wallaroo")[0].details["credits"] != 999:
+            await asyncio.sleep(0.001)
+        peer.send(Message(1, 2, None, flags=Flag.EOS | Flag.UNSTABLE_REFERENCE))
+        while hub.sessions.list("wallaroo")[0].details["credits"] != 998:
+            await asyncio.sleep(0.001)
+        opened.set()
+        await hub.wait("s", 0)
+        await hub.save_cursor("pipeline", "s", 1)
+        await peer.acked(1, 2)
+        await peer.close()
+
+
 async def rewind(hub: object, **request: object) -> object:
     return await hub.verbs.call("stream.rewind", Rewind(**request), EVERYTHING)  # type: ignore[attr-defined, arg-type]
 
