@@ -206,7 +206,7 @@ class Hub(Frame):
         """Do several things, or none of them, in one durable step. Results come in the order of the operations."""
         future: asyncio.Future[list[Any]] = self._loop.create_future()
         try:
-            self._log.submit(operations, (future, False))
+            self._log.submit(operations, (future, False, time.perf_counter()))
         except HeadraceError as error:
             self._refuse(future, error)
         return future
@@ -214,7 +214,7 @@ class Hub(Frame):
     def _submit_one(self, operation: Op) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self._loop.create_future()
         try:
-            self._log.submit((operation,), (future, True))
+            self._log.submit((operation,), (future, True, time.perf_counter()))
         except HeadraceError as error:
             self._refuse(future, error)
         return future
@@ -233,7 +233,7 @@ class Hub(Frame):
         for pending in outcomes:
             if pending.token is None:
                 continue  # the log's own
-            future, is_single = pending.token
+            future, is_single, _ = pending.token
             if pending.error is not None:
                 counters.refused.labels(code=pending.error.code).inc()
                 if not future.done():
@@ -268,6 +268,10 @@ class Hub(Frame):
                 elif isinstance(operation, ops.SaveCursor):
                     self._cursor_moves.notify((operation.cursor, operation.stream, operation.partition), result)
         counters = self.metrics.log
+        started = min((pending.token[2] for pending in outcomes if pending.token is not None), default=None)
+        if started is not None:
+            counters.commit_seconds.observe(time.perf_counter() - started)
+        counters.commit_bytes.observe(sum(pending.nbytes for pending in outcomes))
         counters.records.inc(records)
         counters.bytes.inc(size)
         counters.commits.inc()
@@ -455,6 +459,7 @@ class Hub(Frame):
         counters.disk_bytes.labels(kind="segments").set(gauges["segment_bytes"])
         counters.failed.set(self._log.failed is not None)
         counters.free_bytes.set(gauges["free_bytes"])
+        counters.sealed.set(gauges["sealed_segments"])
         nouns.streams.set(gauges["streams"])
         nouns.tables.set(gauges["tables"])
         nouns.table_bytes.set(gauges["table_bytes"])

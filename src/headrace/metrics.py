@@ -50,7 +50,7 @@ class LogMetrics:
         self.commit_bytes = make.size("headrace_log_commit_bytes", "Bytes per commit")
         self.backlog_bytes = make.gauge("headrace_log_backlog_bytes", "Appends waiting for the disk")
         self.tail_bytes = make.gauge("headrace_log_tail_bytes", "Records in memory that are not sealed yet")
-        self.sealed = make.counter("headrace_log_sealed_total", "Segments sealed")
+        self.sealed = make.gauge("headrace_log_sealed_segments", "Segments sealed since the start")
         self.disk_bytes = make.gauge("headrace_log_disk_bytes", "Bytes on disk", ["kind"])
         self.free_bytes = make.gauge("headrace_log_free_bytes", "Room left on the disk of the data directory")
         self.read_records = make.counter("headrace_log_read_records_total", "Records read")
