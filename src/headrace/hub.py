@@ -452,6 +452,10 @@ class Hub(Frame):
             if found.kind == "damaged-records":
                 self.metrics.log.damaged.inc(found.last - found.first + 1)
 
+    def gauges(self) -> dict[str, float]:
+        """Figures of the log: bytes waiting, in memory, in segments and free; streams, tables, checkpoints."""
+        return self._log.gauges()
+
     def _refresh_gauges(self) -> None:
         gauges, counters, nouns = self._log.gauges(), self.metrics.log, self.metrics.nouns
         counters.backlog_bytes.set(gauges["queue_bytes"])

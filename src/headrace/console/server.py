@@ -1,0 +1,119 @@
+"""Serves the console's page and its pulse on the hub's HTTP port.
+
+    GET /                  the page
+    GET /console/<file>    its scripts and style
+    GET /console/live      one JSON array of samples a line, until the page goes; needs the right to read
+
+The page may run only its own scripts and talk only to this hub (Content-Security-Policy); it shows what records hold
+as text and never as markup.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from importlib import resources
+from typing import TYPE_CHECKING
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from headrace.console.live import Pulse
+from headrace.console.views import Views
+from headrace.errors import Forbidden, HeadraceError, Unauthenticated
+from headrace.http import error_response
+from headrace.listener import Listener
+
+if TYPE_CHECKING:
+    from headrace.hub import Hub
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+MEDIA_TYPES = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+
+
+def load_files() -> dict[str, tuple[bytes, str]]:
+    """Path → contents and media type, for everything that the package ships."""
+    found: dict[str, tuple[bytes, str]] = {}
+    for file in resources.files("headrace.console").joinpath("static").iterdir():
+        kind = MEDIA_TYPES.get(file.name.rpartition(".")[2])
+        if kind is not None:
+            path = "/" if file.name == "index.html" else f"/console/{file.name}"
+            found[path] = (file.read_bytes(), kind)
+    return found
+
+
+class Console:
+    """The ASGI application."""
+
+    def __init__(self, hub: Hub, pulse: Pulse) -> None:
+        self._hub = hub
+        self._pulse = pulse
+        self._files = load_files()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        request = Request(scope, receive)
+        try:
+            response = await self._answer(request)
+        except HeadraceError as error:
+            response = error_response(error)
+        with contextlib.suppress(OSError):
+            await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        path = request.url.path
+        if request.method not in ("GET", "HEAD"):
+            return Response("only GET", 405, {"Allow": "GET, HEAD"})
+        if path == "/console/live":
+            await self._require_reader(request)
+            return StreamingResponse(self._lines(), headers=HEADERS, media_type="application/x-ndjson")
+        found = self._files.get(path)
+        if found is None:
+            return Response(f"there is nothing at {path}", 404, HEADERS, media_type="text/plain")
+        contents, kind = found
+        return Response(contents, headers=HEADERS, media_type=kind)
+
+    async def _require_reader(self, request: Request) -> None:
+        principal = await self._hub.security.from_authorization(request.headers.get("authorization"))
+        if principal is None:
+            raise Unauthenticated("sign in to see the pulse of this hub")
+        if not principal.may_some("read"):
+            raise Forbidden("the pulse of the hub needs the right 'read'")
+
+    async def _lines(self) -> AsyncIterator[bytes]:
+        async for samples in self._pulse.watch():
+            yield msgspec.json.encode(samples) + b"\n"
+
+
+async def start(hub: Hub) -> Listener | None:
+    """Mount the console, unless `http.console` is off."""
+    if not hub.config.http.console:
+        return None
+    Views(hub).register()
+    pulse = Pulse(hub)
+    hub.mounts.mount("", Console(hub, pulse))
+
+    async def close() -> None:
+        hub.mounts.unmount("")
+        await pulse.close()
+
+    return Listener("", close)

@@ -1,0 +1,217 @@
+"""Verbs that only the console needs: pages of streams with their rates, and one record in five protocols."""
+
+from __future__ import annotations
+
+import fnmatch
+import time
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from headrace.console.frames import ProtocolFrame, SeenRecord, record_frames
+from headrace.errors import BadRequest
+from headrace.log.ops import CursorInfo, StreamInfo
+from headrace.security import current
+
+if TYPE_CHECKING:
+    from headrace.hub import Hub
+
+ROWS_MAX = 500
+RATE_AGE_MIN_S = 0.9
+STUCK_S = 60.0
+
+Order = Literal["name", "records", "rate", "cursors"]
+
+
+class StreamsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A page of the list: names that contain `text` or fit it as a pattern."""
+
+    text: str = ""
+    kind: Literal["stream", "table"] = "stream"
+    order: Order = "name"
+    descending: bool = False
+    offset: int = 0
+    limit: int = 100
+
+
+class StreamRow(msgspec.Struct, frozen=True):
+    """One line of the list. `rate` is records per second since the last look."""
+
+    name: str
+    partitions: int
+    first: int
+    next: int
+    records: int
+    rate: float
+    cursors: int
+    lag: int
+    retention: str
+    ack: str
+
+
+class StreamsPage(msgspec.Struct, frozen=True):
+    """`total` counts all that match."""
+
+    total: int
+    rows: list[StreamRow]
+
+
+class FramesRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Names one record."""
+
+    stream: str
+    index: int
+    partition: int = 0
+
+
+class CursorRow(msgspec.Struct, frozen=True):
+    """A cursor, and whether it is stuck and why."""
+
+    name: str
+    stream: str
+    partition: int
+    index: int
+    lag: int
+    age_s: float
+    stuck: str | None
+
+
+class CursorsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Cursors whose name or stream contains `text`."""
+
+    text: str = ""
+
+
+class Views:
+    """The handlers, around one hub."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._seen: dict[str, int] = {}
+        self._seen_at = 0.0
+        self._rates: dict[str, float] = {}
+
+    def register(self) -> None:
+        add = self._hub.verbs.register
+        add("console.streams", StreamsRequest, self.streams, right="read", summary="A page of streams", filters=True)
+        add("console.cursors", CursorsRequest, self.cursors, right="read", summary="Cursors and why", filters=True)
+        add("record.frames", FramesRequest, self.frames, right="read", summary="A record as each protocol sends it")
+
+    async def streams(self, asked: StreamsRequest) -> StreamsPage:
+        """The page, sorted by the server so that ten thousand streams stay quick."""
+        if asked.offset < 0 or not 1 <= asked.limit <= ROWS_MAX:
+            raise BadRequest(f"offset is at least 0 and limit from 1 to {ROWS_MAX}")
+        self._measure_rates()
+        may = current().may
+        infos = [
+            info
+            for info in self._hub.streams("*", asked.kind)
+            if _fits(info.name, asked.text) and may("read", info.name)
+        ]
+        cursors: dict[str, list[CursorInfo]] = {}
+        for cursor in self._hub.cursors():
+            cursors.setdefault(cursor.stream, []).append(cursor)
+        keys = {
+            "name": lambda info: info.name,
+            "records": lambda info: -self._records(info),
+            "rate": lambda info: -self._rates.get(info.name, 0.0),
+            "cursors": lambda info: -len(cursors.get(info.name, ())),
+        }
+        infos.sort(key=keys[asked.order], reverse=asked.descending)
+        page = infos[asked.offset : asked.offset + asked.limit]
+        return StreamsPage(len(infos), [self._row(info, cursors.get(info.name, [])) for info in page])
+
+    def _measure_rates(self) -> None:
+        """Rates since the last look, if that is long enough ago to say anything."""
+        now = time.monotonic()
+        passed = now - self._seen_at
+        if passed < RATE_AGE_MIN_S:
+            return
+        seen = {info.name: self._next(info) for info in self._hub.streams("*", None)}
+        if self._seen:
+            self._rates = {name: (value - self._seen.get(name, value)) / passed for name, value in seen.items()}
+        self._seen, self._seen_at = seen, now
+
+    def _next(self, info: StreamInfo) -> int:
+        return sum(self._hub.bounds(info.name, number).next for number in range(info.partitions))
+
+    def _records(self, info: StreamInfo) -> int:
+        bounds = (self._hub.bounds(info.name, number) for number in range(info.partitions))
+        return sum(one.next - one.first for one in bounds)
+
+    def _row(self, info: StreamInfo, cursors: list[CursorInfo]) -> StreamRow:
+        bounds = [self._hub.bounds(info.name, number) for number in range(info.partitions)]
+        return StreamRow(
+            name=info.name,
+            partitions=info.partitions,
+            first=min(one.first for one in bounds),
+            next=max(one.next for one in bounds),
+            records=sum(one.next - one.first for one in bounds),
+            rate=round(self._rates.get(info.name, 0.0), 1),
+            cursors=len(cursors),
+            lag=max((one.lag for one in cursors), default=0),
+            retention=retention_text(info),
+            ack=info.options.ack,
+        )
+
+    async def cursors(self, asked: CursorsRequest) -> list[CursorRow]:
+        """Furthest behind first."""
+        may = current().may
+        now_us = self._hub.clock.now_us()
+        rows = [
+            _cursor_row(one, now_us)
+            for one in self._hub.cursors()
+            if (_fits(one.name, asked.text) or _fits(one.stream, asked.text)) and may("read", one.stream)
+        ]
+        return sorted(rows, key=lambda row: -row.lag)[:ROWS_MAX]
+
+    async def frames(self, asked: FramesRequest) -> list[ProtocolFrame]:
+        """The bytes of one record in five protocols."""
+        records = await self._hub.read(asked.stream, asked.index, partition=asked.partition, limit=1)
+        if not records.num_rows or records.column("index")[0].as_py() != asked.index:
+            raise BadRequest(f"stream {asked.stream!r} partition {asked.partition} has no record {asked.index}")
+        [row] = records.to_pylist()
+        return record_frames(
+            SeenRecord(
+                index=row["index"],
+                time_us=records.column("time").cast("int64")[0].as_py(),
+                payload=row["payload"],
+                event_time_us=records.column("event_time").cast("int64")[0].as_py(),
+                id=row["id"],
+                type=row["type"],
+                key=row["key"],
+            )
+        )
+
+
+def _cursor_row(cursor: CursorInfo, now_us: int) -> CursorRow:
+    age_s = (now_us - cursor.updated_us) / 1_000_000
+    stuck = None
+    if cursor.lag and age_s > STUCK_S:
+        stuck = (
+            f"{cursor.lag:,} records wait, and it has not moved for {age_s:,.0f} s: its consumer is gone or slow"
+        )
+    return CursorRow(cursor.name, cursor.stream, cursor.partition, cursor.index, cursor.lag, round(age_s, 1), stuck)
+
+
+def _fits(name: str, text: str) -> bool:
+    if not text:
+        return True
+    if any(character in text for character in "*?["):
+        return fnmatch.fnmatchcase(name, text)
+    return text.lower() in name.lower()
+
+
+def retention_text(info: StreamInfo) -> str:
+    """How long records stay, for people."""
+    options = info.options
+    parts = []
+    if options.retention_age_s is not None:
+        parts.append(f"{options.retention_age_s:g} s")
+    if options.retention_bytes is not None:
+        parts.append(f"{options.retention_bytes:,} bytes")
+    if options.retention_cursors:
+        parts.append("until all cursors have read them")
+    if options.max_hold_s is not None:
+        parts.append(f"at most {options.max_hold_s:g} s")
+    return ", ".join(parts) or "for ever"
