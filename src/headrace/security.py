@@ -27,6 +27,7 @@ import re
 import secrets
 import ssl
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
 
@@ -49,6 +50,7 @@ SCRYPT_N = 2**14
 SCRYPT_R = 8
 SCRYPT_P = 1
 VERIFIED_MAX = 10_000
+HASHING_THREADS = 2
 USER_NAME = re.compile(r"[A-Za-z0-9._@-]{1,100}")
 
 
@@ -201,6 +203,7 @@ class Security:
         self._section = config.security
         self.users_file = UsersFile(Path(data or config.log.data) / self._section.users_file)
         self._roles = {**BUILT_IN_ROLES, **self._section.roles}
+        self._hashing = ThreadPoolExecutor(HASHING_THREADS, thread_name_prefix="passwords")
         self._verified: dict[str, bytes] = {}
         self._verified_key = os.urandom(32)
         for name, user in self.users().items():
@@ -268,8 +271,8 @@ class Security:
         return self._principal(user)
 
     async def authenticate_async(self, user: str, secret: str) -> Principal | None:
-        """`authenticate` in a thread."""
-        return await asyncio.to_thread(self.authenticate, user, secret)
+        """`authenticate` in a thread of its own kind: guessing passwords must not keep others from the disk."""
+        return await asyncio.get_running_loop().run_in_executor(self._hashing, self.authenticate, user, secret)
 
     def authenticate_token(self, token: str) -> Principal | None:
         """The user a token belongs to."""

@@ -1,3 +1,4 @@
+import asyncio
 import base64
 import json
 import logging
@@ -123,6 +124,13 @@ class TestAuthenticate:
             "tok",
         ):
             assert await name(header) is None, header
+
+    async def test_guessing_does_not_use_up_the_threads_of_others(self, tmp_path: Path) -> None:
+        checks = security(tmp_path, users={"alice": User(secret=HASHED, roles=["reader"])})
+        guesses = [asyncio.create_task(checks.authenticate_async("alice", f"guess {number}")) for number in range(40)]
+        await asyncio.to_thread(lambda: None)  # as a read of the disk would
+        assert not all(guess.done() for guess in guesses)
+        assert not any(await asyncio.gather(*guesses))
 
     def test_client_certificates_name_users(self, tmp_path: Path) -> None:
         checks = security(tmp_path, users={"alice": User(roles=["reader"])})
