@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 
+from headrace.config import Config, Futoin, Log
 from headrace.errors import Damaged, DiskFull, LogFailed
 from headrace.log.batch import Batch
 from headrace.log.ops import StreamOptions
 from headrace.protocols.futoin import service as service_module
+from headrace.protocols.futoin.codec import Coding
+from headrace.protocols.futoin.interface import CALLS, PollEvents
 from headrace.protocols.futoin.service import cursor_name
+from headrace.testing import memory_hub
 
 REGISTER = "futoin.evt.poll:1.1:registerConsumer"
 POLL = "futoin.evt.poll:1.1:pollEvents"
@@ -338,3 +342,36 @@ class TestLimits:
         monkeypatch.setattr(asgi.hub, "read", damaged)
         assert await poll(asgi, "LIVE") == [1, 4, 5]
         assert asgi.hub.metrics.futoin.damaged._value.get() == 2
+
+
+class TestDiscarding:
+    """FTN18 2.3.1: kept "until the last registred consumer reliably reads it"."""
+
+    async def test_kept_for_the_slowest_consumer(self) -> None:
+        futoin = Futoin(insecure=True, discard=True)
+        log = Log(segment_bytes=1, maintenance_interval_s=0.01, merge_segments_min=1000)
+        async with memory_hub(Config(futoin=futoin, log=log)) as hub:
+            service = service_module.Service(hub)
+            place = service_module.Place("events")
+            await hub.create_stream("events", options=StreamOptions(retention_cursors=True))
+            for component in ("FAST", "SLOW"):
+                await service.register(place, "u", component)
+            for number in range(50):
+                await hub.append("events", Batch.one(b"%d" % number, type="A"))
+            call = CALLS[POLL]
+            await service.poll(place, "u", PollEvents("FAST", "50"), call, Coding.JSON)
+            await service.poll(place, "u", PollEvents("SLOW", "20"), call, Coding.JSON)
+            await self.until(lambda: hub.bounds("events").first > 0)
+            assert hub.bounds("events").first <= 20
+            shown = await service.poll(place, "u", PollEvents("SLOW"), call, Coding.JSON)
+            assert [int(event.id) for event in shown] == list(range(21, 51))
+            await service.poll(place, "u", PollEvents("SLOW", "50"), call, Coding.JSON)
+            await self.until(lambda: hub.bounds("events").first > 20)
+            shown = await service.poll(place, "u", PollEvents("LIVE"), call, Coding.JSON)
+            assert not shown or int(shown[0].id) == hub.bounds("events").first + 1
+
+    async def until(self, condition: Any) -> None:
+        deadline = asyncio.get_running_loop().time() + 10
+        while not condition():
+            assert asyncio.get_running_loop().time() < deadline, "waited in vain"
+            await asyncio.sleep(0.005)
