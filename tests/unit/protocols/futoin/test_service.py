@@ -278,6 +278,34 @@ class TestPolling:
         assert shown == [("RAW", {"base64": "/w=="}), ("RAW", {"j": 1})]
 
 
+class TestKnownJson:
+    """Payloads are looked at once: when they are added, or when they are first read."""
+
+    async def test_added_here(self, asgi: Any) -> None:
+        await asgi.add({"a": 1})
+        service = asgi.app._dispatcher.service
+        assert service.known_json(service_module.Place("events")).covers(0, 1)
+        await asgi.hub.append("events", Batch.of([b"text", b"2"]))
+        assert await poll(asgi, "LIVE") == [1, 2, 3]
+        assert not service.known_json(service_module.Place("events")).covers(1, 2)
+
+    async def test_read_here(self, asgi: Any) -> None:
+        await asgi.hub.create_stream("events")
+        await asgi.hub.append("events", Batch.of([b"1", b"2"]))
+        service = asgi.app._dispatcher.service
+        for _ in range(2):
+            assert await poll(asgi, "LIVE") == [1, 2]
+            assert service.known_json(service_module.Place("events")).covers(0, 2)
+
+    async def test_memory_is_bounded(self, asgi: Any, monkeypatch: Any) -> None:
+        monkeypatch.setattr(service_module, "KNOWN_STREAMS_MAX", 2)
+        for name in ("a", "b", "c", "d"):
+            assert await asgi.add(1, path=f"/{name}") == 1
+        service = asgi.app._dispatcher.service
+        assert len(service._adders) <= 2
+        assert len(service._known_json) <= 2
+
+
 class TestLimits:
     async def test_a_thousand_events(self, asgi: Any) -> None:
         await asgi.hub.create_stream("events")
