@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+import pytest_asyncio
 from websockets.asyncio.client import connect
 from websockets.frames import Frame
 from websockets.streams import StreamReader
@@ -49,32 +50,44 @@ def raw(vector: dict[str, Any]) -> bytes:
 
 
 class Served:
-    """A hub with one FutoIn endpoint. `/ftn/` alone stands for the stream `events`, as in the captures."""
+    """A hub, and a stream of its own for each test: `/ftn/` of the captures becomes `/ftn/<stream>/`."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, stream: str) -> None:
         self.http = httpx.AsyncClient(base_url=f"http://{address}")
-        self.websocket_url = f"ws://{address}/ftn/events"
+        self.prefix = f"/ftn/{stream}"
+        self.websocket_url = f"ws://{address}{self.prefix}"
 
-    async def post(self, body: bytes, path: str = "/ftn/events/", content_type: str = "") -> httpx.Response:
+    async def post(self, body: bytes, path: str = "/ftn/", content_type: str = "") -> httpx.Response:
         headers = {"content-type": content_type} if content_type else {}
-        return await self.http.post(path, content=body, headers=headers)
+        return await self.http.post(self.own(path), content=body, headers=headers)
+
+    def own(self, text: str) -> str:
+        return text.replace("/ftn", self.prefix, 1)
 
 
-@pytest.fixture
-async def served(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
-    # The captures come from users with a secret; whoever gives none must be refused although this hub is on loopback.
-    monkeypatch.setattr(server.Application, "_channel", _strict_channel)
-    async with memory_hub(CONFIG) as hub:
-        futoin = await server.start(hub)
-        assert futoin is not None
-        listener = await headrace.http.serve(hub, "127.0.0.1:0")
-        endpoint = Served(listener.address)
-        try:
-            yield endpoint
-        finally:
-            await endpoint.http.aclose()
-            await listener.close()
-            await futoin.close()
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def address() -> AsyncIterator[str]:
+    with pytest.MonkeyPatch.context() as patch:
+        # The captures come from users with a secret; whoever gives none is refused although this is loopback.
+        patch.setattr(server.Application, "_channel", _strict_channel)
+        async with memory_hub(CONFIG) as hub:
+            futoin = await server.start(hub)
+            assert futoin is not None
+            listener = await headrace.http.serve(hub, "127.0.0.1:0")
+            try:
+                yield listener.address
+            finally:
+                await listener.close()
+                await futoin.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def served(address: str, request: pytest.FixtureRequest) -> AsyncIterator[Served]:
+    endpoint = Served(address, f"stream{abs(hash(request.node.name))}")
+    try:
+        yield endpoint
+    finally:
+        await endpoint.http.aclose()
 
 
 def _strict_channel(self: server.Application, scope: Any, bidirectional: bool) -> server.Channel:
@@ -149,6 +162,7 @@ def probes() -> list[Any]:
     return [vector for vector in of_kind("http-body") if "reply" in vector.values[0]["fields"]]
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("vector", probes())
 async def test_http_bodies_get_the_captured_reply(served: Served, vector: dict[str, Any]) -> None:
     fields = vector["fields"]
@@ -156,8 +170,7 @@ async def test_http_bodies_get_the_captured_reply(served: Served, vector: dict[s
         await served.post(
             b'{"f":"futoin.evt.gen:1.1:addEvent","p":{"type":"PT_B","data":"two"},"sec":"evtuser:evtpass"}'
         )
-    path = (fields.get("path") or "/ftn/").replace("/ftn", "/ftn/events")
-    response = await served.post(raw(vector), path, fields.get("request_content_type", ""))
+    response = await served.post(raw(vector), fields.get("path") or "/ftn/", fields.get("request_content_type", ""))
     assert response.status_code == fields["http_status"]
     assert response.headers["content-type"] == fields["reply_content_type"]
     coding = codec.coding_of(response.content)
@@ -181,6 +194,7 @@ def assert_same_reply(reply: dict[str, Any], captured: dict[str, Any]) -> None:
         assert reply == captured
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("vector", of_kind("http-path-form"))
 async def test_path_form_gets_the_captured_reply(served: Served, vector: dict[str, Any]) -> None:
     fields = vector["fields"]
@@ -188,20 +202,20 @@ async def test_path_form_gets_the_captured_reply(served: Served, vector: dict[st
     if fields["authorization"]:
         scheme, _, credentials = fields["authorization"].partition(" ")
         headers["authorization"] = f"{scheme} {base64.b64encode(credentials.encode()).decode()}"
-    path = fields["path"].replace("/ftn/", "/ftn/events/")
-    response = await served.http.request(fields["method"], path, headers=headers)
+    response = await served.http.request(fields["method"], served.own(fields["path"]), headers=headers)
     assert response.status_code == fields["http_status"]
     assert response.headers["content-type"] == fields["reply_content_type"]
     assert_same_reply(response.json(), fields["reply"])
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("vector", of_kind("http-request"))
 async def test_captured_requests_are_served(served: Served, vector: dict[str, Any]) -> None:
     """Byte for byte as the published client sent them, but for the path."""
     host, port = served.http.base_url.host, served.http.base_url.port
     reader, writer = await asyncio.open_connection(host, port)
     head, _, body = raw(vector).partition(b"\r\n\r\n")
-    writer.write(head.replace(b"/ftn/", b"/ftn/events/", 1) + b"\r\n\r\n" + body)
+    writer.write(served.own(head.decode()).encode() + b"\r\n\r\n" + body)
     status = await reader.readline()
     headers = await reader.readuntil(b"\r\n\r\n")
     writer.close()
@@ -211,6 +225,7 @@ async def test_captured_requests_are_served(served: Served, vector: dict[str, An
     assert b"content-type: application/futoin+" + coding.value.encode() + b"\r\n" in headers
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_captured_frames_are_answered(served: Served) -> None:
     """The client's side of the captured push session, with our replies compared to the captured ones."""
     session = [v for v in VECTORS if v["name"].startswith("push-server/ws/") and v["direction"] == "client->server"]
@@ -236,10 +251,11 @@ async def test_captured_frames_are_answered(served: Served) -> None:
         await websocket.send(unframed(raw(session[2])).data)  # the consumer's reply to S1
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("vector", of_kind("ws-upgrade-request"))
 async def test_captured_upgrades_are_accepted(served: Served, vector: dict[str, Any]) -> None:
     reader, writer = await asyncio.open_connection(served.http.base_url.host, served.http.base_url.port)
-    writer.write(vector["text"].replace("/ftn/", "/ftn/events/", 1).encode())
+    writer.write(served.own(vector["text"]).encode())
     headers = await reader.readuntil(b"\r\n\r\n")
     writer.close()
     await writer.wait_closed()

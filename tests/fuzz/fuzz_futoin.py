@@ -31,7 +31,7 @@ def fuzz(data: bytes) -> None:
     cut = data[0] if data else 0
     for payloads in ([data], [data[:cut], data[cut:], b"1"]):
         for coding in Coding:
-            found = events.event_data(payloads, coding)
+            found = events.event_data(payloads, coding)[0]
             assert len(found) == len(payloads)
             # Whatever was stored, the event can be encoded, and a consumer can decode it.
             for value in found:

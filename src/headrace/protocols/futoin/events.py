@@ -51,6 +51,8 @@ class Page(msgspec.Struct):
     """Whether it ended because a limit was met."""
     too_big: int = 0
     """Wanted records left out because one message cannot hold them."""
+    all_json: bool = False
+    """Whether every record looked at is JSON."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -75,33 +77,56 @@ class Room(NamedTuple):
     """What a message of its own would hold: a larger event never fits."""
 
 
-def page(records: pa.RecordBatch, coding: Coding, want: frozenset[str] | None, room: Room) -> Page:
-    """The wanted ones of `records`, as many as there is room for. `records` is not empty."""
-    types = [shown_type(kind) for kind in records.column("type").to_pylist()]
+def page(
+    records: pa.RecordBatch, coding: Coding, want: frozenset[str] | None, room: Room, known_json: bool = False
+) -> Page:
+    """The wanted ones of `records`, as many as there is room for. `records` is not empty.
+
+    `known_json` tells that every payload is known to be JSON, which saves looking.
+    """
+    types = _shown_types(records.column("type").to_pylist())
     indexes: list[int] = records.column("index").to_pylist()
     payloads: list[bytes] = records.column("payload").to_pylist()
-    seconds = [at // MICROSECONDS for at in records.column("time").cast(pa.int64()).to_pylist()]
+    times = _timestamps(records.column("time").cast(pa.int64()).to_pylist())
     end = indexes[-1] + 1
     rows: Sequence[int] = range(len(indexes))
     if want is not None:
         rows = [row for row in rows if types[row] in want]
-    # An event that could never fit is left out, so that it does not stop the ones behind it.
-    fitting = [row for row in rows if len(payloads[row]) <= room.bytes_max]
+    if max(map(len, payloads)) > room.bytes_max:
+        # An event that could never fit is left out, so that it does not stop the ones behind it.
+        fitting: Sequence[int] = [row for row in rows if len(payloads[row]) <= room.bytes_max]
+    else:
+        fitting = rows
     found = Page([], end, end, 0, False, len(rows) - len(fitting))
     if len(fitting) > room.events:
         found.next = indexes[fitting[room.events]]
         found.full = True
         fitting = fitting[: room.events]
-    if len(fitting) < len(indexes):
+    whole = len(fitting) == len(indexes)
+    if not whole:
         indexes = [indexes[row] for row in fitting]
         types = [types[row] for row in fitting]
         payloads = [payloads[row] for row in fitting]
-        seconds = [seconds[row] for row in fitting]
+        times = [times[row] for row in fitting]
+    data, all_json = event_data(payloads, coding, known_json)
+    found.all_json = whole and all_json
     ids = [str(index + 1) for index in indexes]
-    times = [timestamp(second) for second in seconds]
-    events = list(map(Event, ids, types, event_data(payloads, coding), times))
-    _keep(events, indexes, payloads, coding, room, found)
+    _keep(list(map(Event, ids, types, data, times)), indexes, payloads, coding, room, found)
     return found
+
+
+def _shown_types(kinds: list[str | None]) -> list[str]:
+    distinct = set(kinds)
+    if len(distinct) == 1:
+        return [shown_type(distinct.pop())] * len(kinds)
+    return [shown_type(kind) for kind in kinds]
+
+
+def _timestamps(times_us: list[int]) -> list[str]:
+    first, last = times_us[0] // MICROSECONDS, times_us[-1] // MICROSECONDS
+    if first == last:  # times never go back within a partition
+        return [timestamp(first)] * len(times_us)
+    return [timestamp(at // MICROSECONDS) for at in times_us]
 
 
 def _keep(
@@ -131,19 +156,23 @@ def encoded_bytes(event: Event, coding: Coding) -> int:
     return len(encode_object(event, coding)) + 1
 
 
-def event_data(payloads: Sequence[bytes], coding: Coding) -> list[Any]:
-    """The `data` of each payload. Nearly always all are JSON: then one pass over all of them is enough."""
+def event_data(payloads: Sequence[bytes], coding: Coding, known_json: bool = False) -> tuple[list[Any], bool]:
+    """The `data` of each payload, and whether all are JSON. Nearly always they are: then one pass is enough."""
+    if known_json and coding is Coding.JSON:
+        return list(map(Raw, payloads)), True
     joined = b"[" + b",".join(payloads) + b"]"
     try:
         # `Raw` is only stepped over; text and number ranges are checked by decoding in full.
         values = _decode_values(joined)
+        if coding is not Coding.JSON and known_json:
+            return values, True
         raws = _decode_raws(joined)
         # One payload that is half an array and the next that is its other half must not count as JSON.
         if list(map(bytes, raws)) == payloads and not any(map(_too_deep, payloads)):
-            return raws if coding is Coding.JSON else values
+            return (raws if coding is Coding.JSON else values), True
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         pass
-    return [_one_data(payload, coding) for payload in payloads]
+    return [_one_data(payload, coding) for payload in payloads], False
 
 
 def _too_deep(payload: bytes) -> bool:

@@ -39,11 +39,12 @@ def verify(key: bytes, algorithm: str, message: dict[str, Any], signature: str) 
     return hmac.compare_digest(given, hmac.digest(key, base(message), algorithm))
 
 
-def _utf16_units(key: str) -> bytes:
-    return key.encode("utf-16-be", "surrogatepass")
+def _utf16_units(key: object) -> bytes:
+    # MessagePack has keys that are no text; JavaScript makes text of them.
+    return str(key).encode("utf-16-be", "surrogatepass")
 
 
-def _write_map(message: dict[str, Any], parts: list[str | bytes]) -> None:
+def _write_map(message: dict[Any, Any], parts: list[str | bytes]) -> None:
     for key in sorted(message, key=_utf16_units):
         value = message[key]
         if value is None:

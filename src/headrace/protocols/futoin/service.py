@@ -27,9 +27,12 @@ from headrace.protocols.futoin.errors import (
     PeerError,
 )
 from headrace.protocols.futoin.interface import ENVELOPE_BYTES, LIVE, RIGHTS, Call, PollEvents
+from headrace.protocols.futoin.ranges import Ranges
 from headrace.security import Principal
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from headrace.hub import Hub
 
 logger = logging.getLogger("headrace.futoin")
@@ -39,6 +42,8 @@ Added = Callable[[int, BaseException | None], None]
 
 READ_ROWS_FILTERED = 10_000
 READ_BYTES_MAX = 1 << 20
+KNOWN_STREAMS_MAX = 10_000
+"""Streams whose adder and whose known records are kept in memory."""
 
 
 class Place:
@@ -59,10 +64,12 @@ def cursor_name(user: str, component: str) -> str:
 class Adder:
     """Gathers the events that arrive in one turn of the event loop, over all connections, into one append."""
 
-    def __init__(self, hub: Hub, name: str, partition: int) -> None:
-        self._hub = hub
-        self._name = name
-        self._partition = partition
+    def __init__(self, service: Service, place: Place) -> None:
+        self._service = service
+        self._hub = service.hub
+        self._place = place
+        self._name = place.name
+        self._partition = place.partition
         self._loop = asyncio.get_running_loop()
         self._types: list[str] = []
         self._payloads: list[bytes] = []
@@ -89,16 +96,24 @@ class Adder:
         future.add_done_callback(functools.partial(self._appended, waiting))
 
     def _appended(self, waiting: list[Added], future: asyncio.Future[Appended]) -> None:
-        if future.cancelled():
-            _tell(waiting, 0, asyncio.CancelledError())
-        elif (error := future.exception()) is not None:
+        error = asyncio.CancelledError() if future.cancelled() else future.exception()
+        if error is not None:
             _tell(waiting, 0, error)
-        elif self._acks_when_processed():
-            task = self._loop.create_task(self._processed(waiting, future.result()))
+            return
+        appended = future.result()
+        self._service.known_json(self._place).add(appended.first, appended.first + appended.count)
+        self._service.records_in.inc(appended.count)
+        if self._acks_when_processed():
+            task = self._loop.create_task(self._processed(waiting, appended))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         else:
-            _tell(waiting, future.result().first, None)
+            _tell(waiting, appended.first, None)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether events wait to be appended or acknowledged."""
+        return bool(self._waiting or self._tasks)
 
     def _acks_when_processed(self) -> bool:
         try:
@@ -131,6 +146,7 @@ class Service:
         self.records_out = hub.metrics.protocol.records_out.labels(protocol="futoin")
         self._skipped = hub.metrics.protocol.skipped.labels(protocol="futoin")
         self._adders: dict[tuple[str, int], Adder] = {}
+        self._known_json: dict[tuple[str, int], Ranges] = {}
 
     def check_right(self, caller: Caller, function: str, stream: str) -> None:
         """Per-stream rights: add, poll and push."""
@@ -163,7 +179,9 @@ class Service:
         key = (place.name, place.partition)
         adder = self._adders.get(key)
         if adder is None:
-            adder = self._adders[key] = Adder(self.hub, place.name, place.partition)
+            if len(self._adders) >= KNOWN_STREAMS_MAX:
+                self._adders = {key: adder for key, adder in self._adders.items() if adder.is_busy}
+            adder = self._adders[key] = Adder(self, place)
         adder.add(type, payload, added)
 
     async def register(self, place: Place, user: str, component: str) -> bool:
@@ -233,13 +251,33 @@ class Service:
             if not records.num_rows:
                 break
             space = events.Room(room, bytes_max - found.bytes, bytes_max)
-            self._extend(found, events.page(records, coding, want, space), place)
+            self._extend(found, self._rendered(place, records, coding, want, space), place)
             if len(found.events) >= events_max:
                 break
             await asyncio.sleep(0)
         if not found.events:
             found.first = found.next
         return found
+
+    def _rendered(
+        self, place: Place, records: pa.RecordBatch, coding: Coding, want: frozenset[str] | None, space: events.Room
+    ) -> events.Page:
+        first, next = records.column(0)[0].as_py(), records.column(0)[-1].as_py() + 1
+        known = self.known_json(place)
+        found = events.page(records, coding, want, space, known.covers(first, next))
+        if found.all_json:
+            known.add(first, next)
+        return found
+
+    def known_json(self, place: Place) -> Ranges:
+        """Records that were checked when they were added or first read. Indexes are never used twice."""
+        key = (place.name, place.partition)
+        known = self._known_json.get(key)
+        if known is None:
+            if len(self._known_json) >= KNOWN_STREAMS_MAX:
+                self._known_json.clear()
+            known = self._known_json[key] = Ranges()
+        return known
 
     def _extend(self, found: events.Page, more: events.Page, place: Place) -> None:
         if more.too_big:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
 import headrace.http
+from headrace.cli.tls import make_self_signed
+from headrace.config import Futoin, Tls
 from headrace.log.batch import Batch
 from headrace.protocols.futoin import client as client_module
 from headrace.protocols.futoin import server
@@ -81,6 +86,28 @@ async def test_functions(served: Served, coding: Coding, credentials: Any) -> No
         with pytest.raises(RemoteError) as caught:
             await client.poll("D")
         assert caught.value.name == "NotRegistered"
+
+
+async def test_over_tls_without_insecure(tmp_path: Path, config: Any) -> None:
+    """SecureChannel as FTN18 wants it: TLS on the listener, a user, no exceptions."""
+    key, certificate = make_self_signed(["127.0.0.1"])
+    for name, content in (("key.pem", key), ("certificate.pem", certificate)):
+        (tmp_path / name).write_bytes(content)
+    files = Tls(certificate=str(tmp_path / "certificate.pem"), key=str(tmp_path / "key.pem"))
+    async with memory_hub(msgspec.structs.replace(config, tls=files, futoin=Futoin())) as hub:
+        futoin = await server.start(hub)
+        assert futoin is not None
+        listener = await headrace.http.serve(hub, "127.0.0.1:0")
+        trust = ssl.create_default_context(cafile=files.certificate)
+        try:
+            async with await Client.connect(f"wss://{listener.address}/futoin/events", SEC, ssl=trust) as client:
+                assert await client.add("A", 1) == 1
+            async with await Client.connect(f"wss://{listener.address}/futoin/events", ssl=trust) as client:
+                with pytest.raises(RemoteError, match="Anonymous not allowed"):
+                    await client.add("A", 1)
+        finally:
+            await listener.close()
+            await futoin.close()
 
 
 async def test_many_calls_at_once(served: Served) -> None:

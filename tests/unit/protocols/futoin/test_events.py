@@ -88,6 +88,20 @@ def test_json_with_space_around_it_is_json() -> None:
     assert data == [1, [2]]
 
 
+@pytest.mark.parametrize("coding", list(Coding))
+def test_what_is_known_to_be_json_is_not_looked_at_again(coding: Coding) -> None:
+    batch = records([b'{"a":1}', b"2"])
+    page = events.page(batch, coding, None, ROOM, known_json=True)
+    assert shown(page, coding) == shown(events.page(batch, coding, None, ROOM), coding)
+    assert page.all_json
+
+
+def test_whether_all_is_json() -> None:
+    assert events.page(records([b"1", b"2"]), Coding.JSON, None, ROOM).all_json
+    assert not events.page(records([b"1", b"x"]), Coding.JSON, None, ROOM).all_json
+    assert not events.page(records([b"1", b"2"], ["A", "B"]), Coding.JSON, frozenset("A"), ROOM).all_json
+
+
 class TestFilter:
     TYPES = ("A", "B", None, "A", "C")
 
@@ -157,7 +171,7 @@ class TestRoom:
     st.lists(st.binary(max_size=12) | st.sampled_from([b"1", b"[]", b'"a"', b"{}", b"[1", b"2]", b"1,2"]), max_size=8)
 )
 def test_data_is_always_what_was_stored(payloads: list[bytes]) -> None:
-    for payload, data in zip(payloads, events.event_data(payloads, Coding.JSON), strict=True):
+    for payload, data in zip(payloads, events.event_data(payloads, Coding.JSON)[0], strict=True):
         value = json.loads(bytes(data))
         if isinstance(value, dict) and set(value) == {"base64"} and not payload.startswith(b'{"base64"'):
             assert base64.b64decode(value["base64"]) == payload

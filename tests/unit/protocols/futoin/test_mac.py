@@ -20,9 +20,10 @@ from headrace.protocols.futoin import mac
         ({"yes": True, "no": False}, "no:false;yes:true;"),
         ({"\U0001f600": 1, "\uff5e": 2}, "\U0001f600:1;\uff5e:2;"),  # UTF-16 order: surrogates come before U+FF5E
         ({"a:b;": "c;d:"}, "a:b;:c;d:;"),
+        ({5: 1, "a": {None: 2}}, "5:1;a:None:2;;"),
     ],
 )
-def test_base(message: dict[str, Any], base: str) -> None:
+def test_base(message: dict[Any, Any], base: str) -> None:
     assert mac.base(message).decode() == base
 
 

@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 
+from headrace.config import Config, Futoin, Log
 from headrace.errors import Damaged, DiskFull, LogFailed
 from headrace.log.batch import Batch
 from headrace.log.ops import StreamOptions
 from headrace.protocols.futoin import service as service_module
+from headrace.protocols.futoin.codec import Coding
+from headrace.protocols.futoin.interface import CALLS, PollEvents
 from headrace.protocols.futoin.service import cursor_name
+from headrace.testing import memory_hub
 
 REGISTER = "futoin.evt.poll:1.1:registerConsumer"
 POLL = "futoin.evt.poll:1.1:pollEvents"
@@ -274,6 +278,34 @@ class TestPolling:
         assert shown == [("RAW", {"base64": "/w=="}), ("RAW", {"j": 1})]
 
 
+class TestKnownJson:
+    """Payloads are looked at once: when they are added, or when they are first read."""
+
+    async def test_added_here(self, asgi: Any) -> None:
+        await asgi.add({"a": 1})
+        service = asgi.app._dispatcher.service
+        assert service.known_json(service_module.Place("events")).covers(0, 1)
+        await asgi.hub.append("events", Batch.of([b"text", b"2"]))
+        assert await poll(asgi, "LIVE") == [1, 2, 3]
+        assert not service.known_json(service_module.Place("events")).covers(1, 2)
+
+    async def test_read_here(self, asgi: Any) -> None:
+        await asgi.hub.create_stream("events")
+        await asgi.hub.append("events", Batch.of([b"1", b"2"]))
+        service = asgi.app._dispatcher.service
+        for _ in range(2):
+            assert await poll(asgi, "LIVE") == [1, 2]
+            assert service.known_json(service_module.Place("events")).covers(0, 2)
+
+    async def test_memory_is_bounded(self, asgi: Any, monkeypatch: Any) -> None:
+        monkeypatch.setattr(service_module, "KNOWN_STREAMS_MAX", 2)
+        for name in ("a", "b", "c", "d"):
+            assert await asgi.add(1, path=f"/{name}") == 1
+        service = asgi.app._dispatcher.service
+        assert len(service._adders) <= 2
+        assert len(service._known_json) <= 2
+
+
 class TestLimits:
     async def test_a_thousand_events(self, asgi: Any) -> None:
         await asgi.hub.create_stream("events")
@@ -338,3 +370,36 @@ class TestLimits:
         monkeypatch.setattr(asgi.hub, "read", damaged)
         assert await poll(asgi, "LIVE") == [1, 4, 5]
         assert asgi.hub.metrics.futoin.damaged._value.get() == 2
+
+
+class TestDiscarding:
+    """FTN18 2.3.1: kept "until the last registred consumer reliably reads it"."""
+
+    async def test_kept_for_the_slowest_consumer(self) -> None:
+        futoin = Futoin(insecure=True, discard=True)
+        log = Log(segment_bytes=1, maintenance_interval_s=0.01, merge_segments_min=1000)
+        async with memory_hub(Config(futoin=futoin, log=log)) as hub:
+            service = service_module.Service(hub)
+            place = service_module.Place("events")
+            await hub.create_stream("events", options=StreamOptions(retention_cursors=True))
+            for component in ("FAST", "SLOW"):
+                await service.register(place, "u", component)
+            for number in range(50):
+                await hub.append("events", Batch.one(b"%d" % number, type="A"))
+            call = CALLS[POLL]
+            await service.poll(place, "u", PollEvents("FAST", "50"), call, Coding.JSON)
+            await service.poll(place, "u", PollEvents("SLOW", "20"), call, Coding.JSON)
+            await self.until(lambda: hub.bounds("events").first > 0)
+            assert hub.bounds("events").first <= 20
+            shown = await service.poll(place, "u", PollEvents("SLOW"), call, Coding.JSON)
+            assert [int(event.id) for event in shown] == list(range(21, 51))
+            await service.poll(place, "u", PollEvents("SLOW", "50"), call, Coding.JSON)
+            await self.until(lambda: hub.bounds("events").first > 20)
+            shown = await service.poll(place, "u", PollEvents("LIVE"), call, Coding.JSON)
+            assert not shown or int(shown[0].id) == hub.bounds("events").first + 1
+
+    async def until(self, condition: Any) -> None:
+        deadline = asyncio.get_running_loop().time() + 10
+        while not condition():
+            assert asyncio.get_running_loop().time() < deadline, "waited in vain"
+            await asyncio.sleep(0.005)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -194,3 +196,8 @@ def test_diagram_shows_every_transition() -> None:
     diagram = mermaid()
     assert diagram.startswith("stateDiagram-v2")
     assert diagram.count("-->") == len(TRANSITIONS) + 2
+
+
+def test_documentation_shows_the_same_diagram() -> None:
+    page = Path(__file__).parents[4] / "docs" / "protocols" / "futoin.md"
+    assert mermaid() in page.read_text()
