@@ -221,7 +221,24 @@ class StreamCache:
 
     def put_many(self, pairs: list[tuple[bytes, bytes]]) -> Future[Any]:
         """Add many items."""
-        return asyncio.gather(*[self.put(key, value) for key, value in pairs])
+        return self.add_new(pairs) or asyncio.gather(*[self.put(key, value) for key, value in pairs])
+
+    def add_new(self, pairs: list[tuple[bytes, bytes]]) -> Future[Any] | None:
+        """Add many items at the cost of one, if all their keys are new; None, and nothing added, if they are not."""
+        if self._changes:
+            return None
+        pending, index_of = self._pending, self.index_of
+        if any(key in pending or index_of(key) is not None for key, _ in pairs):
+            return None
+        if len({key for key, _ in pairs}) != len(pairs):
+            return None
+        future: Future[Any] = asyncio.get_running_loop().create_future()
+        outcome = Outcome(True)
+        for key, value in pairs:
+            waiting = pending[key] = _Waiting(key, value, False, future, outcome)
+            self._waiting.append(waiting)
+        self._flush_soon()
+        return future
 
     def delete(self, key: bytes, expect: Any = ANY) -> Future[Any]:
         """Remove an item."""
@@ -253,14 +270,16 @@ class StreamCache:
         return outcome
 
     def _enqueue(self, key: bytes, payload: bytes, *, removed: bool, outcome: Outcome) -> Future[Any]:
-        loop = asyncio.get_running_loop()
-        waiting = _Waiting(key, payload, removed, loop.create_future(), outcome)
+        waiting = _Waiting(key, payload, removed, asyncio.get_running_loop().create_future(), outcome)
         self._waiting.append(waiting)
         self._pending[key] = waiting
+        self._flush_soon()
+        return waiting.future
+
+    def _flush_soon(self) -> None:
         if not self._flush_due:
             self._flush_due = True
-            loop.call_soon(self._flush)
-        return waiting.future
+            asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flush_due = False

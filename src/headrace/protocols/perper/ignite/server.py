@@ -19,6 +19,7 @@ from headrace.errors import Busy, HeadraceError, LimitExceeded, UnknownStream
 from headrace.listener import Listener, join_address, split_address
 from headrace.protocols.perper.errors import FrameError, PeerError, Status
 from headrace.protocols.perper.state import Fabric, acquire, release
+from headrace.protocols.perper.streams import StreamCache
 from headrace.protocols.perper.tables import TableCache
 
 from .binary import NULL
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headrace.perper.ignite")
 
 PUT: Final = 1001
+PUT_IF_ABSENT: Final = 1002
+GROUPED: Final = (PUT, PUT_IF_ABSENT)
 # Puts that share one transaction: enough to make the cost per put small, few enough to keep others waiting little.
 GROUP_MAX: Final = 512
 WRITE_BUFFER_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -162,10 +165,10 @@ class Connection(asyncio.Protocol):
                 position += 1
                 continue
             counts[request.op] += 1
-            if request.op == PUT and not self._backlog:
+            if request.op in GROUPED and not self._backlog and not self._blocked:
                 taken = self._take_puts(requests, position)
                 if taken:
-                    counts[PUT] += taken - 1
+                    counts[request.op] += taken - 1
                     position += taken
                     continue
             self._admit(request, self._session.reserve())
@@ -175,11 +178,12 @@ class Connection(asyncio.Protocol):
         self._throttle()
 
     def _take_puts(self, requests: list[Request | BadRequest], start: int) -> int:
-        """Plain puts into one table that stand together become one transaction. How many were taken; 0 for none."""
+        """Puts of one kind that stand together go to the cache as one. How many were taken; 0 for none."""
         first = cast(Request, requests[start])
+        op, cache_id = first.op, first.cache_id
         group: list[Request] = []
         for request in requests[start : start + GROUP_MAX]:
-            if not isinstance(request, Request) or request.op != PUT or request.cache_id != first.cache_id:
+            if not isinstance(request, Request) or request.op != op or request.cache_id != cache_id:
                 break
             key, value = request.arguments
             if request.flags & 6 or key[0] == NULL or value[0] == NULL:
@@ -187,19 +191,26 @@ class Connection(asyncio.Protocol):
             group.append(request)
         if len(group) < 2:
             return 0
+        future = self._put_group(first, [request.arguments for request in group])
+        if future is None:
+            return 0
+        slot = self._session.reserve()
+        self._writes_pending += 1
+        future.add_done_callback(lambda finished: self._group_done(finished, slot, group))
+        return len(group)
+
+    def _put_group(self, first: Request, pairs: list[Any]) -> Future[Any] | None:
         assert self._operations is not None
         try:
             cache = self._operations.cache_for_writing(first)
             entry = self._server.fabric.catalogue.find(first.cache_id)
         except (PeerError, NotReady):
-            return 0
-        if type(cache) is not TableCache or entry.configuration.expiry is not None:
-            return 0
-        slot = self._session.reserve()
-        self._writes_pending += 1
-        future = cache.put_many([request.arguments for request in group])
-        future.add_done_callback(lambda finished: self._group_done(finished, slot, group))
-        return len(group)
+            return None
+        if isinstance(cache, StreamCache):
+            return cache.add_new(pairs)
+        if first.op == PUT and type(cache) is TableCache and entry.configuration.expiry is None:
+            return cache.put_many(pairs)
+        return None
 
     def _group_done(self, finished: Future[Any], slot: Slot, group: list[Request]) -> None:
         error = None if finished.cancelled() else finished.exception()
@@ -214,7 +225,8 @@ class Connection(asyncio.Protocol):
             status, message = _translate(error)
             data = b"".join([self._session.fail(request.request_id, status, message) for request in group])
         else:
-            data = self._session.answer_nothing([request.request_id for request in group])
+            body = b"" if group[0].op == PUT else b"\1"
+            data = self._session.answer_alike([request.request_id for request in group], body)
         self._fill(slot, data)
         self._write_done()
 
