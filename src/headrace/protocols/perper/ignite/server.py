@@ -39,6 +39,8 @@ GROUPED: Final = (PUT, PUT_IF_ABSENT)
 # Puts that share one transaction: enough to make the cost per put small, few enough to keep others waiting little.
 GROUP_MAX: Final = 512
 WRITE_BUFFER_BYTES_MAX: Final = 4 * 1024 * 1024
+# A transport may hand over what it had read before it was told to stop.
+EARLY_BYTES_MAX: Final = 1024 * 1024
 
 
 class Connection(asyncio.Protocol):
@@ -62,6 +64,8 @@ class Connection(asyncio.Protocol):
         self._user: str | None = None
         self._requests = 0
         self._last_error: str | None = None
+        self._early = b""
+        self._login_timer: asyncio.TimerHandle | None = None
 
     # the transport's side
 
@@ -78,6 +82,11 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
             return
         self._server.connections.add(self)
+        self._login_timer = asyncio.get_running_loop().call_later(self._server.login_s, self._check_login)
+
+    def _check_login(self) -> None:
+        if self._session.state is not State.READY:
+            self._end("no login in time")
 
     def connection_lost(self, error: Exception | None) -> None:
         """The client is gone; what it had asked for and is under way still happens."""
@@ -86,6 +95,8 @@ class Connection(asyncio.Protocol):
         self._backlog.clear()
         if self._login is not None:
             self._login.cancel()
+        if self._login_timer is not None:
+            self._login_timer.cancel()
         if self._handle is not None:
             self._handle.close(self._last_error or (str(error) if error else None))
 
@@ -109,8 +120,16 @@ class Connection(asyncio.Protocol):
                 handshake = self._session.receive_handshake(data)
                 if handshake is not None:
                     self._greet(handshake)
+            elif self._session.state is State.LOGIN:
+                self._keep_early(data)
         except FrameError as error:
             self._end(str(error))
+
+    def _keep_early(self, data: bytes) -> None:
+        """Bytes that came while the password is checked, although we had stopped reading."""
+        self._early += data
+        if len(self._early) > EARLY_BYTES_MAX:
+            raise FrameError(f"more than {EARLY_BYTES_MAX} bytes before the login was answered")
 
     def _end(self, reason: str) -> None:
         self._last_error = reason
@@ -138,8 +157,8 @@ class Connection(asyncio.Protocol):
         else:
             principal = await security.authenticate_async(handshake.user, handshake.password or "")
             message = "The user name or password is incorrect"
-            if principal is None and not security.required:
-                principal = security.anonymous()
+            if principal is None and not security.users():
+                principal = security.anonymous()  # nobody has a name here, so any name will do
         if principal is None:
             self._last_error = "login refused"
             self._server.login_refused()
@@ -150,7 +169,8 @@ class Connection(asyncio.Protocol):
         self._operations = Operations(self._server.fabric, principal, self._server.cursors_max)
         self._transport.write(self._session.welcome(handshake))
         self._transport.resume_reading()
-        self.data_received(b"")
+        early, self._early = self._early, b""
+        self.data_received(early)
 
     # requests
 
@@ -394,6 +414,7 @@ class IgniteServer:
         self.nesting_max = section.nesting_max
         self.cursors_max = section.cursors_max
         self.requests_max = section.requests_max
+        self.login_s = section.login_s
         self.connections: set[Connection] = set()
         protocol = hub.metrics.protocol
         self.received_bytes = protocol.received_bytes.labels(protocol="ignite").inc
