@@ -287,6 +287,7 @@ class Perper(Section, frozen=True):
         10_000
     )
     calls_max: Annotated[Count, Meta(description="Open gRPC calls of one connection")] = 10_000
+    login_s: Annotated[Seconds, Meta(description="An Ignite client must have shaken hands within this")] = 30
     recent_bytes_max: Annotated[Bytes, Meta(description="Stream items kept in memory for live listeners")] = 32 * MIB
     cleanup_s: Annotated[
         Seconds, Meta(description="How soon items that no listener needs are removed from an ephemeral stream")

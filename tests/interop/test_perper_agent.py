@@ -166,11 +166,13 @@ LISTEN = """
 async def init():
     stream = perper.model.PerperStream(stream=os.environ["STREAM"], startIndex=0, stride=1, localToData=False)
     found = []
-    async for key, item in enumerate_stream_with_keys(stream):
+    items = enumerate_stream_with_keys(stream)
+    async for key, item in items:
         found.append((key, bytes(item)))
         say("got", key)
         if len(found) == 4:
             break
+    await items.aclose()
     say("found", found)
 
 asyncio.run(perper.run("listener", {"Init": init}, use_deploy_init=True))

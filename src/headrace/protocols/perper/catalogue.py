@@ -68,6 +68,7 @@ class Catalogue:
         self._by_id: dict[int, Entry] = {}
         self._by_name: dict[str, Entry] = {}
         self._views: dict[str, Entry] = {}
+        self._view_ids: dict[int, str] = {}
         self._creating = asyncio.Lock()
         self.expiries = Expiries(hub)
 
@@ -133,7 +134,7 @@ class Catalogue:
         try:
             is_stream = self._hub.stream(name).kind == "stream"
         except UnknownStream:
-            self._views.pop(name, None)
+            self._forget_view(name)
             return None
         if not is_stream:
             return None
@@ -141,12 +142,19 @@ class Catalogue:
         if entry is None:
             entry = self._views[name] = Entry(name, Configuration({0: name}))
             entry.cache = ViewCache(self._hub, name)
+            self._view_ids.update(dict.fromkeys(entry.ids, name))
         return entry
 
+    def _forget_view(self, name: str) -> None:
+        entry = self._views.pop(name, None)
+        if entry is not None:
+            for number in entry.ids:
+                self._view_ids.pop(number, None)
+
     def _view_with_id(self, cache_id: int) -> Entry | None:
-        for entry in self._views.values():
-            if cache_id in entry.ids:
-                return self._view(entry.name)
+        known = self._view_ids.get(cache_id)
+        if known is not None:
+            return self._view(known)
         for info in self._hub.streams():
             if info.kind == "stream" and cache_id in (java_hash(info.name), code_point_hash(info.name)):
                 return self._view(info.name)

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("headrace.perper")
 
+# What the log takes as the name of a cursor.
+CURSOR_NAME_BYTES_MAX = 512
+
 # (execution id, the record before or None, the record now or None)
 ExecutionWatcher = Callable[[str, Execution | None, Execution | None], None]
 
@@ -138,7 +141,10 @@ class Executions:
         agents = {record.agent for record in (before, now) if record is not None}
         for agent in agents:
             for watcher in tuple(self._watchers.get(agent, ())):
-                watcher(execution, before, now)
+                try:
+                    watcher(execution, before, now)
+                except Exception:  # one listener's trouble is not the others'
+                    logger.exception("a listener could not be told of execution %r", execution)
 
     def watch(self, agent: str, watcher: ExecutionWatcher) -> Callable[[], None]:
         """Hear of every change to the agent's executions; the result ends it."""
@@ -260,6 +266,7 @@ class Fabric:
         self.listeners = Listeners(self._listener_changed)
         self._cleanup_s: float = section.cleanup_s
         self._cleaning: dict[str, asyncio.Task[None]] = {}
+        self._dirty: set[str] = set()
         self._background: set[asyncio.Task[Any]] = set()
 
     async def load(self) -> None:
@@ -324,6 +331,8 @@ class Fabric:
         entry = self.catalogue.find_name(record.stream)
         if entry is None or not entry.ready or record.position == LISTENER_HOLDS_NOTHING:
             return None
+        if not listener.isprintable() or not 0 < len(listener.encode()) <= CURSOR_NAME_BYTES_MAX:
+            return None  # ids are free text; one that is no name for a cursor does without
         if isinstance(entry.cache, StreamCache):
             bounds = self.hub.bounds(record.stream)
             if record.position == LISTENER_HOLDS_ALL:
@@ -346,14 +355,23 @@ class Fabric:
 
     def _listener_changed(self, stream: str) -> None:
         """Positions moved: soon look what no listener needs any more. One look at a time, many moves per look."""
+        self._dirty.add(stream)
         if stream not in self._cleaning:
-            task = asyncio.ensure_future(self._clean_up(stream))
+            task = asyncio.ensure_future(self._keep_clean(stream))
             self._cleaning[stream] = task
             task.add_done_callback(lambda _: self._cleaning.pop(stream, None))
 
+    async def _keep_clean(self, stream: str) -> None:
+        while stream in self._dirty:
+            if self.listeners.of_stream(stream):
+                await asyncio.sleep(self._cleanup_s)
+            self._dirty.discard(stream)
+            try:
+                await self._clean_up(stream)
+            except Exception as error:  # the log says no for now (disk full, failed); the next move tries again
+                logger.warning("clean-up of stream %r: %s", stream, error)
+
     async def _clean_up(self, stream: str) -> None:
-        if self.listeners.of_stream(stream):
-            await asyncio.sleep(self._cleanup_s)
         entry = self.catalogue.find_name(stream)
         if entry is None or not isinstance(entry.cache, StreamCache):
             return
@@ -361,13 +379,12 @@ class Fabric:
             await self.catalogue.prepare(entry, stream=True)
         positions = self.listeners.of_stream(stream).values()
         lowest = min(positions, default=LISTENER_HOLDS_NOTHING)
-        try:
-            if not positions:
-                await entry.cache.trim_all()
-            elif lowest != LISTENER_HOLDS_ALL:
-                await entry.cache.trim_below(lowest)
-        except Exception as error:  # the log says no for now (disk full, failed); the next move tries again
-            logger.warning("clean-up of stream %r: %s", stream, error)
+        removed = 0
+        if not positions:
+            removed = await entry.cache.trim_all()
+        elif lowest != LISTENER_HOLDS_ALL:
+            removed = await entry.cache.trim_below(lowest)
+        self.hub.metrics.perper.cleaned.inc(removed)
 
     def run(self, work: Awaitable[Any]) -> None:
         """Do something in the background, and say so when it fails."""

@@ -11,6 +11,8 @@ All puts of one turn of the event loop go to the log as one batch. Only what is 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 from array import array
 from asyncio import Future
 from collections.abc import Callable, Iterator
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from headrace.errors import Damaged, Trimmed, UnknownStream
 from headrace.log.batch import Batch
 from headrace.log.ops import ABSENT, ANY, PRESENT
 
@@ -30,6 +33,8 @@ from .tables import Expiry, Outcome, chain, done
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
+
+logger = logging.getLogger("headrace.perper")
 
 ITEM: Final = "ignite"
 REMOVED: Final = "ignite-removed"
@@ -115,15 +120,23 @@ class StreamCache:
             start = max(self._next, bounds.first)
             if start >= bounds.next:
                 break
-            batches = await asyncio.to_thread(self._scan, start, bounds.next)
+            batches, reached = await asyncio.to_thread(self._scan, start, bounds.next)
             for batch in batches:
                 self._apply_batch(batch)
-            self._next = max(self._next, bounds.next)
+            self._next = max(self._next, reached)
         self._wake()
 
-    def _scan(self, start: int, end: int) -> list[pa.RecordBatch]:
-        columns = ["index", "id", "key", "type"]
-        return list(self._hub.scan(self.name, start, end, columns=columns))
+    def _scan(self, start: int, end: int) -> tuple[list[pa.RecordBatch], int]:
+        """The columns that tell the keys, and where to go on. Items whose records are damaged or trimmed are gone."""
+        found: list[pa.RecordBatch] = []
+        try:
+            found.extend(self._hub.scan(self.name, start, end, columns=["index", "id", "key", "type"]))
+        except Damaged as damage:
+            logger.error("stream %r: items at indexes %d to %d are damaged", self.name, damage.first, damage.last)
+            return found, damage.last + 1
+        except Trimmed as trimmed:
+            return found, trimmed.first
+        return found, end
 
     def _apply_batch(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows == 0:
@@ -221,7 +234,24 @@ class StreamCache:
 
     def put_many(self, pairs: list[tuple[bytes, bytes]]) -> Future[Any]:
         """Add many items."""
-        return asyncio.gather(*[self.put(key, value) for key, value in pairs])
+        return self.add_new(pairs) or asyncio.gather(*[self.put(key, value) for key, value in pairs])
+
+    def add_new(self, pairs: list[tuple[bytes, bytes]]) -> Future[Any] | None:
+        """Add many items at the cost of one, if all their keys are new; None, and nothing added, if they are not."""
+        if self._changes:
+            return None
+        pending, index_of = self._pending, self.index_of
+        if any(key in pending or index_of(key) is not None for key, _ in pairs):
+            return None
+        if len({key for key, _ in pairs}) != len(pairs):
+            return None
+        future: Future[Any] = asyncio.get_running_loop().create_future()
+        outcome = Outcome(True)
+        for key, value in pairs:
+            waiting = pending[key] = _Waiting(key, value, False, future, outcome)
+            self._waiting.append(waiting)
+        self._flush_soon()
+        return future
 
     def delete(self, key: bytes, expect: Any = ANY) -> Future[Any]:
         """Remove an item."""
@@ -253,14 +283,16 @@ class StreamCache:
         return outcome
 
     def _enqueue(self, key: bytes, payload: bytes, *, removed: bool, outcome: Outcome) -> Future[Any]:
-        loop = asyncio.get_running_loop()
-        waiting = _Waiting(key, payload, removed, loop.create_future(), outcome)
+        waiting = _Waiting(key, payload, removed, asyncio.get_running_loop().create_future(), outcome)
         self._waiting.append(waiting)
         self._pending[key] = waiting
+        self._flush_soon()
+        return waiting.future
+
+    def _flush_soon(self) -> None:
         if not self._flush_due:
             self._flush_due = True
-            loop.call_soon(self._flush)
-        return waiting.future
+            asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flush_due = False
@@ -331,12 +363,13 @@ class StreamCache:
         """Remove everything."""
         return asyncio.ensure_future(self.trim_all())
 
-    async def trim_all(self) -> None:
-        """Empty the stream. Its indexes go on where they were."""
-        end = self._next
+    async def trim_all(self) -> int:
+        """Empty the stream; how many items there were. Its indexes go on where they were."""
+        end, size = self._next, self.size()
         self.keys.clear()
         self._others.clear()
         await self._hub.trim(self.name, end)
+        return size
 
     async def trim_below(self, key: int) -> int:
         """Remove the items with keys below `key`; how many they were.
@@ -373,12 +406,14 @@ class StreamCache:
 
     async def _follow(self) -> None:
         """Notice what others append to this stream while somebody listens."""
-        while True:
-            await self._hub.wait(self.name, self._next)
-            if not self._pending:
-                await self._caught_up()
-            else:
-                await asyncio.wait([entry.future for entry in self._pending.values()])
+        with contextlib.suppress(UnknownStream):
+            while True:
+                await self._hub.wait(self.name, self._next)
+                if not self._pending:
+                    await self._caught_up()
+                else:
+                    await asyncio.wait({entry.future for entry in self._pending.values()})
+        self._wake()  # the stream is gone: let the listeners find out
 
     def close(self) -> None:
         """Stop what runs in the background."""
@@ -516,12 +551,17 @@ class ViewCache:
             self.close()
 
     async def _follow(self) -> None:
-        position = self._hub.bounds(self.name).next
-        while True:
-            await self._hub.wait(self.name, position)
+        with contextlib.suppress(UnknownStream):
             position = self._hub.bounds(self.name).next
-            for wake in tuple(self.watchers):
-                wake()
+            while True:
+                await self._hub.wait(self.name, position)
+                position = self._hub.bounds(self.name).next
+                self._wake()
+        self._wake()  # the stream is gone: let the listeners find out
+
+    def _wake(self) -> None:
+        for wake in tuple(self.watchers):
+            wake()
 
     def close(self) -> None:
         """Stop what runs in the background."""

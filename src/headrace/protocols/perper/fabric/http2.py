@@ -140,6 +140,7 @@ class GrpcConnection:
             },
         )
         self._streams: dict[int, _Stream] = {}
+        self.ended = False
         self._h2.initiate_connection()
         self._h2.increment_flow_control_window(16 * RECEIVE_WINDOW_BYTES)
 
@@ -156,13 +157,19 @@ class GrpcConnection:
         try:
             events = self._h2.receive_data(data)
         except (h2.exceptions.ProtocolError, UnicodeDecodeError) as error:
-            return [ConnectionEnded(f"HTTP/2: {error}")]
+            return self._over(f"HTTP/2: {error}")
         # h2 looks at a frame's length only when the frame is whole: without this a peer could make it keep 16 MiB.
         if len(self._h2.incoming_buffer._data) > self._h2.max_inbound_frame_size + FRAME_HEADER_BYTES:
-            return [ConnectionEnded("HTTP/2: a frame is longer than was agreed")]
+            return self._over("HTTP/2: a frame is longer than was agreed")
         for event in events:
             self._translate(event, found)
         return found
+
+    def _over(self, reason: str) -> list[Event]:
+        """Nothing can be sent or received any more; calls that are open find no stream to send on."""
+        self.ended = True
+        self._streams.clear()
+        return [ConnectionEnded(reason)]
 
     def _translate(self, event: h2.events.Event, found: list[Event]) -> None:
         if isinstance(event, h2.events.DataReceived):
@@ -181,7 +188,7 @@ class GrpcConnection:
             if self._streams.pop(event.stream_id, None) is not None:
                 found.append(CallReset(event.stream_id))
         elif isinstance(event, h2.events.ConnectionTerminated):
-            found.append(ConnectionEnded(f"goodbye with code {event.error_code}"))
+            found += self._over(f"goodbye with code {event.error_code}")
 
     def _request(self, event: h2.events.RequestReceived, found: list[Event]) -> None:
         headers = dict(event.headers)
@@ -349,7 +356,8 @@ class GrpcConnection:
 
     def goodbye(self) -> None:
         """Tell the peer that this connection ends."""
-        self._h2.close_connection()
+        if not self.ended:
+            self._h2.close_connection()
 
     def data_to_send(self) -> bytes:
         """Bytes for the wire."""

@@ -8,6 +8,7 @@ from asyncio import Future
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from headrace.errors import HeadraceError
 from headrace.protocols.perper.catalogue import EXECUTIONS, LISTENERS, Entry
 from headrace.protocols.perper.records import Execution
 from headrace.protocols.perper.state import Fabric
@@ -278,7 +279,11 @@ class StreamItemsHandler(Handler):
         self._turn = None
         if self._feed is None or self._closed or not self.call.writable():
             return  # the peer is slow: `room` comes when it has read
-        keys = self._feed.take(KEYS_PER_TURN)
+        try:
+            keys = self._feed.take(KEYS_PER_TURN)
+        except HeadraceError as error:  # the stream was deleted, or the log has failed
+            self.call.end(http2.ABORTED, str(error))
+            return
         if keys:
             self.call.send_raw(encode_keys(keys))
             self.services.delivered(len(keys))

@@ -216,7 +216,7 @@ def _complex_length(data: bytes, position: int, end: int) -> int:
 def read_object(data: bytes, position: int, end: int, depth: int = DEFAULT_NESTING_MAX) -> tuple[bytes, int]:
     """The object at `position` in the form in which it is stored (without envelopes), and the position after it."""
     after = skip(data, position, end, depth)
-    code = data[position]
+    code = data[position]  # `skip` has seen that it is there
     if code == WRAPPED or code in _REWRAPPED:
         return unwrap(data[position:after], depth), after
     return data[position:after], after

@@ -26,7 +26,7 @@ from uuid import UUID
 
 from headrace.protocols.perper.errors import BinaryError, FrameError, PeerError, Status
 
-from .binary import DEFAULT_NESTING_MAX, NULL, NULL_OBJECT, encode_string, java_hash, wrap
+from .binary import DEFAULT_NESTING_MAX, NULL, NULL_OBJECT, encode_string, java_hash, read_object, wrap
 from .configuration import Configuration, read_configuration, write_answer, write_request
 from .reader import I32, I64, Reader, ints
 from .types import BinaryType, read_type, write_type
@@ -115,6 +115,10 @@ OPERATIONS: Final[dict[int, Operation]] = {
     5000: Operation("cluster state get", False, (), "byte", _N),
     5001: Operation("cluster state set", False, ("byte",), "nothing", _N),
 }
+
+# Operations whose body is a cache header and one to three objects.
+_PLAIN: Final = frozenset(op for op, line in OPERATIONS.items() if line.has_cache and {*line.parts} == {"object"})
+_PLAIN_HEADER_BYTES: Final = _REQUEST_HEADER.size + _CACHE_HEADER.size
 
 _RIGHTS = frozenset((_R, _W, _N))
 assert all(operation.right in _RIGHTS for operation in OPERATIONS.values())
@@ -313,6 +317,17 @@ _READERS: Final[dict[str, Callable[[Reader], Any]]] = {
 }
 
 
+def _read_plain(data: bytes, position: int, end: int, count: int, depth_max: int) -> tuple[bytes, ...]:
+    """The objects of a body that holds nothing else: the hot path of puts and gets."""
+    found = []
+    for _ in range(count):
+        value, position = read_object(data, position, end, depth_max)
+        found.append(value)
+    if position != end:
+        raise BinaryError(f"{end - position} bytes are left over after the body")
+    return tuple(found)
+
+
 def decode_request(data: bytes, start: int, end: int, depth_max: int = DEFAULT_NESTING_MAX) -> Request | BadRequest:
     """The request in `data[start:end]`. A payload without room for the header ends the connection."""
     if end - start < _REQUEST_HEADER.size:
@@ -324,6 +339,10 @@ def decode_request(data: bytes, start: int, end: int, depth_max: int = DEFAULT_N
     reader = Reader(data, start + _REQUEST_HEADER.size, end, depth_max)
     cache, flags, expiry, transaction = 0, 0, None, None
     try:
+        if op in _PLAIN and end - start > _PLAIN_HEADER_BYTES and not data[start + 14] & 6:
+            cache, flags = _CACHE_HEADER.unpack_from(data, start + _REQUEST_HEADER.size)
+            objects = _read_plain(data, start + _PLAIN_HEADER_BYTES, end, len(operation.parts), depth_max)
+            return Request(op, request_id, objects, cache, flags)
         if operation.has_cache:
             cache, flags = reader.int(), reader.byte() & 0xFF
             if flags & FLAG_EXPIRY:

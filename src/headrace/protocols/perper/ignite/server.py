@@ -19,6 +19,7 @@ from headrace.errors import Busy, HeadraceError, LimitExceeded, UnknownStream
 from headrace.listener import Listener, join_address, split_address
 from headrace.protocols.perper.errors import FrameError, PeerError, Status
 from headrace.protocols.perper.state import Fabric, acquire, release
+from headrace.protocols.perper.streams import StreamCache
 from headrace.protocols.perper.tables import TableCache
 
 from .binary import NULL
@@ -33,9 +34,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headrace.perper.ignite")
 
 PUT: Final = 1001
+PUT_IF_ABSENT: Final = 1002
+GROUPED: Final = (PUT, PUT_IF_ABSENT)
 # Puts that share one transaction: enough to make the cost per put small, few enough to keep others waiting little.
 GROUP_MAX: Final = 512
 WRITE_BUFFER_BYTES_MAX: Final = 4 * 1024 * 1024
+# A transport may hand over what it had read before it was told to stop.
+EARLY_BYTES_MAX: Final = 1024 * 1024
 
 
 class Connection(asyncio.Protocol):
@@ -59,6 +64,8 @@ class Connection(asyncio.Protocol):
         self._user: str | None = None
         self._requests = 0
         self._last_error: str | None = None
+        self._early = b""
+        self._login_timer: asyncio.TimerHandle | None = None
 
     # the transport's side
 
@@ -75,6 +82,11 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
             return
         self._server.connections.add(self)
+        self._login_timer = asyncio.get_running_loop().call_later(self._server.login_s, self._check_login)
+
+    def _check_login(self) -> None:
+        if self._session.state is not State.READY:
+            self._end("no login in time")
 
     def connection_lost(self, error: Exception | None) -> None:
         """The client is gone; what it had asked for and is under way still happens."""
@@ -83,6 +95,8 @@ class Connection(asyncio.Protocol):
         self._backlog.clear()
         if self._login is not None:
             self._login.cancel()
+        if self._login_timer is not None:
+            self._login_timer.cancel()
         if self._handle is not None:
             self._handle.close(self._last_error or (str(error) if error else None))
 
@@ -106,8 +120,16 @@ class Connection(asyncio.Protocol):
                 handshake = self._session.receive_handshake(data)
                 if handshake is not None:
                     self._greet(handshake)
+            elif self._session.state is State.LOGIN:
+                self._keep_early(data)
         except FrameError as error:
             self._end(str(error))
+
+    def _keep_early(self, data: bytes) -> None:
+        """Bytes that came while the password is checked, although we had stopped reading."""
+        self._early += data
+        if len(self._early) > EARLY_BYTES_MAX:
+            raise FrameError(f"more than {EARLY_BYTES_MAX} bytes before the login was answered")
 
     def _end(self, reason: str) -> None:
         self._last_error = reason
@@ -135,8 +157,8 @@ class Connection(asyncio.Protocol):
         else:
             principal = await security.authenticate_async(handshake.user, handshake.password or "")
             message = "The user name or password is incorrect"
-            if principal is None and not security.required:
-                principal = security.anonymous()
+            if principal is None and not security.users():
+                principal = security.anonymous()  # nobody has a name here, so any name will do
         if principal is None:
             self._last_error = "login refused"
             self._server.login_refused()
@@ -147,7 +169,8 @@ class Connection(asyncio.Protocol):
         self._operations = Operations(self._server.fabric, principal, self._server.cursors_max)
         self._transport.write(self._session.welcome(handshake))
         self._transport.resume_reading()
-        self.data_received(b"")
+        early, self._early = self._early, b""
+        self.data_received(early)
 
     # requests
 
@@ -162,10 +185,10 @@ class Connection(asyncio.Protocol):
                 position += 1
                 continue
             counts[request.op] += 1
-            if request.op == PUT and not self._backlog:
+            if request.op in GROUPED and not self._backlog and not self._blocked:
                 taken = self._take_puts(requests, position)
                 if taken:
-                    counts[PUT] += taken - 1
+                    counts[request.op] += taken - 1
                     position += taken
                     continue
             self._admit(request, self._session.reserve())
@@ -175,11 +198,12 @@ class Connection(asyncio.Protocol):
         self._throttle()
 
     def _take_puts(self, requests: list[Request | BadRequest], start: int) -> int:
-        """Plain puts into one table that stand together become one transaction. How many were taken; 0 for none."""
+        """Puts of one kind that stand together go to the cache as one. How many were taken; 0 for none."""
         first = cast(Request, requests[start])
+        op, cache_id = first.op, first.cache_id
         group: list[Request] = []
         for request in requests[start : start + GROUP_MAX]:
-            if not isinstance(request, Request) or request.op != PUT or request.cache_id != first.cache_id:
+            if not isinstance(request, Request) or request.op != op or request.cache_id != cache_id:
                 break
             key, value = request.arguments
             if request.flags & 6 or key[0] == NULL or value[0] == NULL:
@@ -187,19 +211,26 @@ class Connection(asyncio.Protocol):
             group.append(request)
         if len(group) < 2:
             return 0
+        future = self._put_group(first, [request.arguments for request in group])
+        if future is None:
+            return 0
+        slot = self._session.reserve()
+        self._writes_pending += 1
+        future.add_done_callback(lambda finished: self._group_done(finished, slot, group))
+        return len(group)
+
+    def _put_group(self, first: Request, pairs: list[Any]) -> Future[Any] | None:
         assert self._operations is not None
         try:
             cache = self._operations.cache_for_writing(first)
             entry = self._server.fabric.catalogue.find(first.cache_id)
         except (PeerError, NotReady):
-            return 0
-        if type(cache) is not TableCache or entry.configuration.expiry is not None:
-            return 0
-        slot = self._session.reserve()
-        self._writes_pending += 1
-        future = cache.put_many([request.arguments for request in group])
-        future.add_done_callback(lambda finished: self._group_done(finished, slot, group))
-        return len(group)
+            return None
+        if isinstance(cache, StreamCache):
+            return cache.add_new(pairs)
+        if first.op == PUT and type(cache) is TableCache and entry.configuration.expiry is None:
+            return cache.put_many(pairs)
+        return None
 
     def _group_done(self, finished: Future[Any], slot: Slot, group: list[Request]) -> None:
         error = None if finished.cancelled() else finished.exception()
@@ -214,7 +245,8 @@ class Connection(asyncio.Protocol):
             status, message = _translate(error)
             data = b"".join([self._session.fail(request.request_id, status, message) for request in group])
         else:
-            data = self._session.answer_nothing([request.request_id for request in group])
+            body = b"" if group[0].op == PUT else b"\1"
+            data = self._session.answer_alike([request.request_id for request in group], body)
         self._fill(slot, data)
         self._write_done()
 
@@ -382,6 +414,7 @@ class IgniteServer:
         self.nesting_max = section.nesting_max
         self.cursors_max = section.cursors_max
         self.requests_max = section.requests_max
+        self.login_s = section.login_s
         self.connections: set[Connection] = set()
         protocol = hub.metrics.protocol
         self.received_bytes = protocol.received_bytes.labels(protocol="ignite").inc

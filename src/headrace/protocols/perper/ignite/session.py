@@ -151,9 +151,9 @@ class Session:
         """The bytes of a response that says yes."""
         return codec.encode_response(request_id, codec.encode_answer(op, value, self.version), self.version)
 
-    def answer_nothing(self, request_ids: list[int]) -> bytes:
-        """The bytes of many responses without a body."""
-        return b"".join([codec.encode_response(request_id, b"", self.version) for request_id in request_ids])
+    def answer_alike(self, request_ids: list[int], body: bytes) -> bytes:
+        """The bytes of many responses with the same body."""
+        return b"".join([codec.encode_response(request_id, body, self.version) for request_id in request_ids])
 
     def fail(self, request_id: int, status: int, message: str) -> bytes:
         """The bytes of a response that says no."""

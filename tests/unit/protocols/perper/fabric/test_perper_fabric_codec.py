@@ -48,7 +48,8 @@ def test_what_we_write_the_runtime_reads_and_writes_the_same(data: st.DataObject
     message = data.draw(messages(name))
     encoded = codec.encode(name, message)
     parsed = runtime(name).FromString(encoded)
-    assert codec.decode(name, parsed.SerializeToString(deterministic=False)) == codec.decode(name, encoded)
+    theirs = codec.decode(name, parsed.SerializeToString())  # maps may come back in another order
+    assert runtime(name).FromString(codec.encode(name, theirs)) == parsed
     assert codec.decode(name, encoded) == message
 
 

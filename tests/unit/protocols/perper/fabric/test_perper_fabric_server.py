@@ -226,6 +226,32 @@ async def test_streams_that_are_missing_or_destroyed() -> None:
         assert await keys(call, 1) == [0]
 
 
+async def test_a_listened_stream_that_another_protocol_deletes() -> None:
+    async with served() as pair:
+        rpc = await pair.rpc()
+        await pair.hub.create_stream("orders")
+        await pair.hub.append("orders", Batch.of([b"a"]))
+        call = rpc.start(ITEMS, {"stream": "orders", "startKey": 0, "stride": 1})
+        assert await keys(call, 1) == [0]
+        await pair.hub.delete_stream("orders")
+        again = rpc.start(ITEMS, {"stream": "orders"})
+        with pytest.raises(RpcError, match="does not exist"):
+            await again.next()
+
+
+async def test_an_agent_that_says_goodbye_in_the_middle() -> None:
+    async with served() as pair:
+        client, leaver, stayer = await pair.client(), await pair.rpc(), await pair.rpc()
+        calls = [rpc.start(EXECUTIONS, {"agent": "a"}) for rpc in (leaver, stayer)]
+        for call in calls:
+            assert await take(call, 1) == ["|"]
+        leaver.grpc.goodbye()
+        leaver.flush()
+        await put_execution(client, "x")
+        assert await take(calls[1], 1) == ["+x"]
+        await until(lambda: len(pair.hub.sessions.list("fabric")) == 1)
+
+
 async def test_listener_attached() -> None:
     async with served() as pair:
         client, rpc = await pair.client(), await pair.rpc()

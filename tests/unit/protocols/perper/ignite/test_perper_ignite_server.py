@@ -408,3 +408,57 @@ async def test_tls(tmp_path: Path) -> None:
         await client.request(1001, key(1), key(2), cache="kv")
         rpc = await pair.rpc(tls=context)
         assert await rpc.call("/perper.Fabric/AllExecutions", {"agent": "a"}) == {"executions": []}
+
+
+async def test_clients_that_never_say_hello_are_sent_away() -> None:
+    async with served(Config(perper=Perper(login_s=0.05))) as pair:
+        reader, writer = await asyncio.open_connection(*pair.ignite)
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        writer.close()
+        client = await pair.client()
+        await asyncio.sleep(0.1)
+        await client.request(1052, "kv")  # who has said hello may be silent for as long as it likes
+
+
+async def test_requests_in_the_same_packet_as_the_handshake() -> None:
+    async with served() as pair:
+        reader, writer = await asyncio.open_connection(*pair.ignite)
+        hello = codec.encode_handshake(codec.Handshake((1, 7, 0), 2, b"\x04"))
+        names = codec.encode_request(codec.Request(1050, 1, ()))
+        writer.write(hello + names + names[:3])
+        await reader.readexactly(4 + 24)
+        writer.write(names[3:])
+        for _ in range(2):
+            length = struct.unpack("<i", await reader.readexactly(4))[0]
+            assert b"executions" in await asyncio.wait_for(reader.readexactly(length), 10)
+        writer.close()
+
+
+async def test_any_name_will_do_where_nobody_has_one() -> None:
+    async with served() as pair:
+        client = await pair.client(user="ignite", password="ignite")
+        await client.request(1052, "kv")
+
+
+async def test_a_stream_with_damaged_records_serves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    from headrace.errors import Damaged
+
+    disk = MemoryDisk()
+    async with served(disk=disk) as pair:
+        client = await pair.client()
+        await new_stream(client, "s")
+        for number in range(6):
+            await client.request(1002, key(number), key(f"v{number}"), cache="s")
+    async with served(disk=disk) as pair:
+        scan = pair.hub.scan
+
+        def damaged(name: str, start: int, end: int, **more: object) -> object:
+            if start < 4:
+                yield from scan(name, start, 2, **more)  # type: ignore[arg-type]
+                raise Damaged(name, 0, 2, 3)
+            yield from scan(name, start, end, **more)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(pair.hub, "scan", damaged)
+        client = await pair.client()
+        page = await client.request(2000, b"\x65", 10, -1, False, cache="s")
+        assert dict(page.rows) == {key(number): key(f"v{number}") for number in (0, 1, 4, 5)}
