@@ -25,7 +25,7 @@ from headrace.protocols.ambrosia.calls import Calls
 from headrace.protocols.ambrosia.codec import RECORD_BYTES_MAX, RECORD_HEADER_BYTES
 from headrace.protocols.ambrosia.store import SEQUENCE_PRODUCER, Names, accepted_from, impulses_from
 
-QUEUE_BYTES_MAX: Final = 8 << 20  # senders are held back while this much waits for the disk
+QUEUE_BYTES_MAX: Final = 1 << 20  # senders are held back while this much waits for the disk
 
 
 @dataclass(frozen=True, slots=True)
