@@ -205,10 +205,15 @@ def latency(spark: Any, client: Any, place: Path, seconds: float, rate: int) -> 
     thread = threading.Thread(target=follow, daemon=True)
     thread.start()
     _produce_timed(client, rate, 15)  # the JVM warms up
+    while client.bounds("out").next < client.bounds("in").next:
+        time.sleep(0.1)
+    time.sleep(1)
     delays_ms.clear()
     used = busy_cores()
     _produce_timed(client, rate, seconds)
-    time.sleep(2)
+    while client.bounds("out").next < client.bounds("in").next:
+        time.sleep(0.1)
+    time.sleep(1)
     stop.set()
     progress = [one for one in query.recentProgress if one["numInputRows"]][-50:]
     query.stop()

@@ -157,8 +157,8 @@ def _start(name: str, master: str, config: Mapping[str, str], make_class_archive
         os.environ["JAVA_HOME"] = str(java.home)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         settings |= local_settings()
-        os.environ.setdefault("PYSPARK_PYTHON", str(fast_python()))
-        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+        for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):  # tasks, and planning on the driver
+            os.environ.setdefault(variable, str(fast_python()))
         _show_package_to_workers()
         java_options.append(archive_option(java, create=make_class_archive))
         if java.major >= 24:

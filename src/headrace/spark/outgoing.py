@@ -59,8 +59,9 @@ class Outgoing:
 
     def write(self, stream: str, records: pa.RecordBatch) -> None:
         """Add records for one stream, spread over its partitions by key."""
-        partitions = self._partitions_of(stream)
-        if partitions == 1 or records.column("key").null_count == records.num_rows:
+        keyless = records.column("key").null_count == records.num_rows
+        partitions = 1 if keyless else self._partitions_of(stream)  # asking costs a call to the hub
+        if partitions == 1:
             self._write(stream, 0, records)
             return
         chosen = key_partitions(records.column("key"), partitions)

@@ -112,11 +112,15 @@ class HubPort:
         request = {"stream": stream, "partition": partition, "time_us": time_us}
         return int(self.call("stream.index-at-time", request)["index"])
 
-    def segments(self, stream: str, partition: int) -> list[SegmentFile]:
-        """The sealed files of a stream partition, oldest first."""
-        answer = self.call("stream.segments", {"stream": stream, "partition": partition})
-        (found,) = answer["partitions"]
-        return [SegmentFile(one["first"], one["next"], one["path"]) for one in found["segments"] if one["path"]]
+    def segments(self, stream: str) -> dict[int, list[SegmentFile]]:
+        """The sealed files of a stream by partition, oldest first."""
+        answer = self.call("stream.segments", {"stream": stream})
+        return {
+            found["partition"]: [
+                SegmentFile(one["first"], one["next"], one["path"]) for one in found["segments"] if one["path"]
+            ]
+            for found in answer["partitions"]
+        }
 
     def position(self, cursor: str, stream: str) -> list[int | None]:
         """How far the reader behind a cursor has come for good, by partition."""

@@ -29,6 +29,8 @@ from headrace.spark.scan import Piece, Shape, scan
 from headrace.spark.sink import BatchWriter, StreamWriter
 
 TASKS_PER_CORE = 2
+# A small range is most likely the live tail: asking for files would cost more than reading it over Flight.
+MAPPED_RECORDS_MIN = 1_000
 _COLUMN_TYPES = {
     "index": "BIGINT",
     "time": "TIMESTAMP",
@@ -147,14 +149,13 @@ class _Source:
     def pieces(self, ranges: Sequence[Range]) -> list[InputPartition]:
         """Ranges cut so that all cores work, each with the files that hold it."""
         tasks = self.options.tasks_max or TASKS_PER_CORE * _cores()
-        files: dict[tuple[str, int], list[SegmentFile]] = {}
-        cut = offsets.split(ranges, tasks, self.options.split_records_min)
+        files: dict[str, dict[int, list[SegmentFile]]] = {}
         planned = []
-        for one in cut:
-            key = (one.stream, one.partition)
-            if self.options.memory_map and key not in files:
-                files[key] = self.port.segments(*key)
-            held = [file for file in files.get(key, ()) if file.first < one.end and file.next > one.start]
+        for one in offsets.split(ranges, tasks, self.options.split_records_min):
+            if self.options.memory_map and one.count >= MAPPED_RECORDS_MIN and one.stream not in files:
+                files[one.stream] = self.port.segments(one.stream)
+            known = files.get(one.stream, {}).get(one.partition, ())
+            held = [file for file in known if file.first < one.end and file.next > one.start]
             planned.append(InputPartition(Piece(one, tuple(held))))
         return planned
 
@@ -256,6 +257,7 @@ class StreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailableNow)
         super().__init__(options, schema)
         self._initial: Offset | None = None
         self._frozen: list[StreamState] | None = None
+        self._seen: list[StreamState] | None = None
 
     def initialOffset(self) -> Offset:
         # Spark asks twice and expects the same answer; "latest" would differ.
@@ -273,6 +275,7 @@ class StreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def latestOffset(self, start: Offset, limit: Any) -> Offset:
         states = self.states() if self._frozen is None else self._frozen
+        self._seen = states
         records_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         positions, losses = offsets.advance(start, states, records_max)
         self.complain(losses)
@@ -283,9 +286,9 @@ class StreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return end
 
     def reportLatestOffset(self) -> Offset:
-        return self._offset(
-            {one.name: offsets.beginning(one, [after for _, after in one.bounds]) for one in self.states()}
-        )
+        # Spark asks right after `latestOffset`; what that saw is new enough to show the lag.
+        states, self._seen = self._seen or self.states(), None
+        return self._offset({one.name: offsets.beginning(one, [after for _, after in one.bounds]) for one in states})
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._frozen = self.states()
