@@ -3,7 +3,8 @@
     python benchmarks/bench_perper.py            # some minutes
     python benchmarks/bench_perper.py --quick    # a smoke run
 
-The hub runs in a process of its own on a real disk. "no sync" is the same hub with fdatasync switched off: what the disk costs.
+The hub runs in a process of its own on a real disk. "without syncing" is the same hub with fdatasync switched off:
+what the disk costs.
 Needs pyignite, perper==0.8.0rc1 and grpcio, as the interop tests do.
 """
 
@@ -157,7 +158,7 @@ def clients_together(address: str, clients: int, count: int) -> float:
     return clients * count / (max(end for _, end in times) - min(begin for begin, _ in times))
 
 
-# ------------------------------------------------------------------------------------------------------------ the fabric
+# ---------------------------------------------------------------------------------------------------------- the fabric
 
 
 def fill_stream(address: str, name: str, count: int) -> None:
@@ -168,7 +169,9 @@ def fill_stream(address: str, name: str, count: int) -> None:
     connection = connect_raw(address)
     raw_request(connection, codec.encode_request(codec.Request(1053, 1, (Configuration({0: name, 200: []}),))))
     cache_id = codec.java_hash(name)
-    frames = [codec.encode_request(codec.Request(1002, n, (encode_long(n), b"\x08\x01"), cache_id)) for n in range(count)]
+    frames = [
+        codec.encode_request(codec.Request(1002, n, (encode_long(n), b"\x08\x01"), cache_id)) for n in range(count)
+    ]
     received = 0
     for at in range(0, count, 5000):
         connection.sendall(b"".join(frames[at : at + 5000]))
@@ -329,7 +332,11 @@ def main() -> None:
         line("StreamItems keys to one grpcio client", f"{ours:,.0f}/s", ">= 25,000/s")
         for kind in ("threads", "asyncio"):
             theirs = grpcio_keys(kind, items // 4)
-            line(f"  a grpcio server ({kind}) with nothing behind it", f"{theirs:,.0f}/s", f"ours is {ours / theirs:.1f} times")
+            line(
+                f"  a grpcio server ({kind}) with nothing behind it",
+                f"{theirs:,.0f}/s",
+                f"ours is {ours / theirs:.1f} times",
+            )
         times = call_times_ms(addresses, calls)
         line("Perper call round trip, real agent library, p50", f"{times[len(times) // 2]:.2f} ms", "< 6 ms")
         line("  p90", f"{times[len(times) * 9 // 10]:.2f} ms")

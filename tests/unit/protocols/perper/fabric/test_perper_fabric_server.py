@@ -394,13 +394,14 @@ async def test_health_and_reflection() -> None:
                 {"file_by_filename": "none.proto"},
                 {"all_extension_numbers_of_type": "x"},
             )
-            listed, symbol, file, missing, extensions = [await call.next() for _ in range(5)]
+            answers: list[Any] = [await call.next() for _ in range(5)]
+            listed, symbol, file, missing, extensions = answers
             assert await call.next() is None
-            assert "perper.Fabric" in [one["name"] for one in listed["list_services_response"]["service"]]  # type: ignore[index]
-            assert len(symbol["file_descriptor_response"]["file_descriptor_proto"]) == 2  # type: ignore[index]
-            assert len(file["file_descriptor_response"]["file_descriptor_proto"]) == 1  # type: ignore[index]
-            assert missing["error_response"]["error_code"] == 5  # type: ignore[index]
-            assert extensions["error_response"]["error_code"] == 5  # type: ignore[index]
+            assert {"name": "perper.Fabric"} in listed["list_services_response"]["service"]
+            assert len(symbol["file_descriptor_response"]["file_descriptor_proto"]) == 2
+            assert len(file["file_descriptor_response"]["file_descriptor_proto"]) == 1
+            assert missing["error_response"]["error_code"] == 5
+            assert extensions["error_response"]["error_code"] == 5
 
 
 async def test_bad_requests_deadlines_and_unknown_methods() -> None:
@@ -456,12 +457,12 @@ async def test_users_and_rights() -> None:
         await pair.hub.create_stream("open-1")
         await pair.hub.create_stream("closed")
         rpc = await pair.rpc()
-        call = {"path": "/perper.Fabric/AllExecutions", "request": {"agent": "a"}}
+        path, request = "/perper.Fabric/AllExecutions", {"agent": "a"}
         for metadata, status in (([], 16), (login("all", "wrong"), 16), (login("some", "pw"), 7)):
             with pytest.raises(RpcError) as refused:
-                await rpc.start(call["path"], call["request"], metadata=metadata).next()  # type: ignore[arg-type]
+                await rpc.start(path, request, metadata=metadata).next()
             assert refused.value.status == status
-        assert await rpc.start(call["path"], call["request"], metadata=login("all", "pw")).next() == {"executions": []}  # type: ignore[arg-type]
+        assert await rpc.start(path, request, metadata=login("all", "pw")).next() == {"executions": []}
         with pytest.raises(RpcError) as denied:
             await rpc.start(ITEMS, {"stream": "closed"}, metadata=login("some", "pw")).next()
         assert denied.value.status == http2.PERMISSION_DENIED

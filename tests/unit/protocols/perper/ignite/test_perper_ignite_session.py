@@ -103,3 +103,13 @@ def test_the_table_is_complete_for_disconnects_and_draws_itself() -> None:
         f"{state.value} --> {following.value}: {event.value}" in drawn
         for (state, event), following in TRANSITIONS.items()
     )
+
+
+def test_the_page_shows_the_tables() -> None:
+    from pathlib import Path
+
+    from headrace.protocols.perper.fabric import session as fabric_session
+
+    page = (Path(__file__).parents[5] / "docs" / "protocols" / "perper.md").read_text()
+    for drawn in (diagram(), fabric_session.diagram()):
+        assert drawn in page
