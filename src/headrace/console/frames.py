@@ -96,7 +96,7 @@ def _ockam(record: SeenRecord) -> ProtocolFrame:
 
 def _futoin(record: SeenRecord) -> ProtocolFrame:
     kind = shown_type(record.type)
-    [value] = event_data([record.payload], Coding.JSON)
+    [value], _ = event_data([record.payload], Coding.JSON)
     data = msgspec.json.encode(Event(str(record.index + 1), kind, value, timestamp(record.time_us // 1_000_000)))
     return _frame("futoin", "event in pollEvents or onEvents (JSON)", data, [Field("event", len(data), kind)])
 

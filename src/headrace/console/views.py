@@ -188,9 +188,7 @@ def _cursor_row(cursor: CursorInfo, now_us: int) -> CursorRow:
     age_s = (now_us - cursor.updated_us) / 1_000_000
     stuck = None
     if cursor.lag and age_s > STUCK_S:
-        stuck = (
-            f"{cursor.lag:,} records wait, and it has not moved for {age_s:,.0f} s: its consumer is gone or slow"
-        )
+        stuck = f"{cursor.lag:,} records wait, and it has not moved for {age_s:,.0f} s: its consumer is gone or slow"
     return CursorRow(cursor.name, cursor.stream, cursor.partition, cursor.index, cursor.lag, round(age_s, 1), stuck)
 
 

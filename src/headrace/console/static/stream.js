@@ -14,7 +14,7 @@ export async function streamPage(root, [name]) {
   const text = h("input", { type: "search", placeholder: "Text, type:ORDER, key:… or field.name=value", "aria-label": "Filter records", oninput: draw });
   const live = h("button", { type: "button", "aria-pressed": "true", onclick: follow }, "Live");
   const partition = h("select", { "aria-label": "Partition", onchange: () => { view.partition = Number(partition.value); follow(); } }, info.bounds.map((one) => h("option", { value: one.partition }, `partition ${one.partition}`)));
-  fill(root, h("h1", {}, stream, h("span", { class: "quiet" }, `${number(info.records)} records, ${info.partitions} partition${info.partitions > 1 ? "s" : ""}, acknowledged ${info.options.ack}`)),
+  fill(root, h("h1", {}, stream, h("span", { class: "quiet" }, `${number(info.records)} records, ${info.partitions} partition${info.partitions > 1 ? "s" : ""}, acknowledged ${info.options.ack ?? "durable"}`)),
     h("div", { class: "bar" }, partition, live, h("button", { type: "button", onclick: earliest }, "Earliest"), h("button", { type: "button", onclick: seekIndex }, "Go to index"), h("button", { type: "button", onclick: seekTime }, "Go to time"), text, h("button", { type: "button", class: "main push", onclick: send }, "Send a record")),
     h("div", { class: "split" }, list, detail),
     h("div", { class: "card" }, h("h2", {}, "Who reads"), table([
@@ -61,7 +61,7 @@ export async function streamPage(root, [name]) {
     if (view.following) kept.reverse();
     fill(list, table([
       { title: "Index", number: true, cell: (one) => number(one.index) },
-      { title: "Time", cell: (one) => moment(one.time_us) },
+      { title: "Time (UTC)", cell: (one) => h("span", { class: "still" }, moment(one.time_us)) },
       { title: "Type", cell: (one) => one.type ?? "" },
       { title: "Payload", wrap: true, cell: (one) => h("code", {}, short(one)) },
     ], kept, { label: "Records", empty: "No records here.", row: (one) => ({ tabindex: 0, "aria-selected": String(view.selected === one.index), onclick: () => select(one), onkeydown: (event) => { if (event.key === "Enter") select(one); } }) }));

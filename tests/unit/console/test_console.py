@@ -1,0 +1,223 @@
+"""The console's verbs, its pulse and its server, without a browser."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from headrace.config import Config, Grant, Http, SecuritySection, User
+from headrace.console import live
+from headrace.console.live import Pulse, Quantiles
+from headrace.console.server import Console, load_files, start
+from headrace.errors import BadRequest, LimitExceeded
+from headrace.hub import Hub
+from headrace.log.batch import Batch
+from headrace.log.ops import StreamOptions
+from headrace.metrics import Metrics
+from headrace.testing import FakeClock, memory_hub
+
+TIMEOUT_S = 10.0
+
+
+@pytest.fixture
+async def hub() -> AsyncIterator[Hub]:
+    async with memory_hub(clock=FakeClock()) as made:
+        yield made
+
+
+async def ask(hub: Hub, verb: str, **request: Any) -> Any:
+    principal = await hub.security.from_authorization(None)
+    assert principal is not None
+    return msgspec.json.decode(await hub.verbs.call_json(verb, msgspec.json.encode(request), principal))
+
+
+async def get(app: Console, path: str, method: str = "GET", headers: tuple[tuple[bytes, bytes], ...] = ()) -> Any:
+    """Status, headers and body of one request."""
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(3600)
+        raise AssertionError
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": method, "path": path, "headers": list(headers), "query_string": b""}
+    await asyncio.wait_for(app(scope, receive, send), TIMEOUT_S)
+    body = b"".join(message.get("body", b"") for message in sent[1:])
+    return sent[0]["status"], dict(sent[0]["headers"]), body
+
+
+async def test_streams_come_in_pages_sorted_and_filtered(hub: Hub) -> None:
+    listener = await start(hub)
+    assert listener is not None
+    for number in range(25):
+        await hub.create_stream(f"s{number:02}", options=StreamOptions(retention_age_s=60.0, retention_cursors=True))
+    await hub.append("s07", Batch.of([b"x"] * 5))
+    await hub.save_cursor("c", "s07", 2)
+    page = await ask(hub, "console.streams", limit=10, offset=20)
+    assert (page["total"], [row["name"] for row in page["rows"]]) == (25, [f"s{n}" for n in range(20, 25)])
+    page = await ask(hub, "console.streams", order="records", limit=1)
+    assert page["rows"][0] == {
+        "name": "s07",
+        "partitions": 1,
+        "first": 0,
+        "next": 5,
+        "records": 5,
+        "rate": 0.0,
+        "cursors": 1,
+        "lag": 3,
+        "retention": "60 s, until all cursors have read them",
+        "ack": "durable",
+    }
+    assert (await ask(hub, "console.streams", text="s1*"))["total"] == 10
+    assert (await ask(hub, "console.streams", text="7"))["total"] == 2
+    assert (await ask(hub, "console.streams", order="rate", descending=True))["total"] == 25
+    assert (await ask(hub, "console.streams", kind="table"))["total"] == 0
+    for wrong in ({"limit": 0}, {"limit": 501}, {"offset": -1}):
+        with pytest.raises(BadRequest):
+            await ask(hub, "console.streams", **wrong)
+    await listener.close()
+
+
+async def test_cursors_say_whether_they_are_stuck_and_why(hub: Hub) -> None:
+    clock = hub.clock
+    assert isinstance(clock, FakeClock)
+    listener = await start(hub)
+    assert listener is not None
+    await hub.create_stream("s")
+    await hub.append("s", Batch.of([b"x"] * 5))
+    await hub.save_cursor("late", "s", 1)
+    await hub.save_cursor("done", "s", 5)
+    clock.advance(100)
+    rows = await ask(hub, "console.cursors")
+    assert [(row["name"], row["lag"], row["age_s"]) for row in rows] == [("late", 4, 100.0), ("done", 0, 100.0)]
+    assert "has not moved for 100 s" in rows[0]["stuck"]
+    assert rows[1]["stuck"] is None
+    assert [row["name"] for row in await ask(hub, "console.cursors", text="done")] == ["done"]
+    pulse = Pulse(hub)
+    assert any("cursor late of stream s is 4 records behind" in alarm for alarm in pulse.sample().alarms)
+    await pulse.close()
+    await listener.close()
+
+
+async def test_a_record_is_shown_as_each_protocol_sends_it(hub: Hub) -> None:
+    listener = await start(hub)
+    assert listener is not None
+    await hub.create_stream("s")
+    await hub.append("s", Batch.one(b'{"a":1}', type="T", key=b"k", event_time=5))
+    frames = await ask(hub, "record.frames", stream="s", index=0)
+    assert len(frames) == 5
+    with pytest.raises(BadRequest, match="has no record 1"):
+        await ask(hub, "record.frames", stream="s", index=1)
+    await listener.close()
+
+
+async def test_the_pulse_counts_what_happens(hub: Hub) -> None:
+    pulse = Pulse(hub)
+    await hub.create_stream("s")
+    pulse.sample()
+    await hub.append("s", Batch.of([b"x"] * 10))
+    await hub.read("s", 0)
+    sample = pulse.sample()
+    assert sample.records_in > 0
+    assert sample.records_out > 0
+    assert sample.commits > 0
+    assert sample.commit_p50_ms is not None
+    assert sample.streams == 1
+    assert pulse.sample().commit_p99_ms is None
+    await pulse.close()
+
+
+async def test_watchers_are_bounded_and_slow_ones_are_cut_off(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "WATCHERS_MAX", 2)
+    pulse = Pulse(hub)
+    watchers = [pulse.watch(), pulse.watch()]
+    for watcher in watchers:
+        await anext(watcher)
+    with pytest.raises(LimitExceeded):
+        await anext(pulse.watch())
+    for _ in range(live.WAITING_MAX + 1):
+        pulse._publish(pulse.sample())
+    seen = [samples async for samples in watchers[0]]
+    assert 0 < len(seen) <= live.WAITING_MAX + 1
+    await pulse.close()
+    async for _ in watchers[1]:
+        pass
+
+
+def test_quantiles_are_of_what_came_since_the_last_look() -> None:
+    histogram = Metrics().log.commit_seconds
+    quantiles = Quantiles(histogram)
+    assert quantiles.take(0.5) == [None]
+    for _ in range(99):
+        histogram.observe(0.0009)
+    histogram.observe(100)
+    assert quantiles.take(0.5, 1.0) == [0.001, 10.0]
+    histogram.observe(0.2)
+    assert quantiles.take(0.5) == [0.25]
+
+
+async def test_files_have_a_strict_policy(hub: Hub) -> None:
+    pulse = Pulse(hub)
+    app = Console(hub, pulse)
+    for path, (contents, _) in load_files().items():
+        status, headers, body = await get(app, path)
+        assert (status, body) == (200, contents)
+        assert b"script-src 'self'" in headers[b"content-security-policy"]
+        assert b"unsafe" not in headers[b"content-security-policy"]
+    assert (await get(app, "/none"))[0] == 404
+    assert (await get(app, "/", "POST"))[0] == 405
+    assert {"/", "/console/app.js", "/console/style.css"} <= load_files().keys()
+    await pulse.close()
+
+
+async def test_the_page_names_no_other_host() -> None:
+    for path, (contents, _) in load_files().items():
+        assert b"https://" not in contents, path
+        assert b"http://" not in contents.replace(b"http://www.w3.org/2000/svg", b""), path
+        assert b"innerHTML" not in contents, path
+
+
+async def test_the_pulse_needs_the_right_to_read() -> None:
+    security = SecuritySection(
+        users={"w": User(secret="pw", roles=["writes"]), "r": User(secret="pw", roles=["reader"])},
+        roles={"writes": [Grant(rights=["write"])]},
+    )
+    async with memory_hub(Config(security=security)) as hub:
+        pulse = Pulse(hub)
+        app = Console(hub, pulse)
+        assert (await get(app, "/console/live"))[0] == 401
+        assert (await get(app, "/console/live", headers=((b"authorization", b"Basic dzpwdw=="),)))[0] == 403
+        task = asyncio.create_task(get(app, "/console/live", headers=((b"authorization", b"Basic cjpwdw=="),)))
+        while not pulse._watchers:
+            await asyncio.sleep(0.01)
+        await pulse.close()
+        status, _, body = await task
+        assert status == 200
+        assert "records_in" in msgspec.json.decode(body.splitlines()[0])[0]
+
+
+async def test_a_websocket_is_refused(hub: Hub) -> None:
+    pulse = Pulse(hub)
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "websocket.connect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await Console(hub, pulse)({"type": "websocket"}, receive, send)
+    assert sent == [{"type": "websocket.close", "code": 1008}]
+    await pulse.close()
+
+
+async def test_it_can_be_switched_off() -> None:
+    async with memory_hub(Config(http=Http(console=False))) as hub:
+        assert await start(hub) is None
+        assert list(hub.mounts) == []
