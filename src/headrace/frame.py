@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -38,3 +39,5 @@ class Frame:
         )
         self.verbs = Verbs(self.metrics.verb_done)
         self.mounts = Mounts()
+        self.stopping = asyncio.Event()
+        """Set when the process begins to stop: answers without end should end now."""
