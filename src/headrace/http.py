@@ -133,6 +133,9 @@ class Api:
         principal = await self._hub.security.from_authorization(request.headers.get("authorization"))
         if principal is None:
             self._hub.metrics.protocol.refused_logins.labels(protocol="http").inc()
+            if "authorization" in request.headers:
+                peer = "?" if request.client is None else request.client.host
+                logger.warning("login refused", extra=fields(listener="http", peer=peer))
             raise Unauthenticated("say who you are: a token (Authorization: Bearer …) or user and password (Basic)")
         return principal
 

@@ -166,12 +166,15 @@ class TestSecurity:
         async with serving(frame(tmp_path, security=SecuritySection(users=users))) as client:
             yield client
 
-    async def test_who_are_you(self, guarded: httpx.AsyncClient) -> None:
+    async def test_who_are_you(self, guarded: httpx.AsyncClient, caplog: pytest.LogCaptureFixture) -> None:
         answer = await guarded.post("/api/v1/text.echo", json={"text": "x"})
         assert answer.status_code == 401
         assert "Bearer" in answer.headers["www-authenticate"]
-        wrong = await guarded.post("/api/v1/text.echo", json={"text": "x"}, auth=("reader", "wrong"))
+        with caplog.at_level("WARNING", "headrace.http"):
+            wrong = await guarded.post("/api/v1/text.echo", json={"text": "x"}, auth=("reader", "wrong-secret"))
         assert wrong.status_code == 401
+        assert [record.getMessage() for record in caplog.records] == ["login refused"]
+        assert "wrong-secret" not in repr([vars(record) for record in caplog.records])
 
     async def test_the_right_is_needed(self, guarded: httpx.AsyncClient) -> None:
         answer = await guarded.post("/api/v1/text.echo", json={"text": "x"}, auth=("reader", "reader-secret"))
