@@ -253,6 +253,25 @@ class TestListening:
             with pytest.raises(OSError, match="in use"):
                 await serve(frame(tmp_path), f"127.0.0.1:{other.getsockname()[1]}")
 
+    @pytest.mark.slow
+    async def test_an_answer_without_end_does_not_keep_a_hub_from_stopping(self, tmp_path: Path) -> None:
+        async def endless(scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"data: 1\n\n", "more_body": True})
+            await asyncio.Event().wait()
+
+        hub = frame(tmp_path)
+        hub.mounts.mount("/live", endless)
+        listener = await serve(hub, "127.0.0.1:0")
+        async with (
+            httpx.AsyncClient() as client,
+            client.stream("GET", f"http://{listener.address}/live") as answer,
+        ):
+            assert await anext(answer.aiter_bytes()) == b"data: 1\n\n"
+            began = asyncio.get_running_loop().time()
+            await listener.close()
+            assert asyncio.get_running_loop().time() - began < 5
+
     async def test_closing_frees_the_port_and_ends_open_connections(self, tmp_path: Path) -> None:
         listener = await serve(frame(tmp_path, listen=Listen()), "127.0.0.1:0")
         host, port = listener.address.split(":")
