@@ -11,7 +11,9 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import msgspec
 
 import headrace
 from headrace.cli.main import COMMANDS, available, load_command
@@ -73,14 +75,37 @@ def config_page() -> Iterator[str]:
         section, _, key = setting.key.partition(".")
         value = format_bytes(setting.value) if setting.unit == "bytes" else json.dumps(setting.value)
         by_section.setdefault(section, []).append([f"`{key}`" if key else "", f"`{value}`", setting.description])
-    for section in Config.__struct_fields__:
-        meaning = getattr(type(getattr(Config(), section)), "__doc__", "") if section != "pipelines" else ""
+    for section, kind in get_type_hints(Config, include_extras=True).items():
         yield f"## {section}\n"
-        if section == "pipelines":
-            yield "Pipelines the hub starts with itself, by name: `[pipelines.NAME]` with `file` and `enabled`.\n"
-            continue
-        yield f"{meaning}\n"
-        yield from table(["key", "default", "meaning"], by_section[section])
+        if get_origin(kind) is dict:
+            yield from named_table(section, kind)
+        else:
+            yield f"{kind.__doc__}\n"
+            yield from table(["key", "default", "meaning"], by_section[section])
+            for field, below in get_type_hints(kind, include_extras=True).items():
+                yield from named_table(f"{section}.{field}", below)
+
+
+def named_table(path: str, kind: Any) -> Iterator[str]:
+    """What may stand under names that the user chooses: `[pipelines.NAME]`."""
+    kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    if get_origin(kind) is not dict:
+        return
+    entry = get_args(kind)[1]
+    form = f"`[{path}.NAME]`"
+    if get_origin(entry) is list:
+        entry, form = get_args(entry)[0], f"`[[{path}.NAME]]`, once or more"
+    if not (isinstance(entry, type) and issubclass(entry, msgspec.Struct)):
+        return
+    yield f"{form}: {entry.__doc__}\n"
+    rows: list[list[object]] = []
+    for field in msgspec.structs.fields(entry):
+        notes = [note for note in get_args(field.type) if isinstance(note, msgspec.Meta)]
+        meaning = next((note.description for note in notes if note.description), "")
+        default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+        shown = "required" if field.required else f"`{json.dumps(msgspec.to_builtins(default))}`"
+        rows.append([f"`{field.name}`", shown, meaning])
+    yield from table(["key", "default", "meaning"], rows)
 
 
 def cli_page() -> Iterator[str]:

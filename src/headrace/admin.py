@@ -6,11 +6,11 @@ import asyncio
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace import __version__
+from headrace import __version__, asyncapi
 from headrace.config import User
 from headrace.config_load import Loaded, Setting
 from headrace.errors import BadRequest, HeadraceError
@@ -103,6 +103,7 @@ class Admin:
         """Add the verbs."""
         add = verbs.register
         add("hub.info", Nothing, self.info, right="read", summary="Version, listeners, health, warnings", filters=True)
+        add("hub.asyncapi", Nothing, self.asyncapi, right="read", summary="AsyncAPI 3.0 document", filters=True)
         add("verb.list", Nothing, self.verbs, right="read", summary="The verbs of this hub", filters=True)
         add("session.list", SessionListRequest, self.sessions, right="read", summary="Open or ended sessions")
         add("config.show", Nothing, self.config, right="admin", summary="Every setting and where it came from")
@@ -125,6 +126,11 @@ class Admin:
             warnings=self._hub.security.warnings(),
             health=self._hub.health.report(),
         )
+
+    async def asyncapi(self, request: Nothing) -> dict[str, Any]:
+        """The listeners, and the streams that the caller may read."""
+        streams = [(info.name, info.partitions) for info in self._hub.streams() if current().may("read", info.name)]
+        return asyncapi.document(self._runtime.addresses, streams)
 
     async def verbs(self, request: Nothing) -> list[VerbInfo]:
         """All verbs, by name."""

@@ -39,6 +39,7 @@ from headrace.security import Principal, is_loopback
 logger = logging.getLogger("headrace.http")
 OWN_PATHS = ("/api", "/health", "/metrics")
 WEBSOCKET_POLICY_VIOLATION = 1008
+GRACE_S = 2  # a verb under way may end by itself; a page that is being streamed never does
 
 
 class TooLarge(LimitExceeded):
@@ -133,6 +134,9 @@ class Api:
         principal = await self._hub.security.from_authorization(request.headers.get("authorization"))
         if principal is None:
             self._hub.metrics.protocol.refused_logins.labels(protocol="http").inc()
+            if "authorization" in request.headers:
+                peer = "?" if request.client is None else request.client.host
+                logger.warning("login refused", extra=fields(listener="http", peer=peer))
             raise Unauthenticated("say who you are: a token (Authorization: Bearer …) or user and password (Basic)")
         return principal
 
@@ -245,7 +249,7 @@ async def serve(hub: Frame, address: str) -> Listener:
         proxy_headers=False,
         limit_concurrency=section.connections_max,
         timeout_keep_alive=int(section.keep_alive_s),
-        timeout_graceful_shutdown=max(1, int(hub.config.limits.stop_s) - 1),
+        timeout_graceful_shutdown=min(GRACE_S, max(1, int(hub.config.limits.stop_s) - 1)),
         ws_per_message_deflate=False,
         ws_max_size=section.request_bytes_max,
     )

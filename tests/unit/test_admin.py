@@ -6,11 +6,12 @@ import pytest
 
 from headrace import __version__
 from headrace.admin import Admin, UnknownUser
-from headrace.config import Config, Log, SecuritySection, User, Wallaroo
+from headrace.config import Config, Grant, Log, SecuritySection, User, Wallaroo
 from headrace.config_load import Loaded
 from headrace.errors import BadRequest, Forbidden
 from headrace.frame import Frame
 from headrace.security import EVERYTHING, Principal
+from headrace.testing import memory_hub
 
 
 def admin_of(tmp_path: Path, **sections: Any) -> Frame:
@@ -35,6 +36,19 @@ async def test_hub_info_tells_what_the_first_page_needs(tmp_path: Path) -> None:
     assert info.sessions == {"flight": 1}
     assert info.health.reasons == {"log": "the disk is full"}
     assert info.uptime_s >= 0
+
+
+async def test_the_asyncapi_document_holds_what_the_caller_may_read() -> None:
+    async with memory_hub() as hub:
+        runtime = SimpleNamespace(hub=hub, config=Config(), addresses={"ockam": "127.0.0.1:4000"}, missing=[])
+        Admin(runtime, Loaded(Config(), {})).register(hub.verbs)  # type: ignore[arg-type]
+        await hub.create_stream("orders.eu", partitions=2)
+        await hub.create_stream("secrets")
+        clerk = Principal("clerk", (), (Grant(rights=["read"], streams=["orders.*"]),))
+        made = await hub.verbs.call("hub.asyncapi", {}, clerk)
+        assert list(made["channels"]) == ["orders.eu"]
+        assert list(made["servers"]) == ["ockam"]
+        assert set((await hub.verbs.call("hub.asyncapi", {}, EVERYTHING))["channels"]) == {"orders.eu", "secrets"}
 
 
 async def test_verbs_and_sessions_are_listed(tmp_path: Path) -> None:

@@ -166,12 +166,15 @@ class TestSecurity:
         async with serving(frame(tmp_path, security=SecuritySection(users=users))) as client:
             yield client
 
-    async def test_who_are_you(self, guarded: httpx.AsyncClient) -> None:
+    async def test_who_are_you(self, guarded: httpx.AsyncClient, caplog: pytest.LogCaptureFixture) -> None:
         answer = await guarded.post("/api/v1/text.echo", json={"text": "x"})
         assert answer.status_code == 401
         assert "Bearer" in answer.headers["www-authenticate"]
-        wrong = await guarded.post("/api/v1/text.echo", json={"text": "x"}, auth=("reader", "wrong"))
+        with caplog.at_level("WARNING", "headrace.http"):
+            wrong = await guarded.post("/api/v1/text.echo", json={"text": "x"}, auth=("reader", "wrong-secret"))
         assert wrong.status_code == 401
+        assert [record.getMessage() for record in caplog.records] == ["login refused"]
+        assert "wrong-secret" not in repr([vars(record) for record in caplog.records])
 
     async def test_the_right_is_needed(self, guarded: httpx.AsyncClient) -> None:
         answer = await guarded.post("/api/v1/text.echo", json={"text": "x"}, auth=("reader", "reader-secret"))
@@ -249,6 +252,25 @@ class TestListening:
             other.listen()
             with pytest.raises(OSError, match="in use"):
                 await serve(frame(tmp_path), f"127.0.0.1:{other.getsockname()[1]}")
+
+    @pytest.mark.slow
+    async def test_an_answer_without_end_does_not_keep_a_hub_from_stopping(self, tmp_path: Path) -> None:
+        async def endless(scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"data: 1\n\n", "more_body": True})
+            await asyncio.Event().wait()
+
+        hub = frame(tmp_path)
+        hub.mounts.mount("/live", endless)
+        listener = await serve(hub, "127.0.0.1:0")
+        async with (
+            httpx.AsyncClient() as client,
+            client.stream("GET", f"http://{listener.address}/live") as answer,
+        ):
+            assert await anext(answer.aiter_bytes()) == b"data: 1\n\n"
+            began = asyncio.get_running_loop().time()
+            await listener.close()
+            assert asyncio.get_running_loop().time() - began < 5
 
     async def test_closing_frees_the_port_and_ends_open_connections(self, tmp_path: Path) -> None:
         listener = await serve(frame(tmp_path, listen=Listen()), "127.0.0.1:0")

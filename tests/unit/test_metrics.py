@@ -1,7 +1,9 @@
 import re
+from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+import headrace.metrics
 from headrace.metrics import PROTOCOLS, Metrics
 
 UNITS = ("_seconds", "_bytes", "_records")
@@ -51,3 +53,17 @@ def test_the_page_is_what_prometheus_reads() -> None:
     families = {family.name for family in text_string_to_metric_families(Metrics().text().decode())}
     assert "headrace_log_commit_seconds" in families
     assert not any(name.endswith("_created") for name in families)
+
+
+def test_no_metric_is_declared_and_never_counted() -> None:
+    """One that always says zero says something false."""
+    source = Path(headrace.metrics.__file__).parent
+    text = "\n".join(file.read_text(encoding="utf-8") for file in source.rglob("*.py"))
+    unused = [
+        f"{section}.{name}"
+        for section, metrics in vars(Metrics()).items()
+        if type(metrics).__name__.endswith("Metrics")
+        for name in vars(metrics)
+        if len(re.findall(rf"\.{name}\b", text)) < 2  # the declaration is one
+    ]
+    assert unused == []

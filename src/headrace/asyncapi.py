@@ -1,0 +1,86 @@
+"""The AsyncAPI 3.0 document of a hub: its listeners as servers, its streams as channels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from headrace import __version__
+
+
+class ListenerKind(NamedTuple):
+    """How a listener is described to people and programs. `protocol` is AsyncAPI's word where it has one."""
+
+    protocol: str
+    title: str
+
+
+LISTENER_KINDS: dict[str, ListenerKind] = {
+    "flight": ListenerKind("arrow-flight", "Arrow Flight: SDK, Spark, pandas, DuckDB"),
+    "http": ListenerKind("ws", "FutoIn FTN18 event streams over HTTP and WebSocket"),
+    "wallaroo": ListenerKind("wallaroo", "Wallaroo source connectors"),
+    "ockam": ListenerKind("ockam", "Ockam streams"),
+    "ignite": ListenerKind("ignite", "Perper: Ignite thin clients"),
+    "fabric": ListenerKind("grpc", "Perper: fabric service"),
+}
+
+RECORD_HEADERS = {
+    "type": "object",
+    "properties": {
+        "index": {"type": "integer", "minimum": 0, "description": "Position in the partition; never used twice"},
+        "time": {"type": "string", "format": "date-time", "description": "When the hub accepted the record"},
+        "event_time": {"type": ["string", "null"], "format": "date-time", "description": "The producer's own time"},
+        "id": {"type": ["integer", "null"], "description": "The producer's message id"},
+        "type": {"type": ["string", "null"], "description": "Event type, method or content type"},
+        "key": {"type": ["string", "null"], "contentEncoding": "base64", "description": "Partitioning or table key"},
+    },
+}
+
+
+def document(listeners: Mapping[str, str], streams: Iterable[tuple[str, int]]) -> dict[str, Any]:
+    """`listeners` is name → address; `streams` are names with their partitions."""
+    servers = {
+        name: {"host": address, "protocol": LISTENER_KINDS[name].protocol, "title": LISTENER_KINDS[name].title}
+        for name, address in listeners.items()
+        if name in LISTENER_KINDS
+    }
+    channels: dict[str, Any] = {}
+    operations: dict[str, Any] = {}
+    for stream, partitions in streams:
+        key = _key(stream, channels)
+        channels[key] = _channel(stream, partitions)
+        for action, verb in (("receive", "append"), ("send", "read")):
+            operations[f"{verb}-{key}"] = {"action": action, "channel": {"$ref": f"#/channels/{key}"}}
+    return {
+        "asyncapi": "3.0.0",
+        "info": {
+            "title": "Headrace",
+            "version": __version__,
+            "description": "The streams of one hub. Every listener reaches every stream; indexes are the same in all.",
+            "license": {"name": "Apache-2.0"},
+        },
+        "defaultContentType": "application/octet-stream",
+        "servers": servers,
+        "channels": channels,
+        "operations": operations,
+        "components": {"messages": {"record": {"title": "Record", "headers": RECORD_HEADERS, "payload": True}}},
+    }
+
+
+def _channel(stream: str, partitions: int) -> dict[str, Any]:
+    channel: dict[str, Any] = {
+        "address": stream,
+        "messages": {"record": {"$ref": "#/components/messages/record"}},
+        "x-partitions": partitions,
+    }
+    return channel
+
+
+def _key(stream: str, taken: Mapping[str, Any]) -> str:
+    """Keys of channels may hold only some characters; names of streams may hold more."""
+    key = base = re.sub(r"[^A-Za-z0-9_.-]", "-", stream)
+    number = 2
+    while key in taken:
+        key, number = f"{base}-{number}", number + 1
+    return key
