@@ -87,7 +87,8 @@ class Put:
 
     def _write(self, entry: _UnderWay) -> None:
         # A failure to write means that the call has ended: the put's thread learns why and does what is to be done.
-        with contextlib.suppress(flight.FlightError, OSError):
+        # (Arrow says ArrowInvalid, "already closed", for every write after the first that failed.)
+        with contextlib.suppress(pa.ArrowException, OSError):
             self._writer.write_with_metadata(entry.batch, entry.metadata)
 
     def finish(self) -> None:
