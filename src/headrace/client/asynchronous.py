@@ -292,10 +292,16 @@ class AsyncClient:
         )
 
     async def writer(
-        self, stream: str, *, partition: int = 0, producer: str | None = None, sequence: int | None = None
+        self,
+        stream: str,
+        *,
+        partition: int = 0,
+        producer: str | None = None,
+        sequence: int | None = None,
+        retry_s: float = 30.0,
     ) -> AsyncWriter:
         """Append with many batches under way."""
-        writer = self._client.writer(stream, partition=partition, producer=producer, sequence=sequence)
+        writer = self._client.writer(stream, partition=partition, producer=producer, sequence=sequence, retry_s=retry_s)
         return AsyncWriter(writer, self._threads)
 
     async def read(

@@ -198,12 +198,20 @@ class Client:
         return Appended(results[0].first, sum(result.count for result in results), False)
 
     def writer(
-        self, stream: str, *, partition: int = 0, producer: str | None = None, sequence: int | None = None
+        self,
+        stream: str,
+        *,
+        partition: int = 0,
+        producer: str | None = None,
+        sequence: int | None = None,
+        retry_s: float = 30.0,
     ) -> Writer:
         """Append with many batches under way: its `append` returns futures."""
         if (producer is None) != (sequence is None):
             raise BadRequest("'producer' and 'sequence' belong together: give both, or none")
-        return Writer(self._connection, stream, partition=partition, producer=producer, sequence=sequence)
+        return Writer(
+            self._connection, stream, partition=partition, producer=producer, sequence=sequence, retry_s=retry_s
+        )
 
     def _writer(self, stream: str, partition: int) -> Writer:
         place = (stream, partition)

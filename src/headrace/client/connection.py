@@ -19,6 +19,12 @@ from headrace.protocols.flight.codec import decode_error, encode
 
 DEFAULT_ADDRESS = "127.0.0.1:7070"
 CALL_TIMEOUT_S = 60.0
+# A hub that restarts is found again within a second; gRPC by itself would wait for up to two minutes.
+RECONNECT = [
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+]
 
 
 def to_headrace_error(error: BaseException, address: str) -> HeadraceError:
@@ -54,7 +60,7 @@ class Connection:
         self.address = location.partition("://")[2]
         self.timeout_s = timeout_s
         self._headers = _headers(token, user, password)
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {"generic_options": RECONNECT}
         authority = os.environ.get("HEADRACE_CA") if tls is True else tls
         if authority:
             options["tls_root_certs"] = Path(authority).read_bytes()

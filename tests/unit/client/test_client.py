@@ -12,7 +12,7 @@ import headrace
 from headrace import errors
 from headrace.cli.tls import make_self_signed
 from headrace.client import client as client_module
-from headrace.client import writer as writer_module
+from headrace.client import puts as puts_module
 from headrace.config import Config, Log, SecuritySection, Tls, User
 from headrace.log.ops import Bounds, StreamOptions
 from headrace.protocols.flight.codec import AtTime
@@ -111,8 +111,8 @@ def test_a_writer_has_many_batches_under_way(client):
 
 
 def test_a_writer_waits_when_too_much_is_under_way(client, monkeypatch):
-    monkeypatch.setattr(writer_module, "UNDER_WAY_BATCHES_MAX", 2)
-    monkeypatch.setattr(writer_module, "UNDER_WAY_BYTES_MAX", 150)
+    monkeypatch.setattr(puts_module, "UNDER_WAY_BATCHES_MAX", 2)
+    monkeypatch.setattr(puts_module, "UNDER_WAY_BYTES_MAX", 150)
     with client.writer("orders") as writer:
         for _ in range(50):
             writer.append(b"x" * 100)
@@ -494,3 +494,55 @@ def test_limits_reach_the_client():
         with client.follow("orders"), pytest.raises(errors.LimitExceeded) as caught:
             client.read("orders")
         assert caught.value.key == "log.readers_max"
+
+
+@pytest.mark.slow
+def test_a_writer_with_a_sequence_sends_again_what_a_break_left_open():
+    """The hub goes away in the middle, and comes back on the same disk: every batch is there once, in order."""
+    disk = MemoryDisk()
+    with served_hub(disk=disk) as served:
+        address = served.address
+        client = headrace.connect(address)
+        client.create("orders")
+        writer = client.writer("orders", producer="p", sequence=0)
+        futures = []
+        sending = threading.Thread(
+            target=lambda: futures.extend(writer.append(b"%d" % number) for number in range(5_000))
+        )
+        sending.start()
+        while served.hub.bounds("orders").next < 200:
+            pass
+    with served_hub(disk=disk, address=address):
+        sending.join(30)
+        writer.close()
+        assert [future.result().count for future in futures] == [1] * 5_000
+        assert payloads(client.read("orders")) == [b"%d" % number for number in range(5_000)]
+        client.close()
+
+
+def test_a_writer_gives_up_when_the_hub_stays_away():
+    with served_hub() as served:
+        client = headrace.connect(served.address)
+        client.create("orders")
+        writer = client.writer("orders", producer="p", sequence=0, retry_s=0.2)
+        writer.append(b"a").result()
+    lost = writer.append(b"b")
+    assert isinstance(lost.exception(10), errors.Unreachable)
+    with pytest.raises(errors.Unreachable):
+        writer.close()
+    client.close()
+
+
+def test_a_writer_without_a_sequence_does_not_send_twice():
+    disk = MemoryDisk()
+    with served_hub(disk=disk) as served:
+        address = served.address
+        client = headrace.connect(address)
+        client.create("orders")
+        writer = client.writer("orders")
+        writer.append(b"a").result()
+    lost = writer.append(b"b")
+    with served_hub(disk=disk, address=address):
+        assert isinstance(lost.exception(10), errors.Unreachable)
+        assert _within(10, lambda: client.bounds("orders").next) == 1
+        client.close()

@@ -75,7 +75,9 @@ class Authentication(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         sent = headers.get("authorization") or headers.get("Authorization") or [""]
         header = self._handshakes.resolve(str(sent[0]))
         try:
-            principal = self._bridge.run(self._security.from_authorization(header or None))
+            principal = (
+                self._bridge.run(self._security.from_authorization(header)) if header else self._security.anonymous()
+            )
             if principal is None:
                 raise Unauthenticated(_refusal(header))
         except HeadraceError as error:

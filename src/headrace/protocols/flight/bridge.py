@@ -13,6 +13,7 @@ import functools
 import logging
 import os
 import socket
+import stat
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
@@ -25,8 +26,10 @@ from headrace.protocols.flight.codec import encode, error_body
 
 logger = logging.getLogger("headrace.flight")
 
-# How long a client that went away may keep its thread, and a stop has to wait for an idle one.
+# How long a client that went away may keep its thread: at first, and when it has waited for a while. A thousand
+# followers of quiet streams must not keep the machine busy with looking.
 CANCEL_POLL_S = 0.2
+CANCEL_POLL_S_MAX = 1.0
 
 Result = TypeVar("Result")
 Parameters = ParamSpec("Parameters")
@@ -80,6 +83,7 @@ class Bridge:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.stopping = threading.Event()
+        self._waiting: set[concurrent.futures.Future[Any]] = set()
 
     def check(self, context: flight.ServerCallContext) -> None:
         """Raise when there is no point in going on."""
@@ -94,28 +98,32 @@ class Bridge:
             work.close()
             raise Closed("the hub is stopping")
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
-        while True:
-            try:
-                return future.result(CANCEL_POLL_S)
-            except concurrent.futures.CancelledError:
-                raise Closed("the hub is stopping") from None
-            except TimeoutError:
-                if future.done():
-                    return future.result()
-                if context is not None or self.stopping.is_set():
-                    self._give_up_if_gone(future, context)
-
-    def _give_up_if_gone(
-        self, future: concurrent.futures.Future[Any], context: flight.ServerCallContext | None
-    ) -> None:
+        self._waiting.add(future)
         try:
+            return self._result(future, context)
+        except concurrent.futures.CancelledError:
+            raise Closed("the hub is stopping") from None
+        finally:
+            future.cancel()
+            self._waiting.discard(future)
+
+    def _result(self, future: concurrent.futures.Future[Result], context: flight.ServerCallContext | None) -> Result:
+        poll_s = CANCEL_POLL_S
+        while True:
             if context is not None:
                 self.check(context)
-            elif self.stopping.is_set():
-                raise Closed("the hub is stopping")
-        except BaseException:
+            try:
+                return future.result(poll_s)
+            except TimeoutError:
+                if future.done():  # the work itself ended with this error
+                    raise
+                poll_s = min(poll_s * 1.5, CANCEL_POLL_S_MAX)
+
+    def stop(self) -> None:
+        """Let no call begin any more, and wake those that wait."""
+        self.stopping.set()
+        for future in list(self._waiting):
             future.cancel()
-            raise
 
     def post(self, function: Callable[..., object], *arguments: object) -> None:
         """Have the loop call a function soon; when the loop has closed there is nothing left to tell it."""
@@ -131,18 +139,23 @@ def cut_connections(port: int) -> int:
     Flight's server waits for open calls when it shuts down, and it has no way to end a call whose client neither reads
     nor goes away. Only sockets whose own port is the listener's are touched.
     """
-    cut = 0
-    for name in os.listdir("/dev/fd"):
+    return sum(_cut_connection(int(name), port) for name in os.listdir("/dev/fd"))
+
+
+def _cut_connection(descriptor: int, port: int) -> bool:
+    try:
+        mine = os.dup(descriptor)  # whatever happens to the descriptor meanwhile, this one stays what it is
+    except OSError:
+        return False
+    if not stat.S_ISSOCK(os.fstat(mine).st_mode):
+        os.close(mine)
+        return False
+    with socket.socket(fileno=mine) as connection:
         try:
-            connection = socket.socket(fileno=os.dup(int(name)))
+            if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.getsockname()[1] != port:
+                return False
+            connection.getpeername()  # raises for the listener itself
+            connection.shutdown(socket.SHUT_RDWR)
         except OSError:
-            continue
-        try:
-            if connection.getsockname()[1] == port and connection.getpeername():
-                connection.shutdown(socket.SHUT_RDWR)
-                cut += 1
-        except (OSError, IndexError, TypeError):
-            continue
-        finally:
-            connection.close()
-    return cut
+            return False
+    return True

@@ -297,7 +297,7 @@ async def serve(hub: Hub, address: str) -> Listener:
 
 async def _stop(server: FlightServer, bridge: Bridge) -> None:
     """Let calls end by themselves for a moment, then cut the connections of those that do not."""
-    bridge.stopping.set()
+    bridge.stop()
     port = server.port
     started = time.monotonic()
     stopped = asyncio.ensure_future(asyncio.to_thread(server.shutdown))

@@ -1,0 +1,117 @@
+"""kill -9 of the hub under a pipelined writer and a follower: nothing is missing, nothing is there twice."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import headrace
+from headrace.errors import Busy, Closed, Unreachable
+
+SOURCE = str(Path(headrace.__file__).parent.parent)
+KILLS = int(os.environ.get("HEADRACE_KILLS", "4"))
+RECORDS_PER_BATCH = 20
+OTHERS = ("http", "wallaroo", "ockam", "ignite", "fabric")
+
+
+class HubProcess:
+    """`headrace up` on one port and one data directory, started again and again."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.address = f"127.0.0.1:{probe.getsockname()[1]}"
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        ready = self._folder / "ready.json"
+        ready.unlink(missing_ok=True)
+        settings = [f"--ready-file={ready}", f"--set=listen.flight={self.address}"]
+        settings += [f"--set=listen.{name}=off" for name in OTHERS]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "headrace", "up", f"--data={self._folder / 'data'}", *settings],
+                env={**os.environ, "PYTHONPATH": SOURCE},
+                stdout=log,
+                stderr=log,
+            )
+        deadline = time.monotonic() + 60
+        while not ready.exists():
+            assert self._process.poll() is None, (self._folder / "log").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert json.loads(ready.read_text())["flight"] == self.address
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait(10)
+
+
+def follow(address: str, seen: list[int], until: threading.Event, total: list[int]) -> None:
+    """Read every index once and in order, over all restarts."""
+    with headrace.connect(address) as client:
+        while not (until.is_set() and len(seen) >= total[0]):
+            try:
+                with client.follow("orders", len(seen), columns=["index"]) as reader:
+                    while not (until.is_set() and len(seen) >= total[0]):
+                        batch = reader.next_batch(1)
+                        if batch is None:
+                            break
+                        seen.extend(batch.column("index").to_pylist())
+            except (Unreachable, Closed, Busy):
+                time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_kill_under_a_writer_and_a_follower(tmp_path):
+    hub = HubProcess(tmp_path)
+    hub.start()
+    futures = []
+    stop, finished = threading.Event(), threading.Event()
+    seen: list[int] = []
+    total = [0]
+    client = headrace.connect(hub.address)
+    client.create("orders")
+
+    def produce() -> None:
+        with client.writer("orders", producer="p", sequence=0, retry_s=60) as writer:
+            number = 0
+            while not stop.is_set():
+                futures.append(writer.append([b"%d" % number] * RECORDS_PER_BATCH))
+                number += 1
+        total[0] = number * RECORDS_PER_BATCH
+        finished.set()
+
+    producing = threading.Thread(target=produce, daemon=True)
+    following = threading.Thread(target=follow, args=(hub.address, seen, finished, total), daemon=True)
+    producing.start()
+    following.start()
+    try:
+        for _ in range(KILLS):
+            durable = sum(future.done() for future in list(futures))
+            deadline = time.monotonic() + 60
+            while sum(future.done() for future in list(futures)) < durable + 50:
+                assert time.monotonic() < deadline, "appends do not go on after a restart"
+                time.sleep(0.01)
+            hub.kill()
+            hub.start()
+        stop.set()
+        producing.join(60)
+        following.join(60)
+        assert [future.result(0).count for future in futures] == [RECORDS_PER_BATCH] * len(futures)
+        stored = client.read("orders").to_arrow().column("payload").to_pylist()
+        assert stored == [b"%d" % number for number in range(len(futures)) for _ in range(RECORDS_PER_BATCH)]
+        assert seen == list(range(len(stored)))
+    finally:
+        stop.set()
+        client.close()
+        hub.kill()
