@@ -2,7 +2,8 @@
 
 It does what the published Python client is known to do and to insist on: it reads OK with one `recv`, counts credits
 for NOTIFY and MESSAGE but not for EOS, sends NOTIFY even at zero credits, waits for NOTIFY_ACK, asks again for a
-refused stream when an ACK comes, resets its source when an ACK goes back, and finishes only on an ACK of exactly its last id.
+refused stream when an ACK comes, resets its source when an ACK goes back, and finishes only on an ACK of exactly its
+last id.
 """
 
 from __future__ import annotations
