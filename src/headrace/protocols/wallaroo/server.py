@@ -243,6 +243,7 @@ class Connection(asyncio.Protocol):
         self._finish(lane, ends[-1] if ends else None, taken)
         if lane.waiting and not self.session.ended:
             self._submit(lane)
+        self._pace()
 
     def _finish(self, lane: Lane, next_index: int | None, taken: list[Waiting]) -> None:
         """Acknowledge what is durable: now, or with `ack = "processed:<cursor>"` when the pipeline has passed it. In
