@@ -26,6 +26,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from headrace.protocols.ockam.bare import (
     DecodeError,
     Reader,
@@ -291,6 +294,9 @@ def _uint_if(value: int | None) -> bytes:
 # --- by the thousand: pushes, confirms and pull replies ---------------------------------------------------------------
 
 _PUSH_HEAD: Final = encode_string(PUSH)
+_ALIKE_MAX: Final = 1_024
+_ALIKE_WORTH_LOOKING: Final = 16
+_LOOK_AGAIN_AFTER: Final = 64
 _CONTINUED: Final = [bytes((low | 0x80,)) for low in range(0x80)]
 
 
@@ -306,9 +312,11 @@ def scan_pushes(
     """
     end = len(buffer)
     prefixes: dict[int, bytes | None] = {}
+    alone = 0
     while position + 2 <= end:
         size = buffer[position] << 8 | buffer[position + 1]
-        stop = position + 2 + size
+        stride = size + 2
+        stop = position + stride
         prefix = prefixes.get(size) or prefixes.setdefault(size, _push_prefix(size, head))
         if prefix is None or stop > end or not buffer.startswith(prefix, position):
             return position
@@ -320,20 +328,41 @@ def scan_pushes(
         at += 1
         if at - id_start > 1 and (buffer[at - 1] == 0 or at - id_start > 9):
             return position  # not the shortest form, or so long that it needs a closer look
-        left = stop - at - 1
-        if 0 <= left < 0x80 and buffer[at] == left:
-            data_start = at + 1
-        else:
-            length = _counted(stop - at)
-            if length < 0x80 or not buffer.startswith(encode_uint(length), at):
-                return position
-            data_start = stop - length
-        if stop - data_start > data_bytes_max:
+        length = _counted(stop - at)
+        if length < 0 or length > data_bytes_max or not buffer.startswith(encode_uint(length), at):
             return position
         ids.append(buffer[id_start:at])
-        records.append(buffer[data_start:stop])
-        position = stop
+        records.append(buffer[stop - length : stop])
+        if alone or not buffer.startswith(prefix, stop):
+            alone = max(0, alone - 1)
+            position = stop
+            continue
+        alike = _frames_alike(buffer, position, stride, id_start - position, at - position, stop - length - position)
+        last = stop + alike * stride
+        ids += [buffer[one : one + at - id_start] for one in range(id_start + stride, last, stride)]
+        records += [buffer[one - length : one] for one in range(stop + stride, last + 1, stride)]
+        alone = 0 if alike >= _ALIKE_WORTH_LOOKING else _LOOK_AGAIN_AFTER
+        position = last
     return position
+
+
+def _frames_alike(buffer: bytes, position: int, stride: int, id_start: int, id_end: int, data_start: int) -> int:
+    """How many frames follow the push at `position` that differ from it only in the values of request id and record.
+
+    Producers mostly send records of one size, or in runs of one size; such frames are compared by the hundred.
+    """
+    count = min((len(buffer) - position) // stride - 1, _ALIKE_MAX)
+    if count <= 0:
+        return 0
+    model = np.frombuffer(buffer, np.uint8, data_start, position)
+    frames = np.frombuffer(buffer, np.uint8, count * stride, position + stride).reshape(count, stride)
+    same = frames[:, :data_start] == model
+    request_ids = frames[:, id_start:id_end]
+    same[:, id_start:id_end] = (request_ids < 0x80) == (model[id_start:id_end] < 0x80)
+    if id_end - id_start > 1:
+        same[:, id_end - 1] &= request_ids[:, -1] != 0
+    alike = same.all(axis=1)
+    return count if alike.all() else int(alike.argmin())
 
 
 def _push_prefix(size: int, head: bytes) -> bytes | None:
@@ -362,29 +391,41 @@ def encode_confirms(
     framing: Framing, onward: Route, returning: Route, ids: Sequence[bytes], first: int | None
 ) -> bytes:
     """The confirms of pushes stored at `first`, `first + 1` and so on; with None, of pushes that were not stored."""
-    envelopes: dict[int, tuple[bytes, bytes]] = {}
-    out: list[bytes] = []
-    high, high_bytes = -1, b""
-    index = first or 0
     status = b"\x01" if first is None else b"\x00"
-    for request_id in ids:
-        if index < 0x80:
-            body = request_id + status + encode_uint(index)
+    out: list[bytes] = []
+    start = 0
+    while start < len(ids):
+        index = 0 if first is None else first + start
+        id_bytes, index_bytes = len(ids[start]), encode_uint(index)
+        body_bytes = id_bytes + 1 + len(index_bytes)
+        inner = _PUSH_HEAD + encode_uint(body_bytes)
+        before, after = framing.envelope(onward, returning, len(inner) + body_bytes)
+        # All that follow with ids and indexes of the same width differ only in those bytes.
+        stop, widest = start + 1, len(ids) if first is None else start + (1 << 7 * len(index_bytes)) - index
+        while stop < len(ids) and stop < widest and len(ids[stop]) == id_bytes:
+            stop += 1
+        if stop == start + 1:
+            out += (before, inner, ids[start], status, index_bytes, after)
         else:
-            if index >> 7 != high:
-                high = index >> 7
-                high_bytes = encode_uint(high)
-            body = request_id + status + _CONTINUED[index & 0x7F] + high_bytes
-        size = len(body)
-        envelope = envelopes.get(size)
-        if envelope is None:
-            inner = _PUSH_HEAD + encode_uint(size)
-            before, after = framing.envelope(onward, returning, len(inner) + size)
-            envelope = envelopes[size] = (before + inner, after)
-        out += (envelope[0], body, envelope[1])
-        if first is not None:
-            index += 1
+            template = before + inner + ids[start] + status + index_bytes + after
+            at = len(before) + len(inner)
+            frames = np.frombuffer(template * (stop - start), np.uint8).reshape(stop - start, -1).copy()
+            frames[:, at : at + id_bytes] = np.frombuffer(b"".join(ids[start:stop]), np.uint8).reshape(stop - start, -1)
+            if first is not None:
+                at += id_bytes + 1
+                frames[:, at : at + len(index_bytes)] = _varints(index, stop - start, len(index_bytes))
+            out.append(frames.tobytes())
+        start = stop
     return b"".join(out)
+
+
+def _varints(first: int, count: int, width: int) -> npt.NDArray[np.uint8]:
+    """The integers from `first` on, all of which take `width` bytes, one in each row."""
+    values = np.arange(first, first + count, dtype=np.uint64)[:, np.newaxis]
+    septets = (values >> np.arange(0, 7 * width, 7, dtype=np.uint64)).astype(np.uint8)
+    septets[:, :-1] |= 0x80
+    septets[:, -1] &= 0x7F
+    return septets
 
 
 def encode_pull(request_id: int, indexes: Sequence[int], records: Sequence[bytes], bytes_max: int) -> tuple[bytes, int]:

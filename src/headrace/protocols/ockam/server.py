@@ -19,7 +19,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Coroutine
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from headrace.config import Ockam
 from headrace.errors import Forbidden, HeadraceError, LimitExceeded, UnknownStream
@@ -167,7 +167,7 @@ class Connection(asyncio.Protocol):
     # --- the socket -----------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)  # uvloop has a class of its own
         self._transport = transport
         self._service.connections.add(self)
         peer = transport.get_extra_info("peername")

@@ -196,17 +196,8 @@ def test_scan_at_every_length_boundary(size: int) -> None:
     assert scan(frame) == (len(frame), [b"\x05"], [bytes(size)])
 
 
-@given(st.integers(0, 200), st.binary(max_size=150), st.data())
-@example(300, b"", None)
-def test_scan_agrees_with_the_general_decoder_on_damaged_frames(
-    request_id: int, data: bytes, draw: st.DataObject | None
-) -> None:
-    """Change any byte: what the scan still takes, the general decoder must read the same way."""
-    frame = bytearray(push_frame(request_id, data))
-    if draw is not None:
-        at = draw.draw(st.integers(0, len(frame) - 1))
-        frame[at] = draw.draw(st.integers(0, 255))
-    buffer = bytes(frame) + push_frame(1, b"next")
+def check_against_the_general_decoder(buffer: bytes) -> int:
+    """What the scan takes, the general decoder must read the same way. Returns how many that were."""
     end, ids, records = scan(buffer)
     position = 0
     for taken_id, record in zip(ids, records, strict=True):
@@ -214,10 +205,51 @@ def test_scan_agrees_with_the_general_decoder_on_damaged_frames(
         message = LegacyFraming().decode(buffer[position + 2 : position + 2 + size])
         assert (message.onward, message.returning) == (ONWARD, BACK)
         request = codec.decode_request(message.payload)
-        assert request == codec.PushRequest(request.request_id, record)
+        assert isinstance(request, codec.PushRequest)
+        assert request.data == record
         assert encode_uint(request.request_id) == taken_id
         position += 2 + size
     assert position == end
+    return len(ids)
+
+
+@given(st.integers(0, 200), st.binary(max_size=150), st.data())
+@example(300, b"", None)
+def test_scan_agrees_with_the_general_decoder_on_damaged_frames(
+    request_id: int, data: bytes, draw: st.DataObject | None
+) -> None:
+    frame = bytearray(push_frame(request_id, data))
+    if draw is not None:
+        at = draw.draw(st.integers(0, len(frame) - 1))
+        frame[at] = draw.draw(st.integers(0, 255))
+    check_against_the_general_decoder(bytes(frame) + push_frame(1, b"next"))
+
+
+@given(st.sampled_from([1, 100, 126, 300, 16_380]), st.integers(0, 40), st.integers(0, 90), st.integers(0, 255))
+def test_scan_agrees_on_a_damaged_frame_among_many_alike(first_id: int, which: int, at: int, value: int) -> None:
+    frames = [bytearray(push_frame(first_id + number, b"record %02d" % number)) for number in range(41)]
+    at %= len(frames[which])
+    harmless = frames[which][at] == value
+    frames[which][at] = value
+    taken = check_against_the_general_decoder(b"".join(frames))
+    assert taken >= which
+    assert not harmless or taken == 41
+
+
+def test_scan_takes_thousands_alike_and_every_mixture_of_sizes() -> None:
+    for sizes in (
+        [100] * 3_000,
+        [100, 101] * 500,
+        [7] * 15 + [8] * 17 + [9],
+        [100, 100, 5] * 100,
+        list(range(200)) * 3,
+    ):
+        pushes = [(number, bytes([number % 251]) * size) for number, size in enumerate(sizes)]
+        buffer = b"".join(push_frame(request_id, data) for request_id, data in pushes)
+        end, ids, records = scan(buffer + b"\x00\x00")
+        assert end == len(buffer)
+        assert ids == [encode_uint(request_id) for request_id, _ in pushes]
+        assert records == [data for _, data in pushes]
 
 
 def test_scan_stops_where_the_general_decoder_must_look() -> None:
@@ -256,6 +288,9 @@ def test_scan_leaves_malformed_pushes(body: bytes) -> None:
 @given(st.lists(st.integers(0, UINT_MAX), min_size=1, max_size=8), st.integers(0, 1 << 40) | st.none())
 @example([1, 2, 3], 126)
 @example([1, 2, 3], 16_383)
+@example(list(range(100, 160)), 100)
+@example(list(range(100, 160)), None)
+@example([5] * 40, (1 << 63) - 41)
 def test_confirms_like_one_by_one(framing: Framing, ids: list[int], first: int | None) -> None:
     expected = b"".join(
         framing.encode(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import importlib
+import sys
 import threading
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
@@ -511,3 +514,20 @@ async def test_an_error_of_our_own_ends_only_that_connection(monkeypatch: pytest
             peer.send(address, codec.PullRequest(1, 0, 1))
             assert await peer.at_end()
         assert await other.pull(address) == [(0, b"x")]
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        test_two_publishers_interleaved,
+        test_each_request_is_answered_to_its_own_route,
+        test_a_large_record_over_the_newer_framing,
+        test_a_peer_that_does_not_read_its_replies_is_not_read_from,
+        test_stopping_ends_the_connections,
+    ],
+)
+def test_on_the_other_event_loop(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    if sys.platform == "win32":
+        pytest.skip("uvloop does not exist for Windows")
+    uvloop = importlib.import_module("uvloop")
+    uvloop.run(scenario())
