@@ -251,7 +251,7 @@ async def serve(hub: Frame, address: str) -> Listener:
         timeout_keep_alive=int(section.keep_alive_s),
         timeout_graceful_shutdown=min(GRACE_S, max(1, int(hub.config.limits.stop_s) - 1)),
         ws_per_message_deflate=False,
-        ws_max_size=section.request_bytes_max,
+        ws_max_size=hub.config.futoin.message_bytes_max,  # FutoIn alone speaks WebSocket here
     )
     config.load()
     config.ssl = hub.security.tls("http")

@@ -90,7 +90,7 @@ async def served(address: str, request: pytest.FixtureRequest) -> AsyncIterator[
         await endpoint.http.aclose()
 
 
-def _strict_channel(self: server.Application, scope: Any, bidirectional: bool) -> server.Channel:
+def _strict_channel(self: server.Application, scope: Any, bidirectional: bool, foreign_page: bool) -> server.Channel:
     return server.Channel(secure=True, bidirectional=bidirectional, open_to_all=False)
 
 

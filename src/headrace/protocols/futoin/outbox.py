@@ -32,11 +32,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
-from headrace.errors import BadRequest, HeadraceError
+from headrace.errors import BadRequest, HeadraceError, UnknownStream
 from headrace.log.batch import Batch
 from headrace.protocols.futoin.interface import ENVELOPE_BYTES, EVENT_TYPE_PATTERN, MESSAGE_BYTES_DEFAULT
 
 if TYPE_CHECKING:
+    from headrace.client import AsyncClient
     from headrace.hub import Hub
 
 logger = logging.getLogger("headrace.futoin.outbox")
@@ -120,14 +121,22 @@ def _check_table(table: str) -> None:
         raise BadRequest(f"{table!r} is no name for a table")
 
 
+class Events(NamedTuple):
+    """The events of one batch."""
+
+    payloads: list[bytes]
+    types: list[str]
+    times_us: list[int]
+
+
 class Sink(Protocol):
     """Where a relay appends: a hub in this process, or one far away."""
 
-    async def append(self, stream: str, batch: Batch, producer: str, sequence: int) -> None:
+    async def append(self, stream: str, events: Events, producer: str, sequence: int) -> None:
         """Returns when the batch is durable, now or since an earlier time."""
 
     async def last_sequence(self, stream: str, producer: str) -> int | None:
-        """The last sequence of `producer` in `stream`, if that can be told."""
+        """The last sequence of `producer` in `stream`; None when there is none."""
 
 
 class HubSink:
@@ -136,14 +145,39 @@ class HubSink:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
 
-    async def append(self, stream: str, batch: Batch, producer: str, sequence: int) -> None:
+    async def append(self, stream: str, events: Events, producer: str, sequence: int) -> None:
         await self._hub.create_stream(stream, exist_ok=True)
+        batch = Batch.of(events.payloads, types=events.types, event_times=events.times_us)
         await self._hub.append(stream, batch, producer=producer, sequence=sequence)
 
     async def last_sequence(self, stream: str, producer: str) -> int | None:
         try:
             return self._hub.producer(stream, producer)
-        except HeadraceError:
+        except UnknownStream:
+            return None
+
+
+class ClientSink:
+    """A hub anywhere, through the SDK: `ClientSink(headrace.connect_async("hub:7070"))`."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+
+    async def append(self, stream: str, events: Events, producer: str, sequence: int) -> None:
+        await self._client.create(stream, exist_ok=True)
+        await self._client.append(
+            stream,
+            events.payloads,
+            type=events.types,
+            event_time=events.times_us,
+            producer=producer,
+            sequence=sequence,
+        )
+
+    async def last_sequence(self, stream: str, producer: str) -> int | None:
+        try:
+            return await self._client.producer_sequence(stream, producer)
+        except UnknownStream:
             return None
 
 
@@ -295,12 +329,8 @@ class Relay:
         stream, number = rows[0].stream, rows[0].batch
         if stream not in self._checked:
             await self._check(stream, number)
-        batch = Batch.of(
-            [row.data.encode() for row in rows],
-            types=[row.type for row in rows],
-            event_times=[row.time_us for row in rows],
-        )
-        await self._sink.append(stream, batch, self._producer, number)
+        events = Events([row.data.encode() for row in rows], [row.type for row in rows], [row.time_us for row in rows])
+        await self._sink.append(stream, events, self._producer, number)
 
     async def _check(self, stream: str, number: int) -> None:
         """A database put back to an older state would reuse numbers, and the hub would drop new events as known."""

@@ -9,9 +9,10 @@ A stream's name is percent-encoded; `;partition=N` after it names another partit
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, unquote_to_bytes, urlsplit
 
 import msgspec
@@ -94,10 +95,11 @@ class Application:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            place, rest = parse_path(scope)
+            place, rest = parse_path(_raw_path(scope), scope.get("root_path", ""))
         except NotFound:
             await respond(send, 404, b"", [])
             return
+        head = read_head(scope["headers"])
         body: bytes | None
         if rest:
             body = path_form_message(rest, scope)
@@ -106,15 +108,15 @@ class Application:
             return
         else:
             try:
-                body = await read_body(scope["headers"], receive, self._settings.message_bytes_max)
+                body = await read_body(head.length, receive, self._settings.message_bytes_max)
             except TooLarge as error:
                 await self._too_large(send, error)
                 return
         if body is None:  # the client left before it had said everything
             return
         coding = codec.coding_of(body)
-        reply, coding = await self._reply(body, coding, place, self._channel(scope, False))
-        types = VENDOR_MEDIA_TYPES if _names_vendor_type(scope["headers"]) else MEDIA_TYPES
+        reply, coding = await self._reply(body, coding, place, self._channel(scope, False, head.foreign_page))
+        types = VENDOR_MEDIA_TYPES if head.vendor_type else MEDIA_TYPES
         await respond(send, 200, reply, [(b"content-type", types[coding])])
 
     async def _reply(self, data: bytes, coding: Coding, place: Place, channel: Channel) -> tuple[bytes, Coding]:
@@ -142,10 +144,11 @@ class Application:
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # websocket.connect
         try:
-            place, rest = parse_path(scope)
+            place, rest = parse_path(_raw_path(scope), scope.get("root_path", ""))
             if rest:
-                raise NotFound
-            connection = Connection(self._dispatcher, self._receivers, place, self._channel(scope, True), receive, send)
+                raise NotFound("a WebSocket is opened on the path of a stream")
+            channel = self._channel(scope, True, read_head(scope["headers"]).foreign_page)
+            connection = Connection(self._dispatcher, self._receivers, place, channel, receive, send)
         except (NotFound, LimitExceeded) as error:
             logger.info("a WebSocket was refused: %s", error)
             await send({"type": "websocket.close", "code": 1008})
@@ -159,9 +162,9 @@ class Application:
             self._connections.discard(connection)
             connection.close(None)
 
-    def _channel(self, scope: Scope, bidirectional: bool) -> Channel:
+    def _channel(self, scope: Scope, bidirectional: bool, foreign_page: bool) -> Channel:
         host, port = scope.get("client") or ("127.0.0.1", 0)
-        open_to_all = self._settings.insecure and is_loopback(host) and not _is_foreign_page(scope["headers"])
+        open_to_all = self._settings.insecure and is_loopback(host) and not foreign_page
         secure = scope["scheme"] in ("https", "wss") or open_to_all
         return Channel(secure, bidirectional, open_to_all, f"{host}:{port}")
 
@@ -173,48 +176,87 @@ async def respond(send: Send, status: int, body: bytes, headers: list[tuple[byte
     await send({"type": "http.response.body", "body": body})
 
 
-async def read_body(headers: Headers, receive: Receive, bytes_max: int) -> bytes | None:
-    """The body; None when the client left. Never holds more than one chunk above the limit."""
+class Head(NamedTuple):
+    """What the headers of a request tell us."""
+
+    length: int
+    vendor_type: bool
+    """Whether the request names the media types of FTN5 1.4."""
+    foreign_page: bool
+    """Whether a browser sends this for a page of another site: such a page must not use an open hub."""
+
+
+def read_head(headers: Headers) -> Head:
+    """One pass over the headers."""
+    length = 0
+    vendor_type = False
+    foreign_page = False
+    origin = host = None
     for name, value in headers:
-        if name == b"content-length" and value.isdigit() and int(value) > bytes_max:
-            raise TooLarge(_too_large_text(int(value), bytes_max))
-    message = await receive()
-    if message["type"] == "http.disconnect":
-        return None
-    body: bytes = message.get("body", b"")
-    while message.get("more_body"):
+        if name == b"content-length":
+            length = int(value) if value.isdigit() else 0
+        elif name == b"content-type" or name == b"accept":
+            vendor_type = vendor_type or b"application/vnd.futoin+" in value
+        elif name == b"origin":
+            origin = value.decode("latin-1")
+        elif name == b"host":
+            host = value
+        elif name == b"sec-fetch-site":  # an image or a link of a page has no Origin, and has this
+            foreign_page = value not in (b"same-origin", b"none")
+    if origin is not None and urlsplit(origin).netloc.encode("latin-1") != host:
+        foreign_page = True
+    return Head(length, vendor_type, foreign_page)
+
+
+async def read_body(length: int, receive: Receive, bytes_max: int) -> bytes | None:
+    """The body; None when the client left. Never holds more than one chunk above the limit."""
+    if length > bytes_max:
+        raise TooLarge(_too_large_text(length, bytes_max))
+    body = b""
+    while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             return None
-        body += message.get("body", b"")
+        chunk: bytes = message.get("body", b"")
+        body += chunk
         if len(body) > bytes_max:
             raise TooLarge(_too_large_text(len(body), bytes_max))
-    if len(body) > bytes_max:
-        raise TooLarge(_too_large_text(len(body), bytes_max))
-    return body
+        if not message.get("more_body"):
+            return body
 
 
 def _too_large_text(size: int, bytes_max: int) -> str:
     return f"The message has {size} bytes or more; at most {bytes_max} are taken ('futoin.message_bytes_max')"
 
 
-def parse_path(scope: Scope) -> tuple[Place, list[str]]:
-    """The stream and what stands behind it. Percent signs are read after the slashes: `%2F` belongs to a name."""
+def _raw_path(scope: Scope) -> bytes:
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
-    prefix = scope.get("root_path", "").encode()
-    parts = raw.removeprefix(prefix).removeprefix(b"/").split(b"/")
-    if parts[-1] == b"":
-        parts.pop()
-    if not parts or len(parts) not in (1, 1 + PATH_FORM_PARTS, 2 + PATH_FORM_PARTS):
+    return raw
+
+
+def parse_path(raw: bytes, prefix: str) -> tuple[Place, list[str]]:
+    """The stream and what stands behind it. Percent signs are read after the slashes: `%2F` belongs to a name."""
+    stream, *rest = raw.removeprefix(prefix.encode()).removeprefix(b"/").split(b"/")
+    if rest and rest[-1] == b"":
+        rest.pop()
+    if not stream or len(rest) not in (0, PATH_FORM_PARTS, PATH_FORM_PARTS + 1):
         raise NotFound("nothing is here: the path is that of a stream")
-    name, _, partition = parts[0].partition(PARTITION_MARK)
+    return _parse_stream(stream), [_unquoted(part) for part in rest]
+
+
+@functools.lru_cache(maxsize=4096)
+def _parse_stream(part: bytes) -> Place:
+    name, _, partition = part.partition(PARTITION_MARK)
     if partition and not (partition.isdigit() and len(partition) < 6):
         raise NotFound("the partition is not a number")
+    return Place(_unquoted(name), int(partition or b"0"))
+
+
+def _unquoted(part: bytes) -> str:
     try:
-        texts = [unquote_to_bytes(part).decode() for part in (name, *parts[1:])]
+        return unquote_to_bytes(part).decode()
     except UnicodeDecodeError:
         raise NotFound("the path is not UTF-8") from None
-    return Place(texts[0], int(partition or b"0")), texts[1:]
 
 
 def path_form_message(rest: list[str], scope: Scope) -> bytes:
@@ -247,14 +289,3 @@ def _parameter(name: str, text: str) -> Any:
         return msgspec.json.decode(text)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return text
-
-
-def _names_vendor_type(headers: Headers) -> bool:
-    return any(b"application/vnd.futoin+" in value for name, value in headers if name in (b"content-type", b"accept"))
-
-
-def _is_foreign_page(headers: Headers) -> bool:
-    """Whether a browser sends this for a page of another site: such a page must not use an open hub."""
-    named = {name: value.decode("latin-1") for name, value in headers if name in (b"origin", b"host")}
-    origin = named.get(b"origin")
-    return origin is not None and urlsplit(origin).netloc != named.get(b"host")

@@ -12,7 +12,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
 
 import headrace.http
 from headrace.cli.tls import make_self_signed
@@ -108,6 +110,29 @@ async def test_over_tls_without_insecure(tmp_path: Path, config: Any) -> None:
         finally:
             await listener.close()
             await futoin.close()
+
+
+async def test_message_over_the_limit_closes_the_connection_and_nothing_else(served: Served) -> None:
+    async with connect(served.url) as websocket:
+        await websocket.send(b" " * (served.hub.config.futoin.message_bytes_max + 1))
+        with pytest.raises(ConnectionClosed) as caught:
+            await websocket.recv()
+        assert caught.value.rcvd is not None
+        assert caught.value.rcvd.code == 1009
+    async with await Client.connect(served.url, SEC) as client:
+        assert await client.ping(1) == 1
+
+
+async def test_body_of_100_megabytes_is_refused_at_once(served: Served) -> None:
+    address, _, path = served.url.removeprefix("ws://").partition("/")
+    reader, writer = await asyncio.open_connection(*address.split(":"))
+    writer.write(
+        f"POST /{path} HTTP/1.1\r\nHost: {address}\r\nContent-Length: 100000000\r\n\r\n".encode() + b"x" * 10_000
+    )
+    assert (await asyncio.wait_for(reader.readline(), 5)).startswith(b"HTTP/1.1 413 ")
+    writer.close()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
 
 
 async def test_many_calls_at_once(served: Served) -> None:

@@ -16,12 +16,14 @@ from typing import Any
 import psycopg
 import pytest
 
+from headrace.client import connect_async
 from headrace.errors import BadRequest, Busy
 from headrace.hub import Hub
 from headrace.log.batch import Batch
 from headrace.protocols.futoin import outbox
-from headrace.protocols.futoin.outbox import HubSink, OutboxError, Relay, add_event
+from headrace.protocols.futoin.outbox import ClientSink, HubSink, OutboxError, Relay, add_event
 from headrace.testing import memory_hub
+from headrace.testing.served import served_hub
 
 Connect = Callable[[], Any]
 
@@ -162,12 +164,12 @@ class DyingSink(HubSink):
         super().__init__(hub)
         self.before = before
 
-    async def append(self, stream: str, batch: Batch, producer: str, sequence: int) -> None:
+    async def append(self, stream: str, events: outbox.Events, producer: str, sequence: int) -> None:
         dies = bool(self.before)
         if dies and self.before[0]:
             self.before.pop(0)
             raise Busy("dead before")
-        await super().append(stream, batch, producer, sequence)
+        await super().append(stream, events, producer, sequence)
         if dies:
             self.before.pop(0)
             raise Busy("dead after")
@@ -270,3 +272,23 @@ def test_own_connection_class() -> None:
 
 async def test_sink_without_the_stream(hub: Hub) -> None:
     assert await HubSink(hub).last_sequence("none", "p") is None
+
+
+async def test_to_a_hub_elsewhere(tmp_path: Path) -> None:
+    database = sqlite3.connect(tmp_path / "shop.db")
+    outbox.create_tables(database)
+    for number in range(3):
+        add_event(database, "orders", "ORDER", number)
+    database.commit()
+    with served_hub() as served:
+        client = connect_async(served.address)
+        async with relaying(lambda: sqlite3.connect(tmp_path / "shop.db"), ClientSink(client)) as relay:
+            assert await relay.run_once() == 3
+        records = await asyncio.to_thread(served.run, served.hub.read("orders", 0))
+        assert records.column("payload").to_pylist() == [b"0", b"1", b"2"]
+        assert records.column("type").to_pylist() == ["ORDER"] * 3
+        assert all(time is not None for time in records.column("event_time").to_pylist())
+        assert await ClientSink(client).last_sequence("orders", "outbox:shop") == 1
+        assert await ClientSink(client).last_sequence("none", "outbox:shop") is None
+        await client.close()
+    database.close()

@@ -215,6 +215,14 @@ class TestChannels:
         assert ("r" in reply) is good
 
     @pytest.mark.parametrize("config", [INSECURE], indirect=True)
+    @pytest.mark.parametrize(("site", "good"), [("cross-site", False), ("same-site", False), ("none", True)])
+    async def test_insecure_is_closed_to_images_of_other_sites(self, asgi: Any, site: str, good: bool) -> None:
+        path = "/events/futoin.evt.gen/1.1/addEvent?type=A&data=1"
+        headers = {"Sec-Fetch-Site": site}
+        _, _, body = await asgi.http(path=path, method="GET", scheme="http", client=LOOPBACK, headers=headers)
+        assert ("r" in json.loads(body)) is good
+
+    @pytest.mark.parametrize("config", [INSECURE], indirect=True)
     async def test_insecure_still_refuses_a_wrong_secret(self, asgi: Any) -> None:
         body = self.ANONYMOUS_ADD[:-1] + b',"sec":"evtuser:wrong"}'
         assert (await self.reply(asgi, body, client=LOOPBACK))["e"] == "SecurityError"
