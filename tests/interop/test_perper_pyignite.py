@@ -8,6 +8,7 @@ import decimal
 import uuid
 from collections import OrderedDict
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyignite
@@ -32,6 +33,7 @@ from pyignite.datatypes import (
 from pyignite.datatypes.cluster_state import ClusterState
 from pyignite.datatypes.expiry_policy import ExpiryPolicy
 from pyignite.datatypes.prop_codes import PROP_CACHE_MODE, PROP_NAME, PROP_QUERY_ENTITIES
+from pyignite.datatypes.transactions import TransactionIsolation
 from pyignite.exceptions import CacheError, SQLError
 
 from headrace.config import Config, Grant, SecuritySection, User
@@ -279,11 +281,68 @@ def test_time_to_live(client: Client, cache: Any) -> None:
     wait_until(lambda: configured.get_size() == 0)
 
 
-def test_sql_and_transactions_say_that_they_are_not_supported(client: Client) -> None:
+def test_sql_says_that_it_is_not_supported(client: Client) -> None:
     with pytest.raises(SQLError, match="SQL is not supported"):
         client.sql("SELECT 1")
-    with pytest.raises(CacheError, match="transactions are not supported"), client.tx_start():
-        pass
+
+
+def test_transactions(shared: HubThread, client: Client, cache: Any) -> None:
+    cache.put("a", 1)
+    with client.tx_start(label="first") as transaction:
+        cache.put("a", 2)
+        cache.put_all({"b": 1, "c": 1})
+        assert cache.get_and_put("b", 2) == 1
+        assert cache.get("a") == 2
+        assert cache.remove_key("c") is True
+        assert cache.put_if_absent("d", 4) is True
+        seen = elsewhere(shared, lambda other: other.get_cache(cache.name).get("a"))
+        assert seen == 1  # not before the commit
+        transaction.commit()
+    assert dict(cache.scan()) == {"a": 2, "b": 2, "d": 4}
+    with client.tx_start() as transaction:
+        cache.put("a", 99)
+        cache.clear_keys(["b", "d"])
+        transaction.rollback()
+    with client.tx_start():
+        cache.put("a", 98)  # the end of the block without a commit
+    assert dict(cache.scan()) == {"a": 2, "b": 2, "d": 4}
+
+
+def test_transactions_that_conflict(shared: HubThread, client: Client, cache: Any) -> None:
+    cache.put("balance", 100)
+    with client.tx_start(isolation=TransactionIsolation.SERIALIZABLE) as transaction:
+        assert cache.get("balance") == 100
+        elsewhere(shared, lambda other: other.get_cache(cache.name).put("balance", 50))
+        cache.put("balance", 90)
+        with pytest.raises(Exception, match="rolled back"):
+            transaction.commit()
+    assert cache.get("balance") == 50
+    with client.tx_start(timeout=50) as transaction:
+        cache.put("balance", 1)
+        wait_until(lambda: raises(lambda: cache.get("balance")))
+        with pytest.raises(Exception, match="not found"):
+            transaction.commit()
+    assert cache.get("balance") == 50
+
+
+def elsewhere(shared: HubThread, work: Any) -> Any:
+    """Another client on another thread: pyignite keeps the transaction in the thread's context."""
+
+    def run() -> Any:
+        other = Client()
+        with other.connect("127.0.0.1", shared.ignite_port):
+            return work(other)
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(run).result()
+
+
+def raises(function: Any) -> bool:
+    try:
+        function()
+    except CacheError:
+        return True
+    return False
 
 
 def test_cluster_state(client: Client) -> None:

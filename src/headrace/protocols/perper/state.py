@@ -66,11 +66,19 @@ class RecordTable(TableCache):
         future.add_done_callback(lambda finished: self._applied(finished, identity, value))
         return future
 
+    def check(self, key: bytes, value: bytes) -> None:
+        """Only records the fabric can read, under string keys."""
+        _identity(key)
+        self._check(value)
+
+    def committed(self, key: bytes, value: bytes | None) -> None:
+        """A transaction has changed a record."""
+        self._apply(_identity(key), value)
+
     def put_many(self, pairs: list[tuple[bytes, bytes]]) -> Future[Any]:
         """One by one: each is told to the book."""
         for key, value in pairs:
-            _identity(key)
-            self._check(value)
+            self.check(key, value)
         return asyncio.gather(*[self.put(key, value) for key, value in pairs])
 
     def delete(self, key: bytes, expect: Any = ANY) -> Future[Any]:

@@ -110,6 +110,17 @@ class Expiries:
         deadline = self._deadlines_ms.get(self.entry(cache, key))
         return deadline is not None and deadline <= self.now_ms()
 
+    def deadline(self, cache: str, key: bytes) -> int | None:
+        """When an entry goes."""
+        return self._deadlines_ms.get(self.entry(cache, key))
+
+    def restore(self, cache: str, key: bytes, deadline: int | None) -> None:
+        """The entry was not changed after all: its deadline is what it was."""
+        if deadline is None:
+            self._deadlines_ms.pop(self.entry(cache, key), None)
+        else:
+            self._deadlines_ms[self.entry(cache, key)] = deadline
+
     def operation(self, cache: str, key: bytes, to_live_ms: int) -> Put | Delete | None:
         """Set or clear a deadline in memory, and the operation that makes it durable with the entry itself."""
         entry = self.entry(cache, key)
@@ -192,9 +203,18 @@ class TableCache:
 
     # writing
 
+    def check(self, key: bytes, value: bytes) -> None:
+        """Whether the cache takes this entry; raises when it does not."""
+
+    def committed(self, key: bytes, value: bytes | None) -> None:
+        """A transaction has changed an entry (None: removed it) behind this object's back."""
+        if self._keys is not None and key[0] == LONG:
+            self._noted(done(Outcome(True)), key, present=value is not None)
+
     def put(self, key: bytes, value: bytes, expect: Any = ANY, expiry: Expiry | None = None) -> Future[Any]:
         """Set `key`; the future has an outcome with `applied` and `previous`, once it is on disk."""
         self._remove_if_expired(key)
+        before = self._expiries.deadline(self.name, key)
         operation = None
         if expiry is not None:
             present = self._hub.get(self.name, key) is not None
@@ -205,7 +225,7 @@ class TableCache:
         if operation is None:
             future = self._hub.put(self.name, key, value, expect=expect)
         else:
-            future = self._transact(Put(self.name, key, value, expect=expect), operation)
+            future = self._transact(Put(self.name, key, value, expect=expect), operation, before)
         if self._keys is not None and key[0] == LONG:
             future.add_done_callback(lambda finished: self._noted(finished, key, present=True))
         return future
@@ -219,11 +239,12 @@ class TableCache:
     def delete(self, key: bytes, expect: Any = ANY) -> Future[Any]:
         """Remove `key`; the future has an outcome with `applied` (it was there) and `previous`."""
         self._remove_if_expired(key)
-        operation = self._expiries.operation(self.name, key, ETERNAL) if self._expiries.has(self.name, key) else None
+        before = self._expiries.deadline(self.name, key)
+        operation = None if before is None else self._expiries.operation(self.name, key, ETERNAL)
         if operation is None:
             future = self._hub.delete(self.name, key, expect=expect)
         else:
-            future = self._transact(Delete(self.name, key, expect=expect), operation)
+            future = self._transact(Delete(self.name, key, expect=expect), operation, before)
         if self._keys is not None and key[0] == LONG:
             future.add_done_callback(lambda finished: self._noted(finished, key, present=False))
         return future
@@ -236,8 +257,11 @@ class TableCache:
         """Remove everything."""
         return self.delete_many([key for key, _ in self._hub.items(self.name)])
 
-    def _transact(self, first: Put | Delete, second: Put | Delete) -> Future[Any]:
+    def _transact(self, first: Put | Delete, second: Put | Delete, before: int | None) -> Future[Any]:
+        """A change and its deadline, both or none; `before` is the deadline the entry had."""
+
         def failed(error: Exception) -> Outcome:
+            self._expiries.restore(self.name, first.key, before)
             if isinstance(error, ConditionFailed):
                 return Outcome(False, error.previous)
             raise error

@@ -16,6 +16,7 @@ from headrace.protocols.perper.catalogue import Entry
 from headrace.protocols.perper.errors import PeerError, Status, cache_does_not_exist
 from headrace.protocols.perper.streams import StreamCache, ViewCache
 from headrace.protocols.perper.tables import TableCache
+from headrace.protocols.perper.transactions import Transaction, Transactions, handlers
 
 from .binary import LONG, NULL
 from .codec import OPERATIONS, Page, Request
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from headrace.security import Principal
 
 CLUSTER_ACTIVE: Final = 1
+TRANSACTED: Final = handlers()
 
 # The real server's default; a cursor holds a snapshot of the keys.
 DEFAULT_CURSORS_MAX: Final = 128  # perper.cursors_max
@@ -84,6 +86,7 @@ class Operations:
         self._cursors_max = cursors_max
         self._cursors: dict[int, tuple[Cursor, int]] = {}
         self._next_cursor = 1
+        self._transactions = Transactions()
         self._handlers: dict[int, Callable[[Request], Any]] = {
             0: self._close_resource,
             1000: self._get,
@@ -128,8 +131,8 @@ class Operations:
             3001: self._put_type_name,
             3002: lambda request: self.fabric.registry.get(request.arguments[0]),
             3003: self._put_type,
-            4000: self._refuse_transaction,
-            4001: self._refuse_transaction,
+            4000: lambda request: self._transactions.start(*request.arguments[:3]),
+            4001: self._end_transaction,
             5000: lambda request: CLUSTER_ACTIVE,
             5001: self._set_cluster_state,
         }
@@ -138,7 +141,7 @@ class Operations:
     def execute(self, request: Request) -> Any:
         """Do it: the answer's value, or a `Pending`."""
         if request.transaction is not None:
-            raise PeerError(Status.TX_NOT_FOUND, f"Transaction with id {request.transaction} not found.")
+            return self._inside(request, self._transactions.get(request.transaction))
         return self._handlers[request.op](request)
 
     # caches
@@ -367,12 +370,34 @@ class Operations:
             "SQL is not supported: scan the cache, or query it with Spark, DuckDB or pandas over Arrow Flight",
         )
 
-    @staticmethod
-    def _refuse_transaction(request: Request) -> None:
-        raise PeerError(
-            Status.FUNCTION_DISABLED,
-            "transactions are not supported: each operation is atomic by itself, and put all is one transaction",
-        )
+    # transactions
+
+    def _inside(self, request: Request, transaction: Transaction) -> Any:
+        """An operation of a transaction: decided now, done at commit."""
+        handler = TRANSACTED.get(request.op)
+        if handler is None:
+            return self._handlers[request.op](request)  # scans and sizes see what is committed
+        writes = OPERATIONS[request.op].right == "write"
+        cache = self.cache_for_writing(request) if writes else self._for_reading(request)
+        if cache is None:
+            raise NotReady(self._entry(request), stream=False)
+        if not isinstance(cache, TableCache):
+            raise PeerError(Status.FAILED, f"cache {cache.name!r} is a stream: transactions are for tables")
+        for argument in request.arguments:
+            if isinstance(argument, bytes):
+                check_not_null(argument=argument)
+        return handler(transaction, cache, request.arguments)
+
+    def _end_transaction(self, request: Request) -> Any:
+        number, commits = request.arguments
+        transaction = self._transactions.end(number)
+        done = transaction.commit(self.fabric.hub) if commits else None
+        return None if done is None else Pending(done, _nothing)
+
+    def close(self) -> None:
+        """The connection is gone."""
+        self._cursors.clear()
+        self._transactions.close()
 
 
 def _has(cache: TableCache | StreamCache | ViewCache, key: bytes) -> bool:

@@ -93,6 +93,8 @@ class Connection(asyncio.Protocol):
         self._session.disconnect()
         self._server.connections.discard(self)
         self._backlog.clear()
+        if self._operations is not None:
+            self._operations.close()
         if self._login is not None:
             self._login.cancel()
         if self._login_timer is not None:

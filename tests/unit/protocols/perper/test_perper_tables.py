@@ -1,0 +1,107 @@
+"""Table caches: times to live, also over a restart."""
+
+from __future__ import annotations
+
+from unit.protocols.perper.perper_pair import key, served, until
+
+from headrace.protocols.perper.ignite.configuration import Configuration
+from headrace.protocols.perper.tables import EXPIRY_TABLE
+from headrace.testing.disk import MemoryDisk
+
+UNCHANGED, ETERNAL = -2, -1
+
+
+def ttl(create: int, update: int = UNCHANGED, access: int = UNCHANGED) -> dict[str, object]:
+    return {"flags": 4, "expiry": (create, update, access)}
+
+
+async def test_deadlines_survive_a_restart() -> None:
+    disk = MemoryDisk()
+    async with served(disk=disk) as pair:
+        client = await pair.client()
+        await client.request(1052, "t")
+        await client.request(1001, key("short"), key(1), cache="t", **ttl(300))
+        await client.request(1001, key("long"), key(1), cache="t", **ttl(3_600_000))
+        await client.request(1001, key("ever"), key(1), cache="t")
+        assert pair.hub.table_size(EXPIRY_TABLE) == 2
+    async with served(disk=disk) as pair:
+        client = await pair.client()
+        await until(lambda: pair.hub.table_size("t") == 2)
+        assert await client.request(1003, [key("short"), key("long"), key("ever")], cache="t") == [
+            (key("long"), key(1)),
+            (key("ever"), key(1)),
+        ]
+        assert pair.hub.table_size(EXPIRY_TABLE) == 1
+
+
+async def test_an_entry_past_its_deadline_is_absent_at_once() -> None:
+    async with served() as pair:
+        client = await pair.client()
+        await client.request(1052, "t")
+        for name in ("a", "b", "c", "d"):
+            await client.request(1001, key(name), key(1), cache="t", **ttl(0))
+        assert await client.request(1000, key("a"), cache="t") == b"\x65"
+        assert await client.request(1002, key("a"), key(2), cache="t") is True
+        assert await client.request(1016, key("b"), cache="t") is False
+        assert await client.request(1009, key("c"), key(2), cache="t") is False
+        assert await client.request(1005, key("d"), key(2), cache="t") == b"\x65"
+        page = await client.request(2000, b"\x65", 10, -1, False, cache="t")
+        assert dict(page.rows) == {key("a"): key(2), key("d"): key(2)}
+
+
+async def test_updates_and_reads_move_the_deadline() -> None:
+    async with served() as pair:
+        client = await pair.client()
+        await client.request(1052, "t")
+        await client.request(1001, key("kept"), key(1), cache="t", **ttl(100))
+        await client.request(1001, key("kept"), key(2), cache="t")  # an ordinary put: for ever
+        await client.request(1001, key("updated"), key(1), cache="t", **ttl(100, 3_600_000))
+        await client.request(1001, key("updated"), key(2), cache="t", **ttl(100, 3_600_000))
+        await client.request(1001, key("same"), key(1), cache="t", **ttl(100))
+        await client.request(1001, key("same"), key(2), cache="t", **ttl(100, UNCHANGED))
+        await client.request(1001, key("read"), key(1), cache="t", **ttl(100))
+        await client.request(1000, key("read"), cache="t", **ttl(100, UNCHANGED, 3_600_000))
+        await client.request(1001, key("witness"), key(1), cache="t", **ttl(120))
+        await until(lambda: pair.hub.get("t", key("witness")) is None)
+        left = {name for name, _ in pair.hub.items("t")}
+        assert left == {key("kept"), key("updated"), key("read")}
+
+
+async def test_conditions_and_deadlines_go_together() -> None:
+    async with served() as pair:
+        client = await pair.client()
+        await client.request(1052, "t")
+        assert await client.request(1002, key("a"), key(1), cache="t", **ttl(3_600_000)) is True
+        assert await client.request(1002, key("a"), key(2), cache="t", **ttl(3_600_000)) is False
+        assert await client.request(1010, key("a"), key(9), key(2), cache="t") is False
+        assert await client.request(1010, key("a"), key(1), key(2), cache="t") is True
+        assert await client.request(1004, [(key("b"), key(1))], cache="t", **ttl(3_600_000)) is None
+        assert await client.request(1004, [(key("b"), key(2)), (key("c"), key(1))], cache="t") is None
+        assert pair.hub.table_size(EXPIRY_TABLE) == 0
+        await client.request(1001, key("d"), key(1), cache="t", **ttl(3_600_000))
+        assert await client.request(1017, key("d"), key(1), cache="t") is True
+        assert pair.hub.table_size(EXPIRY_TABLE) == 0
+
+
+async def test_a_cache_that_expires_by_its_configuration_and_its_end() -> None:
+    async with served() as pair:
+        client = await pair.client()
+        await client.request(1053, Configuration({0: "t", 407: (3_600_000, UNCHANGED, UNCHANGED)}))
+        await client.request(1001, key("a"), key(1), cache="t")
+        puts = [client.request(1001, key(number), key(1), cache="t") for number in range(5)]
+        for put in puts:
+            await put
+        assert pair.hub.table_size(EXPIRY_TABLE) == 6
+        await client.request(1056, next(iter(pair.fabric.catalogue.find_name("t").ids)))  # type: ignore[union-attr]
+        assert pair.hub.table_size(EXPIRY_TABLE) == 0
+
+
+async def test_listening_to_a_table_whose_entries_expire() -> None:
+    async with served() as pair:
+        client = await pair.client()
+        await client.request(1052, "t")
+        cache = pair.fabric.catalogue.find_name("t").cache  # type: ignore[union-attr]
+        assert cache.keys.last() is None  # type: ignore[union-attr]
+        await client.request(1001, key(7), key(1), cache="t", **ttl(20))
+        assert cache.keys.last() == 7  # type: ignore[union-attr]
+        await until(lambda: cache.keys.last() is None)  # type: ignore[union-attr]

@@ -1,0 +1,178 @@
+"""Transactions of thin clients."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from unit.protocols.perper.perper_pair import key, new_stream, served, until
+
+from headrace.protocols.perper.errors import PeerError
+from headrace.protocols.perper.ignite.client import IgniteClient
+from headrace.protocols.perper.records import Execution, write_execution
+
+READ_COMMITTED, REPEATABLE_READ, SERIALIZABLE = 0, 1, 2
+OPTIMISTIC, PESSIMISTIC = 0, 1
+
+
+async def start(
+    client: IgniteClient, isolation: int = REPEATABLE_READ, concurrency: int = OPTIMISTIC
+) -> dict[str, int]:
+    number = await client.request(4000, concurrency, isolation, 0, None)
+    return {"flags": 2, "transaction": number}
+
+
+async def end(client: IgniteClient, transaction: dict[str, int], commit: bool = True) -> None:
+    await client.request(4001, transaction["transaction"], commit)
+
+
+async def test_every_operation_inside_of_a_transaction() -> None:
+    async with served() as pair:
+        client = await pair.client()
+        await client.request(1052, "t")
+        await client.request(1004, [(key(n), key(n)) for n in range(10)], cache="t")
+        tx = await start(client)
+
+        async def do(op: int, *arguments: object) -> object:
+            return await client.request(op, *arguments, cache="t", **tx)
+
+        assert await do(1000, key(1)) == key(1)
+        assert await do(1002, key(1), key("x")) is False
+        assert await do(1002, key(100), key("x")) is True
+        assert await do(1003, [key(1), key(100), key(999)]) == [(key(1), key(1)), (key(100), key("x"))]
+        assert await do(1005, key(1), key("y")) == key(1)
+        assert await do(1006, key(2), key("z")) == key(2)
+        assert await do(1006, key(999), key("z")) == b"\x65"
+        assert await do(1007, key(3)) == key(3)
+        assert await do(1008, key(1), key("w")) == key("y")
+        assert await do(1009, key(4), key("four")) is True
+        assert await do(1010, key(5), key(5), key("five")) is True
+        assert await do(1010, key(5), key(5), key("again")) is False
+        assert await do(1011, key(3)) is False
+        assert await do(1012, [key(1), key(2)]) is True
+        await do(1014, key(6))
+        await do(1015, [key(7)])
+        assert await do(1016, key(8)) is True
+        assert await do(1016, key(8)) is False
+        assert await do(1017, key(9), key("no")) is False
+        assert await do(1017, key(9), key(9)) is True
+        await do(1018, [key(0), key(12345)])
+        await do(1001, key(200), key("blind"))
+        assert await do(1020, b"") == 10  # outside: what is committed
+        with pytest.raises(PeerError, match="may not be null"):
+            await do(1001, key(1), b"\x65")
+        assert await client.request(1000, key(1), cache="t") == key(1)
+        await end(client, tx)
+        page = await client.request(2000, b"\x65", 100, -1, False, cache="t")
+        expected = {1: "y", 2: "z", 4: "four", 5: "five", 100: "x", 200: "blind"}
+        assert dict(page.rows) == {key(number): key(text) for number, text in expected.items()}
+
+
+@pytest.mark.parametrize(
+    ("isolation", "concurrency", "reads", "writes", "holds"),
+    [
+        (READ_COMMITTED, OPTIMISTIC, True, False, True),  # looked at it and wrote elsewhere: no conflict
+        (REPEATABLE_READ, OPTIMISTIC, True, False, True),
+        (SERIALIZABLE, OPTIMISTIC, True, False, False),
+        (READ_COMMITTED, PESSIMISTIC, True, False, False),
+        (REPEATABLE_READ, OPTIMISTIC, False, True, True),  # a blind write
+    ],
+)
+async def test_what_conflicts(isolation: int, concurrency: int, reads: bool, writes: bool, holds: bool) -> None:
+    async with served() as pair:
+        client, other = await pair.client(), await pair.client()
+        await client.request(1052, "t")
+        await client.request(1001, key("a"), key(1), cache="t")
+        tx = await start(client, isolation, concurrency)
+        if reads:
+            assert await client.request(1000, key("a"), cache="t", **tx) == key(1)
+            assert await client.request(1000, key("absent"), cache="t", **tx) == b"\x65"
+        await other.request(1001, key("a"), key(2), cache="t")
+        if writes:
+            await client.request(1001, key("a"), key(3), cache="t", **tx)
+        await client.request(1001, key("b"), key(1), cache="t", **tx)
+        if holds:
+            await end(client, tx)
+        else:
+            with pytest.raises(PeerError, match="rolled back"):
+                await end(client, tx)
+        assert (await client.request(1000, key("b"), cache="t") == key(1)) is holds
+
+
+async def test_reads_repeat_or_not() -> None:
+    async with served() as pair:
+        client, other = await pair.client(), await pair.client()
+        await client.request(1052, "t")
+        await client.request(1001, key("a"), key(1), cache="t")
+        committed, repeatable = await start(client, READ_COMMITTED), await start(client, REPEATABLE_READ)
+        for tx in (committed, repeatable):
+            assert await client.request(1000, key("a"), cache="t", **tx) == key(1)
+        await other.request(1001, key("a"), key(2), cache="t")
+        assert await client.request(1000, key("a"), cache="t", **committed) == key(2)
+        assert await client.request(1000, key("a"), cache="t", **repeatable) == key(1)
+        await end(client, committed)
+        await end(client, repeatable, commit=False)
+
+
+async def test_limits_timeouts_and_streams() -> None:
+    async with served() as pair:
+        client = await pair.client()
+        await new_stream(client, "s")
+        await client.request(1002, key(1), key("x"), cache="s")
+        tx = await start(client)
+        with pytest.raises(PeerError, match="for tables"):
+            await client.request(1001, key(1), key("x"), cache="s", **tx)
+        await new_stream(client, "open")
+        assert await client.request(1000, key(1), cache="open", **tx) == b"\x65"
+        for _ in range(99):
+            await start(client)
+        with pytest.raises(PeerError) as many:
+            await start(client)
+        assert many.value.status == 1020
+        with pytest.raises(PeerError, match="unknown concurrency"):
+            await client.request(4000, 7, 7, 0, None)
+        fresh = await pair.client()
+        number = await fresh.request(4000, 0, 0, 10, None)
+        await asyncio.sleep(0.05)
+        with pytest.raises(PeerError) as late:
+            await fresh.request(4001, number, True)
+        assert late.value.status == 1021
+        empty = await start(fresh)
+        await end(fresh, empty)
+
+
+async def test_executions_in_a_transaction_are_checked_and_announced() -> None:
+    async with served() as pair:
+        client, rpc = await pair.client(), await pair.rpc()
+        tx = await start(client)
+        with pytest.raises(PeerError, match="ExecutionData expected"):
+            await client.request(1001, key("x"), key("text"), cache="executions", **tx)
+        value = write_execution(Execution("a", "i", "d", False))
+        await client.request(1001, key("x"), value, cache="executions", **tx)
+        call = rpc.start("/perper.Fabric/Executions", {"agent": "a"})
+        assert (await call.next())["startOfStream"]  # type: ignore[index]
+        await end(client, tx)
+        assert (await asyncio.wait_for(call.next(), 20))["execution"] == "x"  # type: ignore[index]
+
+
+async def test_a_table_somebody_listens_to() -> None:
+    async with served() as pair:
+        client, rpc = await pair.client(), await pair.rpc()
+        await client.request(1052, "t")
+        call = rpc.start("/perper.Fabric/StreamItems", {"stream": "t", "startKey": 0})
+        await call.headers
+        tx = await start(client)
+        await client.request(1001, key(5), key("x"), cache="t", **tx)
+        await end(client, tx)
+        assert (await asyncio.wait_for(call.next(), 20)) == {"key": 5}
+
+
+async def test_a_vanished_client_leaves_nothing() -> None:
+    async with served() as pair:
+        client, other = await pair.client(), await pair.client()
+        await client.request(1052, "t")
+        tx = await start(client)
+        await client.request(1001, key(1), key("x"), cache="t", **tx)
+        await client.close()
+        await until(lambda: len(pair.hub.sessions.list("ignite")) == 1)
+        assert await other.request(1020, b"", cache="t") == 0
