@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 CALLS = 50_000  # each way: 100,000 in all
 WINDOW = 1_000
 KILLS_MIN = 12
-KILLING_S = 50  # after this, whatever is left is done in peace
+KILLING_S = 40  # after this, whatever is left is done in peace
 DEADLINE_S = 85
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -590,3 +591,52 @@ async def test_the_service_names_its_ports_for_the_ready_file() -> None:
         assert isinstance(ports, ImmortalPorts)
         assert list(ports.addresses) == [f"ambrosia.{name}.{end}" for name in "ab" for end in ("receive", "send")]
         assert all(not address.endswith(":0") for address in ports.addresses.values())
+
+
+async def test_a_whole_life_one_byte_at_a_time() -> None:
+    async with memory_hub(settings(a=ImmortalSection(delivery="counted"))) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.signal()
+        sent = [InitialMessage(b"hi"), Checkpoint(3), b"abc", AttachTo(b"a"), fork(b"x"), impulse(b"y", b"a")]
+        sent += [codec.RpcBatch((fork(b"1"), fork(b"2"))), Signal(Type.TAKE_CHECKPOINT)]
+        for byte in b"".join(each if isinstance(each, bytes) else codec.encode(each) for each in sent):
+            binding.say(bytes((byte,)))
+            await binding.to_hub.drain()
+            await asyncio.sleep(0)
+        found: list[bytes] = []
+        while True:
+            record = await binding.record()
+            if record.payload == codec.frame(Type.TAKE_CHECKPOINT, b""):
+                break
+            found += [call.arguments for call in _calls_of(record)]
+        binding.say(Checkpoint(0))
+        while len(found) < 4:
+            found += [call.arguments for call in _calls_of(await binding.record())]
+        assert found == [b"x", b"y", b"1", b"2"]
+        await binding.close()
+
+
+def _calls_of(record: codec.Record) -> list[Call]:
+    messages = codec.decode_messages(record.payload, addressed=False)
+    calls = [each for m in messages for each in (m.calls if isinstance(m, codec.RpcBatch) else (m,))]
+    return [call for call in calls if isinstance(call, Call)]
+
+
+async def test_no_bytes_end_the_hub_or_reach_another_immortal() -> None:
+    chance = random.Random(3)
+    async with memory_hub(settings(a=ImmortalSection(), b=ImmortalSection())) as hub, coordinator(hub) as ports:
+        b = await RawBinding.to(ports, "b")
+        await b.first_start()
+        a = await RawBinding.to(ports, "a")
+        await a.first_start()
+        for _ in range(25):
+            a.say(bytes([chance.choice([0x00, 0x14, 0x1E, 0xFF])]) + chance.randbytes(200))
+            await a.close()
+            await until(lambda: ports.coordinator.instances["a"].primary is None)
+            a = await RawBinding.to(ports, "a")
+            await a.checkpoint()
+        b.say(fork(b"unharmed"))
+        assert (await b.calls(1))[0].arguments == b"unharmed"
+        assert (await info(hub, "a")).registered
+        await a.close()
+        await b.close()
