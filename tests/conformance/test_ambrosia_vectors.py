@@ -61,7 +61,8 @@ def describe(message: codec.Message) -> dict[str, Any]:
 
 
 NAMES = {
-    0: "RPC", 1: "AttachTo", 2: "TakeCheckpoint", 3: "Commit", 4: "ReplayFrom", 5: "RPCBatch", 6: "Ping", 7: "PingReturn",
+    0: "RPC", 1: "AttachTo", 2: "TakeCheckpoint", 3: "Commit", 4: "ReplayFrom", 5: "RPCBatch", 6: "Ping",
+    7: "PingReturn",
     8: "Checkpoint", 9: "InitialMessage", 10: "UpgradeTakeCheckpoint", 11: "TakeBecomingPrimaryCheckpoint",
     12: "UpgradeService", 13: "CountReplayableRPCBatch", 14: "TrimTo", 15: "BecomingPrimary",
 }  # fmt: skip

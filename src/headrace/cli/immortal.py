@@ -189,3 +189,25 @@ def proxy(
     if not (isinstance(found, type) and issubclass(found, Immortal)):
         fail(f"{target!r} is not a class derived from Immortal", code="bad-request", exit_code=2)
     typer.echo(generate_proxy(found), nl=False)
+
+
+@app.command()
+def decode(
+    files: Annotated[list[Path], typer.Argument(help="serverlogN and serverchkptN files.", show_default=False)],
+    as_json: JsonFlag = False,
+) -> None:
+    """Show log and checkpoint files of the published coordinator, message by message."""
+    from headrace.protocols.ambrosia.files import DecodedFile, decode_file
+
+    try:
+        found: list[DecodedFile] = [decode_file(file.name, file.read_bytes()) for file in files]
+    except OSError as error:
+        fail(f"{error.filename}: {error.strerror}", code="bad-request", exit_code=2)
+    if as_json:
+        print_json(found)
+        return
+    for decoded in found:
+        typer.echo(f"{decoded.name}: {decoded.summary}")
+        rows = [[m.sequence, m.kind, m.method, m.call_number, m.text or m.base64] for m in decoded.messages]
+        if rows:
+            print_table(["#record", "kind", "#method", "#call", "arguments"], rows)

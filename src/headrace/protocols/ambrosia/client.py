@@ -132,13 +132,17 @@ class Host:
     async def run(self) -> None:
         """Serve for ever. Ends with the error if the immortal itself cannot go on."""
         try:
+            pause_s = RETRY_S
             while True:
                 await self._connect()
                 await self._lost.wait()
+                served = self._became_primary.is_set()
                 await self._unlink()
                 if self._error is not None:
                     raise self._error
                 logger.info("%s: link to the hub lost; recovering", self._name)
+                pause_s = RETRY_S if served else min(pause_s * 2, RETRY_S_MAX)
+                await asyncio.sleep(pause_s)
         finally:
             await self._unlink()
 

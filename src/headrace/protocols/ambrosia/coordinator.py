@@ -10,7 +10,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from headrace.config import Ambrosia, ImmortalSection
-from headrace.errors import BadRequest, HeadraceError, LimitExceeded
+from headrace.errors import BadRequest, Busy, HeadraceError, LimitExceeded
 from headrace.hub import Hub
 from headrace.log.ops import CheckpointInfo, SetProducer
 from headrace.protocols.ambrosia.codec import Limits, RemoteProtocolError
@@ -29,7 +29,7 @@ from headrace.protocols.ambrosia.store import (
 
 logger = logging.getLogger("headrace.ambrosia")
 MESSAGE_OVERHEAD_BYTES: Final = 16
-DEBUG_ADDRESS_PORT: Final = 0
+DEBUGGING_MAX: Final = 16
 
 
 class UnknownImmortal(BadRequest):
@@ -62,6 +62,7 @@ class Coordinator:
             name_bytes_max=settings.name_bytes_max,
             checkpoint_bytes_max=settings.checkpoint_bytes_max,
         )
+        self.metrics = hub.metrics.ambrosia
         self._floors: dict[tuple[str, str], int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._failing = False
@@ -271,15 +272,13 @@ class Coordinator:
         link = instance.primary
         if link is None or link.session.state not in (State.RUNNING, State.CHECKPOINTING, State.STORING):
             raise BadRequest(f"immortal {name!r} has no running binding that could take a checkpoint")
-        before = instance.newest_checkpoint()
+        taken = link.next_checkpoint()
         if link.session.state is State.RUNNING:
             link.input(Input.CHECKPOINT_WANTED)
-        while not link.closed:
-            newest = instance.newest_checkpoint()
-            if newest is not None and (before is None or newest.id > before.id):
-                return newest
-            await asyncio.sleep(0.01)
-        raise BadRequest(f"immortal {name!r}: the binding was lost before the checkpoint was whole")
+        info = await taken
+        if info is None:
+            raise BadRequest(f"immortal {name!r}: the binding was lost before the checkpoint was whole")
+        return info
 
     async def replay(self, name: str, checkpoint: int | None, upgrade: bool) -> Ports:
         """Open a port pair on which a debugging binding is served from a checkpoint: it can change nothing."""
@@ -289,18 +288,28 @@ class Coordinator:
             wanted = "a checkpoint" if checkpoint is None else f"checkpoint {checkpoint}"
             kept = ", ".join(str(info.id) for info in instance.checkpoints()) or "none"
             raise BadRequest(f"immortal {name!r} has not {wanted}; kept are: {kept}")
+        open_now = self.debugging.setdefault(name, [])
+        if len(open_now) >= DEBUGGING_MAX:
+            raise Busy(f"immortal {name!r} has {DEBUGGING_MAX} debugging sessions open already")
         how = Input.CONNECTED_WHAT_IF if upgrade else Input.CONNECTED_DEBUG
 
         def link(receive: asyncio.Transport, send: asyncio.Transport) -> Link:
             made = Link(self, instance, receive, send)
+            made.on_close = lambda: self._end_debugging(open_now, ports)
             made.start(how, found[-1])
             return made
 
-        any_port = f"{self.settings.host}:{DEBUG_ADDRESS_PORT}"
+        any_port = f"{self.settings.host}:0"
         ports = Ports(name, "listen", any_port, any_port, link)
         await ports.open()
-        self.debugging.setdefault(name, []).append(ports)
+        open_now.append(ports)
         return ports
+
+    def _end_debugging(self, open_now: list[Ports], ports: Ports) -> None:
+        """One binding per debugging session: its ports go with it."""
+        if ports in open_now:
+            open_now.remove(ports)
+            self.spawn(ports.close())
 
     # --- routing ------------------------------------------------------------------------------------------------
 
@@ -336,12 +345,12 @@ class Coordinator:
     def count_closed(self, reason: str) -> None:
         """A link was closed for a fault of the binding or of the log."""
         self.hub.metrics.protocol.peer_errors.labels(protocol="ambrosia", code="closed").inc()
-        self.hub.metrics.ambrosia.links_closed.inc()
+        self.metrics.links_closed.inc()
 
     def count_checkpoint(self, size: int) -> None:
         """A checkpoint became durable."""
-        self.hub.metrics.ambrosia.checkpoints.inc()
-        self.hub.metrics.ambrosia.checkpoint_bytes.inc(size)
+        self.metrics.checkpoints.inc()
+        self.metrics.checkpoint_bytes.inc(size)
 
     def _refresh_gauges(self) -> None:
         states: dict[str, int] = {"linked": 0, "absent": 0, "unregistered": 0}
@@ -351,7 +360,7 @@ class Coordinator:
             else:
                 states["absent" if instance.primary is None else "linked"] += 1
         for state, count in states.items():
-            self.hub.metrics.ambrosia.immortals.labels(state=state).set(count)
+            self.metrics.immortals.labels(state=state).set(count)
 
 
 def _deliveries(instance: Instance | None, wanted: Delivery) -> list[tuple[int, Delivery]]:

@@ -31,6 +31,7 @@ from headrace.protocols.ambrosia.store import IMPULSE_PREFIX, Registration
 
 READ_COUNT_MAX: Final = 65_536
 READ_BYTES_MAX: Final = 4 << 20
+JOIN_BYTES_MAX: Final = 64 << 10  # a larger record is not copied to stand behind its header
 
 
 def delivered_form(registration: Registration, sequence: int, messages: bytes, count: int, replayable: int) -> bytes:
@@ -59,6 +60,7 @@ class Feeder:
         self._registration = registration
         self._transport = transport
         self._on_sent = on_sent
+        self._records_out = hub.metrics.protocol.records_out.labels(protocol="ambrosia")
         self.position = 0
         self.sent_records = 0
         self.sent_bytes = 0
@@ -125,7 +127,12 @@ class Feeder:
         header = RECORD_HEADER.pack(
             self._registration.committer, RECORD_HEADER_BYTES + len(payload), check_bytes(payload), sequence
         )
-        self._transport.write(header + payload)
+        if len(payload) < JOIN_BYTES_MAX:
+            self._transport.write(header + payload)
+        else:
+            self._transport.write(header)
+            self._transport.write(payload)
+        self._records_out.inc(count)
         self.sent_records += 1
         self.sent_bytes += len(payload)
 

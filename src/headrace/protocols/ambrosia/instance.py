@@ -54,6 +54,7 @@ class Instance:
         self.last_error: str | None = None
         self.absent_bytes = 0
         self._on_failed = on_failed
+        self._records_in = hub.metrics.protocol.records_in.labels(protocol="ambrosia")
         self._inbox_task: asyncio.Task[None] | None = None
         self._starting: asyncio.Task[None] | None = None
         self._room = asyncio.Event()
@@ -176,6 +177,7 @@ class Instance:
     # --- arrivals -----------------------------------------------------------------------------------------------
 
     def _logged(self, records: list[Logged]) -> None:
+        self._records_in.inc(sum(record.count for record in records))
         if self.primary is None:
             self.absent_bytes += sum(len(record.payload) for record in records)
         else:

@@ -75,6 +75,8 @@ class Link:
         self._replay_end = 0
         self._reading = True
         self._tasks: set[asyncio.Task[None]] = set()
+        self._stored_waiters: list[asyncio.Future[CheckpointInfo | None]] = []
+        self.on_close: Callable[[], None] = lambda: None
         self._shown = self._hub.sessions.open("ambrosia", self.peer, self.describe)
         self._actions: dict[Action, Callable[[], None]] = {
             Action.SEND_TAKE_BECOMING_PRIMARY_CHECKPOINT: lambda: self._ask(Type.TAKE_BECOMING_PRIMARY_CHECKPOINT),
@@ -154,8 +156,10 @@ class Link:
             self._sink = None
         if failed:
             self.coordinator.count_closed(reason)
+        self._tell_waiters(None)
         self.instance.unlink(self, reason)
         self._shown.close(reason)
+        self.on_close()
 
     def _spawn(self, work: Later) -> None:
         task = asyncio.ensure_future(work)
@@ -257,16 +261,17 @@ class Link:
         inbound = destination.inbound
         count = calls.count
         self.counts["calls"] += count
+        self.coordinator.metrics.calls.inc(count)
         if calls.replayable:
             known = inbound.count_of(sender, self.coordinator.floor(sender, destination.name))
             last = self.sent.get(destination.name, 0) + count
             self.sent[destination.name] = last
-            if last <= known:
-                self.counts["duplicates"] += count
-                return
-            repeated = known - (last - count)
-            if repeated > 0:
+            repeated = min(count, max(0, known - (last - count)))
+            if repeated:
                 self.counts["duplicates"] += repeated
+                self.coordinator.metrics.duplicates.inc(repeated)
+                if repeated == count:
+                    return
                 calls = calls.without_first(repeated)
             inbound.accepted[sender] = last
         else:
@@ -357,12 +362,25 @@ class Link:
             self._initial = None
         position = self._checkpoint_position
         meta = {"sent": json.dumps(sink.sent), "version": str(self.registration.version)}
-        await sink.commit(position, meta)
+        info = await sink.commit(position, meta)
         self._sink = None
         self.counts["checkpoints"] += 1
         self.coordinator.count_checkpoint(sink.size)
         await self.instance.checkpoint_stored()
+        self._tell_waiters(info)
         self.input(Input.STORED)
+
+    def next_checkpoint(self) -> asyncio.Future[CheckpointInfo | None]:
+        """The next checkpoint that becomes durable; None when the link is lost before."""
+        future: asyncio.Future[CheckpointInfo | None] = asyncio.get_running_loop().create_future()
+        self._stored_waiters.append(future)
+        return future
+
+    def _tell_waiters(self, info: CheckpointInfo | None) -> None:
+        waiters, self._stored_waiters = self._stored_waiters, []
+        for future in waiters:
+            if not future.done():
+                future.set_result(info)
 
     async def _finish_upgrade(self) -> None:
         self.registration.version = self.registration.upgrade_version

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, cast
 
+from headrace.errors import HeadraceError
 from headrace.listener import join_address, split_address
 from headrace.protocols.ambrosia.link import Link
 from headrace.protocols.ambrosia.store import Sockets
@@ -140,7 +141,13 @@ class Ports:
         if self._closed or not self._receives or not self._sends:
             return
         receive, send = self._receives[0], self._sends[0]
-        link = self._link(receive.transport, send.transport)
+        try:
+            link = self._link(receive.transport, send.transport)
+        except HeadraceError as error:
+            logger.warning("immortal %s: a binding was refused: %s", self.name, error)
+            receive.transport.abort()
+            send.transport.abort()
+            return
         if link is None:
             asyncio.get_running_loop().call_later(GRACE_S, self._refuse, receive, send)
             return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from typing import Any
 
 import msgspec
@@ -10,20 +9,10 @@ import msgspec
 from headrace.config import ImmortalSection
 from headrace.errors import BadRequest
 from headrace.log.ops import CheckpointInfo
-from headrace.protocols.ambrosia.calls import RETURN_NAMES, name_of_rpc_type
-from headrace.protocols.ambrosia.codec import (
-    Call,
-    InitialMessage,
-    Message,
-    Return,
-    RpcType,
-    decode_messages,
-)
 from headrace.protocols.ambrosia.coordinator import Coordinator
 from headrace.protocols.ambrosia.instance import Instance
+from headrace.protocols.ambrosia.words import messages_in_words
 from headrace.verbs import Nothing, Verbs
-
-TEXT_BYTES_MAX = 4096
 
 
 class RegisterRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -213,31 +202,4 @@ def decoded_row(row: dict[str, Any]) -> list[LoggedMessage]:
         "time_us": int(row["time"].timestamp() * 1_000_000),
         "sender": None if row["key"] is None else row["key"].decode(errors="replace"),
     }
-    return [LoggedMessage(**common, **_words(m)) for m in decode_messages(row["payload"], addressed=False)]
-
-
-def _words(message: Message) -> dict[str, Any]:
-    match message:
-        case Call(method, rpc_type, arguments, _, caller, number):
-            words: dict[str, Any] = {"kind": name_of_rpc_type(rpc_type), "method": method}
-            if rpc_type == RpcType.ASYNC:
-                words |= {"caller": caller.decode(errors="replace"), "call_number": number}
-            return words | _bytes(arguments)
-        case Return(kind, responder, number, value, _):
-            words = {"kind": RETURN_NAMES[kind], "caller": responder.decode(errors="replace"), "call_number": number}
-            return words | _bytes(value)
-        case InitialMessage(data):
-            return {"kind": "initial", **_bytes(data)}
-        case _:
-            return {"kind": type(message).__name__}
-
-
-def _bytes(data: bytes) -> dict[str, Any]:
-    shown = data[:TEXT_BYTES_MAX]
-    try:
-        text = shown.decode()
-        if text.isprintable():
-            return {"text": text, "bytes": len(data)}
-    except UnicodeDecodeError:
-        pass
-    return {"base64": base64.b64encode(shown).decode(), "bytes": len(data)}
+    return [LoggedMessage(**common, **words) for words in messages_in_words(row["payload"])]

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 from headrace.config import Ambrosia, Config, ImmortalSection
 from headrace.hub import Hub
 from headrace.listener import split_address
 from headrace.protocols.ambrosia import codec
-from headrace.protocols.ambrosia.codec import Blob, Call, Record, RecordReader, Type
-from headrace.protocols.ambrosia.coordinator import Coordinator
+from headrace.protocols.ambrosia.codec import Blob, Call, Checkpoint, Record, RecordReader, Type
 from headrace.protocols.ambrosia.server import ImmortalPorts, start
+from headrace.security import Principal
 
 DEADLINE_S = 10
 
@@ -135,4 +136,32 @@ async def until(condition: object, what: str = "") -> None:
             await asyncio.sleep(0.002)
 
 
-__all__ = ["Coordinator", "RawBinding", "coordinator", "settings", "until"]
+def fork(arguments: bytes, destination: bytes = b"", method: int = 1) -> Call:
+    return Call(method, 1, arguments, destination)
+
+
+def impulse(arguments: bytes, destination: bytes = b"") -> Call:
+    return Call(2, 2, arguments, destination)
+
+
+async def recovered(binding: RawBinding, records: int, state: bytes = b"later") -> tuple[bytes, list[codec.Record]]:
+    """Go through a recovery; returns the checkpoint and the replayed records."""
+    blob = await binding.checkpoint()
+    found = [await binding.record() for _ in range(records)]
+    assert await binding.signal() == Type.TAKE_BECOMING_PRIMARY_CHECKPOINT
+    binding.say(Checkpoint(len(state)), state)
+    return blob, found
+
+
+async def call_verb(hub: Hub, verb: str, **request: Any) -> Any:
+    return await hub.verbs.call(verb, request, everyone(hub))
+
+
+def everyone(hub: Hub) -> Principal:
+    found = hub.security.anonymous()
+    assert found is not None
+    return found
+
+
+async def info(hub: Hub, name: str) -> Any:
+    return next(each for each in await call_verb(hub, "immortal.list") if each.name == name)

@@ -220,7 +220,8 @@ async def test_what_would_not_survive_a_replay_is_refused() -> None:
         desk.itself.shout()
         desk.itself.wait_for_the_world()
         await until(lambda: len(desk.immortal.errors) == 2)  # type: ignore[attr-defined]
-        assert desk.immortal.errors == ["shout: ImpulseRefused", "wait_for_the_world: NotDeterministic"]  # type: ignore[attr-defined]
+        state: Any = desk.immortal
+        assert state.errors == ["shout: ImpulseRefused", "wait_for_the_world: NotDeterministic"]
         with pytest.raises(NotInMethod, match="from outside send an impulse"):
             desk.itself.note("fork from outside")
         with pytest.raises(TypeError):

@@ -1,0 +1,129 @@
+"""`headrace immortal`, run as a shell would, against a real hub with a real binding."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from headrace.config import Ambrosia, Config, ImmortalSection
+from headrace.protocols.ambrosia.client import Host, Immortal, fork, impulse
+from headrace.protocols.ambrosia.server import start
+from headrace.testing import ServedHub, served_hub
+
+Command = Callable[..., SimpleNamespace]
+VECTORS = Path(__file__).parents[2] / "conformance" / "vectors" / "ambrosia.json"
+
+
+class Counter(Immortal):
+    """Adds."""
+
+    total: int = 0
+
+    @fork
+    def add(self, amount: int) -> None:
+        self.total += amount
+
+    @impulse
+    def poke(self, amount: int) -> None:
+        self.itself.add(amount)
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[ServedHub]:
+    config = Config(ambrosia=Ambrosia(immortals={"counter": ImmortalSection()}))
+    with served_hub(config) as made:
+        monkeypatch.setenv("HEADRACE_HUB", made.address)
+        ports = made.run(start(made.hub))
+        assert ports is not None
+        addresses = ports.addresses
+        host = Host(
+            Counter,
+            name="counter",
+            receive=addresses["ambrosia.counter.receive"],
+            send=addresses["ambrosia.counter.send"],
+        )
+        made.run(_begin(host, made))
+        yield made
+        made.run(_end(ports))
+
+
+RUNNING: list[asyncio.Task[None]] = []
+
+
+async def _begin(host: Host, served: ServedHub) -> None:
+    RUNNING.append(asyncio.ensure_future(host.run()))
+    await asyncio.wait_for(host.wait_primary(), 10)
+    host.itself.poke(5)
+    async with asyncio.timeout(10):
+        await served.hub.wait("immortal/counter/log", 2)
+
+
+async def _end(ports: object) -> None:
+    task = RUNNING.pop()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await ports.close()  # type: ignore[attr-defined]
+
+
+def test_the_life_of_an_immortal_on_the_command_line(headrace: Command, served: ServedHub) -> None:
+    (info,) = json.loads(headrace("immortal", "ls", "--json").out)
+    assert (info["name"], info["state"], info["log_next"]) == ("counter", "running", 3)
+    assert "counter" in headrace("immortal", "ls").out
+    words = json.loads(headrace("immortal", "log", "counter", "--json").out)
+    assert [each["kind"] for each in words] == ["initial", "impulse", "fork"]
+    assert words[2]["text"] == '{"amount":5}'
+    shown = headrace("immortal", "log", "counter", "--from", "1", "-n", "1").out
+    assert "impulse" in shown
+    assert "fork" not in shown
+    taken = json.loads(headrace("immortal", "checkpoint", "counter", "--json").out)
+    assert taken["position"] == 3
+    assert "3" in headrace("immortal", "checkpoint", "counter").out
+    debug = json.loads(headrace("immortal", "replay", "counter", "--from", str(taken["id"]), "--upgrade", "--json").out)
+    assert (debug["checkpoint"], debug["first"], debug["next"]) == (taken["id"], 3, 3)
+    assert "127.0.0.1" in headrace("immortal", "replay", "counter").out
+    assert headrace("immortal", "replay", "counter", "--from", "999").code == 2
+
+
+def test_register_and_forget(headrace: Command, served: ServedHub) -> None:
+    made = json.loads(headrace("immortal", "register", "late", "--delivery", "counted", "--json").out)
+    assert made["state"] == "absent"
+    assert not made["receive"].endswith(":0")
+    assert "late" in headrace("immortal", "register", "late", "--checkpoint-log", "1MiB").out
+    assert headrace("immortal", "register", "late", "--delivery", "pigeon").code == 2
+    assert headrace("immortal", "forget", "late", stdin="n\n").code == 1
+    assert headrace("immortal", "forget", "late", "--yes").code == 0
+    assert "no immortal" in headrace("immortal", "forget", "late", "--yes").err
+    assert [each["name"] for each in json.loads(headrace("immortal", "ls", "--json").out)] == ["counter"]
+
+
+def test_a_proxy_is_written_for_a_class(headrace: Command) -> None:
+    source = headrace("immortal", "proxy", "unit.cli.test_immortal:Counter").out
+    assert "class CounterProxy(Proxy):" in source
+    for wrong in ("unit.cli.test_immortal:Nobody", "no.such.module:X", "json:JSONDecoder"):
+        assert headrace("immortal", "proxy", wrong).code == 2
+
+
+def test_files_of_the_published_coordinator_are_shown(headrace: Command, tmp_path: Path) -> None:
+    vectors = {vector["name"]: bytes.fromhex(vector["hex"]) for vector in json.loads(VECTORS.read_text())}
+    log, old, checkpoint = tmp_path / "serverlog1", tmp_path / "serverlog0", tmp_path / "serverchkpt1"
+    log.write_bytes(vectors["disk record 0"] + b"junk")
+    old.write_bytes(vectors["disk record, old XOR form"])
+    checkpoint.write_bytes(vectors["checkpoint file of a first start"])
+    shown = headrace("immortal", "decode", log, old, checkpoint).out
+    assert "records 0 to 0, xxHash64" in shown
+    assert "records 1 to 1, XOR" in shown
+    assert "before record 0, 10 bytes of state" in shown
+    decoded = json.loads(headrace("immortal", "decode", old, "--json").out)
+    assert decoded[0]["messages"][0] == {
+        "sequence": 1, "kind": "fork", "method": 33, "caller": None, "call_number": None, "text": "abc", "base64": None,
+        "bytes": 3,
+    }  # fmt: skip
+    checkpoint.write_bytes(b"short")
+    log.write_bytes(b"")
+    shown = headrace("immortal", "decode", log, checkpoint).out
+    assert "no record that holds" in shown
+    assert "no checkpoint file" in shown
+    assert headrace("immortal", "decode", tmp_path / "missing").code == 2
