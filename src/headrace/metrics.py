@@ -177,6 +177,8 @@ class SparkMetrics:
         self.pipelines = make.gauge("headrace_pipelines", "Pipelines", ["state"])
         self.batch_seconds = make.latency("headrace_pipeline_batch_seconds", "Time of a pipeline's batch")
         self.batch_records = make.counter("headrace_pipeline_records_total", "Records pipelines have processed")
+        self.commits = make.counter("headrace_spark_commits_total", "Batches of Spark sinks", ["outcome"])
+        self.staged_bytes = make.counter("headrace_spark_staged_bytes_total", "Bytes that Spark tasks staged")
 
 
 class ProcessMetrics:
