@@ -55,6 +55,7 @@ class LogMetrics:
         self.free_bytes = make.gauge("headrace_log_free_bytes", "Room left on the disk of the data directory")
         self.read_records = make.counter("headrace_log_read_records_total", "Records read")
         self.damaged = make.counter("headrace_log_damaged_records_total", "Records found damaged")
+        self.removed = make.counter("headrace_log_removed_records_total", "Records removed", ["reason"])
         self.refused = make.counter("headrace_log_refused_total", "Appends refused", ["code"])
         self.failed = make.gauge("headrace_log_failed", "1 once a sync failed and the log accepts nothing more")
         self.recovery_seconds = make.gauge("headrace_log_recovery_seconds", "How long the last start took")
@@ -106,6 +107,7 @@ class WallarooMetrics:
     """Wallaroo source connector protocol."""
 
     def __init__(self, make: _Maker) -> None:
+        self.credits_out = make.gauge("headrace_wallaroo_credits", "Credits given and not used")
         self.duplicates = make.counter("headrace_wallaroo_duplicates_total", "Messages stored already and dropped")
         self.rewinds = make.counter("headrace_wallaroo_rewinds_total", "Streams sent back by an operator")
 
@@ -168,6 +170,17 @@ class AmbrosiaMetrics:
         self.checkpoint_bytes = make.counter("headrace_ambrosia_checkpoint_bytes_total", "Bytes of those checkpoints")
 
 
+class SparkMetrics:
+    """Pipelines that the hub supervises."""
+
+    def __init__(self, make: _Maker) -> None:
+        self.pipelines = make.gauge("headrace_pipelines", "Pipelines", ["state"])
+        self.batch_seconds = make.latency("headrace_pipeline_batch_seconds", "Time of a pipeline's batch")
+        self.batch_records = make.counter("headrace_pipeline_records_total", "Records pipelines have processed")
+        self.commits = make.counter("headrace_spark_commits_total", "Batches of Spark sinks", ["outcome"])
+        self.staged_bytes = make.counter("headrace_spark_staged_bytes_total", "Bytes that Spark tasks staged")
+
+
 class ProcessMetrics:
     """The process itself."""
 
@@ -193,6 +206,7 @@ class Metrics:
         self.futoin = FutoinMetrics(make)
         self.perper = PerperMetrics(make)
         self.ambrosia = AmbrosiaMetrics(make)
+        self.spark = SparkMetrics(make)
         self.process = ProcessMetrics(make)
         self._before_scrape: list[Callable[[], None]] = []
         for name in PROTOCOLS:

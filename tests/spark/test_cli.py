@@ -107,8 +107,8 @@ def test_sql(commands: Any, hub: ThreadHub, name: str) -> None:
     rows = [json.loads(line) for line in lines]
     assert [(row["type"], row["n"]) for row in rows] == [("even", 5), ("odd", 5)]
     assert rows[0]["p"].startswith('{"item"')
-    assert commands(f"SELECT `index` FROM stream('{name}')", "--output", "csv", "--limit", "2", of=sql_app).stdout.split() \
-        == ["index", "0", "1"]  # fmt: skip
+    few = commands(f"SELECT `index` FROM stream('{name}')", "--output", "csv", "--limit", "2", of=sql_app)
+    assert few.stdout.split() == ["index", "0", "1"]
     bad = commands("SELECT nonsense FROM stream('nowhere-at-all')", of=sql_app)
     assert bad.exit_code != 0
     assert "nonsense" in bad.stderr or "nowhere-at-all" in bad.stderr

@@ -198,6 +198,17 @@ def test_files_define_pipelines(tmp_path: Path) -> None:
         load_file(empty)
 
 
+def test_the_example_runs(hub: ThreadHub, spark: Any, port: HubPort, name: str, tmp_path: Path) -> None:
+    example = Path(__file__).parents[2] / "examples" / "orders_pipelines.py"
+    dear, turnover, _ = (replace(one, name=f"{name}-{one.name}") for one in load_file(example))
+    hub.create("orders")
+    hub.append("orders", [b'{"item": "car", "price": 900}', b'{"item": "pear", "price": 1}', b"broken"])
+    run_once(spark, port, dear, tmp_path)
+    run_once(spark, port, turnover, tmp_path)
+    (row,) = documents(hub, "orders.dear")
+    assert (row["key"], row["price"]) == ("car", 900.0)
+
+
 def test_two_sources_are_two_frames(hub: ThreadHub, spark: Any, port: HubPort, name: str, tmp_path: Path) -> None:
     orders(hub, f"{name}.l", 3)
     orders(hub, f"{name}.r", 2)

@@ -160,6 +160,19 @@ def test_a_task_that_fails_is_run_again_and_counts_once(spark: Any, hub: ThreadH
     assert sorted(int(one) for one in hub.payloads(name)) == list(range(100))
 
 
+def test_a_named_batch_write_may_be_repeated(hub: ThreadHub, spark: Any, name: str) -> None:
+    def load(count: int) -> None:
+        frame = spark.range(count).repartition(2).selectExpr("cast(id AS STRING) AS payload")
+        frame.write.format("headrace").mode("append").option("stream", name).option("query", f"load {name}").save()
+
+    load(50)
+    load(50)
+    assert hub.bounds(name) == (0, 50)
+    with pytest.raises(Exception, match="was stored with digest"):
+        load(51)
+    assert hub.bounds(name) == (0, 50)
+
+
 def test_rows_to_many_streams_at_once(hub: ThreadHub, spark: Any, name: str) -> None:
     frame = spark.range(90).selectExpr("cast(id AS STRING) AS payload", f"concat('{name}.', id % 3) AS place")
     frame.write.format("headrace").mode("append").option("streamColumn", "place").save()

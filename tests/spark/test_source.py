@@ -118,6 +118,8 @@ def test_decoding(hub: ThreadHub, spark: Any, name: str) -> None:
     assert (good.value.n, good.value.deep.list, good.error) == (1, [1, 2], None)
     assert good.value.at == datetime(2026, 1, 2, 3, 4, 5)
     assert all(row.value is None and row.error and bytes(row.payload) for row in bad)
+    strict = read(spark, name, decode="json", schema="n INT NOT NULL, other STRING NOT NULL").orderBy("index").collect()
+    assert strict[0].error == "field 'other' is missing"
     assert read(spark, name, decode="string").orderBy("index").collect()[1].payload == "broken"
 
 

@@ -71,8 +71,11 @@ def _decode(
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             table, reason = None, str(error)
         if table is not None and table.num_rows == count:
-            pieces.append(pa.StructArray.from_arrays(_columns(table, fields), fields=list(fields)))
-            errors.append(pa.nulls(count, pa.string()))
+            missing = _missing(table, fields)
+            present = pc.is_valid(missing)
+            struct_array = pa.StructArray.from_arrays(_columns(table, fields), fields=list(fields), mask=present)
+            pieces.append(struct_array)
+            errors.append(missing)
             return
     if count == 1:
         if not utf8[0].as_py():
@@ -90,12 +93,25 @@ def _decode(
         )  # fmt: skip
 
 
+def _missing(table: pa.Table, fields: pa.Schema) -> pa.Array:
+    """By row, what is wrong when a field that must not be null is; null where nothing is."""
+    found = pa.nulls(table.num_rows, pa.string())
+    for field in fields:
+        column = table.column(field.name)
+        if not field.nullable and column.null_count:
+            text = pa.scalar(f"field {field.name!r} is missing", pa.string())
+            found = pc.if_else(pc.is_null(column).combine_chunks(), text, found)
+    return found
+
+
 def _parse(text: pa.Array, fields: pa.Schema) -> pa.Table:
+    # Arrow would refuse the whole block for a field that is absent; `_missing` names the row and the field.
+    relaxed = pa.schema([field.with_nullable(True) for field in fields])
     joined = pc.binary_join(pa.ListArray.from_arrays([0, len(text)], text), "\n")[0].as_buffer()
     return pj.read_json(
         io.BytesIO(joined),
         read_options=pj.ReadOptions(use_threads=False, block_size=len(joined) + 1),
-        parse_options=pj.ParseOptions(explicit_schema=fields, unexpected_field_behavior="ignore"),
+        parse_options=pj.ParseOptions(explicit_schema=relaxed, unexpected_field_behavior="ignore"),
     )
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from headrace.errors import UnknownStream
+
 
 class Describe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Names of streams, or patterns."""
@@ -65,10 +67,18 @@ class Planning:
         may = current().may
         found = {}
         for name in request.names:
-            for info in self._hub.streams(name):
-                if info.kind == "stream" and may("read", info.name):
+            for info in self._named(name) or self._hub.streams(name):
+                if may("read", info.name):
                     found[info.name] = info
         return [self._described(found[name]) for name in sorted(found)]
+
+    def _named(self, name: str) -> list[Any]:
+        """The stream of exactly this name, whatever characters it has."""
+        try:
+            info = self._hub.stream(name)
+        except UnknownStream:
+            return []
+        return [info] if info.kind == "stream" else []
 
     def _described(self, info: Any) -> Described:
         bounds = [self._hub.bounds(info.name, partition) for partition in range(info.partitions)]
@@ -113,7 +123,7 @@ class Planning:
         check_rights(set(), set(request.positions))
         ops = []
         for name, positions in request.positions.items():
-            for info in self._hub.streams(name):
+            for info in self._named(name):
                 for partition, index in enumerate(positions[: info.partitions]):
                     ops.append(SaveCursor(request.cursor, info.name, index, partition))
         if ops:

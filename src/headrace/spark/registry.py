@@ -16,6 +16,7 @@ from headrace.verbs import Nothing
 
 PIPELINES = "spark/pipelines"
 REPORT_STALE_US = 15_000_000
+STATES = ("starting", "running", "restarting", "done", "stopped", "failed", "lost")
 
 
 class UnknownPipeline(HeadraceError):
@@ -86,7 +87,8 @@ class Registry:
         self._configured = {name: _configured(name, entry) for name, entry in hub.config.pipelines.items()}
 
     def register(self) -> None:
-        """Offer the verbs."""
+        """Offer the verbs, and count the pipelines."""
+        self._hub.metrics.before_scrape(self._count)
         add = self._hub.verbs.register
         add("pipeline.create", Definition, self.create, right="admin", summary="Keep a pipeline's definition")
         add("pipeline.delete", PipelineName, self.delete, right="admin", summary="Forget a pipeline")
@@ -131,8 +133,18 @@ class Registry:
 
     async def report(self, request: Report) -> Heard:
         """Take a report."""
+        before = self._reports.get(request.name, (None, 0))[0]
+        if before is not None and before.run == request.run and request.batch > before.batch:
+            self._hub.metrics.spark.batch_seconds.observe(request.batch_ms / 1000)
+            self._hub.metrics.spark.batch_records.inc(max(0, request.rows - before.rows))
         self._reports[request.name] = (request, self._hub.clock.now_us())
         return Heard(stop=request.run != "" and self._stopping.get(request.name) == request.run)
+
+    def _count(self) -> None:
+        gauge = self._hub.metrics.spark.pipelines
+        states = [self._status(name).state for name in {*self._definitions(), *self._reports}]
+        for state in STATES:
+            gauge.labels(state=state).set(states.count(state))
 
     def _definitions(self) -> dict[str, Definition]:
         found = dict(self._configured)

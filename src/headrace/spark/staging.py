@@ -244,10 +244,20 @@ class Staging:
         await self._take_charge(request.query, request.run)
         await self._sweep()
         path = self._path(request.query, request.batch, request.part, request.attempt)
+        self._hub.metrics.spark.staged_bytes.inc(len(request.rows))
         return await asyncio.to_thread(write_chunk, path, request.offset, request.rows)
 
     async def commit(self, request: Commit) -> Committed:
         """Make a batch part of the log, once."""
+        outcome = "refused"
+        try:
+            done = await self._commit(request)
+            outcome = "stored" if done.applied else "again"
+            return done
+        finally:
+            self._hub.metrics.spark.commits.labels(outcome=outcome).inc()
+
+    async def _commit(self, request: Commit) -> Committed:
         async with self._lock(request.query):
             await self._finish(request.query)
             state = self._state(await self._raw(request.query))

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headrace.config import Spark
 from headrace.listener import Listener, split_address
 from headrace.logs import fields
 from headrace.spark.planning import Planning
@@ -56,15 +57,22 @@ async def _supervise(hub: Hub, names: list[str]) -> None:
     pause_s = RESTART_FIRST_S
     while True:
         started = asyncio.get_running_loop().time()
-        code = await _run_once(address, names)
+        code = await _run_once(_command(hub.config.spark, address, names))
         lived_s = asyncio.get_running_loop().time() - started
         pause_s = RESTART_FIRST_S if lived_s > RESTART_MOST_S else min(pause_s * 2, RESTART_MOST_S)
         logger.error("the pipelines' process ended", extra=fields(code=code, again_in_s=pause_s))
         await asyncio.sleep(pause_s)
 
 
-async def _run_once(address: str, names: list[str]) -> int:
-    command = [sys.executable, "-m", "headrace", "pipeline", "run", "--hub", address, "--quiet", *names]
+def _command(settings: Spark, address: str, names: list[str]) -> list[str]:
+    command = [sys.executable, "-m", "headrace", "pipeline", "run", "--hub", address, "--quiet"]
+    command += ["--master", settings.master]
+    for name, value in settings.conf.items():
+        command += ["--conf", f"{name}={value}"]
+    return [*command, *names]
+
+
+async def _run_once(command: list[str]) -> int:
     process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.DEVNULL)
     try:
         return await process.wait()

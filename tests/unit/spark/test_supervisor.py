@@ -1,0 +1,85 @@
+"""The process that runs the configured pipelines: started, started again, and ended with the hub."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from headrace.config import Config, Listen, PipelineEntry, Spark
+from headrace.config import Log as LogSection
+from headrace.spark import supervisor
+from headrace.testing import memory_hub
+
+ENTRY = PipelineEntry(sql="SELECT payload FROM stream('a')", into="b")
+COUNTS = "import sys; open(sys.argv[1], 'a').write('x')"
+SLEEPS = "import sys, time; open(sys.argv[1], 'a').write('x'); time.sleep(60)"
+
+
+def config(place: Path, address: str = "127.0.0.1:7070", enabled: bool = True) -> Config:
+    return msgspec.structs.replace(
+        Config(),
+        log=LogSection(data=str(place)),
+        listen=Listen(flight=address),
+        pipelines={"p": msgspec.structs.replace(ENTRY, enabled=enabled)},
+    )
+
+
+def read(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+async def written(path: Path, count: int) -> None:
+    async with asyncio.timeout(30):
+        while len(read(path)) < count:
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "RESTART_FIRST_S", 0.01)
+    monkeypatch.setattr(supervisor, "RESTART_MOST_S", 0.02)
+
+
+async def test_it_is_started_again_when_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None) -> None:
+    marks = tmp_path / "marks"
+    monkeypatch.setattr(supervisor, "_command", lambda *_: [sys.executable, "-c", COUNTS, str(marks)])
+    async with memory_hub(config(tmp_path)) as hub:
+        service = await supervisor.start(hub)
+        await written(marks, 2)
+        await service.close()
+
+
+async def test_it_ends_with_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None) -> None:
+    marks = tmp_path / "marks"
+    monkeypatch.setattr(supervisor, "_command", lambda *_: [sys.executable, "-c", SLEEPS, str(marks)])
+    async with memory_hub(config(tmp_path)) as hub:
+        service = await supervisor.start(hub)
+        await written(marks, 1)
+        async with asyncio.timeout(20):
+            await service.close()
+    assert read(marks) == "x"
+
+
+@pytest.mark.parametrize(("address", "enabled"), [("127.0.0.1:7070", False), ("off", True), ("127.0.0.1:0", True)])
+async def test_nothing_is_started_without_reason_or_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None, address: str, enabled: bool
+) -> None:
+    async def refuse(command: list[str]) -> int:
+        raise AssertionError("started")
+
+    monkeypatch.setattr(supervisor, "_run_once", refuse)
+    async with memory_hub(config(tmp_path, address, enabled)) as hub:
+        service = await supervisor.start(hub)
+        await asyncio.sleep(0)
+        await service.close()
+
+
+def test_the_command_carries_the_settings_of_spark() -> None:
+    settings = Spark(master="spark://x:7077", conf={"spark.a": "1"})
+    command = supervisor._command(settings, "h:1", ["p", "q"])
+    assert command[1:5] == ["-m", "headrace", "pipeline", "run"]
+    assert command[-6:] == ["--master", "spark://x:7077", "--conf", "spark.a=1", "p", "q"]
