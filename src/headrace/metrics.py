@@ -55,7 +55,6 @@ class LogMetrics:
         self.free_bytes = make.gauge("headrace_log_free_bytes", "Room left on the disk of the data directory")
         self.read_records = make.counter("headrace_log_read_records_total", "Records read")
         self.damaged = make.counter("headrace_log_damaged_records_total", "Records found damaged")
-        self.removed = make.counter("headrace_log_removed_records_total", "Records removed", ["reason"])
         self.refused = make.counter("headrace_log_refused_total", "Appends refused", ["code"])
         self.failed = make.gauge("headrace_log_failed", "1 once a sync failed and the log accepts nothing more")
         self.recovery_seconds = make.gauge("headrace_log_recovery_seconds", "How long the last start took")
@@ -107,7 +106,6 @@ class WallarooMetrics:
     """Wallaroo source connector protocol."""
 
     def __init__(self, make: _Maker) -> None:
-        self.credits_out = make.gauge("headrace_wallaroo_credits", "Credits given and not used")
         self.duplicates = make.counter("headrace_wallaroo_duplicates_total", "Messages stored already and dropped")
         self.rewinds = make.counter("headrace_wallaroo_rewinds_total", "Streams sent back by an operator")
 

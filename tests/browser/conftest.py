@@ -74,7 +74,7 @@ def client(hub: RunningHub) -> Iterator[headrace.Client]:
         yield connected
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # no longer: while it is open, its event loop is in the way of other tests
 def browser() -> Iterator[Browser]:
     chromium = shutil.which("chromium")
     assert chromium is not None, "install chromium to test the console (Debian package: chromium)"
@@ -104,7 +104,7 @@ def open_page(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Call
 
     yield opened
     ARTEFACTS.mkdir(exist_ok=True)
-    for page in pages:
+    for page in (page for page in pages if not page.is_closed()):
         page.screenshot(path=ARTEFACTS / f"{request.node.name.replace('/', '-')}.png")
         assert hosts <= {urlsplit(page.url).netloc}
     context.close()

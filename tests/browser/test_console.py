@@ -189,3 +189,4 @@ def test_who_are_you(tmp_path: Path, open_page: OpenPage, request: pytest.Fixtur
         page.get_by_role("dialog").get_by_role("button", name="Sign in").click()
         expect(page.locator("#pulse")).to_contain_text("records/s in")
         expect(page.locator("h1")).to_contain_text("Overview")
+        page.close()  # before the hub goes: a page that loses its hub says so in the browser's own words

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from collections.abc import AsyncIterator
@@ -81,13 +82,19 @@ class Pulse:
     async def close(self) -> None:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
+        self._end()
+
+    def _end(self) -> None:
         for watcher in self._watchers:
             watcher.put_nowait(None)
 
     async def _run(self) -> None:
-        while True:
+        """Samples until the hub stops; then every page is told, or the HTTP server would wait for them."""
+        while not self._hub.stopping.is_set():
             self._publish(self.sample())
-            await asyncio.sleep(INTERVAL_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._hub.stopping.wait(), INTERVAL_S)
+        self._end()
 
     def _publish(self, sample: Sample) -> None:
         self._samples.append(sample)

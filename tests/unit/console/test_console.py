@@ -150,6 +150,15 @@ async def test_watchers_are_bounded_and_slow_ones_are_cut_off(hub: Hub, monkeypa
         pass
 
 
+async def test_a_hub_that_stops_ends_the_watching(hub: Hub) -> None:
+    pulse = Pulse(hub)
+    watcher = pulse.watch()
+    await anext(watcher)
+    hub.stopping.set()
+    assert len([samples async for samples in watcher]) <= 2
+    await pulse.close()
+
+
 def test_quantiles_are_of_what_came_since_the_last_look() -> None:
     histogram = Metrics().log.commit_seconds
     quantiles = Quantiles(histogram)
