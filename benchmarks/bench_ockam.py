@@ -5,7 +5,8 @@
 The hub runs as a process of its own on a real disk; the client is this process, one connection. Pushes are pipelined
 with a window, and every confirm (sent after fdatasync) is counted. Pulls ask for 1,000 records at a time, each from
 where the last reply ended. Frames to push are encoded beforehand, and replies are counted by their length words, so
-that the client takes as little of the machine as it can: what is measured is the hub.
+that the client takes as little of the machine as it can: what is measured is the hub. Its processor time per record is
+printed as well (Linux), since that says the same on a busy machine as on an idle one.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ PULL_LIMIT = 1_000
 
 
 @contextmanager
-def hub(data: Path) -> Iterator[dict[str, str]]:
-    """A hub process with only the Ockam listeners."""
+def hub(data: Path) -> Iterator[tuple[dict[str, str], int]]:
+    """A hub process with only the Ockam listeners: where they are, and its id."""
     cbor = free_address()
     ready = data / "ready.json"
     listeners = ("flight", "http", "wallaroo", "ignite", "fabric")
@@ -55,10 +56,19 @@ def hub(data: Path) -> Iterator[dict[str, str]]:
                 process.kill()
                 raise SystemExit(process.communicate()[1].decode())
             time.sleep(0.02)
-        yield {"legacy": json.loads(ready.read_text())["ockam"], "cbor": cbor}
+        yield {"legacy": json.loads(ready.read_text())["ockam"], "cbor": cbor}, process.pid
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(30)
+
+
+def processor_seconds(pid: int) -> float:
+    """What a process has used so far, in user and system mode; 0 where that cannot be read."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def free_address() -> str:
@@ -132,8 +142,8 @@ def bench_push(address: str, name: str, size: int, seconds: float) -> tuple[floa
     return sent / took, sent
 
 
-def bench_pull(address: str, name: str, framing: Framing, seconds: float) -> tuple[float, float]:
-    """Records pulled a second, and records per reply."""
+def bench_pull(address: str, name: str, framing: Framing, seconds: float) -> tuple[float, int, int]:
+    """Records pulled a second, how many there were, and in how many replies."""
     stream = asyncio.run(open_stream(address, name, framing))
     connection = dial(address, framing)
     index = records = pulls = 0
@@ -152,7 +162,7 @@ def bench_pull(address: str, name: str, framing: Framing, seconds: float) -> tup
         pulls += 1
     took = time.perf_counter() - begin
     connection.close()
-    return records / took, records / pulls
+    return records / took, records, pulls
 
 
 def nats_command(data: Path, port: str) -> tuple[list[str], bool] | None:
@@ -220,12 +230,19 @@ def main() -> None:
     options = parser.parse_args()
     data = Path(tempfile.mkdtemp(prefix="bench-ockam-", dir=options.data))
     try:
-        with hub(data) as addresses:
+        with hub(data) as (addresses, pid):
+            used = processor_seconds(pid)
             push, count = bench_push(addresses["legacy"], "bench", options.size, options.seconds)
-            print(f"push   original framing  {push:12,.0f} records/s durable ({count:,} of {options.size} B)")
+            cost_us = (processor_seconds(pid) - used) / count * 1e6
+            print(f"push   original framing  {push:12,.0f} records/s durable ({cost_us:.2f} µs of the hub each)")
             for framing in (LegacyFraming(), CborFraming()):
-                rate, per_reply = bench_pull(addresses[framing.name], "bench", framing, options.seconds)
-                print(f"pull   {framing.name:8s} framing   {rate:12,.0f} records/s ({per_reply:,.0f} a reply)")
+                used = processor_seconds(pid)
+                rate, count, pulls = bench_pull(addresses[framing.name], "bench", framing, options.seconds)
+                cost_us = (processor_seconds(pid) - used) / count * 1e6
+                print(
+                    f"pull   {framing.name:8s} framing  {rate:12,.0f} records/s "
+                    f"({count / pulls:,.0f} a reply; {cost_us:.2f} µs of the hub each)"
+                )
         compare_with_nats(data, options.size, options.seconds, push, rate)
         print(f"machine: {os.cpu_count()} cores")
     finally:
