@@ -170,7 +170,7 @@ def _was_durable(data: bytes, at: int, sequence: int) -> bool:
 
 def _next_header(data: bytes, at: int, expected: int) -> tuple[int, int]:
     """Where reading can resume, and with which sequence; the end of the file when nowhere."""
-    for position, header in _later_headers(data, at, expected + 1):
+    for position, header in _later_headers(data, at, expected):
         return position, header.sequence
     return len(data), expected + 1
 

@@ -76,6 +76,8 @@ class Log:
         self.on_work: Callable[[], None] | None = None
         """Wakes maintenance."""
         self._queue: deque[Pending] = deque()
+        self._queue_lock = threading.Lock()
+        """Submitters and the writer change the queue's size from different threads."""
         self._journal_file = self.journal.first_sequence
         self.maintenance = Maintenance(self)
         self._next_checkpoint_id = self.state.next_checkpoint_id
@@ -95,8 +97,9 @@ class Log:
                 f"{self.settings.queue_bytes_max}); slow down and try again"
             )
         pending = Pending(list(operations), nbytes, token)
-        self.queue_bytes += nbytes
-        self._queue.append(pending)
+        with self._queue_lock:
+            self.queue_bytes += nbytes
+            self._queue.append(pending)
         if self.on_submit is not None:
             self.on_submit()
         return pending
@@ -211,13 +214,24 @@ class Log:
         return self.failed
 
     def _report(self, gathered: list[Pending], touched: Touched, error: HeadraceError | None) -> None:
+        with self._queue_lock:
+            self.queue_bytes -= sum(pending.nbytes for pending in gathered)
         for pending in gathered:
-            self.queue_bytes -= pending.nbytes
             if error is not None and pending.error is None:
                 pending.error = error
             pending.done = True
         if self.on_commit is not None:
             self.on_commit(gathered, touched)
+
+    def mark(self) -> None:
+        """Note in the journal that all before is durable. Only the writer calls this, when it is idle."""
+        if self.failed is not None:
+            return
+        try:
+            self.journal.mark()
+        except OSError as error:
+            if error.errno not in FULL_ERRNOS:  # a part of the mark may stand there: nothing may follow it
+                self._fail("write", error)
 
     def maintain_once(self) -> bool:
         """Do one piece of background work. False when there is none."""

@@ -68,9 +68,13 @@ class Maintenance:
         partition = self._next_to_seal()
         if partition is not None:
             self._seal(partition)
-            return True
-        if self._take_snapshot() or self._remove_journal_files() or self._remove_garbage():
-            return True
+        # Not only when nothing is to be sealed: under steady load there always is, and files would pile up.
+        tidied = self._take_snapshot() or self._remove_journal_files() or self._remove_garbage()
+        self._do_what_is_due()
+        return partition is not None or tidied
+
+    def _do_what_is_due(self) -> None:
+        """Retention, merging and compaction, once an interval."""
         now_us = self._log.clock.now_us()
         is_due = now_us >= self._due_us
         if is_due:
@@ -79,7 +83,6 @@ class Maintenance:
             self._merge_all()
         if is_due or self._compaction is not None:
             self._compact_next()
-        return False
 
     # -- sealing ---------------------------------------------------------------------------------------------------
 

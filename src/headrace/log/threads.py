@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 
 from headrace.log.log import Log
-
-logger = logging.getLogger(__name__)
 
 IDLE_MARK_S = 1.0
 """After so long without work the writer notes in the journal that all before is durable."""
@@ -48,7 +45,7 @@ class LogThreads:
         marked = True
         while not self._stopping:
             if not self._work.wait(None if marked else IDLE_MARK_S):
-                self._mark()
+                self._log.mark()
                 marked = True
                 continue
             self._work.clear()
@@ -56,13 +53,6 @@ class LogThreads:
                 self._wait_for_room()
                 log.commit_once()
                 marked = False
-
-    def _mark(self) -> None:
-        if self._log.failed is None and not self._log.full:
-            try:
-                self._log.journal.mark()
-            except OSError as error:  # the next commit will meet the same trouble and answer for it
-                logger.warning("the journal could not be marked: %s", error)
 
     def _wait_for_room(self) -> None:
         """Let sealing catch up when the tails have reached their limit: back-pressure instead of memory."""

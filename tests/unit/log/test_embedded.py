@@ -200,12 +200,14 @@ def test_an_idle_writer_marks_the_journal(
     outcomes.wait_for(log.submit([ops.Append("s", Batch.one(b"x"))]))
     sequence = log.log.journal.durable_sequence
     until(lambda: log.log.journal.next_sequence > sequence)
-    disk.fail_all("write", errno.EIO)
-    outcomes.wait_for(log.submit([ops.Put("t", b"k", b"v", ops.PRESENT)]))  # changes nothing, so writes nothing
-    until(lambda: ("write", journal_files(disk)[-1]) in disk.calls[-3:])
-    assert log.failed is None
-    disk.heal()
     assert log.log.journal.size > FILE_HEADER.size
+    disk.fail_all("write", errno.ENOSPC)
+    log.log.mark()
+    assert log.failed is None
+    disk.fail_all("write", errno.EIO)
+    log.log.mark()
+    assert log.failed is not None
+    log.log.mark()
 
 
 def test_when_sealing_cannot_go_on_commits_meet_the_disk_themselves(

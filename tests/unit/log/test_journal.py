@@ -168,3 +168,13 @@ def test_a_new_file_that_cannot_be_made_is_left_out() -> None:
     made.close()
     assert len(journal.journal_files(memory)) == 2
     assert sequences(memory) == [0, 1]
+
+
+def test_garbage_between_frames_costs_no_frame() -> None:
+    """As a write that failed half way would leave: the frame behind it has the sequence that was expected."""
+    disk = MemoryDisk()
+    write(disk, [1, 1, 1])
+    path = journal.journal_files(disk)[0]
+    data = disk.read(path)
+    disk.put(path, data[: 32 + 56] + b"HRF1 garbage....".ljust(24, b"?") + data[32 + 56 :])
+    assert sequences(disk) == [0, 1, 2]
