@@ -39,7 +39,7 @@ from headrace.protocols.flight.codec import (
     ticket_ranges,
     ticket_schema,
 )
-from headrace.protocols.flight.putting import Putting
+from headrace.protocols.flight.putting import UNDER_WAY_BYTES_ALL_MAX, Putting, Window
 from headrace.protocols.flight.reading import ReadStream, open_read
 from headrace.protocols.flight.session import PutSession, ReadSession
 
@@ -84,6 +84,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         self._readers = _Places("open readers", hub.config.log.readers_max, "log.readers_max")
         self._writers = _Places("open puts", hub.config.flight.writers_max, "flight.writers_max")
         self._puts: set[PutSession] = set()
+        self._all_puts = Window(UNDER_WAY_BYTES_ALL_MAX)
         super().__init__(
             location,
             auth_handler=OpenHandshake(),
@@ -137,7 +138,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         closed = self._bridge.run(self._in_loop_open_put(session, principal_of(context), context.peer()), context)
         self._puts.add(session)
         try:
-            Putting(self._hub, self._bridge, session, context, writer).run(reader)
+            Putting(self._hub, self._bridge, session, self._all_puts, context, writer).run(reader)
         finally:
             self._puts.discard(session)
             self._bridge.post(closed)
