@@ -19,10 +19,11 @@ from headrace.protocols.flight.codec import decode_error, encode
 
 DEFAULT_ADDRESS = "127.0.0.1:7070"
 CALL_TIMEOUT_S = 60.0
-# A hub that restarts is found again within a second; gRPC by itself would wait for up to two minutes.
+# A hub that restarts is found again within a second; gRPC by itself would wait for up to two minutes. The minimum is
+# also how long one attempt to connect may take, so it must be long enough for a busy machine.
 RECONNECT = [
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
 ]
 

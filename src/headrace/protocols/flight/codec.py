@@ -124,6 +124,7 @@ class FlightCriteria(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What `list_flights` lists."""
 
     pattern: str = "*"
+    kind: Literal["stream", "table"] | None = "stream"
 
 
 _Message = TypeVar("_Message", bound=msgspec.Struct)

@@ -36,6 +36,8 @@ logger = logging.getLogger("headrace.flight")
 
 # One put may have this much waiting for the disk: enough for the next commit to gather while one syncs.
 UNDER_WAY_BYTES_MAX = 32 << 20
+# All puts together.
+UNDER_WAY_BYTES_ALL_MAX = 128 << 20
 # Acknowledgements that wait for the client to read them.
 ACKS_WAITING_MAX = 65_536
 
@@ -62,7 +64,7 @@ class Window:
         """The bytes are durable, or refused."""
         with self._changed:
             self._bytes -= size
-            self._changed.notify()
+            self._changed.notify_all()
 
 
 class Putting:
@@ -73,6 +75,7 @@ class Putting:
         hub: Hub,
         bridge: Bridge,
         session: PutSession,
+        all_puts: Window,
         context: flight.ServerCallContext,
         writer: flight.FlightMetadataWriter,
     ) -> None:
@@ -82,7 +85,7 @@ class Putting:
         self._context = context
         self._writer = writer
         self._lock = threading.Lock()
-        self._window = Window(UNDER_WAY_BYTES_MAX)
+        self._windows = (Window(UNDER_WAY_BYTES_MAX), all_puts)
         self._settling: queue.Queue[tuple[int, _Settled] | None] = queue.Queue(ACKS_WAITING_MAX)
         self._refused = False  # this and the next: only the loop touches them
         self._waiting: deque[tuple[Numbered, Batch, _Settled]] = deque()
@@ -129,10 +132,23 @@ class Putting:
             batch = Batch.from_arrow(columns.apply(chunk.data))
         except BadRequest as error:
             raise BadRequest(f"batch {numbered.number}: {error}") from None
-        self._window.enter(batch.nbytes, lambda: self._bridge.check(self._context))
+        self._enter(batch.nbytes)
         settled: _Settled = concurrent.futures.Future()
         self._enqueue(numbered.number, settled)
         self._bridge.post(self._append, numbered, batch, settled)
+
+    def _enter(self, size: int) -> None:
+        own, all_puts = self._windows
+        own.enter(size, lambda: self._bridge.check(self._context))
+        try:
+            all_puts.enter(size, lambda: self._bridge.check(self._context))
+        except BaseException:
+            own.leave(size)
+            raise
+
+    def _leave(self, size: int) -> None:
+        for window in self._windows:
+            window.leave(size)
 
     def _settle_now(self, number: int, error: HeadraceError | None) -> None:
         """Settle a batch without the hub, after the batches before it."""
@@ -173,7 +189,7 @@ class Putting:
     def _append_now(self, numbered: Numbered, batch: Batch, settled: _Settled) -> None:
         command = self._session.command
         if self._refused:
-            self._window.leave(batch.nbytes)
+            self._leave(batch.nbytes)
             settled.set_exception(Busy(f"batch {numbered.number} comes after one that was refused"))
             return
         future = self._hub.append(
@@ -187,7 +203,7 @@ class Putting:
         self._refused = future.done() and not future.cancelled() and future.exception() is not None
 
     def _appended(self, size: int, settled: _Settled, future: asyncio.Future[Appended]) -> None:
-        self._window.leave(size)
+        self._leave(size)
         if future.cancelled():
             settled.set_exception(Cancelled())
         elif (error := future.exception()) is not None:

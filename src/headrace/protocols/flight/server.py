@@ -29,6 +29,7 @@ from headrace.log.records import SCHEMA
 from headrace.protocols.flight.authentication import MIDDLEWARE, Authentication, OpenHandshake, principal_of
 from headrace.protocols.flight.bridge import CANCEL_POLL_S, Bridge, cut_connections, to_flight_error, translated
 from headrace.protocols.flight.codec import (
+    FlightCriteria,
     PutCommand,
     ReadTicket,
     command_from_path,
@@ -39,7 +40,7 @@ from headrace.protocols.flight.codec import (
     ticket_ranges,
     ticket_schema,
 )
-from headrace.protocols.flight.putting import Putting
+from headrace.protocols.flight.putting import UNDER_WAY_BYTES_ALL_MAX, Putting, Window
 from headrace.protocols.flight.reading import ReadStream, open_read
 from headrace.protocols.flight.session import PutSession, ReadSession
 
@@ -84,6 +85,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         self._readers = _Places("open readers", hub.config.log.readers_max, "log.readers_max")
         self._writers = _Places("open puts", hub.config.flight.writers_max, "flight.writers_max")
         self._puts: set[PutSession] = set()
+        self._all_puts = Window(UNDER_WAY_BYTES_ALL_MAX)
         super().__init__(
             location,
             auth_handler=OpenHandshake(),
@@ -137,7 +139,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         closed = self._bridge.run(self._in_loop_open_put(session, principal_of(context), context.peer()), context)
         self._puts.add(session)
         try:
-            Putting(self._hub, self._bridge, session, context, writer).run(reader)
+            Putting(self._hub, self._bridge, session, self._all_puts, context, writer).run(reader)
         finally:
             self._puts.discard(session)
             self._bridge.post(closed)
@@ -189,7 +191,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
     def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
         """All streams that the caller may read; criteria {"pattern": "orders.*"} narrows them."""
         wanted = decode_criteria(criteria)
-        return iter(self._bridge.run(self._in_loop_infos(wanted.pattern, principal_of(context)), context))
+        return iter(self._bridge.run(self._in_loop_infos(wanted, principal_of(context)), context))
 
     @translated
     def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
@@ -197,8 +199,9 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         info = self._bridge.run(self._in_loop_info(descriptor, principal_of(context)), context)
         return flight.SchemaResult(info.schema)
 
-    async def _in_loop_infos(self, pattern: str, principal: Principal) -> list[flight.FlightInfo]:
-        names = [info.name for info in self._hub.streams(pattern, None) if principal.may("read", info.name)]
+    async def _in_loop_infos(self, wanted: FlightCriteria, principal: Principal) -> list[flight.FlightInfo]:
+        found = self._hub.streams(wanted.pattern, wanted.kind)
+        names = [info.name for info in found if principal.may("read", info.name)]
         return [await self._in_loop_stream_info(PutCommand(name), whole=True) for name in names]
 
     async def _in_loop_info(self, descriptor: flight.FlightDescriptor, principal: Principal) -> flight.FlightInfo:

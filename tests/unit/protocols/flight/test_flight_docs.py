@@ -44,6 +44,7 @@ def test_the_limits_stand_as_they_are():
     assert codec.BATCH_BYTES_MAX == server.ACTION_BYTES_MAX == 64 << 20
     assert codec.MESSAGE_BYTES_MAX == 4 << 20
     assert putting.UNDER_WAY_BYTES_MAX == 32 << 20
+    assert putting.UNDER_WAY_BYTES_ALL_MAX == 128 << 20
     for number in (putting.ACKS_WAITING_MAX, codec.RANGES_MAX):
         assert f"{number:,}" in TEXT
 

@@ -220,3 +220,42 @@ def test_more_than_one_put_may_be_under_way_but_not_too_many():
                 writer.close()
             wait_until(lambda: not served.hub.sessions.list("flight"), "puts ended")
             put(client, [payloads(b"y")], path)
+
+
+def test_a_window_lets_one_in_however_large_and_the_others_wait():
+    window = putting.Window(100)
+    window.enter(500, give_up=lambda: None)
+    entered = threading.Event()
+    waiting = threading.Thread(target=lambda: (window.enter(50, lambda: None, 0.01), entered.set()))
+    waiting.start()
+    assert not entered.wait(0.05)
+    window.leave(500)
+    waiting.join(10)
+    assert entered.is_set()
+
+
+def test_whoever_waits_for_a_window_may_give_up():
+    def give_up():
+        raise TimeoutError
+
+    window = putting.Window(100)
+    window.enter(100, give_up)
+    with pytest.raises(TimeoutError):
+        window.enter(1, give_up, 0.01)
+
+
+def test_many_puts_share_what_may_wait_for_the_disk(monkeypatch):
+    monkeypatch.setattr("headrace.protocols.flight.server.UNDER_WAY_BYTES_ALL_MAX", 1)
+    with served_hub() as served:
+        served.run(served.hub.create_stream("orders"))
+
+        def produce():
+            with flight.connect(f"grpc://{served.address}") as client:
+                put(client, [payloads(b"x" * 100)] * 20)
+
+        producers = [threading.Thread(target=produce) for _ in range(4)]
+        for each in producers:
+            each.start()
+        for each in producers:
+            each.join(30)
+        assert served.hub.bounds("orders").next == 80

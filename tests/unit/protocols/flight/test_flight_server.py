@@ -48,6 +48,9 @@ def test_list_flights(served, ten):
     assert {info.descriptor.path[0] for info in ten.list_flights()} == {b"orders", b"other"}
     (only,) = ten.list_flights(b'{"pattern":"oth*"}')
     assert only.descriptor.path == [b"other"]
+    served.run(served.hub.create_table("prices"))
+    assert [info.descriptor.path[0] for info in ten.list_flights(b'{"kind":"table"}')] == [b"prices"]
+    assert len(list(ten.list_flights(b'{"kind":null}'))) == 3
     with failing():
         list(ten.list_flights(b"{"))
 
