@@ -273,9 +273,8 @@ def main() -> None:
         results[str(size)] = medians | {key: statistics.median(values) for key, values in waits.items()}
     for size, found in results.items():
         ours = found["headrace"]
-        print(
-            f"{size} B: {ours:,.0f} messages/s; half of that: p50 {found['p50_s'] * 1e3:.2f} ms, p99 {found['p99_s'] * 1e3:.2f} ms"
-        )
+        waits = f"p50 {found['p50_s'] * 1e3:.2f} ms, p99 {found['p99_s'] * 1e3:.2f} ms"
+        print(f"{size} B: {ours:,.0f} messages/s; acknowledged at half that rate: {waits}")
         for name in peers:
             print(
                 f"    {name}: "

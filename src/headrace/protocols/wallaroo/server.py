@@ -26,7 +26,7 @@ from headrace.protocols.wallaroo.frames import PeerFault
 from headrace.protocols.wallaroo.lane import Lane, Waiting
 from headrace.protocols.wallaroo.requests import Close, Greet, Limits, Open, Release, Request, Store
 from headrace.protocols.wallaroo.session import ServerSession
-from headrace.protocols.wallaroo.worker import PRODUCER, Rewind, Worker
+from headrace.protocols.wallaroo.worker import PRODUCER, PROTOCOL, Rewind, Worker
 from headrace.security import EVERYTHING, Principal
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("headrace.wallaroo")
 
-PROTOCOL = "wallaroo"
 RETRY_AFTER_REFUSAL_S = 1.0
 """A refused v3 client asks again when an ACK comes: this often, or as soon as the stream is free."""
 KEEPALIVE = ((socket.SO_KEEPALIVE, 1),)
@@ -87,7 +86,7 @@ class Connection(asyncio.Protocol):
         self._handshake_timer = self._loop.call_later(self.worker.settings.handshake_s, self._no_hello)
 
     def data_received(self, data: bytes) -> None:
-        self.hub.metrics.protocol.received_bytes.labels(protocol=PROTOCOL).inc(len(data))
+        self.worker.received_bytes.inc(len(data))
         self._do(self.session.receive(data))
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -135,7 +134,7 @@ class Connection(asyncio.Protocol):
         elif cookie:
             self._principal = security.authenticate_token(cookie.decode("utf-8", "replace"))
         if self._principal is None:
-            self.hub.metrics.protocol.refused_logins.labels(protocol=PROTOCOL).inc()
+            self.worker.refused_logins.inc()
         return self._principal is not None
 
     async def _greet(self) -> None:
@@ -238,7 +237,7 @@ class Connection(asyncio.Protocol):
             self._hub_failed(error or HeadraceError("the hub is closing"))
             return
         records = sum(each.records for each in taken)
-        self.hub.metrics.protocol.records_in.labels(protocol=PROTOCOL).inc(records)
+        self.worker.records_in.inc(records)
         ends = [result.first + result.count for result in done.result() if isinstance(result, Appended)]
         self._finish(lane, ends[-1] if ends else None, taken)
         if lane.waiting and not self.session.ended:
@@ -268,8 +267,7 @@ class Connection(asyncio.Protocol):
         requests: list[Request] = []
         for each in taken:
             requests += self.session.stored(each.ticket)
-        seconds = self.hub.metrics.protocol.ack_seconds.labels(protocol=PROTOCOL)
-        seconds.observe(time.perf_counter() - taken[0].received_s)
+        self.worker.ack_seconds.observe(time.perf_counter() - taken[0].received_s)
         self._do(requests)
 
     def _hub_failed(self, error: BaseException) -> None:
@@ -348,7 +346,7 @@ class Connection(asyncio.Protocol):
             return
         output = self.session.take_output()
         if output:
-            self.hub.metrics.protocol.sent_bytes.labels(protocol=PROTOCOL).inc(len(output))
+            self.worker.sent_bytes.inc(len(output))
             self._transport.write(output)
         new = self.session.duplicates - self._duplicates_counted
         if new:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headrace.hub import Hub
     from headrace.protocols.wallaroo.server import Connection
 
+PROTOCOL = "wallaroo"
 PRODUCER = "wallaroo"
 """The producer whose sequence is a stream's point of reference, in the same commit as the data."""
 
@@ -76,6 +77,18 @@ class Worker:
         naming.check_rule(self.settings.stream_name)
         self.connections: set[Connection] = set()
         self._uses: dict[str, Use] = {}
+        # The metrics of every chunk, looked up once.
+        metrics = hub.metrics.protocol
+        self.received_bytes = metrics.received_bytes.labels(protocol=PROTOCOL)
+        self.sent_bytes = metrics.sent_bytes.labels(protocol=PROTOCOL)
+        self.records_in = metrics.records_in.labels(protocol=PROTOCOL)
+        self.refused_logins = metrics.refused_logins.labels(protocol=PROTOCOL)
+        self.ack_seconds = metrics.ack_seconds.labels(protocol=PROTOCOL)
+        hub.metrics.before_scrape(self._count_credits)
+
+    def _count_credits(self) -> None:
+        window = self.settings.window_credits
+        self.hub.metrics.wallaroo.credits_out.set(sum(window - each.session.credits_used for each in self.connections))
 
     async def start(self) -> None:
         await self.hub.create_table(TABLE)

@@ -382,3 +382,51 @@ async def test_every_credit_comes_back() -> None:
             assert all(point <= last for _, point in frame.acks)
         assert credits == 50
         await peer.close()
+
+
+async def test_duplicates_give_their_credits_back() -> None:
+    async with hub_and_address(window_credits=10) as (_, address):
+        peer = await Peer.connect(address)
+        await peer.hello()
+        await peer.notify(1, b"s")
+        assert await peer.receive() == frames.Ack(1)
+        for _ in range(5):
+            peer.send(*(Message(1, 1, b"x") for _ in range(10)))
+            returned = 0
+            while returned < 10:
+                frame = await peer.receive()
+                assert isinstance(frame, frames.Ack)
+                returned += frame.credits
+            assert returned == 10
+        await peer.close()
+
+
+async def test_a_rewind_waits_for_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the append would move the point forward again, after the operator was told where it is."""
+    async with hub_and_address() as (hub, address):
+        peer = await Peer.connect(address)
+        await peer.hello()
+        await peer.notify(1, b"s")
+        assert await peer.receive() == frames.Ack(1)
+        gate, original = asyncio.Event(), hub.transact
+
+        def slow_appends(operations: list[object]) -> object:
+            async def later() -> object:
+                await gate.wait()
+                return await original(operations)  # type: ignore[arg-type]
+
+            first = type(operations[0]).__name__
+            return asyncio.ensure_future(later()) if first == "Append" else original(operations)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(hub, "transact", slow_appends)
+        peer.send(*(Message(1, number, b"x") for number in range(1, 6)))
+        while hub.sessions.list("wallaroo")[0].details["credits"] != 995:
+            await asyncio.sleep(0.001)
+        rewinding = asyncio.create_task(rewind(hub, stream="s", point=2))
+        await asyncio.sleep(0.02)
+        assert not rewinding.done()
+        gate.set()
+        await rewinding
+        assert hub.bounds("s").next == 5
+        assert hub.producer("s", "wallaroo") == 2
+        await peer.close()
