@@ -1,8 +1,33 @@
 """What all tests share."""
 
+import hashlib
 import os
+import shutil
+import subprocess
 from pathlib import Path
+
+import pytest
 
 # Tests that start processes run this tree, whether or not it is installed.
 SOURCE = str(Path(__file__).parent.parent / "src")
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [SOURCE, os.environ.get("PYTHONPATH")]))
+
+
+@pytest.fixture(scope="session")
+def futoin_node_modules() -> Path:
+    """The published FutoIn clients, installed once into a cache outside the tree, named by what is asked for."""
+    if shutil.which("npm") is None:
+        if os.environ.get("CI"):
+            pytest.fail("npm is not installed, and this test must run here")
+        pytest.skip("npm is not installed")
+    wanted = (Path(__file__).parent / "interop" / "futoin" / "package.json").read_bytes()
+    root = Path(os.environ.get("HEADRACE_TEST_CACHE", Path.home() / ".cache" / "headrace-tests"))
+    folder = root / f"futoin-{hashlib.sha256(wanted).hexdigest()[:16]}"
+    if not (folder / "complete").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "package.json").write_bytes(wanted)
+        # No install scripts: native parts belong to the reference's database, which the clients do not need.
+        command = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts"]
+        subprocess.run(command, cwd=folder, check=True, timeout=280, capture_output=True)
+        (folder / "complete").touch()
+    return folder / "node_modules"

@@ -8,6 +8,7 @@ import json
 import os
 import random
 import signal
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,15 +28,20 @@ LOST = (RemoteError, OSError, TimeoutError, EOFError)
 class RealHub:
     """`headrace up` as its own process; killed and started again on the same data."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, port: int = 0) -> None:
         self._folder = folder
+        self._port = port
         self._ready = folder / "ready.json"
         self._process: asyncio.subprocess.Process | None = None
-        self.url = ""
+        self.address = self.url = ""
 
     async def start(self) -> None:
         self._ready.unlink(missing_ok=True)
-        settings = ["futoin.insecure=true", "listen.http=127.0.0.1:0", *(f"listen.{name}=off" for name in QUIET)]
+        settings = [
+            "futoin.insecure=true",
+            f"listen.http=127.0.0.1:{self._port}",
+            *(f"listen.{name}=off" for name in QUIET),
+        ]
         command = ["up", "--data", str(self._folder / "data"), "--ready-file", str(self._ready)]
         command += [text for setting in settings for text in ("--set", setting)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -47,7 +53,8 @@ class RealHub:
             while not self._ready.exists():
                 assert self._process.returncode is None, (self._folder / "log").read_text()
                 await asyncio.sleep(0.01)
-        self.url = f"ws://{json.loads(self._ready.read_text())['http']}/futoin/events"
+        self.address = json.loads(self._ready.read_text())["http"]
+        self.url = f"ws://{self.address}/futoin/events"
 
     async def kill(self) -> None:
         assert self._process is not None
@@ -149,3 +156,48 @@ async def test_killed_again_and_again(tmp_path: Path) -> None:
         assert set(range(1, witness.poll_confirmed + 1)) <= set(polled)
     finally:
         await hub.kill()
+
+
+def free_port() -> int:
+    """A port that a hub can have again and again."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.mark.node
+async def test_published_receiver_goes_on(tmp_path: Path, futoin_node_modules: Path) -> None:
+    """The npm ReliableReceiver through three deaths of the hub: every event, in order, and only repeats in between."""
+    hub = RealHub(tmp_path, free_port())
+    await hub.start()
+    (tmp_path / "data" / "users.json").write_text('{"evtuser":{"secret":"evtpass","roles":["writer"]}}')
+    script = Path(__file__).parents[1] / "interop" / "futoin" / "receiver.js"
+    receiver = await asyncio.create_subprocess_exec(
+        "node", str(script), hub.address, "events", "NODE", "evtuser:evtpass",
+        env={**os.environ, "NODE_PATH": str(futoin_node_modules)},
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    assert receiver.stdout is not None
+    seen: list[int] = []
+    added = 0
+    try:
+        for _ in range(3):
+            async with await Client.connect(hub.url, "evtuser:evtpass") as client:
+                for _ in range(50):
+                    added = await client.add("A", added)
+            while not seen or seen[-1] < added - 20:  # somewhere in the middle of the last events
+                seen += json.loads(await asyncio.wait_for(receiver.stdout.readline(), 30))
+            await hub.kill()
+            await hub.start()
+        while seen[-1] < added:
+            seen += json.loads(await asyncio.wait_for(receiver.stdout.readline(), 30))
+    finally:
+        receiver.kill()
+        await receiver.wait()
+        await hub.kill()
+    highest = 0
+    for number in seen:
+        assert number <= highest + 1, "an event is missing"
+        highest = max(highest, number)
+    assert highest == added == 150

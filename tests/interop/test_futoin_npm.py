@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import hashlib
 import json
 import os
-import shutil
-import subprocess
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -27,26 +24,6 @@ MAC_KEY = base64.b64encode(b"MyLongTestSecretKey-0123456789").decode()
 EVENTS_OF_EACH_TYPE = 20
 
 pytestmark = [pytest.mark.slow, pytest.mark.node]
-
-
-@pytest.fixture(scope="session")
-def node_modules() -> Path:
-    """The packages, installed once into a cache outside the tree, named by what is asked for."""
-    if shutil.which("npm") is None:
-        if os.environ.get("CI"):
-            pytest.fail("npm is not installed, and this test must run here")
-        pytest.skip("npm is not installed")
-    wanted = (FOLDER / "package.json").read_bytes()
-    root = Path(os.environ.get("HEADRACE_TEST_CACHE", Path.home() / ".cache" / "headrace-tests"))
-    folder = root / f"futoin-{hashlib.sha256(wanted).hexdigest()[:16]}"
-    if not (folder / "complete").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "package.json").write_bytes(wanted)
-        # No install scripts: native parts belong to the reference's database, which the clients do not need.
-        command = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts"]
-        subprocess.run(command, cwd=folder, check=True, timeout=280, capture_output=True)
-        (folder / "complete").touch()
-    return folder / "node_modules"
 
 
 @pytest.fixture
@@ -92,8 +69,8 @@ async def run_clients(node_modules: Path, *arguments: str) -> dict[str, list[Any
 
 
 @pytest.mark.parametrize("coding", ["JSON", "MPCK"])
-async def test_published_clients(node_modules: Path, address: str, coding: str) -> None:
-    seen = await run_clients(node_modules, address, "orders", coding, CREDENTIALS, MAC_KEY)
+async def test_published_clients(futoin_node_modules: Path, address: str, coding: str) -> None:
+    seen = await run_clients(futoin_node_modules, address, "orders", coding, CREDENTIALS, MAC_KEY)
     assert seen["done"] == [True]
     assert seen["expected NotRegistered"] == ["NotRegistered"] * 4
     assert seen["expected LiveNotAllowed"] == ["LiveNotAllowed"] * 4

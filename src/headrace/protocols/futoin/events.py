@@ -134,7 +134,7 @@ def _keep(
 ) -> None:
     """Put those that fit into `found`."""
     most = int(BINARY_GROWTH * (sum(map(len, payloads)) + len(events) * EVENT_OVERHEAD_BYTES))
-    if most <= room.bytes:
+    if most <= min(room.bytes, room.bytes_max):
         found.events, found.bytes = events, most
     else:
         for event, index in zip(events, indexes, strict=True):

@@ -82,8 +82,8 @@ class Receiver:
         if self._task is not None:
             self._task.cancel()
 
-    async def _page(self, start: int, end: int) -> Page:
-        return await self.service.page(self.place, start, self._want, self._coding, self._bytes_max, end)
+    async def _page(self, start: int, end: int, *, whole: bool = False) -> Page:
+        return await self.service.page(self.place, start, self._want, self._coding, self._bytes_max, end, whole=whole)
 
     def _end(self) -> int:
         return self.service.hub.bounds(self.place.name, self.place.partition).next
@@ -196,7 +196,7 @@ class ReliableReceiver(Receiver):
         """The same events under the same seq, read again."""
         answered = functools.partial(self._answered, group.seq)
         try:
-            page = await self._page(group.first, group.next)
+            page = await self._page(group.first, group.next, whole=True)
         except HeadraceError as error:
             logger.info("a group of %s cannot be sent again yet: %s", self.place.name, error)
             answered(None)

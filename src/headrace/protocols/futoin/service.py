@@ -42,6 +42,7 @@ Added = Callable[[int, BaseException | None], None]
 
 READ_ROWS_FILTERED = 10_000
 READ_BYTES_MAX = 1 << 20
+UNLIMITED = 1 << 62
 KNOWN_STREAMS_MAX = 10_000
 """Streams whose adder and whose known records are kept in memory."""
 
@@ -231,9 +232,20 @@ class Service:
         return self.hub.transact([operation])
 
     async def page(
-        self, place: Place, start: int, want: frozenset[str] | None, coding: Coding, bytes_max: int, end: int
+        self,
+        place: Place,
+        start: int,
+        want: frozenset[str] | None,
+        coding: Coding,
+        bytes_max: int,
+        end: int,
+        *,
+        whole: bool = False,
     ) -> events.Page:
-        """The wanted events at `start` ≤ index < `end`, as many as one message holds, in order."""
+        """The wanted events at `start` ≤ index < `end`, as many as one message holds, in order.
+
+        With `whole`, all of them: they were one message before, and sizes are estimated from how the log is read.
+        """
         events_max = self.settings.group_events_max
         found = events.Page([], start, start, 0, False)
         while found.next < end and not found.full:
@@ -250,7 +262,7 @@ class Service:
                 continue
             if not records.num_rows:
                 break
-            space = events.Room(room, bytes_max - found.bytes, bytes_max)
+            space = events.Room(room, UNLIMITED if whole else bytes_max - found.bytes, bytes_max)
             self._extend(found, self._rendered(place, records, coding, want, space), place)
             if len(found.events) >= events_max:
                 break

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headrace.log.batch import Batch
-from headrace.protocols.futoin import codec, push, session
+from headrace.protocols.futoin import codec, push, service, session
 from headrace.protocols.futoin.codec import Coding
 from headrace.protocols.futoin.service import cursor_name
 
@@ -100,6 +100,24 @@ class TestReliable:
             peer.confirm(first_rid)  # too late: nobody waits for it any more
             peer.confirm(rid)
             await until(lambda: position(asgi) == 2)
+
+    @pytest.mark.parametrize("config", [ONE_AT_A_TIME], indirect=True)
+    async def test_repeated_group_is_the_same_however_the_log_is_read(self, asgi: Any, monkeypatch: Any) -> None:
+        """A group that filled its message is read again in other pieces, as after sealing: no event may fall out."""
+        monkeypatch.setattr(session, "BACK_OFF_FIRST_S", 0.001)
+        await asgi.hub.create_stream("events")
+        await asgi.hub.append("events", Batch.of([b'"%040d"' % number for number in range(2000)], types="A"))
+        async with asgi.websocket() as peer:
+            await peer.ready("C", minor=0)
+            rid, _, events = await peer.group()
+            assert 500 < len(events) < 1000
+            monkeypatch.setattr(service, "READ_BYTES_MAX", 4000)
+            peer.refuse(rid)
+            rid, seq, again = await peer.group()
+            assert (seq, ids(again)) == (0, ids(events))
+            peer.confirm(rid)
+            _, seq, more = await peer.group()
+            assert (seq, ids(more)[0]) == (1, ids(events)[-1] + 1)
 
     async def test_refused_while_another_is_under_way(self, asgi: Any, monkeypatch: Any) -> None:
         monkeypatch.setattr(session, "BACK_OFF_FIRST_S", 0.001)
