@@ -476,7 +476,7 @@ def test_users_and_rights() -> None:
                     refused()
 
 
-@pytest.mark.filterwarnings("ignore:ssl.PROTOCOL_TLS is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:ssl.PROTOCOL_TLS:DeprecationWarning")
 def test_tls_and_login_together(tmp_path: Path) -> None:
     """pyignite and grpcio over TLS, with a user name in the handshake."""
     certificate, private = tmp_path / "c.pem", tmp_path / "k.pem"
