@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import datetime
 import decimal
+import ssl
+import subprocess
 import uuid
 from collections import OrderedDict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
+import grpc
 import pyignite
 import pytest
 from interop.perper_support import HubThread, wait_until
@@ -36,9 +40,7 @@ from pyignite.datatypes.prop_codes import PROP_CACHE_MODE, PROP_NAME, PROP_QUERY
 from pyignite.datatypes.transactions import TransactionIsolation
 from pyignite.exceptions import CacheError, SQLError
 
-from headrace.config import Config, Grant, SecuritySection, User
-
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:pyignite")
+from headrace.config import Config, Grant, SecuritySection, Tls, User
 
 
 class Person(
@@ -472,3 +474,40 @@ def test_users_and_rights() -> None:
             ):
                 with pytest.raises(CacheError, match="needs the right"):
                     refused()
+
+
+@pytest.mark.filterwarnings("ignore:ssl.PROTOCOL_TLS:DeprecationWarning")
+def test_tls_and_login_together(tmp_path: Path) -> None:
+    """pyignite and grpcio over TLS, with a user name in the handshake."""
+    certificate, private = tmp_path / "c.pem", tmp_path / "k.pem"
+    made = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "1",
+    ]
+    about = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*made, *about, "-keyout", private, "-out", certificate], check=True, capture_output=True)
+    tls = Tls(certificate=str(certificate), key=str(private))
+    with HubThread(Config(security=SECURED.security, tls=tls)) as hub:
+        client = Client(
+            username="writer",
+            password="pw",
+            use_ssl=True,
+            ssl_cert_reqs=ssl.CERT_REQUIRED,
+            ssl_ca_certfile=str(certificate),
+        )
+        with client.connect("127.0.0.1", hub.ignite_port):
+            cache = client.create_cache("open-tls")
+            cache.put("a", 1)
+            assert cache.get("a") == 1
+        credentials = grpc.ssl_channel_credentials(certificate.read_bytes())
+        with grpc.secure_channel(hub.fabric, credentials) as channel:
+            check = channel.unary_unary("/grpc.health.v1.Health/Check")
+            assert check(b"", timeout=20) == b"\x08\x01"
