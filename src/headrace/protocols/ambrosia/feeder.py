@@ -3,17 +3,20 @@
 A binding that keeps up is sent each record from memory the moment it is durable (`offer`). One that recovers, or has
 fallen behind, is fed from the log by `run`, no faster than it reads, and goes back to the first way when it has caught
 up. `position` is the index of the next log record to send; both ways check it, so nothing is sent twice or left out.
+`sequence` is the sequence id that it must have.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
+from headrace.errors import Trimmed
 from headrace.hub import Hub
 from headrace.log.ops import CheckpointInfo
 from headrace.log.records import concat
@@ -29,6 +32,8 @@ from headrace.protocols.ambrosia.codec import (
 from headrace.protocols.ambrosia.inbound import Logged
 from headrace.protocols.ambrosia.store import IMPULSE_PREFIX, Registration
 
+logger = logging.getLogger("headrace.ambrosia")
+NOT_OURS: Final = -1
 READ_COUNT_MAX: Final = 65_536
 READ_BYTES_MAX: Final = 4 << 20
 JOIN_BYTES_MAX: Final = 64 << 10  # a larger record is not copied to stand behind its header
@@ -62,6 +67,7 @@ class Feeder:
         self._on_sent = on_sent
         self._records_out = hub.metrics.protocol.records_out.labels(protocol="ambrosia")
         self.position = 0
+        self.sequence = 0
         self.sent_records = 0
         self.sent_bytes = 0
         self._live = False
@@ -132,6 +138,7 @@ class Feeder:
         else:
             self._transport.write(header)
             self._transport.write(payload)
+        self.sequence = sequence + 1
         self._records_out.inc(count)
         self.sent_records += 1
         self.sent_bytes += len(payload)
@@ -158,7 +165,10 @@ class Feeder:
     async def _send_stored(self, end: int) -> None:
         """Send some whole records of the log. `end` is a place where a record ends."""
         batch = await self._read(self.position, end)
-        ids = batch.column("id").to_numpy(zero_copy_only=False)
+        first_index = batch.column("index")[0].as_py()
+        if first_index != self.position:
+            raise Trimmed(self._stream, 0, self.position, first_index)
+        ids = batch.column("id").fill_null(NOT_OURS).to_numpy(zero_copy_only=False)
         cuts = np.flatnonzero(ids[1:] != ids[:-1]) + 1
         starts = [0, *cuts.tolist(), len(ids)]
         if self.position + len(ids) < end:
@@ -175,11 +185,21 @@ class Feeder:
             first, after = starts[number], starts[number + 1]
             messages = bytes(view[places[number] : places[number + 1]])
             sequence = int(ids[first])
+            if sequence != self.sequence:
+                self._skip(first, after, sequence)
+                continue
             replayable = self._replayable(labels, first, after, sequence)
             self._send(sequence, messages, after - first, replayable)
         self.position += starts[-1]
         self._moved.set()
         self._on_sent()
+
+    def _skip(self, first: int, after: int, sequence: int) -> None:
+        """Someone else appended to the log: a binding must not see it, for its sequence ids have no gap or repeat."""
+        logger.warning(
+            "stream %s: indexes %d to %d are no messages of the immortal (id %d where %d is next) and are left out",
+            self._stream, self.position + first, self.position + after - 1, sequence, self.sequence,
+        )  # fmt: skip
 
     async def reached(self, end: int) -> None:
         """Until everything below `end` was sent."""

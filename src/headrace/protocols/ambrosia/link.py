@@ -72,6 +72,7 @@ class Link:
         self._sink: BlobSink | None = None
         self._checkpoint: CheckpointInfo | None = None
         self._checkpoint_position = 0
+        self._checkpoint_sequence = 0
         self._replay_end = 0
         self._reading = True
         self._tasks: set[asyncio.Task[None]] = set()
@@ -126,6 +127,7 @@ class Link:
         self._feeder.position = end if checkpoint is None else checkpoint.position
         if checkpoint is not None:
             self.sent = sent_counts(checkpoint)
+            self._feeder.sequence = int(checkpoint.meta["sequence"])
         logger.info("immortal %s: %s", self.instance.name, how.value)
         self.input(how)
 
@@ -326,6 +328,7 @@ class Link:
         """Ask for a checkpoint: it stands for all records sent before, and none is sent until it has come."""
         self._feeder.hold()
         self._checkpoint_position = self._feeder.position
+        self._checkpoint_sequence = self._feeder.sequence
         self._feeder.sent_bytes = 0
         self._feeder.send_signal(kind)
 
@@ -361,7 +364,11 @@ class Link:
             await self.coordinator.store.keep_initial(self.instance.name, self._initial)
             self._initial = None
         position = self._checkpoint_position
-        meta = {"sent": json.dumps(sink.sent), "version": str(self.registration.version)}
+        meta = {
+            "sent": json.dumps(sink.sent),
+            "sequence": str(self._checkpoint_sequence),
+            "version": str(self.registration.version),
+        }
         info = await sink.commit(position, meta)
         self._sink = None
         self.counts["checkpoints"] += 1

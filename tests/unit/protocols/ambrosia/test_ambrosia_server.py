@@ -597,23 +597,25 @@ async def test_a_whole_life_one_byte_at_a_time() -> None:
     async with memory_hub(settings(a=ImmortalSection(delivery="counted"))) as hub, coordinator(hub) as ports:
         binding = await RawBinding.to(ports, "a")
         await binding.signal()
-        sent = [InitialMessage(b"hi"), Checkpoint(3), b"abc", AttachTo(b"a"), fork(b"x"), impulse(b"y", b"a")]
-        sent += [codec.RpcBatch((fork(b"1"), fork(b"2"))), Signal(Type.TAKE_CHECKPOINT)]
-        for byte in b"".join(each if isinstance(each, bytes) else codec.encode(each) for each in sent):
-            binding.say(bytes((byte,)))
-            await binding.to_hub.drain()
-            await asyncio.sleep(0)
+        life = [InitialMessage(b"hi"), Checkpoint(3), b"abc", AttachTo(b"a"), fork(b"x"), impulse(b"y", b"a")]
+        await dribble(binding, *life, codec.RpcBatch((fork(b"1"), fork(b"2"))))
         found: list[bytes] = []
-        while True:
-            record = await binding.record()
-            if record.payload == codec.frame(Type.TAKE_CHECKPOINT, b""):
-                break
-            found += [call.arguments for call in _calls_of(record)]
-        binding.say(Checkpoint(0))
         while len(found) < 4:
             found += [call.arguments for call in _calls_of(await binding.record())]
         assert found == [b"x", b"y", b"1", b"2"]
+        await dribble(binding, Signal(Type.TAKE_CHECKPOINT))
+        assert await binding.signal() == Type.TAKE_CHECKPOINT
+        await dribble(binding, Checkpoint(2), b"de", fork(b"z"))
+        assert [call.arguments for call in _calls_of(await binding.record())] == [b"z"]
+        await until(lambda: len(ports.coordinator.instances["a"].checkpoints()) == 2)
         await binding.close()
+
+
+async def dribble(binding: RawBinding, *messages: bytes | codec.Message) -> None:
+    for byte in b"".join(each if isinstance(each, bytes) else codec.encode(each) for each in messages):
+        binding.say(bytes((byte,)))
+        await binding.to_hub.drain()
+        await asyncio.sleep(0)
 
 
 def _calls_of(record: codec.Record) -> list[Call]:
@@ -640,3 +642,45 @@ async def test_no_bytes_end_the_hub_or_reach_another_immortal() -> None:
         assert (await info(hub, "a")).registered
         await a.close()
         await b.close()
+
+
+async def test_what_others_append_to_the_log_is_left_out() -> None:
+    async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
+        await hub.append("immortal/a/log", Batch.one(b"from somebody"))
+        await hub.append("immortal/a/log", Batch.of([b"with", b"an id"], ids=[7, 7]))
+        binding.say(fork(b"mine"))
+        record = await binding.record()
+        assert (record.sequence, record.payload) == (1, codec.encode(Call(1, 1, b"mine")))
+        await binding.close()
+        binding = await RawBinding.to(ports, "a")
+        _, found = await recovered(binding, 2)
+        assert [each.sequence for each in found] == [0, 1]
+        await binding.close()
+
+
+async def test_nothing_is_delivered_before_it_is_durable() -> None:
+    async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
+        real, synced = hub.transact, asyncio.Event()
+        submitted = asyncio.Event()
+
+        def transact(operations: Any) -> Any:
+            async def later() -> Any:
+                submitted.set()
+                await synced.wait()
+                return await real(operations)
+
+            return asyncio.ensure_future(later())
+
+        hub.transact = transact  # type: ignore[method-assign]
+        binding.say(fork(b"wait for the disk"))
+        await asyncio.wait_for(submitted.wait(), 5)
+        coming = asyncio.ensure_future(binding.calls(1))
+        done, _ = await asyncio.wait([coming], timeout=0.05)
+        assert not done
+        synced.set()
+        assert (await coming)[0].arguments == b"wait for the disk"
+        await binding.close()
