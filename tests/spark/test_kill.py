@@ -21,7 +21,7 @@ from conftest import JAVA_OPTIONS, environment, wait_until
 from headrace.errors import HeadraceError
 from headrace.spark.port import open_port
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 SEED = 20
 DRIVER_KILLS = ["commit", "random", "stage", "commit", "random"]  # each costs the start of a JVM
 HUB_KILLS = 15
@@ -118,7 +118,7 @@ def test_exactly_once_through_twenty_kills(stage: Stage) -> None:
         stage.start_driver()
         before = stage.out()
         stage.produce()
-        wait_until(lambda before=before: stage.out() > before, "results of this driver", 90)
+        wait_until(lambda before=before: stage.out() > before, "results of this driver", 200)
         for _ in range(HUB_KILLS // len(DRIVER_KILLS)):
             stage.produce()
             time.sleep(chance.uniform(0, 0.3))  # the moment of a kill, not a wait

@@ -11,6 +11,7 @@ digest of the rows that were staged, in any order.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import uuid
@@ -25,6 +26,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from headrace.errors import HeadraceError
 from headrace.spark.errors import BadOption
 from headrace.spark.options import SOURCE_COLUMNS, SinkOptions
 from headrace.spark.outgoing import ACCEPTED, Outgoing, rows_digest
@@ -32,6 +34,7 @@ from headrace.spark.port import HubPort, shared_port
 from headrace.spark.scan import freeze_garbage
 
 CHUNK_BYTES = 4 << 20
+ABORT_WAIT_S = 2.0
 ROWS_DIGEST_MODULUS = 1 << 64
 
 
@@ -132,9 +135,11 @@ class _Writer:
 
     def give_up(self, messages: Sequence[Staged | None], batch: int) -> None:
         """Drop what was staged. Best effort: the hub drops leftovers by itself later."""
+        port = shared_port(self.options.hub, self.options.token, ABORT_WAIT_S)
         for one in messages:
             if one is not None:
-                self.port.call("spark.abort", {"query": one.query, "run": one.run, "batch": batch})
+                with contextlib.suppress(HeadraceError):
+                    port.call("spark.abort", {"query": one.query, "run": one.run, "batch": batch})
                 return
 
 
