@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 KILLS = 50
 CUTS = 50
-IMAGE_BYTES = 96 * 1024 * 1024
+IMAGE_BYTES = 64 * 1024 * 1024
 
 
 def require(*tools: str) -> None:
@@ -51,7 +51,9 @@ def image(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
     with open(file, "wb") as made:
         made.truncate(IMAGE_BYTES)
     subprocess.run(["mkfs.ext4", "-q", "-F", str(file)], check=True)
-    subprocess.run(["mount", "-o", "loop,commit=1", str(file), str(mounted)], check=True)
+    # Without a commit by timer only the victim's own syncs change what a stopped victim's disk holds: a copy that takes
+    # a moment is then the same as the instant of a power cut.
+    subprocess.run(["mount", "-o", "loop,commit=86400", str(file), str(mounted)], check=True)
     yield file, mounted
     subprocess.run(["umount", str(mounted)], check=True)
 
@@ -67,9 +69,8 @@ def test_power_cuts(image: tuple[Path, Path], tmp_path: Path) -> None:
         victim.wait_for("ready")
         for _ in range(CUTS):
             victim.wait_for_lines(len(victim.lines) + generator.randrange(1, 300))
-            victim.read()
+            victim.stop()
             acknowledged = victim.acknowledged()
-            victim.process.send_signal(signal.SIGSTOP)
             subprocess.run(["cp", "--sparse=always", str(file), str(copy)], check=True)
             victim.process.send_signal(signal.SIGCONT)
             subprocess.run(["mount", "-o", "loop", str(copy), str(recovered)], check=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -76,6 +77,15 @@ class Victim:
         assert self.process.stderr is not None
         return self.process.stderr.read().decode()[-2000:]
 
+    def stop(self) -> None:
+        """SIGSTOP, and wait until no thread is left inside a system call; then take what has been said."""
+        self.process.send_signal(signal.SIGSTOP)
+        deadline = time.monotonic() + DEADLINE_S
+        while any(_state(task) != "T" for task in Path(f"/proc/{self.process.pid}/task").iterdir()):
+            assert time.monotonic() < deadline, "the victim does not stop"
+            time.sleep(0.001)
+        self.read()
+
     def kill(self) -> None:
         """SIGKILL, and take what the pipe still holds: it was acknowledged before."""
         self.process.kill()
@@ -91,6 +101,11 @@ class Victim:
             (kind, where, value)
             for kind, where, value in (line.split(" ", 2) for line in self.lines if line.startswith(("s", "table ")))
         ]
+
+
+def _state(task: Path) -> str:
+    """T for a thread that is stopped; D for one that waits for the disk."""
+    return (task / "stat").read_text().rpartition(")")[2].split()[0]
 
 
 def check(directory: Path, acknowledged: list[tuple[str, str, str]]) -> None:
