@@ -4,7 +4,7 @@ Two threads serve a put. gRPC's own thread reads batches and hands them to the h
 acknowledgements as appends become durable, so that a client may send on while earlier batches are synced.
 
 What is under way is bounded by bytes: a producer faster than the disk is not read from, and gRPC's flow control holds
-it back. Acknowledgements that the client does not read are bounded too.
+it back. Acknowledgements that the client does not read are bounded too (settling.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import asyncio
 import concurrent.futures
 import functools
 import logging
-import queue
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -28,6 +27,7 @@ from headrace.log.ops import Appended
 from headrace.protocols.flight.bridge import Bridge, Cancelled
 from headrace.protocols.flight.codec import PutAck, PutColumns, decode_metadata, encode
 from headrace.protocols.flight.session import Numbered, PutSession, PutState
+from headrace.protocols.flight.settling import Settled, Settling
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
@@ -38,10 +38,12 @@ logger = logging.getLogger("headrace.flight")
 UNDER_WAY_BYTES_MAX = 32 << 20
 # All puts together.
 UNDER_WAY_BYTES_ALL_MAX = 128 << 20
-# Acknowledgements that wait for the client to read them.
+# Acknowledgements that wait for the client to read them; above it, those that can be are folded together.
 ACKS_WAITING_MAX = 65_536
-
-_Settled = concurrent.futures.Future[Appended]
+# What a batch under way takes besides its bytes.
+BATCH_OVERHEAD_BYTES = 1024
+# How long acknowledgements may take after a failure before the client is thought to read none.
+ACKS_STUCK_S = 1.0
 
 
 class Window:
@@ -86,9 +88,10 @@ class Putting:
         self._writer = writer
         self._lock = threading.Lock()
         self._windows = (Window(UNDER_WAY_BYTES_MAX), all_puts)
-        self._settling: queue.Queue[tuple[int, _Settled] | None] = queue.Queue(ACKS_WAITING_MAX)
-        self._refused = False  # this and the next: only the loop touches them
-        self._waiting: deque[tuple[Numbered, Batch, _Settled]] = deque()
+        self._settling = Settling(ACKS_WAITING_MAX)
+        self._all_read = False
+        self._refused = False  # this and the next: only the loop changes them
+        self._waiting: deque[tuple[Numbered, Batch, Settled]] = deque()
         self._records_in = hub.metrics.protocol.records_in.labels(protocol="flight")
         self._processed = hub.stream(session.command.stream).options.ack != "durable"
 
@@ -96,6 +99,15 @@ class Putting:
         """Read until the client has sent all; raises the error that ended the put."""
         acknowledging = threading.Thread(target=self._acknowledge, name="flight-acks", daemon=True)
         acknowledging.start()
+        try:
+            self._read(reader)
+        finally:
+            self._settling.close()
+            self._let_acks_end(acknowledging, reader)
+        if self._session.error is not None:
+            raise self._session.error
+
+    def _read(self, reader: flight.MetadataRecordBatchReader) -> None:
         number = 0
         try:
             columns = PutColumns(reader.schema)
@@ -103,18 +115,26 @@ class Putting:
                 try:
                     chunk = reader.read_chunk()
                 except StopIteration:
-                    break
-                self._receive(columns, chunk)
-                number = self._session.received_count
+                    self._all_read = True
+                    return
+                if not self._refused:  # otherwise the refusal is on its way to the client
+                    self._receive(columns, chunk)
+                    number = self._session.received_count
         except HeadraceError as error:
             self._settle_now(number, error)
         except pa.ArrowInvalid as error:
             self._settle_now(number, BadRequest(f"batch {number}: the Arrow data is malformed: {error}"))
-        finally:
-            self._settling.put(None)
-            acknowledging.join()
-        if self._session.error is not None:
-            raise self._session.error
+
+    def _let_acks_end(self, acknowledging: threading.Thread, reader: flight.MetadataRecordBatchReader) -> None:
+        """Wait for the other thread. A client that only sends must get rid of what it sends before it reads, so that is
+        taken and dropped: the put has failed by then."""
+        acknowledging.join(None if self._all_read else ACKS_STUCK_S)
+        while acknowledging.is_alive() and not self._all_read:
+            try:
+                reader.read_chunk()
+            except (StopIteration, pa.ArrowException, OSError):
+                break
+        acknowledging.join()
 
     def _receive(self, columns: PutColumns, chunk: flight.FlightStreamChunk) -> None:
         metadata = chunk.app_metadata
@@ -132,9 +152,9 @@ class Putting:
             batch = Batch.from_arrow(columns.apply(chunk.data))
         except BadRequest as error:
             raise BadRequest(f"batch {numbered.number}: {error}") from None
-        self._enter(batch.nbytes)
-        settled: _Settled = concurrent.futures.Future()
-        self._enqueue(numbered.number, settled)
+        self._enter(batch.nbytes + BATCH_OVERHEAD_BYTES)
+        settled: Settled = concurrent.futures.Future()
+        self._settling.put(numbered.number, settled)
         self._bridge.post(self._append, numbered, batch, settled)
 
     def _enter(self, size: int) -> None:
@@ -152,22 +172,14 @@ class Putting:
 
     def _settle_now(self, number: int, error: HeadraceError | None) -> None:
         """Settle a batch without the hub, after the batches before it."""
-        settled: _Settled = concurrent.futures.Future()
+        settled: Settled = concurrent.futures.Future()
         if error is None:
             settled.set_result(Appended(-1, 0, False))
         else:
             settled.set_exception(error)
-        self._enqueue(number, settled)
+        self._settling.put(number, settled)
 
-    def _enqueue(self, number: int, settled: _Settled) -> None:
-        try:
-            self._settling.put_nowait((number, settled))
-        except queue.Full:
-            raise Busy(
-                f"{ACKS_WAITING_MAX} acknowledgements wait to be read; read them, or put with acks 'last'"
-            ) from None
-
-    def _append(self, numbered: Numbered, batch: Batch, settled: _Settled) -> None:
+    def _append(self, numbered: Numbered, batch: Batch, settled: Settled) -> None:
         """In the loop: hand a batch to the hub, behind those of this put that wait for the hub to have room."""
         self._waiting.append((numbered, batch, settled))
         if len(self._waiting) == 1:
@@ -186,10 +198,10 @@ class Putting:
                 self._append_now(*self._waiting.popleft())
         self._hand_over()
 
-    def _append_now(self, numbered: Numbered, batch: Batch, settled: _Settled) -> None:
+    def _append_now(self, numbered: Numbered, batch: Batch, settled: Settled) -> None:
         command = self._session.command
         if self._refused:
-            self._leave(batch.nbytes)
+            self._leave(batch.nbytes + BATCH_OVERHEAD_BYTES)
             settled.set_exception(Busy(f"batch {numbered.number} comes after one that was refused"))
             return
         future = self._hub.append(
@@ -199,10 +211,10 @@ class Putting:
             producer=numbered.producer,
             sequence=numbered.sequence,
         )
-        future.add_done_callback(functools.partial(self._appended, batch.nbytes, settled))
+        future.add_done_callback(functools.partial(self._appended, batch.nbytes + BATCH_OVERHEAD_BYTES, settled))
         self._refused = future.done() and not future.cancelled() and future.exception() is not None
 
-    def _appended(self, size: int, settled: _Settled, future: asyncio.Future[Appended]) -> None:
+    def _appended(self, size: int, settled: Settled, future: asyncio.Future[Appended]) -> None:
         self._leave(size)
         if future.cancelled():
             settled.set_exception(Cancelled())
@@ -215,26 +227,26 @@ class Putting:
     def _acknowledge(self) -> None:
         """The second thread: wait for each append in turn, tell the client."""
         while (entry := self._settling.get()) is not None:
-            number, settled = entry
             try:
-                appended = settled.result()
+                appended = entry.settled.result()
                 if self._processed and appended.count:
-                    self._await_processed(appended)
+                    self._await_processed(entry.index_next or appended.first + appended.count)
                 with self._lock:
-                    ack = self._session.stored(number, appended.first, appended.count, appended.duplicate)
+                    ack = self._session.stored(
+                        entry.number, appended.first, appended.count, appended.duplicate, entry.batches
+                    )
                 self._records_in.inc(0 if appended.duplicate else appended.count)
             except Exception as error:
-                ack = self._failed(number, error)
+                ack = self._failed(entry.number, error)
             self._send(ack)
         with self._lock:
             self._session.end()
             ack = self._session.last_ack()
         self._send(ack)
 
-    def _await_processed(self, appended: Appended) -> None:
+    def _await_processed(self, index_next: int) -> None:
         """For streams that acknowledge when a cursor has passed."""
         command = self._session.command
-        index_next = appended.first + appended.count
         self._bridge.run(self._hub.acknowledged(command.stream, index_next, command.partition), self._context)
 
     def _failed(self, number: int, error: Exception) -> PutAck | None:

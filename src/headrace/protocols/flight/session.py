@@ -105,10 +105,10 @@ class PutSession:
         self.received_count += 1
         return Numbered(number, producer, sequence)
 
-    def stored(self, number: int, first: int, count: int, duplicate: bool) -> PutAck | None:
-        """A batch is durable: the message to send, if this put wants one for each."""
+    def stored(self, number: int, first: int, count: int, duplicate: bool, batches: int = 1) -> PutAck | None:
+        """Batches up to this one are durable: the message to send, if this put wants one for each."""
         self._move(PutEvent.STORED)
-        self.stored_count += 1
+        self.stored_count += batches
         self._first = first if self._first is None else self._first
         self._records += count
         self._all_duplicate = self._all_duplicate and duplicate
