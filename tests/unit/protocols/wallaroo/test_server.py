@@ -415,8 +415,9 @@ async def test_a_rewind_waits_for_what_is_under_way(monkeypatch: pytest.MonkeyPa
                 await gate.wait()
                 return await original(operations)  # type: ignore[arg-type]
 
-            first = type(operations[0]).__name__
-            return asyncio.ensure_future(later()) if first == "Append" else original(operations)  # type: ignore[arg-type]
+            if type(operations[0]).__name__ == "Append":
+                return asyncio.ensure_future(later())
+            return original(operations)  # type: ignore[arg-type]
 
         monkeypatch.setattr(hub, "transact", slow_appends)
         peer.send(*(Message(1, number, b"x") for number in range(1, 6)))
