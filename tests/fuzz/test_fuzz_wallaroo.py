@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from fuzz.fuzz_wallaroo import fuzz, mutate, seeds
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 
@@ -22,6 +22,7 @@ def test_mutated_seeds() -> None:
         fuzz(mutate(rng, corpus))
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes(data: bytes) -> None:
     fuzz(data)

@@ -20,6 +20,7 @@ from headrace.cli.output import notes, print_json
 from headrace.protocols.wallaroo.client import Connector, Source
 from headrace.protocols.wallaroo.client_session import Item
 from headrace.protocols.wallaroo.sources import FileSource, GenerateSource
+from headrace.protocols.wallaroo.trace import GENERATIONS, read_trace
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -106,6 +107,18 @@ def connect_lines(
     connector = _connector(to, dialect, cookie, instance, tls, tls_ca)
     point = asyncio.run(_send_lines(connector, stream))
     _done(stream, point, connector, as_json)
+
+
+@app.command("trace")
+def connect_trace(
+    path: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="Captured bytes of one direction.")],
+    generation: Annotated[str, typer.Option("--generation", help="One of: " + ", ".join(GENERATIONS))] = "v3-2020",
+) -> None:
+    """Print the frames of a captured connection, one a line, whatever generation it is of."""
+    if generation not in GENERATIONS:
+        raise typer.BadParameter(f"{generation!r} is not one of {', '.join(GENERATIONS)}", param_hint="--generation")
+    for seen in read_trace(path.read_bytes(), GENERATIONS[generation]):
+        print(f"{seen.offset:>10}  {seen.fault or seen.frame!r}" + (f"  {seen.inner!r}" if seen.inner else ""))
 
 
 def _connector(to: str, dialect: str, cookie: str, instance: str, tls: bool, tls_ca: Path | None) -> Connector:

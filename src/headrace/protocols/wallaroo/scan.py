@@ -334,18 +334,19 @@ class FrameBuffer:
         """How many bytes wait for the rest of their frame, or to be taken."""
         return len(self._data) - self._position + len(self._partial)
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, *parts: bytes) -> None:
         """Take more bytes. A frame that arrives in many pieces is put together once, when it is complete."""
         if self._partial:
-            if len(self._partial) + len(data) < self._needed:
-                self._partial += data
+            if len(self._partial) + sum(map(len, parts)) < self._needed:
+                for part in parts:
+                    self._partial += part
                 return
-            self._data = b"".join((self._partial, data))
+            self._data = b"".join((self._partial, *parts))
             self._partial = bytearray()
         elif self._position == len(self._data):
-            self._data = data
+            self._data = parts[0] if len(parts) == 1 else b"".join(parts)
         else:
-            self._data = self._data[self._position :] + data
+            self._data = b"".join((memoryview(self._data)[self._position :], *parts))
         self._position = 0
 
     def clear(self) -> None:

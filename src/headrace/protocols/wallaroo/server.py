@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("headrace.wallaroo")
 
+LOOK_BYTES = 512 * 1024
+"""So much is looked at even while the disk works, so that encoding and syncing overlap."""
 RETRY_AFTER_REFUSAL_S = 1.0
 """A refused v3 client asks again when an ACK comes: this often, or as soon as the stream is free."""
 KEEPALIVE = ((socket.SO_KEEPALIVE, 1),)
@@ -59,6 +61,10 @@ class Connection(asyncio.Protocol):
         self._principal: Principal | None = None
         self._lanes: dict[int, Lane] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._unread: list[bytes] = []
+        self._unread_bytes = 0
+        self._under_way = 0
+        """Transactions that have been submitted and not answered."""
         self._in_flight_bytes = 0
         self._paused = False
         self._waits_for_hub = False
@@ -87,7 +93,15 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.worker.received_bytes.inc(len(data))
-        self._do(self.session.receive(data))
+        self._unread.append(data)
+        self._unread_bytes += len(data)
+        # Looking at bytes has a price per look. While the disk works nothing can be submitted, so they may gather.
+        if not self._under_way or self._unread_bytes >= LOOK_BYTES:
+            self._look()
+
+    def _look(self) -> None:
+        parts, self._unread, self._unread_bytes = self._unread, [], 0
+        self._do(self.session.receive(*parts))
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
@@ -222,12 +236,14 @@ class Connection(asyncio.Protocol):
             self._finish(lane, None, taken)
             return
         lane.busy = True
+        self._under_way += 1
         self.worker.submitted(lane.name)
         future = self.hub.transact(operations)
         future.add_done_callback(lambda done: self._submitted(lane, taken, done))
 
     def _submitted(self, lane: Lane, taken: list[Waiting], done: asyncio.Future[list[Any]]) -> None:
         lane.busy = False
+        self._under_way -= 1
         self._in_flight_bytes -= sum(each.nbytes for each in taken)
         error = None if done.cancelled() else done.exception()
         self.worker.resolved(lane.name)
@@ -240,7 +256,9 @@ class Connection(asyncio.Protocol):
         self.worker.records_in.inc(records)
         ends = [result.first + result.count for result in done.result() if isinstance(result, Appended)]
         self._finish(lane, ends[-1] if ends else None, taken)
-        if lane.waiting and not self.session.ended:
+        if self._unread and not self.session.ended:
+            self._look()
+        if lane.waiting and not lane.busy and not self.session.ended:
             self._submit(lane)
         self._pace()
 

@@ -108,11 +108,11 @@ class ServerSession:
     def ended(self) -> bool:
         return self.state in (SessionState.ERROR, SessionState.DISCONNECTED)
 
-    def receive(self, data: bytes) -> list[Request]:
-        """Take bytes from the peer."""
+    def receive(self, *parts: bytes) -> list[Request]:
+        """Take bytes from the peer, as they came; several pieces are looked at together."""
         if self.ended:
             return []
-        self._buffer.feed(data)
+        self._buffer.feed(*parts)
         return self.process()
 
     def process(self) -> list[Request]:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import BadRequest
@@ -44,6 +44,7 @@ def test_rules_that_can_be() -> None:
         check_rule(rule)
 
 
+@settings(deadline=None)
 @given(st.binary(min_size=1, max_size=20), st.binary(min_size=1, max_size=20))
 def test_different_names_stay_different_and_can_be_stored(one: bytes, other: bytes) -> None:
     assert (printable(one) == printable(other)) == (one == other)

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.protocols.wallaroo import frames
@@ -106,11 +106,13 @@ def check(dialect: Dialect, stream: list[Frame], cuts: list[int]) -> None:
     assert buffer.held == 0
 
 
+@settings(deadline=None)
 @given(v3_streams, st.lists(st.integers(0, 10_000), max_size=8))
 def test_v3_streams_cut_anywhere(stream: list[Frame], cuts: list[int]) -> None:
     check(V3, stream, cuts)
 
 
+@settings(deadline=None)
 @given(draft_streams, st.lists(st.integers(0, 10_000), max_size=8))
 def test_draft_streams_cut_anywhere(stream: list[Frame], cuts: list[int]) -> None:
     check(DRAFT, stream, cuts)

@@ -247,3 +247,19 @@ async def test_an_error_from_the_peer_ends_the_session_and_frees_its_streams() -
         await other.hello()
         assert (await other.notify(1, b"s")).success
         await other.close()
+
+
+async def test_metrics_count_what_happens() -> None:
+    async with hub_and_address(window_credits=100) as (hub, address):
+        peer = await Peer.connect(address)
+        await peer.hello()
+        await peer.notify(1, b"s")
+        peer.send(*(Message(1, number, b"x") for number in (1, 2, 2)))
+        await peer.acked(1, 2)
+        peer.send(Message(1, 3, b"x"))
+        await peer.acked(1, 3)
+        text = hub.metrics.text().decode()
+        assert 'headrace_records_in_total{protocol="wallaroo"} 3.0' in text
+        assert "headrace_wallaroo_duplicates_total 1.0" in text
+        assert "headrace_wallaroo_credits 100.0" in text
+        await peer.close()
