@@ -29,6 +29,7 @@ DATA = {"number": 1, "name": "an event of about ninety bytes of data", "list": [
 TARGETS = {
     "add_ws_64": 15_000,
     "add_http_32": 6_000,
+    "push_first_ws": 300_000,
     "poll_ws": 300_000,
     "push_ws": 300_000,
 }
@@ -370,6 +371,8 @@ async def measure(endpoint: Endpoint, seconds: float, in_flight: int, connection
 
     total = await rate("add_ws_64", add_over_websocket(endpoint, in_flight, seconds))
     total += await rate("add_http_32", add_over_http(endpoint, connections, seconds))
+    # The first to read these events; whoever comes later gets lists that are made already.
+    await rate("push_first_ws", push_over_websocket(endpoint, "BENCHFIRST", int(total * 0.9)))
     await rate("poll_ws", poll_over_websocket(endpoint, "LIVE", 0, seconds))
     await rate("poll_reliable_ws", poll_over_websocket(endpoint, "BENCHPOLL", 10**9, seconds))
     await rate("push_ws", push_over_websocket(endpoint, "BENCHPUSH", int(total * 0.9)))
