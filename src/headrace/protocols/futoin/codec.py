@@ -204,7 +204,7 @@ class Event(msgspec.Struct, gc=False):
 
 class _OnEventsParams(msgspec.Struct):
     seq: int
-    events: list[Event]
+    events: Any
 
 
 class _OnEvents(msgspec.Struct):
@@ -224,8 +224,8 @@ def failure(error: PeerError, rid: str | None, coding: Coding) -> bytes:
     return encode_object(Failure(UNSET if rid is None else rid, error.name, text), coding)
 
 
-def on_events(seq: int, events: list[Event], rid: str, minor: int, coding: Coding) -> bytes:
-    """The call that pushes a group to a consumer (FTN18 3.3.3)."""
+def on_events(seq: int, events: list[Event] | Raw, rid: str, minor: int, coding: Coding) -> bytes:
+    """The call that pushes a group to a consumer (FTN18 3.3.3); the events may be encoded already."""
     return encode_object(_OnEvents(f"{RECEIVER}:1.{minor}:onEvents", _OnEventsParams(seq, events), rid), coding)
 
 

@@ -12,17 +12,15 @@ import contextlib
 import functools
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 from headrace.errors import HeadraceError
 from headrace.protocols.futoin import codec
 from headrace.protocols.futoin.codec import Answer, Coding
 from headrace.protocols.futoin.interface import ENVELOPE_BYTES, EVENTS_MAX, Call
+from headrace.protocols.futoin.lists import EventList
 from headrace.protocols.futoin.service import Place, Service, cursor_name
 from headrace.protocols.futoin.session import Delivery, Group, LiveDelivery
-
-if TYPE_CHECKING:
-    from headrace.protocols.futoin.events import Page
 
 logger = logging.getLogger("headrace.futoin")
 
@@ -82,18 +80,18 @@ class Receiver:
         if self._task is not None:
             self._task.cancel()
 
-    async def _page(self, start: int, end: int, *, whole: bool = False) -> Page:
-        return await self.service.page(self.place, start, self._want, self._coding, self._bytes_max, end, whole=whole)
+    async def _list(self, start: int, end: int) -> EventList:
+        return await self.service.event_list(self.place, start, self._want, self._coding, self._bytes_max, end)
 
     def _end(self) -> int:
         return self.service.hub.bounds(self.place.name, self.place.partition).next
 
-    def _send(self, seq: int, page: Page, answered: Answered) -> None:
+    def _send(self, seq: int, events: Any, count: int, answered: Answered) -> None:
         rid = self._peer.next_rid()
-        message = codec.on_events(seq, page.events, rid, self._call.minor, self._coding)
+        message = codec.on_events(seq, events, rid, self._call.minor, self._coding)
         self._peer.call(rid, message, answered)
         self.service.metrics.groups.inc()
-        self.service.records_out.inc(len(page.events))
+        self.service.records_out.inc(count)
 
     async def _until(self, ready: Callable[[], bool]) -> None:
         while not ready():
@@ -153,14 +151,14 @@ class ReliableReceiver(Receiver):
             if stored is None:  # an operator dropped the consumer
                 return
             delivery.advance(stored)
-            page = await self._page(delivery.next, self._end())
+            found = await self._list(delivery.next, self._end())
             if not delivery.may_send:  # a group was refused while the log was read
                 continue
-            if page.events:
-                group = delivery.send(page.next)
-                self._send(group.seq, page, functools.partial(self._answered, group.seq))
-            elif page.next > delivery.next:
-                delivery.skip(page.next)
+            if found.count:
+                group = delivery.send(found.next)
+                self._send(group.seq, found.events, found.count, functools.partial(self._answered, group.seq))
+            elif found.next > delivery.next:
+                delivery.skip(found.next)
                 self._save_later(SKIP_SAVE_S)
             else:
                 await hub.wait(self.place.name, delivery.next, self.place.partition)
@@ -196,12 +194,14 @@ class ReliableReceiver(Receiver):
         """The same events under the same seq, read again."""
         answered = functools.partial(self._answered, group.seq)
         try:
-            page = await self._page(group.first, group.next, whole=True)
+            page = await self.service.page(
+                self.place, group.first, self._want, self._coding, self._bytes_max, group.next, whole=True
+            )
         except HeadraceError as error:
             logger.info("a group of %s cannot be sent again yet: %s", self.place.name, error)
             answered(None)
             return
-        self._send(group.seq, page, answered)
+        self._send(group.seq, page.events, len(page.events), answered)
 
     def _save_later(self, pause_s: float) -> None:
         """Move the cursor; while one move is being made durable, the next ones become one."""
@@ -255,12 +255,12 @@ class LiveReceiver(Receiver):
             dropped = delivery.drop_backlog(end)
             if dropped:
                 self.service.metrics.dropped_groups.inc(dropped)
-            page = await self._page(delivery.next, end)
-            if page.events:
-                seq = delivery.send(page.next)
-                self._send(seq, page, functools.partial(self._answered, seq))
-            elif page.next > delivery.next:
-                delivery.skip(page.next)
+            found = await self._list(delivery.next, end)
+            if found.count:
+                seq = delivery.send(found.next)
+                self._send(seq, found.events, found.count, functools.partial(self._answered, seq))
+            elif found.next > delivery.next:
+                delivery.skip(found.next)
             else:
                 await hub.wait(self.place.name, delivery.next, self.place.partition)
 

@@ -11,13 +11,13 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import Damaged, UnknownStream
 from headrace.log.batch import Batch
 from headrace.log.ops import Appended, SaveCursor, StreamOptions
 from headrace.protocols.futoin import events
-from headrace.protocols.futoin.codec import Coding, Event
+from headrace.protocols.futoin.codec import Coding
 from headrace.protocols.futoin.credentials import Caller
 from headrace.protocols.futoin.errors import (
     LIVE_NOT_ALLOWED,
@@ -27,6 +27,7 @@ from headrace.protocols.futoin.errors import (
     PeerError,
 )
 from headrace.protocols.futoin.interface import ENVELOPE_BYTES, LIVE, RIGHTS, Call, PollEvents
+from headrace.protocols.futoin.lists import EventList, Key, ListCache, encoded
 from headrace.protocols.futoin.ranges import Ranges
 from headrace.security import Principal
 
@@ -148,6 +149,7 @@ class Service:
         self._skipped = hub.metrics.protocol.skipped.labels(protocol="futoin")
         self._adders: dict[tuple[str, int], Adder] = {}
         self._known_json: dict[tuple[str, int], Ranges] = {}
+        self._lists = ListCache()
 
     def check_right(self, caller: Caller, function: str, stream: str) -> None:
         """Per-stream rights: add, poll and push."""
@@ -202,8 +204,8 @@ class Service:
             raise PeerError(NOT_REGISTERED)
         return index
 
-    async def poll(self, place: Place, user: str, params: PollEvents, call: Call, coding: Coding) -> list[Event]:
-        """FTN18 3.3.1 pollEvents. The position that the caller names is durable before it gets an answer."""
+    async def poll(self, place: Place, user: str, params: PollEvents, call: Call, coding: Coding) -> Any:
+        """FTN18 3.3.1 pollEvents: the list of events. The position that the caller names is durable before that."""
         component = params.component
         last = 0 if params.last_id is None else int(params.last_id)
         reliable = component != LIVE
@@ -217,19 +219,33 @@ class Service:
         if reliable and start > stored:
             # Made durable while the events are read.
             saving = self._save(place, user, component, start)
-        found = await self.page(place, start, want, coding, bytes_max, end)
+        found = await self.event_list(place, start, want, coding, bytes_max, end)
         if saving is not None:
             await saving
         if reliable and found.first > start:
             # What was filtered out before the first event shown counts as delivered (FTN18 2.2.3).
             await self._save(place, user, component, found.first)
         self.metrics.polls.inc()
-        self.records_out.inc(len(found.events))
+        self.records_out.inc(found.count)
         return found.events
 
     def _save(self, place: Place, user: str, component: str, index: int) -> asyncio.Future[list[int]]:
         operation = SaveCursor(cursor_name(user, component), place.name, index, place.partition)
         return self.hub.transact([operation])
+
+    async def event_list(
+        self, place: Place, start: int, want: frozenset[str] | None, coding: Coding, bytes_max: int, end: int
+    ) -> EventList:
+        """The wanted events at `start` ≤ index < `end`, as many as one message holds, ready for that message."""
+        key = Key(place.name, place.partition, start, want, coding, bytes_max)
+        known = self._lists.get(key)
+        if known is not None and start >= self.hub.bounds(place.name, place.partition).first:
+            return known
+        page = await self.page(place, start, want, coding, bytes_max, end)
+        found = EventList(encoded(page.events, coding), len(page.events), page.first, page.next)
+        if page.full or found.count >= self.settings.group_events_max:
+            self._lists.put(key, found)
+        return found
 
     async def page(
         self,

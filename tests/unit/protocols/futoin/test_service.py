@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from headrace.config import Config, Futoin, Log
@@ -306,6 +307,60 @@ class TestKnownJson:
         assert len(service._known_json) <= 2
 
 
+class TestCachedLists:
+    """Full lists are made once for all who ask; lists that can still grow are not kept."""
+
+    @pytest.fixture(autouse=True)
+    async def many_events(self, asgi: Any) -> None:
+        await asgi.hub.create_stream("events")
+        await asgi.hub.append("events", Batch.of([b"1"] * 1500, types=["A", "B", "C"] * 500))
+
+    def cache(self, asgi: Any) -> Any:
+        return asgi.app._dispatcher.service._lists
+
+    async def test_full_lists_are_kept(self, asgi: Any, monkeypatch: Any) -> None:
+        first = await poll(asgi, "LIVE")
+        assert len(self.cache(asgi)) == 1
+        monkeypatch.setattr(asgi.hub, "read", None)
+        assert await poll(asgi, "LIVE") == first == list(range(1, 1001))
+
+    async def test_lists_at_the_end_are_not(self, asgi: Any) -> None:
+        assert len(await poll(asgi, "LIVE", 1000)) == 500
+        await asgi.hub.append("events", Batch.one(b"1", type="A"))
+        assert len(await poll(asgi, "LIVE", 1000)) == 501
+        assert len(self.cache(asgi)) == 0
+
+    async def test_told_apart_by_filter_and_version(self, asgi: Any) -> None:
+        everything = await poll(asgi, "LIVE")
+        await asgi.hub.append("events", Batch.of([b"1"] * 1500, types="A"))
+        only = await poll(asgi, "LIVE", want=["A"])
+        assert len(only) == 1000
+        assert only != everything
+        assert await poll(asgi, "LIVE", want=["A"]) == only
+        assert await poll(asgi, "LIVE", call="futoin.evt.poll:1.0:pollEvents") == everything[:1000]
+        assert await poll(asgi, "LIVE") == everything
+
+    async def test_what_was_trimmed_is_not_shown_again(self, asgi: Any) -> None:
+        await poll(asgi, "LIVE")
+        await asgi.hub.trim("events", 10)
+        assert (await poll(asgi, "LIVE"))[0] == 11
+
+    async def test_what_was_deleted_is_not_shown_again(self, asgi: Any) -> None:
+        await poll(asgi, "LIVE")
+        await asgi.hub.delete_stream("events")
+        await asgi.hub.create_stream("events")
+        assert await poll(asgi, "LIVE") == []
+        await asgi.hub.append("events", Batch.one(b"9", type="A"))
+        assert len(await poll(asgi, "LIVE")) == 1
+
+    async def test_reliable_consumers_move_on_with_cached_lists(self, asgi: Any) -> None:
+        for component in ("C", "D"):
+            await asgi.call(REGISTER, component=component)
+            assert len(await poll(asgi, component)) == 1000
+            assert len(await poll(asgi, component, 1000)) == 500
+            assert position(asgi, component) == 1000
+
+
 class TestLimits:
     async def test_a_thousand_events(self, asgi: Any) -> None:
         await asgi.hub.create_stream("events")
@@ -372,6 +427,10 @@ class TestLimits:
         assert asgi.hub.metrics.futoin.damaged._value.get() == 2
 
 
+def ids_in(shown: Any) -> list[int]:
+    return [int(event["id"]) for event in msgspec.json.decode(shown)]
+
+
 class TestDiscarding:
     """FTN18 2.3.1: kept "until the last registred consumer reliably reads it"."""
 
@@ -392,11 +451,11 @@ class TestDiscarding:
             await self.until(lambda: hub.bounds("events").first > 0)
             assert hub.bounds("events").first <= 20
             shown = await service.poll(place, "u", PollEvents("SLOW"), call, Coding.JSON)
-            assert [int(event.id) for event in shown] == list(range(21, 51))
+            assert ids_in(shown) == list(range(21, 51))
             await service.poll(place, "u", PollEvents("SLOW", "50"), call, Coding.JSON)
             await self.until(lambda: hub.bounds("events").first > 20)
             shown = await service.poll(place, "u", PollEvents("LIVE"), call, Coding.JSON)
-            assert not shown or int(shown[0].id) == hub.bounds("events").first + 1
+            assert not ids_in(shown) or ids_in(shown)[0] == hub.bounds("events").first + 1
 
     async def until(self, condition: Any) -> None:
         deadline = asyncio.get_running_loop().time() + 10
