@@ -29,6 +29,7 @@ from .tables import Expiries, TableCache
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
+    from headrace.log.ops import StreamInfo
 
 CATALOGUE_TABLE: Final = "perper.caches"
 EXECUTIONS: Final = "executions"
@@ -41,10 +42,11 @@ Cache = TableCache | StreamCache | ViewCache
 class Entry:
     """One cache. `cache` is None while nobody knows whether it is a stream or a table."""
 
-    __slots__ = ("cache", "configuration", "deciding", "ids", "name", "on_destroyed")
+    __slots__ = ("cache", "configuration", "deciding", "ids", "name", "on_destroyed", "owner")
 
-    def __init__(self, name: str, configuration: Configuration) -> None:
+    def __init__(self, name: str, configuration: Configuration, owner: str | None = None) -> None:
         self.name = name
+        self.owner = owner or name  # the stream or table that rights are about
         self.configuration = configuration
         self.cache: Cache | None = None
         self.deciding: asyncio.Future[Any] | None = None
@@ -56,6 +58,16 @@ class Entry:
     def ready(self) -> bool:
         """Whether operations can be done at once."""
         return self.cache is not None and self.cache.ready
+
+
+def _view_names(info: StreamInfo) -> list[str]:
+    """The names under which a stream of another protocol can be read: one for each partition."""
+    return [info.name, *(f"{info.name}:{number}" for number in range(1, info.partitions))]
+
+
+def _split_partition(name: str) -> tuple[str, int]:
+    stream, _, number = name.rpartition(":")
+    return (stream, int(number)) if number.isdecimal() and len(number) < 6 else (name, 0)
 
 
 class Catalogue:
@@ -114,8 +126,8 @@ class Catalogue:
 
     def names(self) -> list[str]:
         """The names of all caches, and of the streams of other protocols that can be read as caches."""
-        foreign = [info.name for info in self._hub.streams() if info.name not in self._by_name]
-        return [*self._by_name, *sorted(name for name in foreign if not name.startswith("perper."))]
+        foreign = [name for info in self._hub.streams() if info.name not in self._by_name for name in _view_names(info)]
+        return [*self._by_name, *sorted(foreign)]
 
     def find(self, cache_id: int) -> Entry:
         """The cache with that number."""
@@ -131,19 +143,29 @@ class Catalogue:
         return self._by_name.get(name) or self._view(name)
 
     def _view(self, name: str) -> Entry | None:
-        try:
-            is_stream = self._hub.stream(name).kind == "stream"
-        except UnknownStream:
-            self._forget_view(name)
-            return None
-        if not is_stream:
-            return None
         entry = self._views.get(name)
         if entry is None:
-            entry = self._views[name] = Entry(name, Configuration({0: name}))
-            entry.cache = ViewCache(self._hub, name)
+            found = self._foreign(name)
+            if found is None:
+                return None
+            entry = self._views[name] = Entry(name, Configuration({0: name}), owner=found[0])
+            entry.cache = ViewCache(self._hub, name, *found)
             self._view_ids.update(dict.fromkeys(entry.ids, name))
+        elif self._foreign(name) is None:  # deleted by those it belongs to
+            self._forget_view(name)
+            return None
         return entry
+
+    def _foreign(self, name: str) -> tuple[str, int] | None:
+        """The stream and partition that a name means: `orders`, or `orders:2` for a partition other than the first."""
+        for stream, partition in ((name, 0), _split_partition(name)):
+            try:
+                info = self._hub.stream(stream)
+            except UnknownStream:
+                continue
+            if info.kind == "stream" and partition < info.partitions:
+                return stream, partition
+        return None
 
     def _forget_view(self, name: str) -> None:
         entry = self._views.pop(name, None)
@@ -156,9 +178,15 @@ class Catalogue:
         if known is not None:
             return self._view(known)
         for info in self._hub.streams():
-            if info.kind == "stream" and cache_id in (java_hash(info.name), code_point_hash(info.name)):
-                return self._view(info.name)
+            for name in _view_names(info):
+                if cache_id in (java_hash(name), code_point_hash(name)):
+                    return self._view(name)
         return None
+
+    def owner_of(self, name: str) -> str:
+        """The name by which rights are asked for: of a partition, its stream's."""
+        entry = self.find_name(name)
+        return name if entry is None else entry.owner
 
     # creating
 

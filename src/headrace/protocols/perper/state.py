@@ -349,15 +349,21 @@ class Fabric:
                 found = entry.cache.keys.oldest_index_from(record.position)
                 index = bounds.next if found is None else found
         elif isinstance(entry.cache, ViewCache):
-            bounds = self.hub.bounds(record.stream)
+            view = entry.cache
+            bounds = self.hub.bounds(view.stream, view.partition)
             index = min(max(record.position, bounds.first), bounds.next)
+            return SaveCursor(listener, view.stream, index, view.partition, True)
         else:
             return None
         return SaveCursor(listener, record.stream, index, 0, True)
 
     async def _forget_cursor(self, listener: str, stream: str) -> None:
-        if self.catalogue.find_name(stream) is not None and self.hub.cursor(listener, stream) is not None:
-            await self.hub.delete_cursor(listener, stream)
+        entry = self.catalogue.find_name(stream)
+        if entry is None or entry.cache is None or entry.cache.kind == "table":
+            return
+        partition = entry.cache.partition if isinstance(entry.cache, ViewCache) else 0
+        if self.hub.cursor(listener, entry.owner, partition) is not None:
+            await self.hub.delete_cursor(listener, entry.owner, partition)
 
     # ephemeral streams
 

@@ -425,29 +425,30 @@ class StreamCache:
 class IndexKeys:
     """The keys of a stream that another protocol writes: its indexes. The same questions as `KeyIndex`."""
 
-    def __init__(self, hub: Hub, name: str) -> None:
+    def __init__(self, hub: Hub, name: str, partition: int = 0) -> None:
         self._hub = hub
         self._name = name
+        self._partition = partition
 
     def first(self) -> int | None:
         """The smallest key."""
-        bounds = self._hub.bounds(self._name)
+        bounds = self._hub.bounds(self._name, self._partition)
         return bounds.first if bounds.first < bounds.next else None
 
     def last(self) -> int | None:
         """The largest key."""
-        bounds = self._hub.bounds(self._name)
+        bounds = self._hub.bounds(self._name, self._partition)
         return bounds.next - 1 if bounds.first < bounds.next else None
 
     def above(self, key: int | None, limit: int, index_min: int = 0) -> list[int]:
         """Up to `limit` keys above `key`."""
-        bounds = self._hub.bounds(self._name)
+        bounds = self._hub.bounds(self._name, self._partition)
         start = max(bounds.first, index_min, 0 if key is None else key + 1)
         return list(range(start, min(start + limit, bounds.next)))
 
     def run(self, key: int, stride: int, limit: int) -> list[int]:
         """The keys `key`, `key + stride`, … that are there. What was trimmed is passed over: it will never come."""
-        bounds = self._hub.bounds(self._name)
+        bounds = self._hub.bounds(self._name, self._partition)
         if stride > 0 and key < bounds.first:
             key += -((key - bounds.first) // stride) * stride
         stop = bounds.next if stride > 0 else bounds.first - 1
@@ -455,14 +456,16 @@ class IndexKeys:
 
 
 class ViewCache:
-    """A stream that another protocol writes, seen as a packed stream of byte arrays. It can only be read."""
+    """A partition of a stream that another protocol writes, seen as a packed stream of byte arrays: only to be read."""
 
     kind: Final = "view"
     ready: Final = True
 
-    def __init__(self, hub: Hub, name: str) -> None:
+    def __init__(self, hub: Hub, name: str, stream: str, partition: int) -> None:
         self.name = name
-        self.keys = IndexKeys(hub, name)
+        self.stream = stream
+        self.partition = partition
+        self.keys = IndexKeys(hub, stream, partition)
         self.watchers: set[Callable[[], None]] = set()
         self._hub = hub
         self._follower: asyncio.Task[None] | None = None
@@ -470,12 +473,12 @@ class ViewCache:
     @property
     def arrivals(self) -> int:
         """Where the next new item will stand in the order of arrival."""
-        following: int = self._hub.bounds(self.name).next
+        following: int = self._hub.bounds(self.stream, self.partition).next
         return following
 
     def size(self) -> int:
         """How many items there are."""
-        bounds = self._hub.bounds(self.name)
+        bounds = self._hub.bounds(self.stream, self.partition)
         size: int = bounds.next - bounds.first
         return size
 
@@ -484,11 +487,11 @@ class ViewCache:
         if key[0] != LONG:
             return None
         index = _KEY.unpack_from(key, 1)[0]
-        bounds = self._hub.bounds(self.name)
+        bounds = self._hub.bounds(self.stream, self.partition)
         return asyncio.ensure_future(self._read(index)) if bounds.first <= index < bounds.next else None
 
     async def _read(self, index: int) -> bytes | None:
-        batch = await self._hub.read(self.name, index, limit=1)
+        batch = await self._hub.read(self.stream, index, partition=self.partition, limit=1)
         if batch.num_rows == 0 or batch.column("index")[0].as_py() != index:
             return None
         return encode_byte_array(batch.column("payload")[0].as_py())
@@ -505,12 +508,12 @@ class ViewCache:
 
     def all_keys(self) -> Iterator[bytes]:
         """The keys of all items."""
-        bounds = self._hub.bounds(self.name)
+        bounds = self._hub.bounds(self.stream, self.partition)
         return map(encode_long, range(bounds.first, bounds.next))
 
     def has(self, key: bytes) -> bool:
         """Whether there is an item of that key."""
-        bounds = self._hub.bounds(self.name)
+        bounds = self._hub.bounds(self.stream, self.partition)
         return key[0] == LONG and bounds.first <= _KEY.unpack_from(key, 1)[0] < bounds.next
 
     def _refuse(self) -> PeerError:
@@ -552,10 +555,10 @@ class ViewCache:
 
     async def _follow(self) -> None:
         with contextlib.suppress(UnknownStream):
-            position = self._hub.bounds(self.name).next
+            position = self._hub.bounds(self.stream, self.partition).next
             while True:
-                await self._hub.wait(self.name, position)
-                position = self._hub.bounds(self.name).next
+                await self._hub.wait(self.stream, position, self.partition)
+                position = self._hub.bounds(self.stream, self.partition).next
                 self._wake()
         self._wake()  # the stream is gone: let the listeners find out
 

@@ -8,7 +8,7 @@ import random
 from typing import Any
 
 import pytest
-from unit.protocols.perper.perper_pair import Served, key, new_stream, served, until
+from unit.protocols.perper.perper_pair import Served, key, new_stream, put_listener, served, until
 
 from headrace.log.batch import Batch
 from headrace.protocols.perper.errors import PeerError
@@ -196,3 +196,26 @@ async def test_a_view_refuses_every_change() -> None:
         await pair.hub.delete_stream("o")
         with pytest.raises(PeerError, match="does not exist"):
             await client.request(1000, key(0), cache="o")
+
+
+async def test_the_partitions_of_another_protocols_stream() -> None:
+    async with served() as pair:
+        client, rpc = await pair.client(), await pair.rpc()
+        await pair.hub.create_stream("o", partitions=3)
+        await pair.hub.append("o", Batch.of([b"zero"]))
+        await pair.hub.append("o", Batch.of([b"two", b"more"]), partition=2)
+        assert await client.request(1000, key(1), cache="o:2") == encode_byte_array(b"more")
+        assert await client.request(1020, b"", cache="o") == 1
+        assert await client.request(1020, b"", cache="o:1") == 0
+        names = await client.request(1050)
+        assert [name for name in names if name.startswith("o")] == ["o", "o:1", "o:2"]
+        with pytest.raises(PeerError, match="does not exist"):
+            await client.request(1020, b"", cache="o:3")
+        call = rpc.start("/perper.Fabric/StreamItems", {"stream": "o:2", "startKey": 0, "stride": 1})
+        assert [await call.next(), await call.next()] == [{"key": 0}, {"key": 1}]
+        await pair.hub.append("o", Batch.of([b"new"]), partition=2)
+        assert await asyncio.wait_for(call.next(), 20) == {"key": 2}
+        await put_listener(client, "l", "o:2", 2)
+        assert [(c.name, c.partition, c.index) for c in pair.hub.cursors(stream="o")] == [("l", 2, 2)]
+        await client.request(1016, key("l"), cache="stream-listeners")
+        await until(lambda: not pair.hub.cursors(stream="o"))

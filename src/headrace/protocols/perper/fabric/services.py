@@ -234,7 +234,7 @@ class StreamItemsHandler(Handler):
 
     def request(self, message: Message) -> None:
         """Find the stream, and its keys."""
-        self.check("read", message["stream"])
+        self.check("read", self.fabric.catalogue.owner_of(message["stream"]))
         self._opening = asyncio.ensure_future(self._open(message))
         self._opening.add_done_callback(self._opened)
 

@@ -150,7 +150,7 @@ class Operations:
         entry = self.fabric.catalogue.find(request.cache_id)
         right = OPERATIONS[request.op].right
         if right == "read" or right == "write":
-            self._check(right, entry.name)
+            self._check(right, entry.owner)
         return entry
 
     def _check(self, right: Any, name: str) -> None:
@@ -323,7 +323,8 @@ class Operations:
     # administration
 
     def _names(self, request: Request) -> list[str]:
-        return [name for name in self.fabric.catalogue.names() if self.principal.may("read", name)]
+        catalogue = self.fabric.catalogue
+        return [name for name in catalogue.names() if self.principal.may("read", catalogue.owner_of(name))]
 
     def _create(self, configuration: Configuration, *, by_name: bool, must_be_new: bool) -> Any:
         name = configuration.name

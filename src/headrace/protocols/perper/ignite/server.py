@@ -252,12 +252,11 @@ class Connection(asyncio.Protocol):
         self._fill(slot, data)
         self._write_done()
 
-    @staticmethod
-    def _split(slot: Slot, parts: list[Slot]) -> None:
+    def _split(self, slot: Slot, parts: list[Slot]) -> None:
         """A place in the order that several answers share is filled when all of them are known."""
         known = [part.data for part in parts if part.data is not None]
         if len(known) == len(parts):
-            slot.data = b"".join(known)
+            self._fill(slot, b"".join(known))
 
     def _admit(self, request: Request, slot: Slot) -> None:
         waits = self._writes_pending and OPERATIONS[request.op].right != "write"
@@ -347,9 +346,13 @@ class Connection(asyncio.Protocol):
 
     def _fill(self, slot: Slot, data: bytes) -> None:
         slot.data = data
-        if not self._flush_due:
-            self._flush_due = True
-            asyncio.get_running_loop().call_soon(self._flush)
+        if self._flush_due:
+            return
+        if self._session.waiting == 1:
+            self._flush()  # a client that waits for this answer only: nothing is gained by waiting for more
+            return
+        self._flush_due = True
+        asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flush_due = False
