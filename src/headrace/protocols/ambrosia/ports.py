@@ -24,6 +24,7 @@ logger = logging.getLogger("headrace.ambrosia")
 GRACE_S: Final = 1.0
 RETRY_S: Final = 0.05
 WRITE_BUFFER_BYTES: Final = 1 << 20
+EARLY_BYTES_MAX: Final = 64 << 10
 
 
 class _Socket(asyncio.Protocol):
@@ -48,16 +49,27 @@ class _Socket(asyncio.Protocol):
 
 
 class ReceiveSocket(_Socket):
-    """Carries messages of the binding."""
+    """Carries messages of the binding. It is read from the start: only so is its end noticed while it waits for its
+    other half, which must never be paired with the half of another binding."""
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        if self.link is None:
-            self.transport.pause_reading()  # nobody to read it yet
+    def __init__(self, ports: Ports) -> None:
+        super().__init__(ports)
+        self._early = bytearray()
 
     def data_received(self, data: bytes) -> None:
         if self.link is not None:
             self.link.data(data)
+            return
+        self._early += data
+        if len(self._early) > EARLY_BYTES_MAX:  # a binding has little to say before it is told to start
+            self.transport.abort()
+
+    def linked(self, link: Link) -> None:
+        """The other half has come."""
+        self.link = link
+        if self._early:
+            data, self._early = bytes(self._early), bytearray()
+            link.data(data)
 
 
 class SendSocket(_Socket):
@@ -89,7 +101,7 @@ class Ports:
         self.receive = receive
         self.send = send
         self._link = link
-        self._receives: deque[_Socket] = deque()
+        self._receives: deque[ReceiveSocket] = deque()
         self._sends: deque[_Socket] = deque()
         self._servers: list[asyncio.Server] = []
         self._connecting: set[asyncio.Task[None]] = set()
@@ -132,9 +144,10 @@ class Ports:
 
     def left(self, socket: _Socket) -> None:
         """A socket is gone."""
-        for waiting in (self._receives, self._sends):
-            if socket in waiting:
-                waiting.remove(socket)
+        if isinstance(socket, ReceiveSocket) and socket in self._receives:
+            self._receives.remove(socket)
+        elif socket in self._sends:
+            self._sends.remove(socket)
 
     def pair_up(self) -> None:
         """Link a waiting pair if there is room for it; otherwise look again in a moment and then refuse it."""
@@ -153,16 +166,16 @@ class Ports:
             return
         self._receives.popleft()
         self._sends.popleft()
-        receive.link = send.link = link
-        receive.transport.resume_reading()
+        send.link = link
+        receive.linked(link)
 
-    def _refuse(self, receive: _Socket, send: _Socket) -> None:
+    def _refuse(self, receive: ReceiveSocket, send: _Socket) -> None:
         if receive in self._receives and send in self._sends:
             logger.warning("immortal %s: a second binding was refused: one is linked already", self.name)
             receive.transport.abort()
             send.transport.abort()
 
-    async def _connect(self, receive: _Socket) -> None:
+    async def _connect(self, receive: ReceiveSocket) -> None:
         """The old arrangement: the binding listens once its own connection has succeeded, so try until it does."""
         host, port = split_address(self.send)
         while receive in self._receives and not self._closed:

@@ -506,6 +506,40 @@ async def test_a_binding_that_comes_back_before_its_end_was_noticed_is_let_in() 
         await second.close()
 
 
+async def test_half_a_binding_that_went_away_is_not_paired_with_another() -> None:
+    async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
+        receive, send = (split_address(ports.addresses[f"ambrosia.a.{end}"]) for end in ("receive", "send"))
+        waiting = ports.coordinator.ports["a"]
+        for address, halves in ((receive, waiting._receives), (send, waiting._sends)):
+            _, half = await asyncio.open_connection(*address)
+            await until(lambda halves=halves: len(halves) == 1)
+            half.close()
+            await half.wait_closed()
+            await until(lambda halves=halves: not halves)
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
+        await binding.close()
+
+
+async def test_what_a_binding_says_before_it_is_linked_is_kept_up_to_a_limit() -> None:
+    async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
+        binding = RawBinding()
+        addresses = ports.addresses
+        _, binding.to_hub = await asyncio.open_connection(*split_address(addresses["ambrosia.a.receive"]))
+        binding.say(InitialMessage(b"eager"), Checkpoint(1), b"c")
+        await until(lambda: any(each._early for each in ports.coordinator.ports["a"]._receives))
+        binding.from_hub, binding._from_writer = await asyncio.open_connection(
+            *split_address(addresses["ambrosia.a.send"])
+        )
+        assert await binding.signal() == Type.TAKE_BECOMING_PRIMARY_CHECKPOINT
+        assert (await binding.record()).payload == codec.encode(InitialMessage(b"eager"))
+        await binding.close()
+        _, chatty = await asyncio.open_connection(*split_address(addresses["ambrosia.a.receive"]))
+        chatty.write(bytes(100_000))
+        await until(lambda: not ports.coordinator.ports["a"]._receives)
+        chatty.close()
+
+
 async def test_end_of_file_in_the_middle_of_a_message_is_no_data() -> None:
     async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
         binding = await RawBinding.to(ports, "a")
