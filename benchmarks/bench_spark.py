@@ -186,7 +186,7 @@ def latency(spark: Any, client: Any, place: Path, seconds: float, rate: int) -> 
     client.create("in")
     client.create("out")
 
-    @pipeline(source="in", sink="out", name="latency", start="latest")
+    @pipeline(source="in", sink="out", name="latency")
     def copy(frame: Any) -> Any:
         return frame.where("length(payload) > 0").select("payload")
 
