@@ -37,4 +37,6 @@ def demo(
         return
     total = sum(row.next for row in frame.flows)
     sent, read = sum(row.sent for row in frame.flows), sum(row.read for row in frame.flows)
-    console.print(f"ended: {sent:,} records sent and {read:,} read in this run, {total:,} stored; start it again to go on")
+    console.print(
+        f"ended: {sent:,} records sent and {read:,} read in this run, {total:,} stored; start it again to go on"
+    )

@@ -1,12 +1,12 @@
 """The streams of the demo, and what is counted about each.
 
-    name      comes in by   is read by
-    orders    Wallaroo      FutoIn
-    readings  Ockam         Perper
-    clicks    FutoIn        Ockam
-    prices    Perper        Arrow Flight
-    calls     AMBROSIA      Ockam
-    counts    Spark         FutoIn
+name      comes in by   is read by
+orders    Wallaroo      FutoIn
+readings  Ockam         Perper
+clicks    FutoIn        Ockam
+prices    Perper        Arrow Flight
+calls     AMBROSIA      Ockam
+counts    Spark         FutoIn
 """
 
 from __future__ import annotations

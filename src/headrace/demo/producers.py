@@ -1,4 +1,4 @@
-"""Small live producers, one for each protocol, each with the protocol's own client. An acknowledgement means on disk."""
+"""Small live producers, one for each protocol, with the protocol's own client. An acknowledgement means on disk."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from headrace.protocols.perper.records import StreamListener, write_listener
 from headrace.protocols.wallaroo.client import Connector
 
 PAUSE_S = 0.1
+ANSWER_S = 30.0
 FRUIT = ("apple", "pear", "quince", "plum", "fig")
 PAGES = ("/", "/shop", "/basket", "/help")
 HOLDS_ALL = -(2**63)
@@ -107,10 +108,14 @@ class Till(Immortal):
     taken: int = 0
     booked: int = 0
 
+    def __init__(self, answered: asyncio.Event) -> None:
+        self._answered = answered
+
     @impulse
     async def take(self, amount: int) -> None:
         self.taken += 1
         self.booked = await self.peer(proxy_of(Ledger), LEDGER).book(amount)
+        self._answered.set()  # for the outside world in this process; nothing here depends on it
 
 
 def host(factory: Any, name: str, addresses: Addresses) -> Host:
@@ -121,28 +126,22 @@ def host(factory: Any, name: str, addresses: Addresses) -> Host:
 
 async def produce_calls(flow: Flow, addresses: Addresses) -> None:
     """Two immortals: the outside world pays at the till, the till calls the ledger."""
-    ledger, till = host(Ledger, LEDGER, addresses), host(Till, TILL, addresses)
+    answered = asyncio.Event()
+    ledger, till = host(Ledger, LEDGER, addresses), host(lambda: Till(answered), TILL, addresses)
     async with asyncio.TaskGroup() as group:
         group.create_task(ledger.run())
         group.create_task(till.run())
-        group.create_task(_pay(flow, till))
+        group.create_task(_pay(flow, till, answered))
 
 
-async def _pay(flow: Flow, till: Host) -> None:
+async def _pay(flow: Flow, till: Host, answered: asyncio.Event) -> None:
     while True:
         await till.wait_primary()
-        before = _booked(till)
+        answered.clear()
         with flow.sending():
             till.itself.take(random.randint(1, 50))
-            while _booked(till) == before:  # the answer of the ledger has come back
-                await asyncio.sleep(0.005)
+            await asyncio.wait_for(answered.wait(), ANSWER_S)
         await asyncio.sleep(PAUSE_S)
-
-
-def _booked(till: Host) -> int:
-    immortal = till.immortal
-    assert isinstance(immortal, Till)
-    return immortal.booked
 
 
 PRODUCERS = {

@@ -34,7 +34,8 @@ DEADLINE_STEP_S = 0.1
 
 
 def settings(directory: Path, flags: Sequence[str]) -> Loaded:
-    """Everything on loopback, at the usual ports where they are free. `flags` win."""
+    """Everything on loopback, at the usual ports where they are free. `flags` win. Makes the directory."""
+    directory.mkdir(parents=True, exist_ok=True)
     chosen = [f"log.data={directory / 'data'}", "futoin.insecure=true"]
     chosen += [f"ambrosia.immortals.{name}.checkpoint_log_bytes=4MiB" for name in (TILL, LEDGER)]
     for name in Listen.__struct_fields__:
@@ -175,7 +176,6 @@ async def run(
     directory: Path, view: View, *, flags: Sequence[str] = (), seconds: float | None = None, with_spark: bool = True
 ) -> Frame:
     """Run the demo in a directory; its logs go there too. Returns how things stood at the end."""
-    directory.mkdir(parents=True, exist_ok=True)
     loaded = settings(directory, flags)
     with (directory / "hub.log").open("a", encoding="utf-8") as output, view:
         logs.set_up(LoggingSection(level="info", format="text"), output)
