@@ -19,7 +19,7 @@ from typing import Any
 from headrace import connect_async, logs
 from headrace.config import Listen, LoggingSection
 from headrace.config_load import Loaded, load
-from headrace.demo.consumers import CONSUMERS
+from headrace.demo.consumers import CONSUMERS, NAME
 from headrace.demo.flows import LEDGER, TILL, Flow, keep_going, make_flows
 from headrace.demo.pipeline import PipelineProcess, spark_is_there
 from headrace.demo.producers import PRODUCERS
@@ -111,8 +111,22 @@ class Demo:
     def _console_url(self, runtime: Runtime) -> str:
         return f"http://{runtime.addresses['http']}/"
 
+    def _bounds(self, runtime: Runtime, flow: Flow) -> tuple[int, int]:
+        if not runtime.hub.streams(flow.stream):
+            return 0, 0
+        bounds = runtime.hub.bounds(flow.stream)
+        return bounds.first, bounds.next
+
     def _next(self, runtime: Runtime, flow: Flow) -> int:
-        return runtime.hub.bounds(flow.stream).next if runtime.hub.streams(flow.stream) else 0
+        return self._bounds(runtime, flow)[1]
+
+    def _stored_lag(self, runtime: Runtime, flow: Flow) -> int:
+        """How far the reader's saved position is behind; all of the stream when it has saved none."""
+        first, following = self._bounds(runtime, flow)
+        if not following:
+            return 0
+        found = [one.lag for one in runtime.hub.cursors(stream=flow.stream) if NAME in one.name.lower().split(":")[-1]]
+        return min(found, default=following - first)
 
     def _start(self, parts: dict[str, Any], runtime: Runtime) -> list[asyncio.Task[None]]:
         return [
@@ -144,10 +158,11 @@ class Demo:
     def _frame(self, runtime: Runtime, pipeline: PipelineRow) -> Frame:
         nexts = {name: self._next(runtime, flow) for name, flow in self._flows.items()}
         rates = self._rates.measure(nexts)
-        rows = []
-        for name, flow in self._flows.items():
-            first = runtime.hub.bounds(flow.stream).first if runtime.hub.streams(flow.stream) else 0
-            rows.append(flow_row(flow, first, nexts[name], self._stored_before[name], rates.get(name, 0.0)))
+        lags = {name: self._stored_lag(runtime, flow) for name, flow in self._flows.items()}
+        rows = [
+            flow_row(flow, self._bounds(runtime, flow), self._stored_before[name], rates.get(name, 0.0), lags[name])
+            for name, flow in self._flows.items()
+        ]
         resumed = any(self._stored_before.values())
         uptime_s = time.monotonic() - self._started_s
         return Frame(self._console_url(runtime), resumed, uptime_s, rows, pipeline)

@@ -76,9 +76,10 @@ class Rates:
         return self._rates
 
 
-def flow_row(flow: Flow, first: int, following: int, stored_before: int, rate: float) -> FlowRow:
-    """A flow and where its stream stands."""
-    lag = max(0, following - max(flow.position, first)) if flow.read else following - first
+def flow_row(flow: Flow, bounds: tuple[int, int], stored_before: int, rate: float, stored_lag: int) -> FlowRow:
+    """A flow and where its stream stands; `stored_lag` counts until the reader has read something itself."""
+    first, following = bounds
+    lag = max(0, following - max(flow.position, first)) if flow.read else stored_lag
     return FlowRow(
         flow.name,
         flow.stream,
