@@ -106,6 +106,7 @@ class WallarooMetrics:
     """Wallaroo source connector protocol."""
 
     def __init__(self, make: _Maker) -> None:
+        self.credits_out = make.gauge("headrace_wallaroo_credits", "Credits given and not used")
         self.duplicates = make.counter("headrace_wallaroo_duplicates_total", "Messages stored already and dropped")
         self.rewinds = make.counter("headrace_wallaroo_rewinds_total", "Streams sent back by an operator")
 
