@@ -15,6 +15,7 @@ from headrace.config import User
 from headrace.config_load import Loaded, Setting
 from headrace.errors import BadRequest, HeadraceError
 from headrace.health import HealthReport
+from headrace.log.backup import BackupInfo
 from headrace.security import current, hash_secret, new_token
 from headrace.sessions import SessionInfo
 from headrace.verbs import Nothing, Verbs
@@ -56,6 +57,12 @@ class SessionListRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
     protocol: str | None = None
     ended: bool = False
+
+
+class BackupRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`path` is a new or empty directory on the hub's machine, and absolute."""
+
+    path: str
 
 
 class UserName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -104,6 +111,7 @@ class Admin:
         add = verbs.register
         add("hub.info", Nothing, self.info, right="read", summary="Version, listeners, health, warnings", filters=True)
         add("hub.asyncapi", Nothing, self.asyncapi, right="read", summary="AsyncAPI 3.0 document", filters=True)
+        add("hub.backup", BackupRequest, self.back_up, right="admin", summary="Copy the data directory, and check it")
         add("verb.list", Nothing, self.verbs, right="read", summary="The verbs of this hub", filters=True)
         add("session.list", SessionListRequest, self.sessions, right="read", summary="Open or ended sessions")
         add("config.show", Nothing, self.config, right="admin", summary="Every setting and where it came from")
@@ -131,6 +139,12 @@ class Admin:
         """The listeners, and the streams that the caller may read."""
         streams = [(info.name, info.partitions) for info in self._hub.streams() if current().may("read", info.name)]
         return asyncapi.document(self._runtime.addresses, streams)
+
+    async def back_up(self, request: BackupRequest) -> BackupInfo:
+        """Takes as long as copying and reading everything takes; appends go on meanwhile."""
+        if not os.path.isabs(request.path) or "\0" in request.path:
+            raise BadRequest(f"{request.path!r} is not an absolute path on the hub's machine")
+        return await self._hub.back_up(request.path)
 
     async def verbs(self, request: Nothing) -> list[VerbInfo]:
         """All verbs, by name."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -21,6 +22,7 @@ from headrace.config import Config
 from headrace.errors import HeadraceError, LogFailed
 from headrace.frame import Frame
 from headrace.log import ops
+from headrace.log.backup import BackupInfo
 from headrace.log.batch import Batch
 from headrace.log.clock import Clock, SystemClock
 from headrace.log.commit import Limits, Pending
@@ -436,6 +438,13 @@ class Hub(Frame):
 
     async def delete_checkpoint(self, id: int) -> None:
         await self.transact([ops.DropCheckpoint(id)])
+
+    # -- backup ------------------------------------------------------------------------------------------------------
+
+    async def back_up(self, target: str | os.PathLike[str]) -> BackupInfo:
+        """Copy the data directory to a new one while work goes on. All that was acknowledged before is in the copy,
+        which has been checked when this returns."""
+        return await asyncio.to_thread(self._log.back_up, target)
 
     # -- looking after itself ----------------------------------------------------------------------------------------
 

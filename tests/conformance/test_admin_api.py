@@ -69,6 +69,8 @@ def test_no_request_is_answered_with_what_the_document_does_not_say(address: str
         operation = found.ok()
         if operation.path.endswith(("/user.add", "/user.token")):  # the first user would lock the test out
             continue
+        if operation.path.endswith("/hub.backup"):  # a made-up path that is right would be written to
+            continue
 
         @settings(
             max_examples=EXAMPLES_PER_VERB,

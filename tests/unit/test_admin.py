@@ -97,3 +97,13 @@ async def test_every_verb_refuses_without_the_right(tmp_path: Path) -> None:
     for verb in hub.verbs:
         with pytest.raises(Forbidden):
             await hub.verbs.call(verb.name, {}, Principal("stranger", (), ()))
+
+
+async def test_a_backup_needs_an_absolute_path_of_the_hubs_machine(tmp_path: Path) -> None:
+    hub = admin_of(tmp_path)
+    for path in ("copy", "", "/a\0b"):
+        with pytest.raises(BadRequest, match="absolute"):
+            await call(hub, "hub.backup", path=path)
+    reader = Principal("reader", (), (Grant(rights=["read", "write"]),))
+    with pytest.raises(Forbidden):
+        await hub.verbs.call("hub.backup", {"path": "/x"}, reader)

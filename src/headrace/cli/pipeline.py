@@ -128,6 +128,7 @@ def _run(
         notes().print(f"starting Spark for {', '.join(one.name for one in found)} …", style="dim")
     spark = session(master=master, hub=hub, config=_settings(conf))
     runner = Runner(spark, open_port(hub), home=home, on_progress=_show(quiet, as_json))
+    ended_well = True  # being told to stop is no failure
     with _stopping(runner):
         for one in found:
             runner.start(with_trigger(one, trigger))

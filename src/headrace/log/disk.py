@@ -159,7 +159,7 @@ class OsDisk:
             at = at.parent
         for path in reversed(missing):
             path.mkdir(exist_ok=True)
-            _fsync_directory(path.parent)
+            fsync_directory(path.parent)
 
     def rename(self, old: str, new: str) -> None:
         os.rename(self._root / old, self._root / new)
@@ -173,7 +173,7 @@ class OsDisk:
             os.rmdir(self._root / directory)
 
     def sync_dir(self, directory: str) -> None:
-        _fsync_directory(self._root / directory)
+        fsync_directory(self._root / directory)
 
     def free_bytes(self) -> int:
         status = os.statvfs(self._root)
@@ -186,7 +186,7 @@ class OsDisk:
         os.close(self._lock)
 
 
-def _fsync_directory(path: Path) -> None:
+def fsync_directory(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

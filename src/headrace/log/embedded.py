@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import fnmatch
+import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from headrace.errors import BadRequest, LogFailed
-from headrace.log import ops
+from headrace.errors import BadRequest, Busy, LogFailed
+from headrace.log import backup, ops
 from headrace.log.checkpoint import BlobWriter
 from headrace.log.clock import Clock
 from headrace.log.commit import Limits, Pending
@@ -26,8 +28,10 @@ class EmbeddedLog(LogPort):
 
     def __init__(self, disk: Disk, clock: Clock, settings: LogSettings, limits: Limits) -> None:
         """Recovers the directory: blocks."""
+        backup.remove_leftovers(disk)
         self.log = Log(disk, clock, settings, limits)
         self._threads = LogThreads(self.log)
+        self._backing_up = threading.Lock()
 
     # -- life ------------------------------------------------------------------------------------------------------
 
@@ -82,6 +86,14 @@ class EmbeddedLog(LogPort):
 
     def begin_checkpoint(self, stream: str) -> BlobWriter:
         return self.log.begin_checkpoint(stream)
+
+    def back_up(self, target: str | os.PathLike[str]) -> backup.BackupInfo:
+        if not self._backing_up.acquire(blocking=False):
+            raise Busy("a backup is being made already; wait for it")
+        try:
+            return backup.back_up(self.log, target)
+        finally:
+            self._backing_up.release()
 
     # -- look ------------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import itertools
 import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -44,6 +47,7 @@ class Maintenance:
         self._compaction: Pending | None = None
         self.sealed_segments = 0
         self.merged_segments = 0
+        self._turn = threading.Lock()
         self.error: str | None = None
         """Why the last step failed: disk full, most likely. Tried again at the next interval."""
 
@@ -52,10 +56,17 @@ class Maintenance:
         """Whether the next step waits only for a commit."""
         return self._compaction is not None
 
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """No step is under way, and none begins: files stay, except that the writer adds to the journal."""
+        with self._turn:
+            yield
+
     def step(self) -> bool:
         """One piece of work; False when nothing is due."""
         try:
-            worked = self._step()
+            with self._turn:
+                worked = self._step()
             self.error = None
         except (OSError, HeadraceError) as error:
             if str(error) != self.error:

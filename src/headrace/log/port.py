@@ -11,12 +11,14 @@ read 0 to 4. Methods marked *blocks* may wait for the disk or the network: call 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from headrace.errors import LogFailed
+from headrace.log.backup import BackupInfo
 from headrace.log.commit import Pending
 from headrace.log.ops import Bounds, CheckpointInfo, CursorInfo, Op, SegmentInfo, StreamInfo
 
@@ -81,6 +83,10 @@ class LogPort(Protocol):
 
     def begin_checkpoint(self, stream: str) -> Blob:
         """Blocks."""
+        ...
+
+    def back_up(self, target: str | os.PathLike[str]) -> BackupInfo:
+        """Copy everything to a new directory while work goes on, and check the copy. Blocks."""
         ...
 
     # -- look ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,32 @@
+"""`headrace restore`: a data directory from a backup."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.cli.backup import describe
+from headrace.cli.output import JsonFlag, people, print_json
+
+app = typer.Typer()
+
+
+@app.command()
+def restore(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A backup.")],
+    data: Annotated[Path, typer.Option("--data", metavar="NEW", help="The new data directory; must not exist yet.")],
+    as_json: JsonFlag = False,
+) -> None:
+    """Make a new data directory of a backup, and check it. Then `headrace up --data NEW`.
+
+    The backup stays as it is. Needs no hub.
+    """
+    from headrace.log.backup import restore as copy_back
+
+    info = copy_back(directory, data)
+    if as_json:
+        print_json(info)
+        return
+    people().print(f"restored and checked {describe(info)}: headrace up --data {info.path}", markup=False)

@@ -1,0 +1,1 @@
+"""`headrace demo`: a hub with something going on, to look at."""

@@ -1,0 +1,199 @@
+"""The demo itself: one process with a hub, producers, consumers and a view; a second one for Spark.
+
+It ends in the order in which data flows: producers, the pipeline, consumers, the hub. All positions are kept by the
+hub, so the next start in the same directory goes on where this one ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from headrace import connect_async, logs
+from headrace.config import Listen, LoggingSection
+from headrace.config_load import Loaded, load
+from headrace.demo.consumers import CONSUMERS, NAME
+from headrace.demo.flows import LEDGER, TILL, Flow, keep_going, make_flows
+from headrace.demo.pipeline import PipelineProcess, spark_is_there
+from headrace.demo.producers import PRODUCERS
+from headrace.demo.view import Frame, PipelineRow, Rates, View, flow_row, pipeline_row
+from headrace.listener import split_address
+from headrace.server import Runtime
+
+logger = logging.getLogger("headrace.demo")
+
+FRAME_S = 0.5
+DEADLINE_STEP_S = 0.1
+
+
+def settings(directory: Path, flags: Sequence[str]) -> Loaded:
+    """Everything on loopback, at the usual ports where they are free. `flags` win. Makes the directory."""
+    directory.mkdir(parents=True, exist_ok=True)
+    chosen = [f"log.data={directory / 'data'}", "futoin.insecure=true"]
+    chosen += [f"ambrosia.immortals.{name}.checkpoint_log_bytes=4MiB" for name in (TILL, LEDGER)]
+    for name in Listen.__struct_fields__:
+        usual = getattr(Listen(), name)
+        chosen.append(f"listen.{name}={usual if is_free(usual) else '127.0.0.1:0'}")
+    return load(flags=[*chosen, *flags])
+
+
+def is_free(address: str) -> bool:
+    """Whether nobody listens there."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(split_address(address))
+        except OSError:
+            return False
+    return True
+
+
+class Demo:
+    """One run."""
+
+    def __init__(self, directory: Path, view: View, *, with_spark: bool) -> None:
+        self._directory = directory
+        self._view = view
+        self._with_spark = with_spark and spark_is_there()
+        self._flows = make_flows()
+        if not self._with_spark:
+            del self._flows["counts"]
+        self._stored_before: dict[str, int] = {}
+        self._rates = Rates()
+        self._started_s = time.monotonic()
+        self.stop = asyncio.Event()
+
+    async def run(self, loaded: Loaded, seconds: float | None = None) -> Frame:
+        """Until `stop` is set, the log fails, or the time is over. Returns the last frame."""
+        runtime = await Runtime.start(loaded)
+        try:
+            return await self._run(runtime, seconds)
+        finally:
+            await runtime.stop()
+
+    async def _run(self, runtime: Runtime, seconds: float | None) -> Frame:
+        hub = runtime.hub
+        for flow in self._flows.values():
+            if not flow.stream.startswith("immortal/") and flow.writer != "Perper":
+                await hub.create_stream(flow.stream)
+        self._stored_before = {name: self._next(runtime, flow) for name, flow in self._flows.items()}
+        self._announce(runtime)
+        pipeline = PipelineProcess(self._directory, runtime.addresses["flight"])
+        producers = self._start(PRODUCERS, runtime)
+        await self._wait_for_streams(runtime)
+        consumers = self._start(CONSUMERS, runtime)
+        try:
+            if self._with_spark:
+                await pipeline.start()
+            await self._watch(runtime, pipeline, seconds)
+        finally:
+            await _cancel(producers)
+            await pipeline.stop()
+            frame = self._frame(runtime, PipelineRow(pipeline.state))
+            await _cancel(consumers)
+        return frame
+
+    def _announce(self, runtime: Runtime) -> None:
+        self._view.say(f"console: {self._console_url(runtime)}")
+        stored = sum(self._stored_before.values())
+        what = f"resumed with {stored:,} records of earlier runs" if stored else "a new hub"
+        self._view.say(f"data in {self._directory}: {what}")
+        if not self._with_spark:
+            self._view.say("no pipeline: --no-spark, or PySpark is not installed (pip install headrace[spark])")
+
+    def _console_url(self, runtime: Runtime) -> str:
+        return f"http://{runtime.addresses['http']}/"
+
+    def _bounds(self, runtime: Runtime, flow: Flow) -> tuple[int, int]:
+        if not runtime.hub.streams(flow.stream):
+            return 0, 0
+        bounds = runtime.hub.bounds(flow.stream)
+        return bounds.first, bounds.next
+
+    def _next(self, runtime: Runtime, flow: Flow) -> int:
+        return self._bounds(runtime, flow)[1]
+
+    def _stored_lag(self, runtime: Runtime, flow: Flow) -> int:
+        """How far the reader's saved position is behind; all of the stream when it has saved none."""
+        first, following = self._bounds(runtime, flow)
+        if not following:
+            return 0
+        found = [one.lag for one in runtime.hub.cursors(stream=flow.stream) if NAME in one.name.lower().split(":")[-1]]
+        return min(found, default=following - first)
+
+    def _start(self, parts: dict[str, Any], runtime: Runtime) -> list[asyncio.Task[None]]:
+        return [
+            asyncio.create_task(keep_going(part, self._flows[name], runtime.addresses), name=f"demo {part.__name__}")
+            for name, part in parts.items()
+            if name in self._flows
+        ]
+
+    async def _wait_for_streams(self, runtime: Runtime) -> None:
+        """A consumer does not create what it reads; Perper's stream is there once its producer is."""
+        while not all(runtime.hub.streams(flow.stream) for flow in self._flows.values()):
+            if self.stop.is_set():
+                return
+            await asyncio.sleep(DEADLINE_STEP_S)
+
+    async def _watch(self, runtime: Runtime, pipeline: PipelineProcess, seconds: float | None) -> None:
+        ends_s = None if seconds is None else self._started_s + seconds
+        failed = asyncio.ensure_future(runtime.hub.failed())
+        try:
+            async with connect_async(runtime.addresses["flight"]) as client:
+                while not (self.stop.is_set() or failed.done() or (ends_s and time.monotonic() >= ends_s)):
+                    known = await client.call("pipeline.list") if self._with_spark else []
+                    self._view.show(self._frame(runtime, pipeline_row(pipeline.state, known)))
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self.stop.wait(), FRAME_S)
+        finally:
+            failed.cancel()
+
+    def _frame(self, runtime: Runtime, pipeline: PipelineRow) -> Frame:
+        nexts = {name: self._next(runtime, flow) for name, flow in self._flows.items()}
+        rates = self._rates.measure(nexts)
+        lags = {name: self._stored_lag(runtime, flow) for name, flow in self._flows.items()}
+        rows = [
+            flow_row(flow, self._bounds(runtime, flow), self._stored_before[name], rates.get(name, 0.0), lags[name])
+            for name, flow in self._flows.items()
+        ]
+        resumed = any(self._stored_before.values())
+        uptime_s = time.monotonic() - self._started_s
+        return Frame(self._console_url(runtime), resumed, uptime_s, rows, pipeline)
+
+
+async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@contextlib.contextmanager
+def _signals_set(stop: asyncio.Event) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    for number in numbers:
+        loop.add_signal_handler(number, stop.set)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+
+async def run(
+    directory: Path, view: View, *, flags: Sequence[str] = (), seconds: float | None = None, with_spark: bool = True
+) -> Frame:
+    """Run the demo in a directory; its logs go there too. Returns how things stood at the end."""
+    loaded = settings(directory, flags)
+    with (directory / "hub.log").open("a", encoding="utf-8") as output, view:
+        logs.set_up(LoggingSection(level="info", format="text"), output)
+        demo = Demo(directory, view, with_spark=with_spark)
+        with _signals_set(demo.stop):
+            return await demo.run(loaded, seconds)

@@ -1,0 +1,173 @@
+"""What the demo shows: a table that moves on a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from headrace.demo.flows import Flow
+
+LINES_EVERY_S = 2.0
+LAST_WIDTH = 36
+
+
+class FlowRow(msgspec.Struct, frozen=True):
+    """One stream at one moment. `stored` counts since the first start, `sent` and `read` since this one."""
+
+    name: str
+    stream: str
+    writer: str
+    reader: str
+    first: int
+    next: int
+    stored_before: int
+    sent: int
+    read: int
+    first_read: int | None
+    rate: float
+    ack_ms: float | None
+    lag: int
+    last: str
+    error: str
+
+
+class PipelineRow(msgspec.Struct, frozen=True):
+    """The pipeline at one moment."""
+
+    state: str
+    batch: int = -1
+    rows_per_s: float = 0.0
+    batch_ms: float = 0.0
+    lag: int = 0
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """Everything that is shown at once."""
+
+    console: str
+    resumed: bool
+    uptime_s: float
+    flows: list[FlowRow]
+    pipeline: PipelineRow
+
+
+class Rates:
+    """Records per second of each stream, from its bounds."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, int] = {}
+        self._at_s = 0.0
+        self._rates: dict[str, float] = {}
+
+    def measure(self, nexts: Mapping[str, int]) -> Mapping[str, float]:
+        """Since the last look."""
+        now_s = time.monotonic()
+        passed_s = now_s - self._at_s
+        if self._before and passed_s > 0:
+            self._rates = {name: (value - self._before.get(name, value)) / passed_s for name, value in nexts.items()}
+        self._before, self._at_s = dict(nexts), now_s
+        return self._rates
+
+
+def flow_row(flow: Flow, bounds: tuple[int, int], stored_before: int, rate: float, stored_lag: int) -> FlowRow:
+    """A flow and where its stream stands; `stored_lag` counts until the reader has read something itself."""
+    first, following = bounds
+    lag = max(0, following - max(flow.position, first)) if flow.read else stored_lag
+    return FlowRow(
+        flow.name,
+        flow.stream,
+        flow.writer,
+        flow.reader,
+        first,
+        following,
+        stored_before,
+        flow.sent,
+        flow.read,
+        flow.first_read,
+        rate,
+        flow.ack_ms,
+        lag,
+        flow.last,
+        flow.error,
+    )
+
+
+def pipeline_row(state: str, known: Sequence[Mapping[str, Any]]) -> PipelineRow:
+    """What the hub knows of the pipeline, or what its process says when the hub knows nothing yet."""
+    for one in known:
+        report = one["report"]
+        if report is not None:
+            return PipelineRow(one["state"], report["batch"], report["rows_per_s"], report["batch_ms"], report["lag"])
+    return PipelineRow(state)
+
+
+def draw(frame: Frame) -> Group:
+    """A frame as a table."""
+    title = Text.assemble(("Headrace demo", "bold"), "   console: ", (frame.console, "cyan underline"))
+    table = Table(expand=False, header_style="bold", pad_edge=False)
+    for heading in ("stream", "in by", "read by"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("records", "before", "records/s", "ack ms", "read", "lag"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("last read", no_wrap=True, max_width=LAST_WIDTH)
+    for row in frame.flows:
+        ack = "" if row.ack_ms is None else f"{row.ack_ms:,.1f}"
+        words = Text(row.error, style="red") if row.error and not row.read else Text(row.last)
+        numbers = (f"{row.next:,}", f"{row.stored_before:,}", f"{row.rate:,.1f}", ack, f"{row.read:,}", f"{row.lag:,}")
+        table.add_row(row.stream, row.writer, row.reader, *numbers, words)
+    started = "resumed where it was" if frame.resumed else "first start"
+    end = Text(f"up {frame.uptime_s:,.0f} s, {started}; Ctrl-C ends everything", style="dim")
+    return Group(title, table, Text(pipeline_line(frame.pipeline)), end)
+
+
+def pipeline_line(row: PipelineRow) -> str:
+    """The pipeline in one line."""
+    if row.batch < 0:
+        return f"pipeline window-counts: {row.state}"
+    speed = f"{row.rows_per_s:,.0f} records/s, {row.batch_ms:,.0f} ms per batch, lag {row.lag:,} records"
+    return f"pipeline window-counts: {row.state}, batch {row.batch}, {speed}"
+
+
+def flow_line(frame: Frame) -> str:
+    """A frame in one line, for logs and pipes."""
+    flows = "  ".join(f"{row.name} {row.next:,} ({row.rate:,.0f}/s, lag {row.lag:,})" for row in frame.flows)
+    return f"{frame.uptime_s:5.0f} s  {flows}  {pipeline_line(frame.pipeline)}"
+
+
+class View:
+    """Where frames go. Use it with `with`."""
+
+    def __init__(self, console: Console, quiet: bool = False) -> None:
+        self._console = console
+        self._quiet = quiet
+        self._live = Live(console=console, auto_refresh=False) if console.is_terminal and not quiet else None
+        self._printed_s = 0.0
+
+    def __enter__(self) -> View:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def say(self, text: str) -> None:
+        """A line above the table."""
+        if not self._quiet:
+            self._console.print(Text(text), soft_wrap=True)
+
+    def show(self, frame: Frame) -> None:
+        """Draw anew, or print a line now and then."""
+        if self._live is not None:
+            self._live.update(draw(frame), refresh=True)
+        elif time.monotonic() - self._printed_s >= LINES_EVERY_S:
+            self._printed_s = time.monotonic()
+            self.say(flow_line(frame))
