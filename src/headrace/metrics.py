@@ -19,6 +19,11 @@ SIZE_BUCKETS_BYTES = tuple(float(256 * 4**step) for step in range(10))
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
+def counted(counter: Counter) -> float:
+    """The value of a counter without labels."""
+    return float(counter._value.get())
+
+
 class _Maker:
     """Creates metrics in one registry, so that the declarations below stay one line each."""
 

@@ -31,7 +31,8 @@ from headrace.errors import HeadraceError
 from headrace.hub import Hub
 from headrace.listener import Listener
 from headrace.logs import fields
-from headrace.metrics import ProcessMetrics
+from headrace.memory import find_trim, trim_when_quiet
+from headrace.metrics import ProcessMetrics, counted
 
 logger = logging.getLogger("headrace.server")
 
@@ -80,7 +81,7 @@ class Runtime:
         self.addresses: dict[str, str] = {}
         self.missing: list[str] = []
         self._running: list[tuple[str, Listener]] = []
-        self._lag: asyncio.Task[None] | None = None
+        self._chores: list[asyncio.Task[None]] = []
 
     @classmethod
     async def start(cls, loaded: Loaded) -> Runtime:
@@ -105,7 +106,11 @@ class Runtime:
         process.info.labels(version=__version__).set(1)
         process.started.set(time.time())
         self.hub.metrics.before_scrape(lambda: process.resident_bytes.set(resident_bytes()))
-        self._lag = asyncio.create_task(_measure_lag(process), name="loop lag")
+        written = self.hub.metrics.log.bytes
+        self._chores = [
+            asyncio.create_task(_measure_lag(process), name="loop lag"),
+            asyncio.create_task(trim_when_quiet(lambda: counted(written), find_trim()), name="trim"),
+        ]
 
     async def _start_services(self) -> None:
         for name, entry in SERVICES.items():
@@ -155,8 +160,8 @@ class Runtime:
         await asyncio.gather(*(self._stopped(name, listener) for name, listener in listeners))
         for name, service in reversed(services):
             await self._stopped(name, service)
-        if self._lag is not None:
-            self._lag.cancel()
+        for chore in self._chores:
+            chore.cancel()
         await self.hub.close()
 
     async def _stopped(self, name: str, listener: Listener) -> None:

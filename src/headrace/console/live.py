@@ -13,6 +13,7 @@ import msgspec
 from prometheus_client import Histogram
 
 from headrace.errors import LimitExceeded
+from headrace.metrics import counted
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
@@ -123,10 +124,10 @@ class Pulse:
         hub = self._hub
         gauges = hub.gauges()
         totals = {
-            "in": _value(hub.metrics.log.records),
-            "out": _value(hub.metrics.log.read_records),
-            "bytes": _value(hub.metrics.log.bytes),
-            "commits": _value(hub.metrics.log.commits),
+            "in": counted(hub.metrics.log.records),
+            "out": counted(hub.metrics.log.read_records),
+            "bytes": counted(hub.metrics.log.bytes),
+            "commits": counted(hub.metrics.log.commits),
         }
         now = time.monotonic()
         since, before = self._before or (now, totals)
@@ -167,10 +168,6 @@ class Pulse:
         if len(stuck) > 5:
             found.append(f"{len(stuck) - 5} more cursors have not moved for a minute")
         return found
-
-
-def _value(counter: object) -> float:
-    return float(counter._value.get())  # type: ignore[attr-defined]
 
 
 def _resident_bytes() -> float:

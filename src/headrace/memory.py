@@ -1,0 +1,37 @@
+"""Giving memory back to the machine after a burst.
+
+glibc keeps what was freed in arenas of its own; after gigabytes of appends that can be several times what is in use.
+A hub that has gone quiet hands it back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import ctypes.util
+from collections.abc import Callable
+
+QUIET_S = 10.0
+
+
+def find_trim() -> Callable[[int], int] | None:
+    """glibc's malloc_trim, or None where the C library has none."""
+    try:
+        trim: Callable[[int], int] = ctypes.CDLL(ctypes.util.find_library("c")).malloc_trim
+    except (OSError, AttributeError):
+        return None
+    return trim
+
+
+async def trim_when_quiet(activity: Callable[[], float], trim: Callable[[int], int] | None) -> None:
+    """Trim once after each burst: when `activity` has moved since the last trim and now stands still."""
+    if trim is None:
+        return
+    seen = trimmed = activity()
+    while True:
+        await asyncio.sleep(QUIET_S)
+        now = activity()
+        if now == seen and now != trimmed:
+            await asyncio.to_thread(trim, 0)
+            trimmed = now
+        seen = now
