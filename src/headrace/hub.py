@@ -12,14 +12,14 @@ import logging
 import os
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from headrace.config import Config
-from headrace.errors import HeadraceError, LogFailed
+from headrace.errors import HeadraceError, LogFailed, UnknownStream
 from headrace.frame import Frame
 from headrace.log import ops
 from headrace.log.backup import BackupInfo
@@ -64,10 +64,10 @@ class Waiters:
             if value > above and not future.done():
                 future.set_result(None)
 
-    def fail(self, error: HeadraceError) -> None:
-        for waiting in list(self._waiting.values()):
+    def fail(self, error: HeadraceError, concerned: Callable[[Any], bool] = lambda key: True) -> None:
+        for key, waiting in list(self._waiting.items()):
             for _, future in waiting:
-                if not future.done():
+                if concerned(key) and not future.done():
                     future.set_exception(error)
 
 
@@ -269,6 +269,8 @@ class Hub(Frame):
                         size += operation.batch.nbytes
                 elif isinstance(operation, ops.SaveCursor):
                     self._cursor_moves.notify((operation.cursor, operation.stream, operation.partition), result)
+                elif isinstance(operation, ops.DeleteStream):
+                    self._deleted(operation.name)
         counters = self.metrics.log
         started = min((pending.token[2] for pending in outcomes if pending.token is not None), default=None)
         if started is not None:
@@ -279,6 +281,12 @@ class Hub(Frame):
         counters.commits.inc()
         if duplicates:
             counters.duplicates.inc(duplicates)
+
+    def _deleted(self, name: str) -> None:
+        """Nobody waits for a stream that is gone."""
+        gone = UnknownStream(name)
+        self._new_records.fail(gone, lambda key: bool(key[0] == name))
+        self._cursor_moves.fail(gone, lambda key: bool(key[1] == name))
 
     def _give_up(self, error: LogFailed) -> None:
         if not self._failed.done() and self._log.failed is not None:

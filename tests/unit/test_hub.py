@@ -133,6 +133,21 @@ async def test_waiting_ends_with_a_record_or_with_the_hub() -> None:
         await hub.wait("s", 1)
 
 
+async def test_waiting_ends_when_the_stream_is_deleted() -> None:
+    async with memory_hub() as hub:
+        await hub.create_stream("s")
+        await hub.create_stream("other")
+        waiting = [asyncio.create_task(hub.wait("s", 0)), asyncio.create_task(hub.wait_cursor("c", "s", 1))]
+        unconcerned = asyncio.create_task(hub.wait("other", 0))
+        await asyncio.sleep(0)
+        await hub.delete_stream("s")
+        for task in waiting:
+            with pytest.raises(UnknownStream):
+                await asyncio.wait_for(task, TIMEOUT_S)
+        assert not unconcerned.done()
+        unconcerned.cancel()
+
+
 async def test_reading_from_segments_and_by_time() -> None:
     async with memory_hub(SMALL) as hub:
         await hub.create_stream("s")
