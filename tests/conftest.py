@@ -7,6 +7,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long one example takes says something of the machine and nothing of the code; figures live in benchmarks/.
+settings.register_profile("headrace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("headrace")
 
 # Tests that start processes run this tree, whether or not it is installed.
 SOURCE = str(Path(__file__).parent.parent / "src")
