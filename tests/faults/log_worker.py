@@ -10,6 +10,7 @@ on; when the log fails it says "failed" and exits with 4.
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import sys
 
@@ -33,8 +34,9 @@ SMALL = Log(
 
 
 def say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+    left = memoryview(f"{line}\n".encode())
+    while left:  # a stop signal cuts a write to a full pipe short, and an unbuffered stream would lose the rest
+        left = left[os.write(1, left) :]
 
 
 async def append_without_end(hub: Hub, stream: str, generator: random.Random) -> None:
