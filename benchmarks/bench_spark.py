@@ -261,6 +261,10 @@ def sustained(spark: Any, client: Any, place: Path, seconds: float, rate: int) -
     per_tick = rate // 20
     payload = pa.array([b"x" * 100] * per_tick, pa.binary())
     kinds = pa.array([f"t{number % 10}" for number in range(per_tick)])
+    for _ in range(20):  # the JVM warms up
+        client.append("flow", pa.record_batch({"payload": payload, "type": kinds}))
+        while _lag(client, query):
+            time.sleep(0.05)
     started = tick = time.monotonic()
     sent, lags = 0, []
     used = busy_cores()
@@ -287,9 +291,9 @@ def _lag(client: Any, query: Any) -> int:
     last = query.lastProgress
     if last is None:
         return client.bounds("flow").next
-    offset = json.loads(last["sources"][0]["endOffset"]) if isinstance(last["sources"][0]["endOffset"], str) else None
-    done = offset["streams"]["flow"]["next"][0] if offset and "flow" in offset["streams"] else 0
-    return client.bounds("flow").next - done
+    offset = last["sources"][0]["endOffset"]
+    streams = (json.loads(offset) if isinstance(offset, str) else offset)["streams"]
+    return client.bounds("flow").next - (streams["flow"]["next"][0] if "flow" in streams else 0)
 
 
 def main() -> None:
