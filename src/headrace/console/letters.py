@@ -8,7 +8,7 @@ it belongs to `<name>`.
 from __future__ import annotations
 
 import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -84,10 +84,10 @@ class Letters:
 
     def register(self) -> None:
         add = self._hub.verbs.register
-        add("dead.list", LettersRequest, self.list, right="read", summary="Dead letters, with reasons")
+        add("dead.list", LettersRequest, self.oldest, right="read", summary="Dead letters, with reasons")
         add("dead.redrive", RedriveRequest, self.redrive, right="admin", summary="Send dead letters again")
 
-    async def list(self, asked: LettersRequest) -> list[Letter]:
+    async def oldest(self, asked: LettersRequest) -> list[Letter]:
         """The oldest letters."""
         if not 1 <= asked.limit <= LETTERS_MAX:
             raise BadRequest(f"limit is from 1 to {LETTERS_MAX}")
@@ -129,15 +129,15 @@ def letters_of(records: pa.RecordBatch, origin: str) -> list[Letter]:
     ]
 
 
-def _letter(row: dict[str, object], time_us: int, event_time_us: int | None, origin: str) -> Letter:
+def _letter(row: dict[str, Any], time_us: int, event_time_us: int | None, origin: str) -> Letter:
     if row["type"] == LETTER_TYPE:
         try:
-            inside = msgspec.json.decode(row["payload"], type=Envelope)  # type: ignore[arg-type]
+            inside = msgspec.json.decode(row["payload"], type=Envelope)
         except msgspec.MsgspecError:
             inside = None
         if inside is not None:
             return Letter(
-                row["index"],  # type: ignore[arg-type]
+                row["index"],
                 time_us,
                 inside.reason,
                 inside.stream,
@@ -150,7 +150,7 @@ def _letter(row: dict[str, object], time_us: int, event_time_us: int | None, ori
             )
     columns = {name: row[name] for name in ("index", "payload", "type", "key", "id")}
     reason = str(row["type"] or "no reason given")
-    return Letter(time_us=time_us, reason=reason, stream=origin, partition=0, event_time_us=event_time_us, **columns)  # type: ignore[arg-type]
+    return Letter(time_us=time_us, reason=reason, stream=origin, partition=0, event_time_us=event_time_us, **columns)
 
 
 def _micros(moment: datetime.datetime | None) -> int | None:
