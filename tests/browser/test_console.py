@@ -190,3 +190,22 @@ def test_who_are_you(tmp_path: Path, open_page: OpenPage, request: pytest.Fixtur
         expect(page.locator("#pulse")).to_contain_text("records/s in")
         expect(page.locator("h1")).to_contain_text("Overview")
         page.close()  # before the hub goes: a page that loses its hub says so in the browser's own words
+
+
+def test_dead_letters_show_their_reason_and_are_sent_again_as_they_were(
+    hub: RunningHub, client: headrace.Client, open_page: OpenPage
+) -> None:
+    client.create("bills")
+    client.create("bills.dead")
+    letter = {"reason": "Malformed <b>JSON</b>", "stream": "bills", "type": "paid", "payload": "e2Jyb2tlbg=="}
+    client.append("bills.dead", [json.dumps(letter).encode()], type="dead-letter")
+    page = open_page(f"{hub.page}/#/dead")
+    row = page.get_by_label("bills.dead").locator("tbody tr")
+    expect(row).to_contain_text("Malformed <b>JSON</b>")
+    expect(row).to_contain_text("{broken")
+    page.locator("section", has_text="bills.dead").get_by_role("button", name="Send the shown ones again").click()
+    page.get_by_role("dialog").get_by_role("button", name="Send again").click()
+    expect(page.locator("section", has_text="bills.dead")).to_contain_text("All of them have been sent again.")
+    [record] = client.read("bills").to_list()
+    assert (record.payload, record.type) == (b"{broken", "paid")
+    assert client.bounds("bills.dead").first == 1

@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from headrace.console.letters import Letters
 from headrace.console.live import Pulse
 from headrace.console.views import Views
 from headrace.errors import Forbidden, HeadraceError, Unauthenticated
@@ -109,6 +110,7 @@ async def start(hub: Hub) -> Listener | None:
     if not hub.config.http.console:
         return None
     Views(hub).register()
+    Letters(hub).register()
     pulse = Pulse(hub)
     hub.mounts.mount("", Console(hub, pulse))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import importlib.util
 import os
 import signal
@@ -15,11 +16,22 @@ from headrace.demo.flows import COUNTS, SOURCES
 WINDOW, DELAY = "10 seconds", "5 seconds"
 STOP_S = 20.0
 LOG_NAME = "pipeline.log"
+SET_PARENT_DEATH_SIGNAL = 1
+"""PR_SET_PDEATHSIG of prctl(2)."""
 
 
 def spark_is_there() -> bool:
     """Whether PySpark is installed (extra `spark`)."""
     return importlib.util.find_spec("pyspark") is not None
+
+
+def _end_with_parent() -> None:
+    """Runs in the new process: when the demo is killed, Spark is told to stop too. Only Linux can do this."""
+    assert _libc is not None
+    _libc.prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+
+
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None  # here, since the new process should load nothing
 
 
 class PipelineProcess:
@@ -45,7 +57,12 @@ class PipelineProcess:
         command += ["--hub", self._flight, "--home", str(self._directory / "pipelines"), "--master", "local[2]"]
         with (self._directory / LOG_NAME).open("ab") as output:
             self._process = await asyncio.create_subprocess_exec(
-                *command, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                preexec_fn=None if _libc is None else _end_with_parent,
             )
 
     async def stop(self) -> None:
