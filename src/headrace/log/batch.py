@@ -298,7 +298,7 @@ class Columns:
         if columns & ID:
             self.id, at = _read_fixed(buffer, at, count, bool(nulls & ID), pa.int64())
         if columns & ONE_TYPE:
-            text, at = _read_one_type(body, at)
+            text, at = read_one_type(body, at)
             self.type = pa.array([text], pa.string()) if count == 1 else pa.repeat(text, count)
         elif columns & TYPE:
             self.type, at = _read_variable(buffer, at, count, bool(nulls & TYPE), pa.string())
@@ -340,7 +340,7 @@ def decode_single(body: bytes) -> Row:
     if columns & ID:
         id, at = _single_fixed(body, at, bool(nulls & ID))
     if columns & ONE_TYPE:
-        type, at = _read_one_type(body, at)
+        type, at = read_one_type(body, at)
     elif columns & TYPE:
         text, at = _single_variable(body, at, bool(nulls & TYPE))
         type = None if text is None else text.decode()
@@ -364,7 +364,8 @@ def _single_variable(body: bytes, at: int, has_validity: bool) -> tuple[bytes | 
     return (data if present else None), at + -at % 8
 
 
-def _read_one_type(body: bytes, at: int) -> tuple[str, int]:
+def read_one_type(body: bytes, at: int) -> tuple[str, int]:
+    """The type that all records of a body share, and where the next section starts."""
     size, _ = ONE_TYPE_HEAD.unpack_from(body, at)
     at += ONE_TYPE_HEAD.size
     return body[at : at + size].decode(), at + size + -size % 8

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
 from headrace.log.batch import Columns, Row, decode_single
+from headrace.log.merge import merge
 from headrace.log.records import SCHEMA, TIMESTAMP, concat
 
 
@@ -66,21 +68,50 @@ class Tail:
         return Tail(self.entries[count:])
 
 
+SMALL_RECORDS = 1024
+"""Entries with fewer records are joined before Arrow sees them: its cost is per array."""
+
+
 def to_arrow(entries: list[TailEntry]) -> pa.RecordBatch:
-    """Entries as one record batch. Runs of single records are gathered row by row: Arrow's cost is per array."""
+    """Entries as one record batch."""
     batches: list[pa.RecordBatch] = []
-    singles: list[TailEntry] = []
+    run: list[TailEntry] = []
     for entry in entries:
-        if entry.count == 1:
-            singles.append(entry)
-            continue
-        if singles:
-            batches.append(_singles_to_arrow(singles))
-            singles = []
-        batches.append(Columns(entry.body).to_arrow(entry.base, entry.time_us))
-    if singles:
-        batches.append(_singles_to_arrow(singles))
+        if run and _way(entry) is not _way(run[0]):
+            batches.append(_way(run[0])(run))
+            run = []
+        run.append(entry)
+    if run:
+        batches.append(_way(run[0])(run))
     return concat(batches)
+
+
+def _way(entry: TailEntry) -> Callable[[list[TailEntry]], pa.RecordBatch]:
+    """How a run of entries like this one becomes Arrow most cheaply."""
+    if entry.count == 1:
+        return _singles_to_arrow
+    return _small_to_arrow if entry.count < SMALL_RECORDS else _large_to_arrow
+
+
+def _large_to_arrow(entries: list[TailEntry]) -> pa.RecordBatch:
+    return concat([Columns(entry.body).to_arrow(entry.base, entry.time_us) for entry in entries])
+
+
+def _small_to_arrow(entries: list[TailEntry]) -> pa.RecordBatch:
+    merged = merge([entry.body for entry in entries])
+    counts = [entry.count for entry in entries]
+    total = sum(counts)
+    first = np.repeat([entry.base for entry in entries], counts)
+    within = np.arange(total) - np.repeat(np.cumsum([0, *counts[:-1]]), counts)
+    times = np.repeat(np.array([entry.time_us for entry in entries], np.int64), counts)
+    optional = [
+        pa.nulls(total, SCHEMA.field(name).type) if column is None else column
+        for name, column in zip(merged._fields[:4], merged[:4], strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(
+        [pa.array((first + within).astype(np.int64)), pa.array(times).view(TIMESTAMP), *optional, merged.payload],
+        schema=SCHEMA,
+    )
 
 
 def _singles_to_arrow(entries: list[TailEntry]) -> pa.RecordBatch:
