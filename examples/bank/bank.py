@@ -136,6 +136,16 @@ def read(directory: Path, name: str) -> dict[str, int]:
         return {}
 
 
+def at_work(directory: Path, name: str) -> bool:
+    """Whether a process does its work now: the hub has said that it is ready, a service has just written its books."""
+    path = directory / ("ready.json" if name == "hub" else f"{name}.json")
+    try:
+        age_s = time.time() - path.stat().st_mtime
+        return name == "hub" or age_s < 1
+    except OSError:
+        return False
+
+
 def books_balance(directory: Path) -> bool:
     """Nothing is under way, every order is accounted for, and no money was made or lost."""
     accounts, transfers = read(directory, "accounts"), read(directory, "transfers")
@@ -145,6 +155,19 @@ def books_balance(directory: Path) -> bool:
         and accounts["booked"] == transfers["done"]
         and transfers["done"] + transfers["refused"] == transfers["ordered"]
     )
+
+
+def settle(directory: Path, seconds: float) -> bool:
+    """Wait until both services are at work and the books have balanced for two seconds."""
+    deadline = time.monotonic() + seconds
+    balanced_since = time.monotonic()
+    while time.monotonic() < deadline:
+        if not (at_work(directory, "accounts") and at_work(directory, "transfers") and books_balance(directory)):
+            balanced_since = time.monotonic()
+        elif time.monotonic() - balanced_since > 2:
+            return True
+        time.sleep(0.1)
+    return False
 
 
 def show(directory: Path, kills: dict[str, int], text: str) -> None:
@@ -162,26 +185,28 @@ def watch(seconds: float, directory: Path) -> int:
     """Start all, kill at random, and check the books at the end."""
     processes = {name: start(name, directory) for name in ("hub", "accounts", "transfers")}
     kills = dict.fromkeys(processes, 0)
-    end = time.monotonic() + seconds
     try:
+        while not all(at_work(directory, name) for name in processes):
+            for name, process in processes.items():
+                if process.poll() is not None:
+                    raise SystemExit(f"{name} did not start: {(directory / f'{name}.log').read_text()}")
+            time.sleep(0.1)
+        end = time.monotonic() + seconds
         while time.monotonic() < end:
             time.sleep(random.uniform(0.3, 1.5))
             name = random.choice(list(processes))
-            processes[name].send_signal(signal.SIGKILL)
-            processes[name].wait()
-            kills[name] += 1
-            processes[name] = start(name, directory)
-            show(directory, kills, f"({name} was killed)")
+            if at_work(directory, name):
+                processes[name].send_signal(signal.SIGKILL)
+                processes[name].wait()
+                kills[name] += 1
+                processes[name] = start(name, directory)
+                show(directory, kills, f"({name} was killed)")
     except KeyboardInterrupt:
         pass
     try:
         (directory / "stop").touch()  # no new orders; let those under way come to their end
-        deadline = time.monotonic() + 60
-        while not books_balance(directory) and time.monotonic() < deadline:
-            time.sleep(0.2)
-        time.sleep(0.5)
+        good = settle(directory, 60)
         show(directory, kills, "")
-        good = books_balance(directory)
         print("\nthe books balance" if good else "\nTHE BOOKS DO NOT BALANCE", flush=True)
         return 0 if good else 1
     finally:

@@ -19,3 +19,5 @@ def test_the_bank_never_loses_or_repeats_a_transfer() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the books balance" in done.stdout
+    booked = int(done.stdout.split("booked")[-1].split()[0])
+    assert booked > 0
