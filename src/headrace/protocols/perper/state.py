@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import Future
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Set
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
 from headrace.log.ops import ANY, Put, SaveCursor
@@ -453,4 +453,23 @@ async def release(hub: Hub) -> None:
         await loading.result().close()
 
 
-__all__ = ["NULL", "BinaryError", "Entry", "Fabric", "acquire", "release"]
+class Goer(Protocol):
+    """A connection that was told to close."""
+
+    def abort(self) -> None:
+        """Cut it off."""
+
+
+async def all_gone(connections: Set[Goer], wait_s: float = 1.0) -> None:
+    """Wait until every connection has left the set; those that do not are cut off after `wait_s`."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + wait_s
+    while connections:
+        if loop.time() > end:
+            for connection in tuple(connections):
+                connection.abort()
+            end = loop.time() + wait_s
+        await asyncio.sleep(0.001)
+
+
+__all__ = ["NULL", "BinaryError", "Entry", "Fabric", "acquire", "all_gone", "release"]

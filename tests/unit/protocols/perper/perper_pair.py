@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -70,6 +71,12 @@ async def until(check: Callable[[], Any], deadline_s: float = 20) -> Any:
         assert time.monotonic() < end, "nothing true in time"
         await asyncio.sleep(0.005)
     return found
+
+
+async def hang_up(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
 
 
 def key(value: int | str) -> bytes:

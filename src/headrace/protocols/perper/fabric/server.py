@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from headrace.errors import LimitExceeded
 from headrace.listener import Listener, join_address, split_address
-from headrace.protocols.perper.state import acquire, release
+from headrace.protocols.perper.state import acquire, all_gone, release
 from headrace.protocols.perper.verbs import register
 from headrace.security import Principal
 
@@ -279,6 +279,10 @@ class Connection(asyncio.Protocol):
         self._flush()
         self._transport.close()
 
+    def abort(self) -> None:
+        """The client does not take the goodbye: cut it off."""
+        self._transport.abort()
+
     def _describe(self) -> dict[str, object]:
         methods: dict[str, int] = {}
         for call in self._calls.values():
@@ -333,6 +337,7 @@ async def serve(hub: Hub, address: str) -> Listener:
         server.close()
         for connection in tuple(shared.connections):
             connection.close()
+        await all_gone(shared.connections)
         await server.wait_closed()
         await release(hub)
 

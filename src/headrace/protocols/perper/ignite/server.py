@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from headrace.errors import Busy, HeadraceError, LimitExceeded, UnknownStream
 from headrace.listener import Listener, join_address, split_address
 from headrace.protocols.perper.errors import FrameError, PeerError, Status
-from headrace.protocols.perper.state import Fabric, acquire, release
+from headrace.protocols.perper.state import Fabric, acquire, all_gone, release
 from headrace.protocols.perper.streams import StreamCache
 from headrace.protocols.perper.tables import TableCache
 
@@ -177,6 +177,15 @@ class Connection(asyncio.Protocol):
     # requests
 
     def _take(self, requests: list[Request | BadRequest]) -> None:
+        """Do what was asked; what can be answered already goes out in one write."""
+        self._flush_due = True
+        try:
+            self._admit_all(requests)
+        finally:
+            self._flush()
+        self._throttle()
+
+    def _admit_all(self, requests: list[Request | BadRequest]) -> None:
         counts: Counter[int] = Counter()
         position = 0
         while position < len(requests):
@@ -197,7 +206,6 @@ class Connection(asyncio.Protocol):
             position += 1
         self._requests += len(requests)
         self._server.count(counts)
-        self._throttle()
 
     def _take_puts(self, requests: list[Request | BadRequest], start: int) -> int:
         """Puts of one kind that stand together go to the cache as one. How many were taken; 0 for none."""
@@ -384,6 +392,10 @@ class Connection(asyncio.Protocol):
         self._last_error = reason
         self._transport.close()
 
+    def abort(self) -> None:
+        """The client does not take its last answers: cut it off."""
+        self._transport.abort()
+
     def _describe(self) -> dict[str, object]:
         return {
             "state": self._session.state.value,
@@ -455,6 +467,7 @@ async def serve(hub: Hub, address: str) -> Listener:
         server.close()
         for connection in tuple(shared.connections):
             connection.close("the hub is stopping")
+        await all_gone(shared.connections)
         await server.wait_closed()
         await release(hub)
 

@@ -8,7 +8,16 @@ import contextlib
 from typing import Any
 
 import pytest
-from unit.protocols.perper.perper_pair import Served, key, new_stream, put_execution, put_listener, served, until
+from unit.protocols.perper.perper_pair import (
+    Served,
+    hang_up,
+    key,
+    new_stream,
+    put_execution,
+    put_listener,
+    served,
+    until,
+)
 
 from headrace.config import Config, Grant, Perper, SecuritySection, User
 from headrace.log.batch import Batch
@@ -438,7 +447,7 @@ async def test_noise_harms_nobody_else() -> None:
             writer.write(data)
             with contextlib.suppress(ConnectionError):
                 await asyncio.wait_for(reader.read(), 10)
-            writer.close()
+            await hang_up(writer)
         assert await good.call("/perper.Fabric/AllExecutions", {"agent": "a"}) == {"executions": []}
 
 

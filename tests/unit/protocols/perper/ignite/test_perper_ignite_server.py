@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from unit.protocols.perper.perper_pair import key, new_stream, served, until
+from unit.protocols.perper.perper_pair import hang_up, key, new_stream, served, until
 
 from headrace.config import Config, Perper, Tls
 from headrace.log.batch import Batch
@@ -329,11 +329,11 @@ async def test_garbage_instead_of_a_handshake() -> None:
             reader, writer = await asyncio.open_connection(*pair.ignite)
             writer.write(data)
             assert await asyncio.wait_for(reader.read(), 10) == b""
-            writer.close()
+            await hang_up(writer)
         reader, writer = await asyncio.open_connection(*pair.ignite)
         writer.write(codec.frame(b"\x01" + struct.pack("<hhh", 9, 9, 9) + b"\x02"))
         assert b"Unsupported version." in await asyncio.wait_for(reader.read(), 10)
-        writer.close()
+        await hang_up(writer)
 
 
 async def test_a_client_that_does_not_read_is_not_read_from() -> None:
@@ -414,7 +414,7 @@ async def test_clients_that_never_say_hello_are_sent_away() -> None:
     async with served(Config(perper=Perper(login_s=0.05))) as pair:
         reader, writer = await asyncio.open_connection(*pair.ignite)
         assert await asyncio.wait_for(reader.read(), 10) == b""
-        writer.close()
+        await hang_up(writer)
         client = await pair.client()
         await asyncio.sleep(0.1)
         await client.request(1052, "kv")  # who has said hello may be silent for as long as it likes
@@ -431,7 +431,7 @@ async def test_requests_in_the_same_packet_as_the_handshake() -> None:
         for _ in range(2):
             length = struct.unpack("<i", await reader.readexactly(4))[0]
             assert b"executions" in await asyncio.wait_for(reader.readexactly(length), 10)
-        writer.close()
+        await hang_up(writer)
 
 
 async def test_any_name_will_do_where_nobody_has_one() -> None:
