@@ -119,6 +119,7 @@ def _run(
     jvm_stack: bool = False,
     as_json: bool = False,
 ) -> None:
+    from headrace.spark.cursors import stop_listening
     from headrace.spark.launch import session
     from headrace.spark.pipelines import with_trigger
     from headrace.spark.port import open_port
@@ -133,6 +134,7 @@ def _run(
         for one in found:
             runner.start(with_trigger(one, trigger))
         ended_well = runner.watch()
+    stop_listening(spark)
     spark.stop()
     for name, failure in runner.failures.items():
         notes().print(Text.assemble(("error: ", "bold red"), f"pipeline {name}: {failure.headline}"))

@@ -72,12 +72,22 @@ class CursorMover(StreamingQueryListener):  # type: ignore[misc]
                     logger.warning("cursor %s at %s was not moved: %s", cursor, hub, error)
 
 
-_listening: set[str] = set()
+_listening: dict[str, CursorMover] = {}
+
+
+def _name(spark: Any) -> str:
+    return str(spark.sparkContext.applicationId) if hasattr(spark, "sparkContext") else str(id(spark))
 
 
 def listen(spark: Any, token: str | None = None) -> None:
     """Let completed batches of this session move cursors; once per session."""
-    name = spark.sparkContext.applicationId if hasattr(spark, "sparkContext") else str(id(spark))
-    if name not in _listening:
-        spark.streams.addListener(CursorMover(token))
-        _listening.add(name)
+    if _name(spark) not in _listening:
+        mover = _listening[_name(spark)] = CursorMover(token)
+        spark.streams.addListener(mover)
+
+
+def stop_listening(spark: Any) -> None:
+    """Before a session ends: the JVM would complain about a listener that is gone."""
+    mover = _listening.pop(_name(spark), None)
+    if mover is not None:
+        spark.streams.removeListener(mover)
