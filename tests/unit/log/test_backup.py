@@ -231,3 +231,29 @@ async def test_the_journal_of_a_backup_ends_with_a_whole_frame(tmp_path: Path) -
     report = examine(tmp_path / "data")
     assert report.findings == []
     assert [one.next for one in report.streams] == [1]
+
+
+async def test_background_work_stands_still_while_files_get_their_second_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = await Hub.open(str(tmp_path / "data"))
+    log = hub._log.log  # type: ignore[attr-defined]
+    real, finished, finished_inside = backups._stage_others, threading.Event(), []
+
+    def maintain() -> None:
+        log.maintain_once()
+        finished.set()
+
+    def hooked(root: Path, staging: Path) -> None:
+        if not finished_inside:
+            threading.Thread(target=maintain).start()
+        finished_inside.append(finished.wait(0.2))
+        real(root, staging)
+
+    monkeypatch.setattr(backups, "_stage_others", hooked)
+    try:
+        await hub.back_up(tmp_path / "copy")
+        assert finished_inside == [False, False]
+        assert await asyncio.to_thread(finished.wait, 20), "and goes on afterwards"
+    finally:
+        await hub.close()
