@@ -37,7 +37,7 @@ class Fixed(NamedTuple):
 class Sections(NamedTuple):
     """One body, taken apart and not yet made into arrays."""
 
-    count: int
+    records: int
     payload: Variable
     event_time: Fixed | None
     id: Fixed | None
@@ -99,8 +99,8 @@ class MergedColumns(NamedTuple):
 def merge(bodies: Sequence[bytes]) -> MergedColumns:
     """The columns of several bodies, one behind the other."""
     parts = [split(body) for body in bodies]
-    counts = [part.count for part in parts]
-    types = [_spread(part.type, part.count) if isinstance(part.type, str) else part.type for part in parts]
+    counts = [part.records for part in parts]
+    types = [_spread(part.type, part.records) if isinstance(part.type, str) else part.type for part in parts]
     payload = _merge_variable([part.payload for part in parts], counts, pa.binary())
     assert payload is not None
     return MergedColumns(
