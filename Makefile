@@ -13,7 +13,7 @@ RUN_STAMP := $(VENV)/.installed-run
 DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test unit faults lint format types docs reference bench clean
+.PHONY: help setup run up test unit faults lint format types docs reference bench clean
 
 help: ## Show this help
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,8 +33,11 @@ $(DEV_STAMP): pyproject.toml $(RUN_STAMP)
 
 setup: $(DEV_STAMP) ## Set up .venv for development
 
-run: $(RUN_STAMP) ## Start a hub with its log in ./headrace-data
-	$(BIN)/headrace up --data $(DATA) $(ARGS)
+run: $(RUN_STAMP) ## See it work: a hub in ./headrace-data, live producers by five protocols, a Spark pipeline
+	$(BIN)/headrace demo --data $(DATA) $(ARGS)
+
+up: $(RUN_STAMP) ## Start a hub alone, with its log in ./headrace-data/data
+	$(BIN)/headrace up --data $(DATA)/data $(ARGS)
 
 test: $(DEV_STAMP) ## Run all tests (ARGS='-k name' for some)
 	$(BIN)/python -m pytest $(ARGS)
