@@ -121,8 +121,9 @@ class Batch:
         )
 
     @classmethod
-    def from_arrow(cls, records: pa.RecordBatch) -> Batch:
-        """Records from Arrow columns: `payload`, and where present `event_time`, `id`, `type`, `key`."""
+    def from_arrow(cls, records: pa.RecordBatch, *, type: str | None = None) -> Batch:
+        """Records from Arrow columns: `payload`, and where present `event_time`, `id`, `type`, `key`. `type` gives all
+        records one type, without a column."""
         names = records.schema.names
         if "payload" not in names:
             raise BadRequest("an Arrow batch to append needs a column 'payload'")
@@ -138,7 +139,7 @@ class Batch:
             (None, offsets, data),
             _arrow_fixed(records, "event_time", TIMESTAMP) if "event_time" in names else None,
             _arrow_fixed(records, "id", pa.int64()) if "id" in names else None,
-            _arrow_variable(records, "type", pa.string()) if "type" in names else None,
+            _arrow_type(records, names, type),
             _arrow_variable(records, "key", pa.binary()) if "key" in names else None,
         )
 
@@ -278,6 +279,12 @@ def _arrow_variable(records: pa.RecordBatch, name: str, wanted: pa.DataType) -> 
         offsets = offsets - np.int32(start)
     data = b"" if data_buffer is None else data_buffer.slice(start, end - start).to_pybytes()
     return _arrow_validity(column), offsets.tobytes(), data
+
+
+def _arrow_type(records: pa.RecordBatch, names: list[str], one: str | None) -> VarColumn | bytes | None:
+    if one is not None:
+        return _one_type(one)
+    return _arrow_variable(records, "type", pa.string()) if "type" in names else None
 
 
 class Columns:

@@ -74,7 +74,7 @@ class Commit:
         self._changed: list[tuple[Table, bytes, bytes | None, int]] = []
         self._events: list[frame.AnyEvent] = []
         self._created = 0
-        self.frames: list[bytes] = []
+        self.frames: list[frame.EncodedFrame] = []
 
     # -- gathering -------------------------------------------------------------------------------------------------
 

@@ -181,12 +181,16 @@ def encode_event(event: AnyEvent) -> bytes:
     return EVENT.pack(KIND_EVENT, len(data)) + data
 
 
-def encode_frame(sequence: int, durable: int, directory: bytes, data: bytes) -> bytes:
+EncodedFrame = tuple[bytes, bytes]
+"""Header and directory, and the data: apart, so that large data need not be copied to be written."""
+
+
+def encode_frame(sequence: int, durable: int, directory: bytes, data: bytes) -> EncodedFrame:
     """A whole frame. `data` is already a multiple of 8."""
     directory += _PADDING[-len(directory) % 8]
     before = _BEFORE_CRC.pack(MAGIC, len(directory), len(data), crc32c(directory), crc32c(data))
     after = _AFTER_CRC.pack(sequence, durable)
-    return b"".join((before, crc32c(before + after).to_bytes(4, "little"), after, directory, data))
+    return b"".join((before, crc32c(before + after).to_bytes(4, "little"), after, directory)), data
 
 
 class Header(NamedTuple):

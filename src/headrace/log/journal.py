@@ -19,13 +19,15 @@ from google_crc32c import value as crc32c
 
 from headrace.errors import HeadraceError
 from headrace.log.disk import FULL_ERRNOS, AppendFile, Disk, write_all, write_durably
-from headrace.log.frame import HEADER, MAGIC_BYTES, Header, decode_header, encode_frame
+from headrace.log.frame import HEADER, MAGIC_BYTES, EncodedFrame, Header, decode_header, encode_frame
 
 DIRECTORY = "journal"
 QUARANTINE = "quarantine"
 SUFFIX = ".journal"
 FILE_MAGIC = b"HEADRACE"
 VERSION = 1
+DIRECT_BYTES = 64 * 1024
+"""Data of this size is written without being copied first."""
 FILE_HEADER = struct.Struct("<8sIIQII")
 
 
@@ -175,6 +177,25 @@ def _next_header(data: bytes, at: int, expected: int) -> tuple[int, int]:
     return len(data), expected + 1
 
 
+def frames_bytes(frames: list[EncodedFrame]) -> int:
+    return sum(len(head) + len(data) for head, data in frames)
+
+
+def _pieces(frames: list[EncodedFrame]) -> Iterator[bytes]:
+    """What to write, in order: small parts joined, large data as it is."""
+    small: list[bytes] = []
+    for head, data in frames:
+        small.append(head)
+        if len(data) >= DIRECT_BYTES:
+            yield b"".join(small)
+            yield data
+            small = []
+        else:
+            small.append(data)
+    if small:
+        yield b"".join(small)
+
+
 class Journal:
     """The end of the journal: where frames are added. Used by one thread."""
 
@@ -191,21 +212,22 @@ class Journal:
         self.first_sequence = next_sequence
         """Of the file being written."""
 
-    def frame(self, offset: int, directory: bytes, data: bytes) -> bytes:
+    def frame(self, offset: int, directory: bytes, data: bytes) -> EncodedFrame:
         """The `offset`-th frame of the commit being made."""
         return encode_frame(self.next_sequence + offset, self.durable_sequence, directory, data)
 
-    def write(self, frames: list[bytes]) -> None:
+    def write(self, frames: list[EncodedFrame]) -> None:
         """Write the frames of one commit. When there is no room the file is cut back and nothing has happened."""
         self._roll()
         assert self._file is not None
         try:
-            write_all(self._file, b"".join(frames))
+            for piece in _pieces(frames):
+                write_all(self._file, piece)
         except OSError as error:
             if error.errno in FULL_ERRNOS:
                 self._file.truncate(self.size)
             raise
-        self.size += sum(map(len, frames))
+        self.size += frames_bytes(frames)
         self.next_sequence += len(frames)
 
     def sync(self) -> None:

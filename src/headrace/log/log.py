@@ -32,7 +32,7 @@ from headrace.log.checkpoint import BlobWriter, read_blob
 from headrace.log.clock import Clock
 from headrace.log.commit import STRUCTURAL, Commit, Limits, Pending
 from headrace.log.disk import FULL_ERRNOS, Disk
-from headrace.log.journal import Journal
+from headrace.log.journal import Journal, frames_bytes
 from headrace.log.maintenance import Maintenance
 from headrace.log.partition import OpenSegments, Partition
 from headrace.log.port import Touched
@@ -182,7 +182,7 @@ class Log:
 
     def _make_durable(self, commit: Commit) -> HeadraceError | None:
         """Write and sync. Too little room is an answer; anything else that goes wrong here is the log's end."""
-        size = sum(map(len, commit.frames))
+        size = frames_bytes(commit.frames)
         try:
             free = self.disk.free_bytes()
             if free < self.settings.disk_reserve_bytes + size:

@@ -86,6 +86,12 @@ def test_one_type_for_all() -> None:
     assert decoded(Batch.of([b"a", b"b"], types="T")) == [(None, None, "T", None, b"a"), (None, None, "T", None, b"b")]
 
 
+def test_one_type_for_an_arrow_batch() -> None:
+    records = pa.RecordBatch.from_pydict({"payload": [b"a", b"b"], "type": ["x", "y"]})
+    assert [row[2] for row in decoded(Batch.from_arrow(records, type="T"))] == ["T", "T"]
+    assert Batch.from_arrow(records, type="T").nbytes < Batch.from_arrow(records).nbytes
+
+
 def test_unsigned_ids_keep_their_bit_pattern() -> None:
     assert [row[1] for row in decoded(Batch.of([b"", b""], ids=[2**64 - 1, 2**63]))] == [-1, -(2**63)]
     assert decode_single(Batch.one(b"", id=2**64 - 1).body)[1] == -1

@@ -24,7 +24,7 @@ EVENTS: list[frame.AnyEvent] = [
 
 
 def test_the_header_is_as_documented() -> None:
-    encoded = encode_frame(5, 4, b"\x01" * 3, b"\x02" * 8)
+    encoded = b"".join(encode_frame(5, 4, b"\x01" * 3, b"\x02" * 8))
     assert len(encoded) == 40 + 8 + 8
     assert encoded[:4] == b"HRF1"
     assert encoded[4:12] == (8).to_bytes(4, "little") + (8).to_bytes(4, "little")
@@ -52,13 +52,13 @@ def test_an_empty_directory_is_a_mark() -> None:
 
 @pytest.mark.parametrize("bit", range(40 * 8))
 def test_any_flipped_bit_in_the_header_is_noticed(bit: int) -> None:
-    encoded = bytearray(encode_frame(5, 4, b"12345678", b"87654321"))
+    encoded = bytearray(b"".join(encode_frame(5, 4, b"12345678", b"87654321")))
     encoded[bit // 8] ^= 1 << bit % 8
     assert decode_header(bytes(encoded), 0) is None
 
 
 def test_a_header_cut_short_is_none() -> None:
-    encoded = encode_frame(5, 4, b"", b"")
+    encoded = b"".join(encode_frame(5, 4, b"", b""))
     assert decode_header(encoded, 0) is not None
     assert decode_header(encoded[:-1], 0) is None
     assert decode_header(encoded, 8) is None

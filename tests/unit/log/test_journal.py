@@ -178,3 +178,13 @@ def test_garbage_between_frames_costs_no_frame() -> None:
     data = disk.read(path)
     disk.put(path, data[: 32 + 56] + b"HRF1 garbage....".ljust(24, b"?") + data[32 + 56 :])
     assert sequences(disk) == [0, 1, 2]
+
+
+def test_large_data_is_written_as_it_is_and_in_its_place() -> None:
+    disk = MemoryDisk()
+    made = Journal(disk, 0, 10**9)
+    bodies = [b"a" * 8, b"b" * journal.DIRECT_BYTES, b"c" * 16, b"d" * (journal.DIRECT_BYTES + 8), b""]
+    made.write([made.frame(number, b"", body) for number, body in enumerate(bodies)])
+    made.sync()
+    assert [found.data for found in scan(disk) if isinstance(found, GoodFrame)] == bodies
+    assert made.size == disk.size(journal.journal_files(disk)[0])

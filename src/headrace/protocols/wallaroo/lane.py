@@ -71,8 +71,8 @@ class Lane:
 
 def batch_of(rows: Rows, type: str, unit: str) -> Batch:
     """Rows as the log's columns; no object per record."""
-    names = ["payload", "id", "type"]
-    columns = [rows.payloads(), pa.array(rows.message_ids.view(np.int64)), pa.repeat(type, rows.count)]
+    names = ["payload", "id"]
+    columns = [rows.payloads(), pa.array(rows.message_ids.view(np.int64))]
     times = rows.times(*UNITS[unit])
     if times is not None:
         names.append("event_time")
@@ -81,4 +81,4 @@ def batch_of(rows: Rows, type: str, unit: str) -> Batch:
     if keys is not None:
         names.append("key")
         columns.append(keys)
-    return Batch.from_arrow(pa.RecordBatch.from_arrays(columns, names=names))
+    return Batch.from_arrow(pa.RecordBatch.from_arrays(columns, names=names), type=type)
