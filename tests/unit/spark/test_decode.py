@@ -68,6 +68,17 @@ def test_a_field_that_must_be_there() -> None:
     assert values[0].as_py() == {"n": 1, "s": None}
 
 
+@pytest.mark.parametrize("payload", [b"null", b" null", b"nullx", b"true", b"[1]", b'"text"', b"{} null", b"7"])
+def test_what_is_no_object_is_bad_wherever_it_stands(payload: bytes) -> None:
+    """Arrow's own reader crashes the process on a block that begins with null."""
+    good = b'{"n": 1}'
+    for payloads, bad in (((payload,), 0), ((payload, good), 0), ((good, payload), 1)):
+        values, errors = decode(*payloads)
+        assert errors[bad] is not None
+        assert values[bad] is None
+        assert [error is None for error in errors].count(True) == len(payloads) - 1
+
+
 def test_unknown_fields_are_passed_over() -> None:
     values, errors = decode(b'{"other": {"deep": [1]}, "n": 5}')
     assert (values, errors) == ([{"n": 5, "s": None}], [None])
