@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from hubs import ThreadHub
+from support import JAVA_OPTIONS, environment
 
-SOURCE = Path(__file__).parents[2] / "src"
-# A short life: compile quickly rather than well, and collect garbage without extra threads.
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 WARM_S = 180
-
-
-def environment() -> dict[str, str]:
-    known = os.environ.get("PYTHONPATH", "")
-    return {**os.environ, "PYTHONPATH": f"{SOURCE}{os.pathsep}{known}" if known else str(SOURCE)}
 
 
 @pytest.fixture(scope="session")
@@ -72,12 +64,3 @@ def no_query_left(request: pytest.FixtureRequest) -> Iterator[None]:
     if "spark" in request.fixturenames:
         for query in request.getfixturevalue("spark").streams.active:
             query.stop()
-
-
-def wait_until(true: Callable[[], object], what: str, deadline_s: float = 60.0) -> Any:
-    """Wait for a condition, never for luck."""
-    end = time.monotonic() + deadline_s
-    while not (value := true()):
-        assert time.monotonic() < end, f"waited {deadline_s} s for {what}"
-        time.sleep(0.02)
-    return value

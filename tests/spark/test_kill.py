@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import JAVA_OPTIONS, environment, wait_until
+from support import JAVA_OPTIONS, environment, wait_until
 
 from headrace.errors import HeadraceError
 from headrace.spark.port import open_port

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import environment
+from support import environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

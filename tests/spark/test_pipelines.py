@@ -9,8 +9,8 @@ from typing import Any
 
 import lake
 import pytest
-from conftest import wait_until
 from hubs import ThreadHub
+from support import forget_commit, wait_until
 
 from headrace.spark import builtin, read
 from headrace.spark.archive import Archive
@@ -302,8 +302,6 @@ def test_archive_holds_each_record_once(hub: ThreadHub, spark: Any, port: HubPor
         (row["payload"], row["type"], row["time"]) for row in stored
     ]
     # A batch that Spark runs again leaves no second copy.
-    from test_sink import forget_commit
-
     forget_commit(checkpoint_of(tmp_path, name))
     orders(hub, name, 5, 2)
     run_once(spark, port, one, tmp_path)

@@ -7,24 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import wait_until
 from hubs import ThreadHub
+from support import forget_commit, wait_until
 from test_source import fill, run
 
 from headrace.spark import read_stream, to_records
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-
-
-def forget_commit(checkpoint: Path) -> int:
-    """Make Spark forget that its last batch was done, as when its driver dies right after the sink's commit."""
-    commits = checkpoint / "commits"
-    last = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
-    for path in (commits / str(last), commits / f".{last}.crc", commits / f"{last}.checksum"):
-        path.unlink(missing_ok=True)
-    for path in commits.glob(f"*{last}*crc*"):
-        path.unlink()
-    return last
 
 
 def test_a_batch_write_is_one_append(hub: ThreadHub, spark: Any, name: str) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import wait_until
 from hubs import ThreadHub
+from support import wait_until
 
 from headrace.spark import read, read_stream
 

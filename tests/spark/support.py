@@ -1,0 +1,38 @@
+"""What the Spark tests share besides their fixtures."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+SOURCE = Path(__file__).parents[2] / "src"
+# A short life: compile quickly rather than well, and collect garbage without extra threads.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+def environment() -> dict[str, str]:
+    known = os.environ.get("PYTHONPATH", "")
+    return {**os.environ, "PYTHONPATH": f"{SOURCE}{os.pathsep}{known}" if known else str(SOURCE)}
+
+
+def wait_until(true: Callable[[], object], what: str, deadline_s: float = 60.0) -> Any:
+    """Wait for a condition, never for luck."""
+    end = time.monotonic() + deadline_s
+    while not (value := true()):
+        assert time.monotonic() < end, f"waited {deadline_s} s for {what}"
+        time.sleep(0.02)
+    return value
+
+
+def forget_commit(checkpoint: Path) -> int:
+    """Make Spark forget that its last batch was done, as when its driver dies right after the sink's commit."""
+    commits = checkpoint / "commits"
+    last = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
+    for path in (commits / str(last), commits / f".{last}.crc", commits / f"{last}.checksum"):
+        path.unlink(missing_ok=True)
+    for path in commits.glob(f"*{last}*crc*"):
+        path.unlink()
+    return last
