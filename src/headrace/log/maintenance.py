@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 SEAL_BYTES_AT_ONCE = 8 * 1024 * 1024
 """Tail entries are turned into Arrow in pieces of about this size."""
+SEALED_AT_ONCE = 256
+"""Small tails that one step seals to free a journal file."""
 COMPACT_BYTES_AT_ONCE = 1024 * 1024
 COMPACT_GARBAGE_FACTOR = 2
 """A table is compacted when its stream has more than this many records for each live key. Records and not bytes are
@@ -76,13 +78,13 @@ class Maintenance:
         return worked
 
     def _step(self) -> bool:
-        partition = self._next_to_seal()
-        if partition is not None:
+        sealable = self._to_seal()
+        for partition in sealable:
             self._seal(partition)
         # Not only when nothing is to be sealed: under steady load there always is, and files would pile up.
         tidied = self._take_snapshot() or self._remove_journal_files() or self._remove_garbage()
         self._do_what_is_due()
-        return partition is not None or tidied
+        return bool(sealable) or tidied
 
     def _do_what_is_due(self) -> None:
         """Retention, merging and compaction, once an interval."""
@@ -97,27 +99,31 @@ class Maintenance:
 
     # -- sealing ---------------------------------------------------------------------------------------------------
 
-    def _next_to_seal(self) -> Partition | None:
-        """The partition whose tail is most in the way, or None."""
+    def _to_seal(self) -> list[Partition]:
+        """The tail that takes the most memory, if it is large; and those that keep the oldest journal file, or are old
+        themselves. Both in one step, or a busy stream would keep the quiet ones waiting, and with them the journal."""
         settings = self._log.settings
         partitions = [one for one in self._log.state.partitions() if one.tail.entries]
         if not partitions:
-            return None
+            return []
+        chosen = []
         largest = max(partitions, key=lambda one: one.tail.bytes)
         if largest.tail.bytes >= settings.segment_bytes or self._log.state.tail_bytes >= settings.tail_bytes_max // 2:
-            return largest
-        oldest = min(partitions, key=lambda one: one.tail.entries[0].sequence)
-        if self._journal_is_long() and oldest.tail.entries[0].sequence < self._log.journal.first_sequence:
-            return oldest
+            chosen.append(largest)
+        needed_from = self._journal_needed_from()
         before_us = self._log.clock.now_us() - int(settings.seal_age_s * 1_000_000)
-        if oldest.tail.entries[0].time_us < before_us:
-            return oldest
-        return None
+        old = [one for one in partitions if _keeps(one.tail.entries[0], needed_from, before_us) and one is not largest]
+        if largest not in chosen and _keeps(largest.tail.entries[0], needed_from, before_us):
+            old.append(largest)
+        old.sort(key=lambda one: one.tail.entries[0].sequence)
+        return chosen + old[:SEALED_AT_ONCE]
 
-    def _journal_is_long(self) -> bool:
+    def _journal_needed_from(self) -> int:
+        """While the journal is too long: the first frame of its second file. Otherwise 0."""
         files = journal.journal_files(self._log.disk)
         settings = self._log.settings
-        return (len(files) - 1) * settings.journal_file_bytes + self._log.journal.size > settings.journal_bytes_max
+        size = (len(files) - 1) * settings.journal_file_bytes + self._log.journal.size
+        return journal.first_sequence_of(files[1]) if len(files) > 1 and size > settings.journal_bytes_max else 0
 
     def _seal(self, partition: Partition) -> None:
         """Write the oldest part of a tail, at most one segment's worth, as a segment."""
@@ -290,6 +296,11 @@ class Maintenance:
             if size >= COMPACT_BYTES_AT_ONCE:
                 break
         return pending
+
+
+def _keeps(entry: TailEntry, needed_from: int, before_us: int) -> bool:
+    """Whether an unsealed entry keeps a journal file that should go, or is itself too old to be unsealed."""
+    return entry.sequence < needed_from or entry.time_us < before_us
 
 
 def mergeable(segments: list[SegmentRef], segment_bytes: int, count_min: int) -> list[SegmentRef]:

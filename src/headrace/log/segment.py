@@ -26,7 +26,7 @@ from headrace.log.records import SCHEMA, concat
 DIRECTORY = "segments"
 SUFFIX = ".arrow"
 METADATA_KEY = b"headrace"
-BATCH_BYTES = 4 * 1024 * 1024
+BATCH_BYTES = 1024 * 1024
 TYPES_MAX = 32
 """How many distinct types a manifest lists; with more it lists none."""
 

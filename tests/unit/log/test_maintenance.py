@@ -112,6 +112,20 @@ def test_one_quiet_stream_does_not_keep_the_journal() -> None:
     assert len(log.partition("quiet").segments) == 1
 
 
+def test_a_busy_stream_does_not_keep_quiet_ones_from_being_sealed() -> None:
+    """Under steady load there is always a large tail; the journal must shrink all the same."""
+    log, _ = make()
+    for number in range(30):
+        do(log, ops.CreateStream(f"quiet{number}"))
+        fill(log, f"quiet{number}", 1)
+    assert isinstance(log.disk, MemoryDisk)
+    for _ in range(60):
+        do(log, ops.Append("s", Batch.of([b"x" * 50] * 40)))
+        log.maintain_once()
+    assert sum(log.disk.size(path) for path in journal.journal_files(log.disk)) < 30_000
+    assert all(log.partition(f"quiet{number}").segments for number in range(30))
+
+
 # -- retention -------------------------------------------------------------------------------------------------------
 
 
