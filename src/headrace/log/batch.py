@@ -42,8 +42,10 @@ I64_MIN = -(2**63)
 U64_MAX = 2**64 - 1
 DATA_BYTES_MAX = 2**31 - 1  # Arrow's offsets are 32 bit
 
-Column = tuple[bytes | None, bytes]
-VarColumn = tuple[bytes | None, bytes, bytes]
+Section = bytes | memoryview
+"""Views, where the bytes are elsewhere already: they are copied once, into the body."""
+Column = tuple[Section | None, Section]
+VarColumn = tuple[Section | None, Section, Section]
 
 _PADDING = tuple(b"\0" * ((-n) % 8) for n in range(8))
 
@@ -155,7 +157,7 @@ class Batch:
         key: VarColumn | None,
     ) -> Batch:
         columns = nulls = 0
-        parts: list[bytes] = [b"", *_pad(payload[1]), *_pad(payload[2])]
+        parts: list[Section] = [b"", *_pad(payload[1]), *_pad(payload[2])]
         for bit, fixed in ((EVENT_TIME, event_time), (ID, id)):
             if fixed is not None:
                 columns |= bit
@@ -178,7 +180,7 @@ class Batch:
         return cls(b"".join(parts), count, largest)
 
 
-def _pad(section: bytes) -> tuple[bytes, bytes]:
+def _pad(section: Section) -> tuple[Section, bytes]:
     return section, _PADDING[len(section) % 8]
 
 
@@ -240,7 +242,7 @@ def _variable(values: Sequence[bytes | None] | None, name: str) -> VarColumn | N
 
 
 def _arrow_array(records: pa.RecordBatch, name: str, wanted: pa.DataType) -> pa.Array:
-    """One column as a fresh contiguous array of the type that the log stores."""
+    """One column as an array of the type that the log stores."""
     column = records.column(name)
     if column.type != wanted:
         try:
@@ -251,34 +253,33 @@ def _arrow_array(records: pa.RecordBatch, name: str, wanted: pa.DataType) -> pa.
         column.validate(full=True)  # the column may come from a stranger: bad offsets or text must not reach the disk
     except pa.ArrowInvalid as error:
         raise BadRequest(f"column {name!r} is malformed: {error}") from error
-    if column.offset or column.nbytes < sum(buffer.size for buffer in column.buffers() if buffer is not None):
+    if column.offset and column.null_count:  # its bitmap need not begin with a whole byte: lay it out anew
         column = pa.concat_arrays([column, column.slice(0, 0)])
     return column
 
 
-def _arrow_validity(column: pa.Array) -> bytes | None:
+def _arrow_validity(column: pa.Array) -> Section | None:
     if not column.null_count:
         return None
-    bits: bytes = column.buffers()[0].to_pybytes()
-    return bits[: (len(column) + 7) // 8]
+    return memoryview(column.buffers()[0])[: (len(column) + 7) // 8]
 
 
 def _arrow_fixed(records: pa.RecordBatch, name: str, wanted: pa.DataType) -> Column:
     column = _arrow_array(records, name, wanted)
-    values: bytes = column.buffers()[1].to_pybytes()
-    return _arrow_validity(column), values[: 8 * len(column)]
+    start = 8 * column.offset
+    return _arrow_validity(column), memoryview(column.buffers()[1])[start : start + 8 * len(column)]
 
 
 def _arrow_variable(records: pa.RecordBatch, name: str, wanted: pa.DataType) -> VarColumn:
     column = _arrow_array(records, name, wanted)
     _, offsets_buffer, data_buffer = column.buffers()
     count = len(column)
-    offsets = np.frombuffer(offsets_buffer, np.int32, count + 1)
+    offsets = np.frombuffer(offsets_buffer, np.int32, count + 1, 4 * column.offset)
     start, end = int(offsets[0]), int(offsets[-1])
     if start:
         offsets = offsets - np.int32(start)
-    data = b"" if data_buffer is None else data_buffer.slice(start, end - start).to_pybytes()
-    return _arrow_validity(column), offsets.tobytes(), data
+    data = b"" if data_buffer is None else memoryview(data_buffer)[start:end]
+    return _arrow_validity(column), memoryview(offsets).cast("B"), data
 
 
 def _arrow_type(records: pa.RecordBatch, names: list[str], one: str | None) -> VarColumn | bytes | None:
