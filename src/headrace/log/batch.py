@@ -279,7 +279,7 @@ def _arrow_variable(records: pa.RecordBatch, name: str, wanted: pa.DataType) -> 
     if start:
         offsets = offsets - np.int32(start)
     data = b"" if data_buffer is None else memoryview(data_buffer)[start:end]
-    return _arrow_validity(column), memoryview(offsets).cast("B"), data
+    return _arrow_validity(column), offsets.view(np.uint8).data, data
 
 
 def _arrow_type(records: pa.RecordBatch, names: list[str], one: str | None) -> VarColumn | bytes | None:

@@ -23,7 +23,7 @@ from headrace.listener import Listener, join_address, split_address
 from headrace.log.ops import Appended, SetProducer
 from headrace.protocols.wallaroo.codec import DRAFT
 from headrace.protocols.wallaroo.frames import PeerFault
-from headrace.protocols.wallaroo.lane import Lane, Waiting
+from headrace.protocols.wallaroo.lane import UNDER_WAY_MAX, Lane, Waiting
 from headrace.protocols.wallaroo.requests import Close, Greet, Limits, Open, Release, Request, Store
 from headrace.protocols.wallaroo.session import ServerSession
 from headrace.protocols.wallaroo.worker import PRODUCER, PROTOCOL, Rewind, Worker
@@ -96,7 +96,7 @@ class Connection(asyncio.Protocol):
         self._unread.append(data)
         self._unread_bytes += len(data)
         # Looking at bytes has a price per look. While the disk works nothing can be submitted, so they may gather.
-        if not self._under_way or self._unread_bytes >= LOOK_BYTES:
+        if self._under_way < UNDER_WAY_MAX or self._unread_bytes >= LOOK_BYTES:
             self._look()
 
     def _look(self) -> None:
@@ -174,7 +174,7 @@ class Connection(asyncio.Protocol):
             await self._refuse(request, name)
             return
         # From here on connection_lost gives the stream back.
-        self._lanes[request.stream_id] = Lane(name, request.stream_id)
+        self._lanes[request.stream_id] = Lane(name, request.stream_id, self.hub.chain())
         await self.hub.create_stream(name)
         await self.worker.introduce(self, request.stream_id, name)
         point = self.worker.point(name)
@@ -227,22 +227,25 @@ class Connection(asyncio.Protocol):
         except PeerFault as fault:
             self._do(self.session.fail(fault.reason))
             return
-        if not lane.busy:
+        if not lane.is_busy:
             self._submit(lane)
 
     def _submit(self, lane: Lane) -> None:
         taken, operations = lane.take()
         if not operations:  # nothing to make durable: boundaries that are no points of reference
-            self._finish(lane, None, taken)
+            if lane.under_way:
+                lane.waiting = taken  # until those before it are done
+            else:
+                self._finish(lane, None, taken)
             return
-        lane.busy = True
+        lane.under_way += 1
         self._under_way += 1
         self.worker.submitted(lane.name)
-        future = self.hub.transact(operations)
+        future = lane.chain.transact(operations)
         future.add_done_callback(lambda done: self._submitted(lane, taken, done))
 
     def _submitted(self, lane: Lane, taken: list[Waiting], done: asyncio.Future[list[Any]]) -> None:
-        lane.busy = False
+        lane.under_way -= 1
         self._under_way -= 1
         self._in_flight_bytes -= sum(each.nbytes for each in taken)
         error = None if done.cancelled() else done.exception()
@@ -258,7 +261,7 @@ class Connection(asyncio.Protocol):
         self._finish(lane, ends[-1] if ends else None, taken)
         if self._unread and not self.session.ended:
             self._look()
-        if lane.waiting and not lane.busy and not self.session.ended:
+        if lane.waiting and not lane.is_busy and not self.session.ended:
             self._submit(lane)
         self._pace()
 

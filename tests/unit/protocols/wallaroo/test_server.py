@@ -6,12 +6,14 @@ import asyncio
 import datetime
 
 import pytest
-from unit.protocols.wallaroo.wallaroo_peer import Peer, hub_and_address, records
+from unit.protocols.wallaroo.wallaroo_peer import Peer, hold_transactions, hub_and_address, records
 
+from headrace.hub import Hub
 from headrace.log.ops import StreamOptions
 from headrace.protocols.wallaroo import frames, server
 from headrace.protocols.wallaroo.codec import DRAFT, V3, Dialect
 from headrace.protocols.wallaroo.frames import NO_POINT, Flag, Message
+from headrace.protocols.wallaroo.lane import UNDER_WAY_MAX
 from headrace.protocols.wallaroo.worker import Rewind
 from headrace.security import EVERYTHING
 
@@ -296,28 +298,40 @@ async def test_an_end_is_acknowledged_after_what_was_under_way_before_it(
         await peer.hello()
         peer.send(frames.Notify(1, b"s", 0))
         assert await peer.receive() == frames.Ack(1)
-        opened, original = asyncio.Event(), hub.transact
-
-        def slow(operations: object) -> object:
-            async def later() -> object:
-                await opened.wait()
-                return await original(operations)  # type: ignore[arg-type]
-
-            return asyncio.ensure_future(later())
-
+        disk = hold_transactions(monkeypatch)
         monkeypatch.setattr(server, "LOOK_BYTES", 0)  # look at the end although the disk is busy
-        monkeypatch.setattr(hub, "transact", slow)
         peer.send(Message(1, 1, b"x"))
-        while hub.sessions.list("wallaroo")[0].details["credits"] != 999:
-            await asyncio.sleep(0.001)
+        await credits_left(hub, 999)
         peer.send(Message(1, 2, None, flags=Flag.EOS | Flag.UNSTABLE_REFERENCE))
-        while hub.sessions.list("wallaroo")[0].details["credits"] != 998:
-            await asyncio.sleep(0.001)
-        opened.set()
+        await credits_left(hub, 998)
+        disk.released.set()
         await hub.wait("s", 0)
         await hub.save_cursor("pipeline", "s", 1)
         await peer.acked(1, 2)
         await peer.close()
+
+
+async def test_the_next_transaction_waits_at_the_disk_while_one_is_synced(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with hub_and_address() as (hub, address):
+        peer = await Peer.connect(address)
+        await peer.hello()
+        await peer.notify(1, b"s")
+        disk = hold_transactions(monkeypatch)
+        monkeypatch.setattr(server, "LOOK_BYTES", 0)
+        for number in range(1, 5):
+            peer.send(Message(1, number, b"x"))
+            await credits_left(hub, 1_000 - number)
+        assert [len(operations) for operations in disk.handed_in] == [1] * UNDER_WAY_MAX
+        disk.released.set()
+        await peer.acked(1, 4)
+        assert [row["id"] for row in await records(hub, "s")] == [1, 2, 3, 4]
+        await peer.close()
+
+
+async def credits_left(hub: Hub, count: int) -> None:
+    async with asyncio.timeout(10):
+        while hub.sessions.list("wallaroo")[0].details["credits"] != count:
+            await asyncio.sleep(0.001)
 
 
 async def rewind(hub: object, **request: object) -> object:
@@ -409,25 +423,13 @@ async def test_a_rewind_waits_for_what_is_under_way(monkeypatch: pytest.MonkeyPa
         await peer.hello()
         await peer.notify(1, b"s")
         assert await peer.receive() == frames.Ack(1)
-        gate, original = asyncio.Event(), hub.transact
-
-        def slow_appends(operations: list[object]) -> object:
-            async def later() -> object:
-                await gate.wait()
-                return await original(operations)  # type: ignore[arg-type]
-
-            if type(operations[0]).__name__ == "Append":
-                return asyncio.ensure_future(later())
-            return original(operations)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(hub, "transact", slow_appends)
+        disk = hold_transactions(monkeypatch)
         peer.send(*(Message(1, number, b"x") for number in range(1, 6)))
-        while hub.sessions.list("wallaroo")[0].details["credits"] != 995:
-            await asyncio.sleep(0.001)
+        await credits_left(hub, 995)
         rewinding = asyncio.create_task(rewind(hub, stream="s", point=2))
         await asyncio.sleep(0.02)
         assert not rewinding.done()
-        gate.set()
+        disk.released.set()
         await rewinding
         assert hub.bounds("s").next == 5
         assert hub.producer("s", "wallaroo") == 2

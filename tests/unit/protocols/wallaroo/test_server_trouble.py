@@ -8,7 +8,7 @@ import ssl
 from pathlib import Path
 
 import pytest
-from unit.protocols.wallaroo.wallaroo_peer import Peer, hub_and_address, records
+from unit.protocols.wallaroo.wallaroo_peer import Peer, hold_transactions, hub_and_address, records
 
 from headrace.cli.tls import make_self_signed
 from headrace.config import Config, Grant, SecuritySection, Tls, User, Wallaroo
@@ -97,19 +97,7 @@ async def test_a_slow_disk_pauses_reading(monkeypatch: pytest.MonkeyPatch) -> No
         peer = await Peer.connect(address)
         await peer.hello()
         await peer.notify(1, b"s")
-        gate, original = asyncio.Event(), hub.transact
-        waiting_bytes: list[int] = []
-
-        def slow(operations: list[object]) -> object:
-            waiting_bytes.append(sum(getattr(op, "batch").nbytes for op in operations))  # noqa: B009
-
-            async def later() -> object:
-                await gate.wait()
-                return await original(operations)  # type: ignore[arg-type]
-
-            return asyncio.ensure_future(later())
-
-        monkeypatch.setattr(hub, "transact", slow)
+        disk = hold_transactions(monkeypatch)
         data = b"".join(V3.encode(Message(1, number, bytes(1_000))) for number in range(1, 3_001))
         peer.writer.write(data)
         with pytest.raises(TimeoutError):
@@ -117,11 +105,11 @@ async def test_a_slow_disk_pauses_reading(monkeypatch: pytest.MonkeyPatch) -> No
                 await peer.acked(1, 3_000)
         info = hub.sessions.list("wallaroo")[0]
         assert info.details["credits"] > 10_000 - 1_500, "it went on reading"  # type: ignore[operator]
-        gate.set()
+        disk.released.set()
         await peer.acked(1, 3_000)
         await peer.close()
         assert len(await records(hub, "s")) == 3_000
-        assert max(waiting_bytes) < 2_000_000
+        assert max(sum(op.batch.nbytes for op in operations) for operations in disk.handed_in) < 2_000_000
 
 
 async def test_tls(tmp_path: Path) -> None:

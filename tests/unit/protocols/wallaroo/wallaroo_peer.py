@@ -6,8 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
+import pytest
+
 from headrace.config import Config, Wallaroo
-from headrace.hub import Hub
+from headrace.hub import Chain, Hub
+from headrace.log.ops import Op
 from headrace.protocols.wallaroo import frames
 from headrace.protocols.wallaroo.codec import V3, Dialect
 from headrace.protocols.wallaroo.frames import Frame
@@ -96,3 +99,28 @@ async def hub_and_address(**settings: object) -> AsyncIterator[tuple[Hub, str]]:
 async def records(hub: Hub, stream: str) -> list[dict[str, object]]:
     found: list[dict[str, object]] = (await hub.read(stream, 0, limit=1_000_000, max_bytes=1 << 30)).to_pylist()
     return found
+
+
+class HeldDisk:
+    """What senders have handed in, and the event that lets it pass."""
+
+    def __init__(self) -> None:
+        self.handed_in: list[list[Op]] = []
+        self.released = asyncio.Event()
+
+
+def hold_transactions(monkeypatch: pytest.MonkeyPatch) -> HeldDisk:
+    """From now on what connectors send stays under way until it is released."""
+    disk, original = HeldDisk(), Chain.transact
+
+    def held(chain: Chain, operations: list[Op]) -> object:
+        disk.handed_in.append(operations)
+
+        async def later() -> object:
+            await disk.released.wait()
+            return await original(chain, operations)
+
+        return asyncio.ensure_future(later())
+
+    monkeypatch.setattr(Chain, "transact", held)
+    return disk
