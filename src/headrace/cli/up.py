@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -45,10 +46,15 @@ def up(
     """Start a hub. It runs until it is told to stop (Ctrl-C, SIGTERM)."""
     loaded = load(config, flags=flags_of(data, settings))
     logs.set_up(loaded.config.logging)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     from headrace.server import run  # here, so that a wrong option is told at once and `config show` stays quick
 
     with asyncio.Runner(loop_factory=_loop_factory(loaded.config.limits.event_loop)) as runner:
         raise typer.Exit(runner.run(run(loaded, ready_file=ready_file, on_ready=_announce)))
+
+
+SWITCH_INTERVAL_S = 0.001
+"""How long one thread may keep another waiting: the log's writer has little to do, often, and the rest waits for it."""
 
 
 def _loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:

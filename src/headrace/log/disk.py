@@ -10,6 +10,7 @@ import contextlib
 import errno
 import fcntl
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -186,6 +187,29 @@ class OsDisk:
         os.close(self._lock)
 
 
+class Room:
+    """How much is free. The disk is asked only when the answer may matter: each call can cost a thread its turn."""
+
+    MARGIN_BYTES = 1024 * 1024 * 1024
+    """With less than this to spare it is asked every time."""
+    CHECK_BYTES = 64 * 1024 * 1024
+    """It is asked again after so much was written: others use the disk too."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._free_bytes = 0
+        self._used_bytes = 0
+
+    def free_bytes(self, needed: int) -> int:
+        """Exact when it is near what is needed."""
+        if self._free_bytes - self._used_bytes < needed + self.MARGIN_BYTES or self._used_bytes > self.CHECK_BYTES:
+            self._free_bytes, self._used_bytes = self._disk.free_bytes(), 0
+        return self._free_bytes - self._used_bytes
+
+    def use(self, size: int) -> None:
+        self._used_bytes += size
+
+
 def fsync_directory(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -201,17 +225,24 @@ def write_all(file: AppendFile, data: bytes | memoryview) -> None:
         view = view[file.write(view) :]
 
 
-def write_durably(disk: Disk, directory: str, name: str, data: bytes | memoryview) -> None:
-    """Put a whole file in place: readers and crashes see all of it or nothing."""
+@contextlib.contextmanager
+def durable_file(disk: Disk, directory: str, name: str) -> Iterator[AppendFile]:
+    """A file to write, put in place as a whole when the block ends: readers and crashes see all of it or nothing."""
     temporary = f"{directory}/{name}.tmp"
     file = disk.create(temporary)
     try:
-        write_all(file, data)
+        yield file
         file.sync()
-    except OSError:
+    except BaseException:
         file.close()
         disk.unlink(temporary)
         raise
     file.close()
     disk.rename(temporary, f"{directory}/{name}")
     disk.sync_dir(directory)
+
+
+def write_durably(disk: Disk, directory: str, name: str, data: bytes | memoryview) -> None:
+    """Put a whole file in place at once."""
+    with durable_file(disk, directory, name) as file:
+        write_all(file, data)

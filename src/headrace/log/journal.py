@@ -26,8 +26,8 @@ QUARANTINE = "quarantine"
 SUFFIX = ".journal"
 FILE_MAGIC = b"HEADRACE"
 VERSION = 1
-DIRECT_BYTES = 64 * 1024
-"""Data of this size is written without being copied first."""
+DIRECT_BYTES = 512 * 1024
+"""Data of this size is written without being copied first; below it one call more costs more than the copy."""
 FILE_HEADER = struct.Struct("<8sIIQII")
 
 

@@ -31,7 +31,7 @@ from headrace.log import ops
 from headrace.log.checkpoint import BlobWriter, read_blob
 from headrace.log.clock import Clock
 from headrace.log.commit import STRUCTURAL, Commit, Limits, Pending
-from headrace.log.disk import FULL_ERRNOS, Disk
+from headrace.log.disk import FULL_ERRNOS, Disk, Room
 from headrace.log.journal import Journal, frames_bytes
 from headrace.log.maintenance import Maintenance
 from headrace.log.partition import OpenSegments, Partition
@@ -78,6 +78,7 @@ class Log:
         self._queue: deque[Pending] = deque()
         self._queue_lock = threading.Lock()
         """Submitters and the writer change the queue's size from different threads."""
+        self._room = Room(disk)
         self._journal_file = self.journal.first_sequence
         self.maintenance = Maintenance(self)
         self._next_checkpoint_id = self.state.next_checkpoint_id
@@ -184,7 +185,7 @@ class Log:
         """Write and sync. Too little room is an answer; anything else that goes wrong here is the log's end."""
         size = frames_bytes(commit.frames)
         try:
-            free = self.disk.free_bytes()
+            free = self._room.free_bytes(self.settings.disk_reserve_bytes + size)
             if free < self.settings.disk_reserve_bytes + size:
                 self.full = True
                 return DiskFull(
@@ -192,6 +193,7 @@ class Log:
                     "was stored; make room and appends resume by themselves"
                 )
             self.journal.write(commit.frames)
+            self._room.use(size)
         except OSError as error:
             if error.errno in FULL_ERRNOS:
                 self.full = True

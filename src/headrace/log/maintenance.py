@@ -20,7 +20,7 @@ from headrace.log import checkpoint, journal, ops, retention, snapshot
 from headrace.log.commit import Pending
 from headrace.log.partition import Partition
 from headrace.log.recovery import remove_stream_files
-from headrace.log.segment import SegmentDamaged, SegmentRef, write_segment
+from headrace.log.segment import BATCH_BYTES, SegmentDamaged, SegmentRef, write_segment
 from headrace.log.state import Stream
 from headrace.log.table import Table
 from headrace.log.tail import TailEntry, to_arrow
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SEAL_BYTES_AT_ONCE = 8 * 1024 * 1024
+SEAL_BYTES_AT_ONCE = BATCH_BYTES * 3 // 4
 """Tail entries are turned into Arrow in pieces of about this size."""
 SEALED_AT_ONCE = 256
 """Small tails that one step seals to free a journal file."""

@@ -20,13 +20,15 @@ import pyarrow.compute as pc
 from google_crc32c import extend as crc32c_extend
 from google_crc32c import value as crc32c
 
-from headrace.log.disk import Disk, write_durably
+from headrace.log.disk import AppendFile, Disk, durable_file, write_all
 from headrace.log.records import SCHEMA, concat
 
 DIRECTORY = "segments"
 SUFFIX = ".arrow"
 METADATA_KEY = b"headrace"
 BATCH_BYTES = 1024 * 1024
+DIRECT_BYTES = 16 * 1024
+"""Buffers of this size are written without being copied first."""
 TYPES_MAX = 32
 """How many distinct types a manifest lists; with more it lists none."""
 
@@ -114,29 +116,70 @@ def write_segment(disk: Disk, stream: str, stream_id: int, partition: int, batch
     )
     encoded = msgspec.msgpack.encode(manifest)
     schema = SCHEMA.with_metadata({METADATA_KEY: encoded + crc32c(encoded).to_bytes(4, "little")})
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, schema) as writer:
-        for chunk in chunks:
-            writer.write_batch(pa.RecordBatch.from_arrays(chunk.columns, schema=schema))
-    data = sink.getvalue()
     directory = partition_directory(stream_id, partition)
     disk.make_dirs(directory)
     name = f"{first:020d}-{next_index:020d}{SUFFIX}"
-    write_durably(disk, directory, name, memoryview(data))
-    return SegmentRef(first, next_index, f"{directory}/{name}", data.size)
+    with durable_file(disk, directory, name) as file:
+        size = _write_batches(file, schema, chunks)
+    return SegmentRef(first, next_index, f"{directory}/{name}", size)
+
+
+def _write_batches(file: AppendFile, schema: pa.Schema, chunks: list[pa.RecordBatch]) -> int:
+    """Write an Arrow file and return its size. Each batch is synced by itself: a disk that has a whole segment to take
+    lets the journal's next sync wait for ten milliseconds, and one megabyte for one."""
+    sink = _Sink(file)
+    with pa.PythonFile(sink, mode="w") as stream, pa.ipc.new_file(stream, schema) as writer:
+        for chunk in chunks:
+            writer.write_batch(pa.RecordBatch.from_arrays(chunk.columns, schema=schema))
+            sink.flush()
+            file.sync()
+    return sink.tell()
+
+
+class _Sink:
+    """What Arrow writes to: small pieces are gathered, large ones go to the file as they are."""
+
+    closed = False
+
+    def __init__(self, file: AppendFile) -> None:
+        self._file = file
+        self._gathered: list[bytes] = []
+        self._size = 0
+
+    def write(self, data: bytes | pa.Buffer) -> int:
+        size = len(data)
+        self._size += size
+        if size < DIRECT_BYTES:
+            self._gathered.append(bytes(data))
+        else:
+            self.flush()
+            write_all(self._file, memoryview(data))
+        return size
+
+    def flush(self) -> None:
+        write_all(self._file, b"".join(self._gathered))
+        self._gathered.clear()
+
+    def tell(self) -> int:
+        return self._size
+
+    def close(self) -> None:
+        self.flush()
+        self.closed = True
 
 
 def _rechunk(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same records in batches of about BATCH_BYTES."""
+    """The same records in batches of about BATCH_BYTES; what is near that already is not copied."""
     gathered: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
-        rows_each = max(1, batch.num_rows * BATCH_BYTES // max(1, batch.nbytes))
+        pieces = max(1, round(batch.nbytes / BATCH_BYTES))
+        rows_each = -(-batch.num_rows // pieces)
         for start in range(0, batch.num_rows, rows_each):
             piece = batch.slice(start, rows_each)
             gathered.append(piece)
             size += piece.nbytes
-            if size >= BATCH_BYTES:
+            if size >= BATCH_BYTES // 2:
                 yield concat(gathered)
                 gathered, size = [], 0
     if gathered:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import DataDirectoryLocked
-from headrace.log.disk import Disk, OsDisk, write_all, write_durably
+from headrace.log.disk import Disk, OsDisk, Room, write_all, write_durably
 from headrace.testing import FaultyDisk, MemoryDisk
 from headrace.testing.disk import DiskKilled
 
@@ -139,3 +139,23 @@ def test_faults_hit_the_call_they_are_meant_for() -> None:
     with pytest.raises(DiskKilled):
         disk.rename("f", "g")
     assert memory.paths() == ["g"]
+
+
+def test_the_disk_is_asked_for_its_room_only_when_it_may_matter() -> None:
+    asked: list[int] = []
+
+    class Counting(MemoryDisk):
+        def free_bytes(self) -> int:
+            asked.append(1)
+            return 4 * Room.MARGIN_BYTES
+
+    room = Room(Counting())
+    for _ in range(3):
+        assert room.free_bytes(1_000) >= 4 * Room.MARGIN_BYTES - 2_000
+        room.use(1_000)
+    assert len(asked) == 1
+    room.free_bytes(3 * Room.MARGIN_BYTES + 1)
+    assert len(asked) == 2
+    room.use(Room.CHECK_BYTES + 1)
+    assert room.free_bytes(1_000) == 4 * Room.MARGIN_BYTES
+    assert len(asked) == 3
