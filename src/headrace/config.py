@@ -40,6 +40,9 @@ class Log(Section, frozen=True):
     journal_bytes_max: Annotated[
         Bytes, Meta(description="Above it the oldest tails are sealed, however small, so that journal files can go")
     ] = 256 * MIB
+    journal_spares_max: Annotated[
+        Count, Meta(description="Finished journal files kept to be written over, which is quicker than new ones")
+    ] = 4
     segment_bytes: Annotated[Bytes, Meta(description="A tail of this size is sealed; smaller segments are merged")] = (
         32 * MIB
     )

@@ -87,14 +87,15 @@ class _Copied(NamedTuple):
 def back_up(log: Log, target: str | os.PathLike[str]) -> BackupInfo:
     """Copy an open log to a new directory, check the copy, and only then call it a backup. Blocks."""
     began, time_us = time.monotonic(), log.clock.now_us()
-    durable_sequence = log.journal.durable_sequence
+    next_sequence = log.journal.next_sequence
     root = _root_of(log)
     place = _new_directory(Path(target), root)
     staging = root / STAGING
     with _emptied_on_failure(place):
         try:
-            sizes = _stage(log, root, staging)
-            copied = _copy_all(staging, place, sizes, link=True)
+            with log.maintenance.without_reuse():
+                sizes = _stage(log, root, staging)
+                copied = _copy_all(staging, place, sizes, link=True)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
         cut_torn_tail(place)
@@ -109,7 +110,7 @@ def back_up(log: Log, target: str | os.PathLike[str]) -> BackupInfo:
             linked_bytes=copied.linked_bytes,
             streams=len({one.stream for one in report.streams}),
             records=sum(one.next - one.first for one in report.streams),
-            next_sequence=durable_sequence,
+            next_sequence=next_sequence,
         )
         _write_manifest(place, info)
     return info
@@ -205,14 +206,23 @@ def _stage(log: Log, root: Path, staging: Path) -> dict[str, int]:
         _stage_others(root, staging)
         for path in snapshot.paths(log.disk):
             _link(root / path, staging / path)
-        sizes = {}
-        for path in journal.journal_files(log.disk):
-            sizes[path] = log.disk.size(path)
-            _link(root / path, staging / path)
+        sizes = _stage_journal(log, root, staging)
         _stage_others(root, staging)
         for directory in LINKABLE:
             for file in _files_below(root / directory):
                 _link(file, staging / file.relative_to(root))
+    return sizes
+
+
+def _stage_journal(log: Log, root: Path, staging: Path) -> dict[str, int]:
+    """The journal as it is at this moment: of the file being written what is written, and none that is begun later."""
+    now = log.journal.position
+    sizes = {}
+    for path in journal.journal_files(log.disk):
+        first = journal.first_sequence_of(path)
+        if first < now.first_sequence or (first == now.first_sequence and now.size):
+            sizes[path] = now.size if first == now.first_sequence else log.disk.size(path)
+            _link(root / path, staging / path)
     return sizes
 
 

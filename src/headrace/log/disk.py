@@ -10,7 +10,7 @@ import contextlib
 import errno
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -20,6 +20,8 @@ from headrace.errors import DataDirectoryLocked
 
 FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """What a write answers when there is no room: nothing is broken, and room may come back."""
+PIECES_MAX = 1024
+"""Of one call, by POSIX's IOV_MAX."""
 
 
 class AppendFile(Protocol):
@@ -38,6 +40,19 @@ class AppendFile(Protocol):
     def close(self) -> None: ...
 
 
+class SyncedFile(Protocol):
+    """A file in which every write is durable when it returns."""
+
+    def write_at(self, offset: int, pieces: Sequence[bytes]) -> None:
+        """Write all pieces, one behind the other, from a place in the file on. When it raises, any part of them may be
+        there, and nothing else has changed."""
+        ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class Disk(Protocol):
     """A directory tree with POSIX durability: file contents need `sync`, names need `sync_dir`."""
 
@@ -47,6 +62,10 @@ class Disk(Protocol):
 
     def open_append(self, path: str) -> AppendFile:
         """An existing file, positioned at its end."""
+        ...
+
+    def open_synced(self, path: str) -> SyncedFile:
+        """A file to be written anywhere, with what it holds; an empty one when it is new."""
         ...
 
     def read(self, path: str) -> bytes: ...
@@ -105,6 +124,30 @@ class OsAppendFile:
         os.close(self._fd)
 
 
+class OsSyncedFile:
+    """A file descriptor. Writing and syncing are one call of the system, in which no other thread has to wait."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o640)
+
+    def write_at(self, offset: int, pieces: Sequence[bytes]) -> None:
+        left = [memoryview(piece) for piece in pieces if piece]
+        while left:
+            written = os.pwritev(self._fd, left[:PIECES_MAX], offset, os.RWF_DSYNC)
+            offset += written
+            while left and written >= len(left[0]):
+                written -= len(left.pop(0))
+            if written:
+                left[0] = left[0][written:]
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
 class OsDisk:
     """A directory of the operating system, locked against a second hub."""
 
@@ -129,6 +172,9 @@ class OsDisk:
 
     def open_append(self, path: str) -> OsAppendFile:
         return OsAppendFile(self._root / path, 0)
+
+    def open_synced(self, path: str) -> OsSyncedFile:
+        return OsSyncedFile(self._root / path)
 
     def read(self, path: str) -> bytes:
         return (self._root / path).read_bytes()

@@ -208,6 +208,16 @@ class Header(NamedTuple):
         return HEADER.size + self.directory_bytes + self.data_bytes
 
 
+_SEQUENCE = struct.Struct("<Q")
+_SEQUENCE_AT = HEADER.size - _AFTER_CRC.size
+
+
+def sequence_of(data: bytes, at: int) -> int:
+    """The sequence in what may be a header, unchecked; -1 when the data ends before."""
+    at += _SEQUENCE_AT
+    return int(_SEQUENCE.unpack_from(data, at)[0]) if at + _SEQUENCE.size <= len(data) else -1
+
+
 def decode_header(data: bytes | memoryview, at: int) -> Header | None:
     """The header at `at`, or None when no intact header stands there."""
     if at + HEADER.size > len(data):

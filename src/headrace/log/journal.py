@@ -1,31 +1,41 @@
 """The journal: files of frames, shared by all streams. Everything becomes durable here first.
 
     journal/<sequence of the first frame, 20 digits>.journal
-    file   := header frame*
+    file   := header frame* end
     header := "HEADRACE" version:u32 zero:u32 first_sequence:u64 crc:u32 zero:u32      (32 bytes)
+    end    := zero:u64, overwritten by the next frame; behind it is nothing, or what is left of an earlier file
 
-A file is written to its end once, never changed, and removed when every record in it is sealed in a segment and every
-event in it is part of a snapshot. Only the last file can have a torn tail. The bytes of a torn tail are moved to
-`quarantine/`, not thrown away.
+A file is finished when every record in it is sealed in a segment and every event in it is part of a snapshot. It
+becomes a spare then (`….spare`), which is written over when the next file is due: a disk syncs bytes in place in two
+thirds of the time that it takes to make a file longer. What is left of the earlier file has lower sequences, and so
+passes for nothing.
+
+Only the last file can have a torn tail. The bytes of a torn tail are moved to `quarantine/`, not thrown away.
 """
 
 from __future__ import annotations
 
+import itertools
 import struct
+from collections import deque
 from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
 from google_crc32c import value as crc32c
 
 from headrace.errors import HeadraceError
-from headrace.log.disk import FULL_ERRNOS, AppendFile, Disk, write_all, write_durably
-from headrace.log.frame import HEADER, MAGIC_BYTES, EncodedFrame, Header, decode_header, encode_frame
+from headrace.log.disk import FULL_ERRNOS, Disk, SyncedFile, write_durably
+from headrace.log.frame import HEADER, MAGIC_BYTES, EncodedFrame, Header, decode_header, encode_frame, sequence_of
 
 DIRECTORY = "journal"
 QUARANTINE = "quarantine"
 SUFFIX = ".journal"
+SPARE = ".spare"
 FILE_MAGIC = b"HEADRACE"
-VERSION = 1
+VERSION = 2
+VERSIONS = (1, 2)
+"""Those of version 1 have no end: they are over where the file is."""
+END = bytes(8)
 DIRECT_BYTES = 512 * 1024
 """Data of this size is written without being copied first; below it one call more costs more than the copy."""
 FILE_HEADER = struct.Struct("<8sIIQII")
@@ -85,13 +95,13 @@ def scan(disk: Disk) -> Iterator[Finding]:
     """Everything that the journal holds, in order. Reads one file at a time."""
     paths = journal_files(disk)
     expected = first_sequence_of(paths[0]) if paths else 0
-    for path in paths:
-        first = first_sequence_of(path)
+    for path, after in itertools.zip_longest(paths, paths[1:]):
+        first, following = first_sequence_of(path), first_sequence_of(after) if after else None
         if first > expected:
             yield LostFrames(expected, first, path, 0, 0)
         data = disk.read(path)
         _check_version(path, data)
-        expected = yield from _scan_file(path, data, first, is_last=path == paths[-1])
+        expected = yield from _scan_file(path, data, first, following)
 
 
 def _check_version(path: str, data: bytes) -> None:
@@ -99,24 +109,30 @@ def _check_version(path: str, data: bytes) -> None:
     if len(data) < FILE_HEADER.size:
         return
     magic, version, _, _, crc, _ = FILE_HEADER.unpack_from(data)
-    if magic == FILE_MAGIC and crc == crc32c(data[:24]) and version != VERSION:
-        raise NotOurs(f"{path} has format version {version}; this program reads version {VERSION}: use a newer one")
+    if magic == FILE_MAGIC and crc == crc32c(data[:24]) and version not in VERSIONS:
+        raise NotOurs(
+            f"{path} has format version {version}; this program reads versions up to {VERSION}: use a newer one"
+        )
 
 
-def _scan_file(path: str, data: bytes, expected: int, is_last: bool) -> Generator[Finding, None, int]:
-    """Yields what one file holds and returns the sequence that the next file should start with."""
+def _scan_file(path: str, data: bytes, expected: int, following: int | None) -> Generator[Finding, None, int]:
+    """Yields what one file holds and returns the sequence that the next file should start with. `following` is the
+    one that it does start with, None for the last file."""
     at = FILE_HEADER.size
     size = len(data)
-    while at < size:
+    while at < size and expected != following:
         header = _intact_header(data, at, expected)
         if header is not None and _payload_is_good(data, at, header):
             yield _good(path, data, at, header, data_is_good=True)
             at += header.frame_bytes
             expected += 1
             continue
-        if is_last and not _was_durable(data, at + 8, expected):
-            yield TornTail(path, at, size - at)
-            return expected
+        if not _was_durable(data, at + 8, expected):
+            if not any(data[at : at + len(END)]):
+                return expected
+            if following is None:
+                yield TornTail(path, at, size - at)
+                return expected
         if header is not None:
             yield _damaged(path, data, at, header)
             at += header.frame_bytes
@@ -159,9 +175,10 @@ def _damaged(path: str, data: bytes, at: int, header: Header) -> Finding:
 def _later_headers(data: bytes, at: int, expected: int) -> Iterator[tuple[int, Header]]:
     """Intact headers of frames behind `at`, wherever they stand."""
     while (at := data.find(MAGIC_BYTES, at)) >= 0:
-        header = decode_header(data, at) if at % 8 == 0 else None
-        if header is not None and header.sequence >= expected:
-            yield at, header
+        if at % 8 == 0 and sequence_of(data, at) >= expected:  # all that an earlier file left has lower ones
+            header = decode_header(data, at)
+            if header is not None:
+                yield at, header
         at += 4
 
 
@@ -182,7 +199,7 @@ def frames_bytes(frames: list[EncodedFrame]) -> int:
 
 
 def _pieces(frames: list[EncodedFrame]) -> Iterator[bytes]:
-    """What to write, in order: small parts joined, large data as it is."""
+    """What to write, in order: small parts joined, large data as it is; and the end."""
     small: list[bytes] = []
     for head, data in frames:
         small.append(head)
@@ -192,8 +209,17 @@ def _pieces(frames: list[EncodedFrame]) -> Iterator[bytes]:
             small = []
         else:
             small.append(data)
-    if small:
-        yield b"".join(small)
+    small.append(END)
+    yield b"".join(small)
+
+
+class Position(NamedTuple):
+    """How far the journal has been written. Replaced as a whole, so that other threads may look at it."""
+
+    first_sequence: int
+    """Of the file being written."""
+    size: int
+    """Bytes of it that count; 0 when no file has been begun."""
 
 
 class Journal:
@@ -203,38 +229,39 @@ class Journal:
         """Always starts a new file, so a file that recovery has read is never written again."""
         self._disk = disk
         self._file_bytes_max = file_bytes_max
-        self._file: AppendFile | None = None
+        self._file: SyncedFile | None = None
         self.next_sequence = next_sequence
-        """Of the next frame to be made."""
-        self.durable_sequence = next_sequence
-        """All frames below have been synced."""
-        self.size = 0
-        self.first_sequence = next_sequence
-        """Of the file being written."""
+        """Of the next frame to be made. All before it are durable."""
+        self.position = Position(next_sequence, 0)
+        self.spares = deque(f"{DIRECTORY}/{name}" for name in disk.list(DIRECTORY) if name.endswith(SPARE))
+        """Files to write over. Their names are durable: no power cut gives them their old ones back."""
+
+    @property
+    def first_sequence(self) -> int:
+        return self.position.first_sequence
+
+    @property
+    def size(self) -> int:
+        return self.position.size
 
     def frame(self, offset: int, directory: bytes, data: bytes) -> EncodedFrame:
         """The `offset`-th frame of the commit being made."""
-        return encode_frame(self.next_sequence + offset, self.durable_sequence, directory, data)
+        return encode_frame(self.next_sequence + offset, self.next_sequence, directory, data)
 
     def write(self, frames: list[EncodedFrame]) -> None:
-        """Write the frames of one commit. When there is no room the file is cut back and nothing has happened."""
+        """Make the frames of one commit durable. When there is no room the file is cut back and nothing has happened;
+        any other error is final."""
         self._roll()
         assert self._file is not None
+        first_sequence, size = self.position
         try:
-            for piece in _pieces(frames):
-                write_all(self._file, piece)
+            self._file.write_at(size, list(_pieces(frames)))
         except OSError as error:
             if error.errno in FULL_ERRNOS:
-                self._file.truncate(self.size)
+                self._file.truncate(size)
             raise
-        self.size += frames_bytes(frames)
+        self.position = Position(first_sequence, size + frames_bytes(frames))
         self.next_sequence += len(frames)
-
-    def sync(self) -> None:
-        """Make everything written so far durable. An error here is final."""
-        assert self._file is not None
-        self._file.sync()
-        self.durable_sequence = self.next_sequence
 
     def mark(self) -> None:
         """Note in the journal that all before it is durable, so that later damage cannot pass for a torn tail."""
@@ -247,20 +274,35 @@ class Journal:
             return
         path = file_name(self.next_sequence)
         head = struct.pack("<8sIIQ", FILE_MAGIC, VERSION, 0, self.next_sequence)
-        file = self._disk.create(path)
+        made = self.spares.popleft() if self.spares else path
+        file = self._disk.open_synced(made)
         try:
-            write_all(file, head + struct.pack("<II", crc32c(head), 0))
-            file.sync()
+            file.write_at(0, [head, struct.pack("<II", crc32c(head), 0), END])
+            if made != path:  # only now: under its new name it must not hold old frames
+                self._disk.rename(made, path)
             self._disk.sync_dir(DIRECTORY)
         except OSError:
             file.close()
+            self._disk.unlink(made)
             self._disk.unlink(path)
             raise
         if self._file is not None:
             self._file.close()
         self._file = file
-        self.size = FILE_HEADER.size
-        self.first_sequence = self.next_sequence
+        self.position = Position(self.next_sequence, FILE_HEADER.size)
+
+    def retire(self, paths: list[str], spares_max: int) -> None:
+        """Files that nobody needs: some become spares, the others go. Called by maintenance."""
+        kept: list[str] = []
+        for path in paths:
+            if len(self.spares) + len(kept) < spares_max and self._disk.size(path) >= self._file_bytes_max:
+                self._disk.rename(path, path + SPARE)
+                kept.append(path + SPARE)
+            else:
+                self._disk.unlink(path)
+        if kept:
+            self._disk.sync_dir(DIRECTORY)
+            self.spares += kept
 
     def close(self) -> None:
         if self._file is not None:

@@ -8,6 +8,7 @@ trims and takes snapshots. `threads.py` runs the last two; tests and simulations
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -198,20 +199,16 @@ class Log:
             if error.errno in FULL_ERRNOS:
                 self.full = True
                 return DiskFull(f"the disk has no room ({error}): nothing was stored; make room and try again")
-            return self._fail("write", error)
-        try:
-            self.journal.sync()
-        except OSError as error:
-            return self._fail("fdatasync", error)
+            return self._fail(error)
         self.full = False
         self.commits += 1
         return None
 
-    def _fail(self, what: str, error: OSError) -> LogFailed:
+    def _fail(self, error: OSError) -> LogFailed:
         """After a failed sync the kernel may have dropped the pages: only a restart knows what the disk holds."""
         self.failed = LogFailed(
-            f"{what} of the journal failed ({error}): the log accepts nothing more; check the disk and start again, "
-            "what was acknowledged is recovered from disk"
+            f"writing and syncing the journal failed ({error}): the log accepts nothing more; check the disk and start "
+            "again, what was acknowledged is recovered from disk"
         )
         return self.failed
 
@@ -234,7 +231,7 @@ class Log:
             self.journal.mark()
         except OSError as error:
             if error.errno not in FULL_ERRNOS:  # a part of the mark may stand there: nothing may follow it
-                self._fail("write", error)
+                self._fail(error)
 
     def maintain_once(self) -> bool:
         """Do one piece of background work. False when there is none."""
@@ -259,11 +256,8 @@ class Log:
         self.disk.close()
 
     def _close_journal(self) -> None:
-        try:
+        with contextlib.suppress(OSError):  # nothing is acknowledged by it; recovery does without
             self.journal.mark()
-            self.journal.sync()
-        except (OSError, AssertionError):  # nothing was acknowledged by it; recovery does without
-            pass
 
     # -- reading ---------------------------------------------------------------------------------------------------
 

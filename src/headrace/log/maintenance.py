@@ -46,6 +46,7 @@ class Maintenance:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._due_us = 0
+        self._reuses_files = True
         self._compaction: Pending | None = None
         self.sealed_segments = 0
         self.merged_segments = 0
@@ -63,6 +64,15 @@ class Maintenance:
         """No step is under way, and none begins: files stay, except that the writer adds to the journal."""
         with self._turn:
             yield
+
+    @contextmanager
+    def without_reuse(self) -> Iterator[None]:
+        """Files that are not needed any more go, and are not written over: somebody copies them by a second name."""
+        self._reuses_files = False
+        try:
+            yield
+        finally:
+            self._reuses_files = True
 
     def step(self) -> bool:
         """One piece of work; False when nothing is due."""
@@ -186,10 +196,7 @@ class Maintenance:
         removable = [
             path for path, following in itertools.pairwise(files) if journal.first_sequence_of(following) <= needed
         ]
-        for path in removable:
-            log.disk.unlink(path)
-        if removable:
-            log.disk.sync_dir(journal.DIRECTORY)
+        log.journal.retire(removable, log.settings.journal_spares_max if self._reuses_files else 0)
         return bool(removable)
 
     def _remove_garbage(self) -> bool:

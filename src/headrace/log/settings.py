@@ -15,6 +15,8 @@ class LogSettings(msgspec.Struct, frozen=True):
     journal_file_bytes: int = 64 * MIB
     journal_bytes_max: int = 256 * MIB
     """Above it the oldest records are sealed, however few, so that journal files can go."""
+    journal_spares_max: int = 4
+    """Journal files that are kept to be written over, which is quicker than making new ones."""
     segment_bytes: int = 32 * MIB
     """A partition's tail of this size is sealed; smaller segments are merged up to it."""
     tail_bytes_max: int = 256 * MIB

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import random
+from collections.abc import Sequence
 
 import pyarrow as pa
 
-from headrace.log.disk import AppendFile, Disk
+from headrace.log.disk import AppendFile, SyncedFile
 
 Names = list[str]
 
@@ -17,7 +18,7 @@ class _MemoryFile:
 
     def __init__(self) -> None:
         self.data = bytearray()
-        self.durable = b""
+        self.durable = bytearray()
 
     def lose_unsynced(self, random: random.Random) -> bytes:
         """What a power cut may leave: synced bytes for certain, others in part, torn or zero, page by page."""
@@ -26,11 +27,15 @@ class _MemoryFile:
         if len(self.data) < len(left):
             return bytes(left) if random.random() < 0.5 else bytes(self.data)
         kept = random.randint(len(left), len(self.data))
-        for start in range(len(left) - len(left) % page, kept, page):
+        for start in range(0, kept, page):
             end = min(start + page, kept)
-            fresh = bytes(self.data[start:end]) if random.random() < 0.7 else b"\0" * (end - start)
-            synced = left[start:end]
-            left[start:end] = synced + fresh[len(synced) :]
+            fresh, synced = self.data[start:end], left[start:end]
+            if fresh[: len(synced)] != synced:  # written over, and the new bytes may have reached the platter or not
+                left[start:end] = random.choice([fresh, synced + bytes(len(fresh) - len(synced))])
+            elif random.random() < 0.7:
+                left[start:end] = fresh
+            else:
+                left[start:end] = synced + bytes(len(fresh) - len(synced))
         return bytes(left)
 
 
@@ -43,10 +48,33 @@ class _MemoryAppendFile:
         return len(data)
 
     def sync(self) -> None:
-        self._file.durable = bytes(self._file.data)
+        self._file.durable = bytearray(self._file.data)
 
     def truncate(self, size: int) -> None:
         del self._file.data[size:]
+
+    def close(self) -> None:
+        pass
+
+
+class _MemorySyncedFile:
+    def __init__(self, file: _MemoryFile) -> None:
+        self._file = file
+
+    def write_at(self, offset: int, pieces: Sequence[bytes]) -> None:
+        data = b"".join(pieces)
+        self.put(offset, data)
+        self.sync(offset, len(data))
+
+    def put(self, offset: int, data: bytes) -> None:
+        """The part of a write that a power cut may take."""
+        self._file.data[offset : offset + len(data)] = data
+
+    def sync(self, offset: int, size: int) -> None:
+        self._file.durable[offset : offset + size] = self._file.data[offset : offset + size]
+
+    def truncate(self, size: int) -> None:
+        del self._file.data[size:], self._file.durable[size:]
 
     def close(self) -> None:
         pass
@@ -67,6 +95,9 @@ class MemoryDisk:
 
     def open_append(self, path: str) -> AppendFile:
         return _MemoryAppendFile(self._find(path))
+
+    def open_synced(self, path: str) -> _MemorySyncedFile:
+        return _MemorySyncedFile(self._names.setdefault(path, _MemoryFile()))
 
     def _find(self, path: str) -> _MemoryFile:
         try:
@@ -140,7 +171,7 @@ class MemoryDisk:
         """Place a durable file."""
         file = _MemoryFile()
         file.data += data
-        file.durable = data
+        file.durable += data
         self._names[path] = self._durable_names[path] = file
 
     def paths(self) -> Names:
@@ -182,15 +213,45 @@ class _FaultyFile:
         self._file.close()
 
 
+class _FaultySyncedFile:
+    """Each write is two calls, so that a power cut may come between what is written and what is durable."""
+
+    def __init__(self, disk: FaultyDisk, path: str, file: _MemorySyncedFile) -> None:
+        self._disk = disk
+        self._path = path
+        self._file = file
+
+    def write_at(self, offset: int, pieces: Sequence[bytes]) -> None:
+        data = b"".join(pieces)
+        at = 0
+        while at < len(data):
+            self._disk.before("write", self._path)
+            size = self._disk.take_room(len(data) - at, self._path)
+            self._file.put(offset + at, data[at : at + size])
+            self._disk.after("write", self._path)
+            at += size
+        self._disk.before("sync", self._path)
+        self._file.sync(offset, len(data))
+        self._disk.after("sync", self._path)
+
+    def truncate(self, size: int) -> None:
+        self._disk.before("truncate", self._path)
+        self._file.truncate(size)
+        self._disk.after("truncate", self._path)
+
+    def close(self) -> None:
+        self._file.close()
+
+
 class FaultyDisk:
-    """Passes everything on to another disk and counts the calls that change it; fails the one it is told to.
+    """Passes everything on to a disk in memory and counts the calls that change it; fails the one it is told to.
 
     Calls are counted from 1 in `calls`. `fail(n, errno)` makes the n-th raise; `kill(n, before=…)` ends the "process"
     right before or after it; `short_writes` cuts every write to that many bytes, as write(2) may; `room_bytes` is how
     much may still be written before the disk is full.
     """
 
-    def __init__(self, disk: Disk, short_writes: int | None = None) -> None:
+    def __init__(self, disk: MemoryDisk, short_writes: int | None = None) -> None:
         self._disk = disk
         self._short_writes = short_writes
         self._errors: dict[int, int] = {}
@@ -252,6 +313,12 @@ class FaultyDisk:
 
     def open_append(self, path: str) -> AppendFile:
         return _FaultyFile(self, path, self._disk.open_append(path))
+
+    def open_synced(self, path: str) -> SyncedFile:
+        self.before("create", path)
+        file = self._disk.open_synced(path)
+        self.after("create", path)
+        return _FaultySyncedFile(self, path, file)
 
     def rename(self, old: str, new: str) -> None:
         self.before("rename", new)

@@ -198,7 +198,7 @@ def test_an_idle_writer_marks_the_journal(
 ) -> None:
     monkeypatch.setattr("headrace.log.threads.IDLE_MARK_S", 0.01)
     outcomes.wait_for(log.submit([ops.Append("s", Batch.one(b"x"))]))
-    sequence = log.log.journal.durable_sequence
+    sequence = log.log.journal.next_sequence
     until(lambda: log.log.journal.next_sequence > sequence)
     assert log.log.journal.size > FILE_HEADER.size
     disk.fail_all("write", errno.ENOSPC)

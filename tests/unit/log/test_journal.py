@@ -7,7 +7,7 @@ import errno
 import pytest
 
 from headrace.log import journal
-from headrace.log.journal import GoodFrame, Journal, LostFrames, NotOurs, TornTail, scan
+from headrace.log.journal import END, GoodFrame, Journal, LostFrames, NotOurs, TornTail, scan
 from headrace.testing import FaultyDisk, MemoryDisk
 
 BODY = b"12345678"
@@ -18,7 +18,6 @@ def write(disk: MemoryDisk, commits: list[int], first: int = 0, file_bytes_max: 
     made = Journal(disk, first, file_bytes_max)
     for count in commits:
         made.write([made.frame(number, b"\2" + b"\0" * 7, BODY) for number in range(count)])
-        made.sync()
     return made
 
 
@@ -37,7 +36,7 @@ def flip(disk: MemoryDisk, path: str, offset: int) -> MemoryDisk:
 def test_frames_come_back_in_order_over_several_files() -> None:
     disk = MemoryDisk()
     made = write(disk, [1, 2, 3, 1], file_bytes_max=100)
-    assert made.next_sequence == made.durable_sequence == 7
+    assert made.next_sequence == 7
     assert len(journal.journal_files(disk)) > 1
     assert sequences(disk) == list(range(7))
 
@@ -50,20 +49,20 @@ def test_a_file_header_is_as_documented() -> None:
     disk = MemoryDisk()
     write(disk, [1], first=9)
     data = disk.read("journal/00000000000000000009.journal")
-    assert data[:24] == b"HEADRACE" + (1).to_bytes(4, "little") + bytes(4) + (9).to_bytes(8, "little")
+    assert data[:24] == b"HEADRACE" + (2).to_bytes(4, "little") + bytes(4) + (9).to_bytes(8, "little")
 
 
-@pytest.mark.parametrize("cut", range(1, 64))
+@pytest.mark.parametrize("cut", range(1, 72))
 def test_a_tail_cut_anywhere_is_torn_and_the_frames_before_it_stay(cut: int) -> None:
     disk = MemoryDisk()
     write(disk, [1, 1])
     path = journal.journal_files(disk)[0]
     disk.put(path, disk.read(path)[:-cut])
     *frames, last = scan(disk)
-    assert isinstance(last, TornTail) == (cut != 56)
+    assert isinstance(last, TornTail) == (cut > len(END) and cut != len(END) + 56)
     if isinstance(last, TornTail):
         kept = [frame.sequence for frame in frames if isinstance(frame, GoodFrame)]
-        assert kept == ([0] if cut < 56 else [])
+        assert kept == ([0] if cut < len(END) + 56 else [])
         journal.quarantine_tail(disk, last)
         assert [found.sequence for found in scan(disk) if isinstance(found, GoodFrame)] == kept
         assert not [found for found in scan(disk) if isinstance(found, TornTail)]
@@ -73,7 +72,7 @@ def test_a_tail_cut_anywhere_is_torn_and_the_frames_before_it_stay(cut: int) -> 
 def test_a_torn_commit_of_several_frames_goes_as_a_whole_from_its_first_bad_frame() -> None:
     disk = MemoryDisk()
     made = write(disk, [1])
-    made.write([made.frame(number, b"", BODY) for number in range(3)])  # never synced
+    made.write([made.frame(number, b"", BODY) for number in range(3)])
     path = journal.journal_files(disk)[0]
     torn = flip(disk, path, 32 + 56 + 48 + 4)  # in the second frame of the commit
     *frames, last = scan(torn)
@@ -110,7 +109,7 @@ def test_damage_at_the_end_of_a_file_that_is_not_the_last_is_damage() -> None:
     first, second = journal.journal_files(disk)
     found = list(scan(flip(disk, first, 32 + 56 + 5)))
     assert [type(one) for one in found] == [GoodFrame, LostFrames, GoodFrame]
-    disk.put(first, disk.read(first)[:-56])
+    disk.put(first, disk.read(first)[: -len(END) - 56])
     assert LostFrames(1, 2, second, 0, 0) in list(scan(disk))
 
 
@@ -128,12 +127,24 @@ def test_a_newer_format_is_refused() -> None:
     write(disk, [1])
     path = journal.journal_files(disk)[0]
     data = disk.read(path)
-    head = data[:8] + (2).to_bytes(4, "little") + data[12:24]
-    disk.put(path, head + journal.crc32c(head).to_bytes(4, "little") + data[28:])
-    with pytest.raises(NotOurs, match="version 2"):
+    disk.put(path, with_version(data, 3))
+    with pytest.raises(NotOurs, match="version 3"):
         list(scan(disk))
     disk.put(path, b"short")
     assert list(scan(disk)) == []
+
+
+def with_version(data: bytes, version: int) -> bytes:
+    head = data[:8] + version.to_bytes(4, "little") + data[12:24]
+    return head + journal.crc32c(head).to_bytes(4, "little") + data[28:]
+
+
+def test_a_file_of_version_1_is_over_where_it_ends() -> None:
+    disk = MemoryDisk()
+    write(disk, [1, 1])
+    path = journal.journal_files(disk)[0]
+    disk.put(path, with_version(disk.read(path), 1)[: -len(END)])
+    assert [type(found) for found in scan(disk)] == [GoodFrame, GoodFrame]
 
 
 def test_when_there_is_no_room_the_file_is_cut_back() -> None:
@@ -141,14 +152,12 @@ def test_when_there_is_no_room_the_file_is_cut_back() -> None:
     disk = FaultyDisk(memory, short_writes=10)
     made = Journal(disk, 0, 10_000)
     made.write([made.frame(0, b"", BODY)])
-    made.sync()
     disk.room_bytes = 20
     with pytest.raises(OSError, match="injected"):
         made.write([made.frame(0, b"", BODY)])
     disk.heal()
     assert memory.size(journal.journal_files(memory)[0]) == made.size
     made.write([made.frame(0, b"", BODY)])
-    made.sync()
     assert sequences(memory) == [0, 1]
 
 
@@ -158,7 +167,7 @@ def test_a_new_file_that_cannot_be_made_is_left_out() -> None:
     made = Journal(disk, 0, 60)
     made.write([made.frame(0, b"", BODY)])
     disk.fail_all("write", errno.ENOSPC)
-    made.size = 60
+    made.position = made.position._replace(size=60)
     with pytest.raises(OSError, match="injected"):
         made.write([made.frame(0, b"", BODY)])
     assert len(journal.journal_files(memory)) == 1
@@ -185,6 +194,87 @@ def test_large_data_is_written_as_it_is_and_in_its_place() -> None:
     made = Journal(disk, 0, 10**9)
     bodies = [b"a" * 8, b"b" * journal.DIRECT_BYTES, b"c" * 16, b"d" * (journal.DIRECT_BYTES + 8), b""]
     made.write([made.frame(number, b"", body) for number, body in enumerate(bodies)])
-    made.sync()
     assert [found.data for found in scan(disk) if isinstance(found, GoodFrame)] == bodies
-    assert made.size == disk.size(journal.journal_files(disk)[0])
+    assert made.size + len(END) == disk.size(journal.journal_files(disk)[0])
+
+
+# -- files that are written over --------------------------------------------------------------------------------------
+
+
+def reused(commits: list[int]) -> tuple[MemoryDisk, Journal]:
+    """A journal whose last file was another before: twelve frames, of which so many are written over."""
+    disk = MemoryDisk()
+    made = write(disk, [12], file_bytes_max=700)
+    made.write([made.frame(0, b"", BODY)])
+    made.retire(journal.journal_files(disk)[:1], spares_max=1)
+    made.position = made.position._replace(size=700)  # as if it were full
+    for count in commits:
+        made.write([made.frame(number, b"\2" + b"\0" * 7, BODY) for number in range(count)])
+    return disk, made
+
+
+def test_a_retired_file_is_written_over() -> None:
+    disk, made = reused([1, 2])
+    assert not made.spares
+    last = journal.journal_files(disk)[-1]
+    assert disk.size(last) > 700  # it has kept its size
+    assert made.size == 32 + 3 * 56
+    assert sequences(disk) == [12, 13, 14, 15]
+    assert [type(found) for found in scan(disk)] == [GoodFrame] * 4  # the nine that are left pass for nothing
+
+
+@pytest.mark.parametrize("offset", range(0, 56, 3))
+def test_a_torn_frame_over_an_earlier_one_is_torn(offset: int) -> None:
+    disk, _ = reused([1, 1])
+    path = journal.journal_files(disk)[-1]
+    torn = flip(disk, path, 32 + 56 + offset)
+    *frames, last = scan(torn)
+    assert [frame.sequence for frame in frames if isinstance(frame, GoodFrame)] == [12, 13]
+    assert isinstance(last, TornTail)
+    assert last.offset == 32 + 56
+    journal.quarantine_tail(torn, last)
+    assert [type(found) for found in scan(torn)] == [GoodFrame, GoodFrame]
+
+
+def test_zeros_before_a_later_commit_are_damage_and_not_the_end() -> None:
+    disk, _ = reused([1, 1, 1])
+    path = journal.journal_files(disk)[-1]
+    data = bytearray(disk.read(path))
+    data[32 + 56 : 32 + 2 * 56] = bytes(56)
+    disk.put(path, bytes(data))
+    assert [type(found) for found in scan(disk)] == [GoodFrame, GoodFrame, LostFrames, GoodFrame]
+
+
+def test_an_end_that_has_rotted_costs_nothing_once_another_file_follows() -> None:
+    disk, made = reused([1, 1])
+    path = journal.journal_files(disk)[-1]
+    end = made.size
+    made.position = made.position._replace(size=700)
+    made.write([made.frame(0, b"", BODY)])
+    assert [type(found) for found in scan(flip(disk, path, end + 3))] == [GoodFrame] * 4
+
+
+def test_only_whole_files_are_kept_and_not_too_many() -> None:
+    disk = MemoryDisk()
+    made = write(disk, [2] * 5, file_bytes_max=100)
+    short, *files = journal.journal_files(disk)
+    disk.put(short, disk.read(short)[:90])
+    made.retire([short, *files[:-1]], spares_max=2)
+    assert list(made.spares) == [path + journal.SPARE for path in files[:2]]
+    assert journal.journal_files(disk) == files[-1:]
+    assert list(Journal(disk, 99, 100).spares) == list(made.spares)  # also after a restart
+
+
+def test_a_spare_that_cannot_be_used_costs_nothing() -> None:
+    memory, made = reused([1])
+    disk = FaultyDisk(memory)
+    again = Journal(disk, made.next_sequence, 100)
+    memory.put("journal/old.spare", bytes(200))
+    again.spares.append("journal/old.spare")
+    disk.fail_all("rename", errno.EIO)
+    with pytest.raises(OSError, match="injected"):
+        again.write([again.frame(0, b"", BODY)])
+    assert sequences(memory) == [12, 13]
+    disk.heal()
+    again.write([again.frame(0, b"", BODY)])
+    assert sequences(memory) == [12, 13, 14]
