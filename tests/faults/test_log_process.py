@@ -100,20 +100,20 @@ def test_a_really_full_disk_refuses_keeps_reading_and_resumes(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("when", [3, 10, 40])
-def test_a_failed_fdatasync_stops_the_log_and_loses_nothing(tmp_path: Path, when: int) -> None:
+def test_a_commit_that_fails_stops_the_log_and_loses_nothing(tmp_path: Path, when: int) -> None:
     require("strace")
-    inject = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync"]
-    with Victim(tmp_path, [*inject, "-e", f"inject=fdatasync:error=EIO:when={when}"]) as victim:
+    inject = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=pwritev2"]
+    with Victim(tmp_path, [*inject, "-e", f"inject=pwritev2:error=EIO:when={when}"]) as victim:
         victim.wait_for("failed")
         assert victim.process.wait(30) == 4
     check(tmp_path, victim.acknowledged())
 
 
 @pytest.mark.parametrize("when", [2, 9, 33])
-def test_killed_between_write_and_sync(tmp_path: Path, when: int) -> None:
+def test_killed_in_a_commit(tmp_path: Path, when: int) -> None:
     require("strace")
-    inject = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync"]
-    with Victim(tmp_path, [*inject, "-e", f"inject=fdatasync:signal=KILL:when={when}"]) as victim:
+    inject = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=pwritev2"]
+    with Victim(tmp_path, [*inject, "-e", f"inject=pwritev2:signal=KILL:when={when}"]) as victim:
         victim.wait_for_lines(10**9)  # until it is gone
     check(tmp_path, victim.acknowledged())
 
