@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import itertools
+import random
 
 import pytest
 
 from headrace.log import journal
 from headrace.log.journal import END, GoodFrame, Journal, LostFrames, NotOurs, TornTail, scan
 from headrace.testing import FaultyDisk, MemoryDisk
+from headrace.testing.disk import DiskKilled
 
 BODY = b"12345678"
 
@@ -278,3 +281,30 @@ def test_a_spare_that_cannot_be_used_costs_nothing() -> None:
     disk.heal()
     again.write([again.frame(0, b"", BODY)])
     assert sequences(memory) == [12, 13, 14]
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_power_cut_while_a_spare_is_taken_shows_nothing_of_its_past(before: bool) -> None:
+    """Neither under its old name, nor under its new one."""
+    cuts = 0
+    for number in itertools.count(1):
+        memory = MemoryDisk()
+        made = write(memory, [12, 1], file_bytes_max=700)
+        disk = FaultyDisk(memory)
+        again = Journal(disk, made.next_sequence, 700)
+        again.write([again.frame(0, b"", BODY)])
+        disk.calls.clear()
+        disk.kill(number, before)
+        try:
+            again.retire(journal.journal_files(memory)[:1], spares_max=1)
+            again.position = again.position._replace(size=700)
+            again.write([again.frame(0, b"", BODY)])
+        except DiskKilled:
+            for seed in range(30):
+                left = memory.after_power_cut(random.Random(seed))
+                kinds = {type(found) for found in scan(left)}
+                assert kinds <= {GoodFrame}, (number, seed)
+                cuts += 1
+            continue
+        break
+    assert cuts > 100
