@@ -51,29 +51,40 @@ class RecordTable(TableCache):
         hub: Hub,
         name: str,
         expiries: Expiries,
-        check: Callable[[bytes], object],
-        apply: Callable[[str, bytes | None], None],
+        read: Callable[[bytes], Any],
+        apply: Callable[[str, Any], None],
     ) -> None:
+        """`read` makes a record of a value; `apply` tells the book of the record an id has now, None for none."""
         super().__init__(hub, name, expiries)
-        self._check = check
+        self._read = read
         self._apply = apply
 
+    def load(self) -> None:
+        """Tell the book of everything that is there."""
+        for key, value in self._hub.items(self.name):
+            try:
+                self._apply(_identity(key), self._read(value))
+            except PeerError as error:
+                logger.warning("record in %r cannot be read: %s", self.name, error.message)
+
     def put(self, key: bytes, value: bytes, expect: Any = ANY, expiry: Expiry | None = None) -> Future[Any]:
-        """Check, store, and tell the book before anybody else hears of it."""
-        identity = _identity(key)
-        self._check(value)
-        future = super().put(key, value, expect, expiry)
-        future.add_done_callback(lambda finished: self._applied(finished, identity, value))
+        """Read, store, and tell the book before anybody else hears of it."""
+        identity, record = _identity(key), self._read(value)
+        future = self._store(key, value, expect, expiry, record)
+        future.add_done_callback(lambda finished: self._applied(finished, identity, record))
         return future
+
+    def _store(self, key: bytes, value: bytes, expect: Any, expiry: Expiry | None, record: Any) -> Future[Any]:
+        return super().put(key, value, expect, expiry)
 
     def check(self, key: bytes, value: bytes) -> None:
         """Only records the fabric can read, under string keys."""
         _identity(key)
-        self._check(value)
+        self._read(value)
 
     def committed(self, key: bytes, value: bytes | None) -> None:
         """A transaction has changed a record."""
-        self._apply(_identity(key), value)
+        self._apply(_identity(key), None if value is None else self._read(value))
 
     def put_many(self, pairs: list[tuple[bytes, bytes]]) -> Future[Any]:
         """One by one: each is told to the book."""
@@ -95,9 +106,9 @@ class RecordTable(TableCache):
         future.add_done_callback(lambda _: self._apply(identity, None))
         return future
 
-    def _applied(self, finished: Future[Any], identity: str, value: bytes | None) -> None:
+    def _applied(self, finished: Future[Any], identity: str, record: Any) -> None:
         if not finished.cancelled() and finished.exception() is None and finished.result().applied:
-            self._apply(identity, value)
+            self._apply(identity, record)
 
 
 def _identity(key: bytes) -> str:
@@ -132,6 +143,10 @@ class Executions:
 
     def apply(self, execution: str, now: Execution | None) -> None:
         """A record was put or removed."""
+        self.tell(execution, self.note(execution, now), now)
+
+    def note(self, execution: str, now: Execution | None) -> Execution | None:
+        """Write down the record an execution has now. The one it had before, for `tell`."""
         before = self._all.get(execution)
         if before is not None and (now is None or now.agent != before.agent):
             del self._by_agent[before.agent][execution]
@@ -142,6 +157,10 @@ class Executions:
         else:
             self._all[execution] = now
             self._by_agent.setdefault(now.agent, {})[execution] = now
+        return before
+
+    def tell(self, execution: str, before: Execution | None, now: Execution | None) -> None:
+        """Those who wait for the execution or watch its agent hear of the change."""
         if now is None or now.finished:
             for waiter in self._finished.pop(execution, ()):
                 if not waiter.done():
@@ -248,18 +267,15 @@ class ListenerTable(RecordTable):
 
     fabric: Fabric
 
-    def put(self, key: bytes, value: bytes, expect: Any = ANY, expiry: Expiry | None = None) -> Future[Any]:
-        """Store the record, and the cursor with it when the stream is there."""
-        listener = _identity(key)
-        cursor = self.fabric.cursor_for(listener, read_listener(value, self.fabric.registry.schema))
+    def _store(self, key: bytes, value: bytes, expect: Any, expiry: Expiry | None, record: Any) -> Future[Any]:
+        """With the cursor when the stream is there."""
+        cursor = self.fabric.cursor_for(_identity(key), record)
         if cursor is None or expect is not ANY or expiry is not None:
-            return super().put(key, value, expect, expiry)
-        future = chain(
+            return super()._store(key, value, expect, expiry, record)
+        return chain(
             self._hub.transact([Put(self.name, key, value), cursor]),
             lambda results: Outcome(results[0].applied, results[0].previous),
         )
-        future.add_done_callback(lambda finished: self._applied(finished, listener, value))
-        return future
 
 
 class Fabric:
@@ -281,27 +297,23 @@ class Fabric:
         """Read everything that was there before."""
         await self.registry.load()
         await self.catalogue.load()
-        self._install(EXECUTIONS, RecordTable, self._read_execution, self._execution_changed)
-        table = self._install(LISTENERS, ListenerTable, self._read_listener, self._listener_stored)
-        assert isinstance(table, ListenerTable)
-        table.fabric = self
-        for name, apply in ((EXECUTIONS, self._execution_changed), (LISTENERS, self._listener_stored)):
-            for key, value in self.hub.items(name):
-                try:
-                    apply(_identity(key), value)
-                except PeerError as error:
-                    logger.warning("record in %r cannot be read: %s", name, error.message)
+        executions = self._install(EXECUTIONS, RecordTable, self._read_execution, self._execution_changed)
+        listeners = self._install(LISTENERS, ListenerTable, self._read_listener, self._listener_stored)
+        assert isinstance(listeners, ListenerTable)
+        listeners.fabric = self
+        executions.load()
+        listeners.load()
 
     def _install(
         self,
         name: str,
         kind: type[RecordTable],
-        check: Callable[[bytes], object],
-        apply: Callable[[str, bytes | None], None],
+        read: Callable[[bytes], Any],
+        apply: Callable[[str, Any], None],
     ) -> RecordTable:
         entry = self.catalogue.find_name(name)
         assert entry is not None
-        table = kind(self.hub, name, self.catalogue.expiries, check, apply)
+        table = kind(self.hub, name, self.catalogue.expiries, read, apply)
         entry.cache = table
         return table
 
@@ -311,15 +323,15 @@ class Fabric:
     def _read_listener(self, value: bytes) -> StreamListener:
         return read_listener(value, self.registry.schema)
 
-    def _execution_changed(self, execution: str, value: bytes | None) -> None:
-        record = None if value is None else self._read_execution(value)
-        self.executions.apply(execution, record)
-        if record is not None:
+    def _execution_changed(self, execution: str, now: Execution | None) -> None:
+        before = self.executions.note(execution, now)
+        # Told in the next turn: the client that made the change does not wait for its answer while others are told.
+        asyncio.get_running_loop().call_soon(self.executions.tell, execution, before, now)
+        if now is not None:
             self._becomes_stream(execution)
 
-    def _listener_stored(self, listener: str, value: bytes | None) -> None:
+    def _listener_stored(self, listener: str, now: StreamListener | None) -> None:
         before = self.listeners.get(listener)
-        now = None if value is None else self._read_listener(value)
         if before is not None and (now is None or now.stream != before.stream):
             self.run(self._forget_cursor(listener, before.stream))
         self.listeners.apply(listener, now)
