@@ -132,6 +132,7 @@ class Hub(Frame):
         self.clock = clock
         self._log = log
         self._loop = asyncio.get_running_loop()
+        self._new_streams = Waiters()
         self._new_records = Waiters()
         self._cursor_moves = Waiters()
         self._room: list[asyncio.Future[None]] = []
@@ -215,6 +216,14 @@ class Hub(Frame):
     def streams(self, pattern: str = "*", kind: str | None = "stream") -> list[StreamInfo]:
         """Streams whose name fits a shell pattern; tables with `kind="table"`, both with None."""
         return [info for info in self._log.streams(pattern) if kind in (None, info.kind)]
+
+    async def wait_stream(self, name: str, partitions: int = 1) -> StreamInfo:
+        """Returns when there is a stream of that name, no table, with at least so many partitions."""
+        self._check_open()
+        info = self._log.stream(name) if self._log.has_stream(name) else None
+        if info is None or info.kind == TABLE or info.partitions < partitions:
+            await self._new_streams.wait(name, partitions - 1)
+        return self.stream(name)
 
     def bounds(self, name: str, partition: int = 0) -> Bounds:
         return self._log.bounds(name, partition)
@@ -302,6 +311,8 @@ class Hub(Frame):
                         size += operation.batch.nbytes
                 elif isinstance(operation, ops.SaveCursor):
                     self._cursor_moves.notify((operation.cursor, operation.stream, operation.partition), result)
+                elif isinstance(operation, ops.CreateStream | ops.GrowStream):
+                    self._grown(operation.name)
                 elif isinstance(operation, ops.DeleteStream):
                     self._deleted(operation.name)
         counters = self.metrics.log
@@ -315,6 +326,11 @@ class Hub(Frame):
         if duplicates:
             counters.duplicates.inc(duplicates)
 
+    def _grown(self, name: str) -> None:
+        """Those who wait for a stream, or for a partition of it, have it."""
+        if self._log.has_stream(name) and self._log.stream(name).kind != TABLE:
+            self._new_streams.notify(name, self._log.stream(name).partitions)
+
     def _deleted(self, name: str) -> None:
         """Nobody waits for a stream that is gone."""
         gone = UnknownStream(name)
@@ -324,6 +340,7 @@ class Hub(Frame):
     def _give_up(self, error: LogFailed) -> None:
         if not self._failed.done() and self._log.failed is not None:
             self._failed.set_result(error)
+        self._new_streams.fail(error)
         self._new_records.fail(error)
         self._cursor_moves.fail(error)
         for waiter in self._room:
@@ -375,10 +392,14 @@ class Hub(Frame):
 
     async def wait(self, name: str, index: int, partition: int = 0) -> None:
         """Returns when a record of this index, or a later one, is durable."""
-        if self._closed or self._log.failed is not None:
-            raise self._log.failed or LogFailed("the hub is closed")
+        self._check_open()
         if self._log.bounds(name, partition).next <= index:
             await self._new_records.wait((name, partition), index)
+
+    def _check_open(self) -> None:
+        """Nothing new will come to a hub that is closed or has failed: nobody may begin to wait for it."""
+        if self._closed or self._log.failed is not None:
+            raise self._log.failed or LogFailed("the hub is closed")
 
     async def follow(
         self, name: str, start: int, *, partition: int = 0, limit: int = 1000, max_bytes: int = READ_BYTES

@@ -24,8 +24,10 @@ from .errors import PeerError, Status, cache_does_not_exist, cache_exists
 from .ignite.binary import code_point_hash, java_hash
 from .ignite.configuration import Configuration, read_configuration, write_request
 from .ignite.reader import Reader
-from .streams import RecentValues, StreamCache, ViewCache
+from .streams import RecentValues, StreamCache
 from .tables import Expiries, TableCache
+from .views import ViewCache
+from .waiting import NamedWaiters
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
@@ -82,6 +84,7 @@ class Catalogue:
         self._views: dict[str, Entry] = {}
         self._view_ids: dict[int, str] = {}
         self._creating = asyncio.Lock()
+        self._wanted = NamedWaiters()
         self.expiries = Expiries(hub)
 
     async def load(self) -> None:
@@ -109,6 +112,7 @@ class Catalogue:
         self._by_name[entry.name] = entry
         for number in entry.ids:
             self._by_id[number] = entry
+        self._wanted.tell(entry.name)
 
     def _remove_expired(self, name: str, key: bytes) -> asyncio.Future[Any] | None:
         entry = self._by_name.get(name)
@@ -141,6 +145,23 @@ class Catalogue:
     def find_name(self, name: str) -> Entry | None:
         """The cache of that name."""
         return self._by_name.get(name) or self._view(name)
+
+    async def appeared(self, name: str) -> Entry:
+        """The cache of that name, as soon as there is one: a client's, or a stream of another protocol."""
+        while (entry := self.find_name(name)) is None:
+            foreign = {(name, 0), _split_partition(name)}
+            signs: list[asyncio.Future[Any]] = [
+                self._wanted.wait(name),
+                *(asyncio.ensure_future(self._hub.wait_stream(stream, number + 1)) for stream, number in foreign),
+            ]
+            try:
+                seen, _ = await asyncio.wait(signs, return_when=asyncio.FIRST_COMPLETED)
+                for sign in seen:
+                    sign.result()  # raises when the hub has nothing more to tell
+            finally:
+                for sign in signs:
+                    sign.cancel()
+        return entry
 
     def _view(self, name: str) -> Entry | None:
         entry = self._views.get(name)

@@ -28,8 +28,10 @@ from .records import (
     read_listener,
 )
 from .registry import TypeRegistry
-from .streams import StreamCache, ViewCache
+from .streams import StreamCache
 from .tables import Expiries, Expiry, Outcome, TableCache, chain
+from .views import ViewCache
+from .waiting import NamedWaiters
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
@@ -124,7 +126,7 @@ class Executions:
         self._all: dict[str, Execution] = {}
         self._by_agent: dict[str, dict[str, Execution]] = {}
         self._watchers: dict[str, dict[ExecutionWatcher, None]] = {}  # told in the order they came
-        self._finished: dict[str, set[Future[None]]] = {}
+        self._finished = NamedWaiters()
 
     def __len__(self) -> int:
         return len(self._all)
@@ -162,9 +164,7 @@ class Executions:
     def tell(self, execution: str, before: Execution | None, now: Execution | None) -> None:
         """Those who wait for the execution or watch its agent hear of the change."""
         if now is None or now.finished:
-            for waiter in self._finished.pop(execution, ()):
-                if not waiter.done():
-                    waiter.set_result(None)
+            self._finished.tell(execution)
         agents = {record.agent for record in (before, now) if record is not None}
         for agent in agents:
             for watcher in tuple(self._watchers.get(agent, ())):
@@ -191,17 +191,7 @@ class Executions:
         record = self._all.get(execution)
         if record is None or record.finished:
             return None
-        waiter: Future[None] = asyncio.get_running_loop().create_future()
-        waiters = self._finished.setdefault(execution, set())
-        waiters.add(waiter)
-
-        def forget(_: Future[None]) -> None:
-            waiters.discard(waiter)
-            if not waiters and self._finished.get(execution) is waiters:
-                del self._finished[execution]
-
-        waiter.add_done_callback(forget)
-        return waiter
+        return self._finished.wait(execution)
 
 
 class Listeners:
@@ -210,7 +200,7 @@ class Listeners:
     def __init__(self, changed: Callable[[str], None]) -> None:
         self._all: dict[str, StreamListener] = {}
         self._by_stream: dict[str, dict[str, int]] = {}
-        self._attached: dict[str, set[Future[None]]] = {}
+        self._attached = NamedWaiters()
         self._changed = changed
 
     def __len__(self) -> int:
@@ -240,26 +230,14 @@ class Listeners:
         if now is not None:
             self._all[listener] = now
             self._by_stream.setdefault(now.stream, {})[listener] = now.position
-            for waiter in self._attached.pop(now.stream, ()):
-                if not waiter.done():
-                    waiter.set_result(None)
+            self._attached.tell(now.stream)
             self._changed(now.stream)
 
     def attached(self, stream: str) -> Future[None] | None:
         """A future for the first listener of a stream; None when there is one."""
         if stream in self._by_stream:
             return None
-        waiter: Future[None] = asyncio.get_running_loop().create_future()
-        waiters = self._attached.setdefault(stream, set())
-        waiters.add(waiter)
-
-        def forget(_: Future[None]) -> None:
-            waiters.discard(waiter)
-            if not waiters and self._attached.get(stream) is waiters:
-                del self._attached[stream]
-
-        waiter.add_done_callback(forget)
-        return waiter
+        return self._attached.wait(stream)
 
 
 class ListenerTable(RecordTable):
