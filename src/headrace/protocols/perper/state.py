@@ -11,10 +11,11 @@ import asyncio
 import logging
 from asyncio import Future
 from collections.abc import Awaitable, Callable, Set
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
-from headrace.log.ops import ANY, Put, SaveCursor
+from headrace.errors import ConditionFailed, HeadraceError, LogFailed, UnknownStream
+from headrace.log.ops import ANY, Delete, DeleteCursor, Put, SaveCursor
 
 from .catalogue import EXECUTIONS, LISTENERS, Catalogue, Entry
 from .errors import BinaryError, PeerError, Status
@@ -37,6 +38,12 @@ if TYPE_CHECKING:
     from headrace.hub import Hub
 
 logger = logging.getLogger("headrace.perper")
+
+# The streams that have had a listener since they were last cleaned. A stream in here without a listener is one whose
+# last listener has left: it is emptied, if need be after a restart.
+LISTENED_TABLE: Final = "perper.listened"
+
+CLEANUP_RETRY_S: Final = 5.0
 
 # What the log takes as the name of a cursor.
 CURSOR_NAME_BYTES_MAX = 512
@@ -97,9 +104,12 @@ class RecordTable(TableCache):
     def delete(self, key: bytes, expect: Any = ANY) -> Future[Any]:
         """Remove, and tell the book."""
         identity = _identity(key)
-        future = super().delete(key, expect)
+        future = self._erase(key, expect)
         future.add_done_callback(lambda finished: self._applied(finished, identity, None))
         return future
+
+    def _erase(self, key: bytes, expect: Any) -> Future[Any]:
+        return super().delete(key, expect)
 
     def remove_expired(self, key: bytes) -> Future[Any]:
         """Remove, and tell the book."""
@@ -250,9 +260,27 @@ class ListenerTable(RecordTable):
         cursor = self.fabric.cursor_for(_identity(key), record)
         if cursor is None or expect is not ANY or expiry is not None:
             return super()._store(key, value, expect, expiry, record)
+        return self._with_cursor(Put(self.name, key, value), cursor)
+
+    def _erase(self, key: bytes, expect: Any) -> Future[Any]:
+        """With the cursor."""
+        listener = _identity(key)
+        record = self.fabric.listeners.get(listener)
+        cursor = None if record is None else self.fabric.stored_cursor(listener, record.stream)
+        if cursor is None or self._expiries.has(self.name, key):
+            return super()._erase(key, expect)
+        return self._with_cursor(Delete(self.name, key, expect), cursor)
+
+    def _with_cursor(self, change: Put | Delete, cursor: SaveCursor | DeleteCursor) -> Future[Any]:
+        def failed(error: Exception) -> Outcome:
+            if isinstance(error, ConditionFailed):
+                return Outcome(False, error.previous)
+            raise error
+
         return chain(
-            self._hub.transact([Put(self.name, key, value), cursor]),
+            self._hub.transact([change, cursor]),
             lambda results: Outcome(results[0].applied, results[0].previous),
+            failed,
         )
 
 
@@ -267,9 +295,10 @@ class Fabric:
         self.executions = Executions()
         self.listeners = Listeners(self._listener_changed)
         self._cleanup_s: float = section.cleanup_s
+        self._listened: set[str] = set()
         self._cleaning: dict[str, asyncio.Task[None]] = {}
         self._dirty: set[str] = set()
-        self._background: set[asyncio.Task[Any]] = set()
+        self._background: set[Future[Any]] = set()
 
     async def load(self) -> None:
         """Read everything that was there before."""
@@ -280,7 +309,11 @@ class Fabric:
         assert isinstance(listeners, ListenerTable)
         listeners.fabric = self
         executions.load()
+        await self.hub.create_table(LISTENED_TABLE)
+        self._listened = {key.decode() for key, _ in self.hub.items(LISTENED_TABLE)}
         listeners.load()
+        for stream in self._listened.difference(self.listeners.streams()):
+            self._listener_changed(stream)
 
     def _install(
         self,
@@ -311,10 +344,15 @@ class Fabric:
     def _listener_stored(self, listener: str, now: StreamListener | None) -> None:
         before = self.listeners.get(listener)
         if before is not None and (now is None or now.stream != before.stream):
-            self.run(self._forget_cursor(listener, before.stream))
+            cursor = self.stored_cursor(listener, before.stream)
+            if cursor is not None:
+                self.run(self.hub.transact([cursor]))
         self.listeners.apply(listener, now)
         if now is not None:
             self._becomes_stream(now.stream)
+            if now.stream not in self._listened:
+                self._listened.add(now.stream)
+                self.run(self.hub.put(LISTENED_TABLE, now.stream.encode(), b""))
 
     def _becomes_stream(self, name: str) -> None:
         """A cache that is still open turns out to be a stream."""
@@ -347,13 +385,15 @@ class Fabric:
             return None
         return SaveCursor(listener, record.stream, index, 0, True)
 
-    async def _forget_cursor(self, listener: str, stream: str) -> None:
+    def stored_cursor(self, listener: str, stream: str) -> DeleteCursor | None:
+        """What removes the cursor of a listener; None when it has none."""
         entry = self.catalogue.find_name(stream)
         if entry is None or entry.cache is None or entry.cache.kind == "table":
-            return
+            return None
         partition = entry.cache.partition if isinstance(entry.cache, ViewCache) else 0
-        if self.hub.cursor(listener, entry.owner, partition) is not None:
-            await self.hub.delete_cursor(listener, entry.owner, partition)
+        if self.hub.cursor(listener, entry.owner, partition) is None:
+            return None
+        return DeleteCursor(listener, entry.owner, partition)
 
     # ephemeral streams
 
@@ -372,35 +412,45 @@ class Fabric:
             self._dirty.discard(stream)
             try:
                 await self._clean_up(stream)
-            except Exception as error:  # the log says no for now (disk full, failed); the next move tries again
-                logger.warning("clean-up of stream %r: %s", stream, error)
+            except (LogFailed, UnknownStream):
+                return  # the next start does it, or there is nothing left to do
+            except HeadraceError as error:  # the log says no for now: the disk is full, or too much waits for it
+                logger.warning("clean-up of stream %r: %s; tried again in %g s", stream, error, CLEANUP_RETRY_S)
+                self._dirty.add(stream)
+                await asyncio.sleep(CLEANUP_RETRY_S)
 
     async def _clean_up(self, stream: str) -> None:
         entry = self.catalogue.find_name(stream)
-        if entry is None or not isinstance(entry.cache, StreamCache):
-            return
-        if not entry.ready:
+        cache = None if entry is None else entry.cache
+        if entry is not None and isinstance(cache, StreamCache) and not cache.ready:
             await self.catalogue.prepare(entry, stream=True)
         positions = self.listeners.of_stream(stream).values()
-        lowest = min(positions, default=LISTENER_HOLDS_NOTHING)
         removed = 0
         if not positions:
-            removed = await entry.cache.trim_all()
-        elif lowest != LISTENER_HOLDS_ALL:
-            removed = await entry.cache.trim_below(lowest)
+            removed = await self._all_left(stream, cache)
+        elif isinstance(cache, StreamCache) and min(positions) != LISTENER_HOLDS_ALL:
+            removed = await cache.trim_below(min(positions))
         self.hub.metrics.perper.cleaned.inc(removed)
+
+    async def _all_left(self, stream: str, cache: object) -> int:
+        """Nobody listens any more: the stream is emptied, and that is noted in the same step."""
+        self._listened.discard(stream)
+        noted = Delete(LISTENED_TABLE, stream.encode())
+        if isinstance(cache, StreamCache):
+            return await cache.trim_all(noted)
+        await self.hub.transact([noted])
+        return 0
 
     def run(self, work: Awaitable[Any]) -> None:
         """Do something in the background, and say so when it fails."""
-        task = asyncio.ensure_future(work)
-        assert isinstance(task, asyncio.Task)
-        self._background.add(task)
-        task.add_done_callback(self._ran)
+        future = asyncio.ensure_future(work)
+        self._background.add(future)
+        future.add_done_callback(self._ran)
 
-    def _ran(self, task: asyncio.Task[Any]) -> None:
-        self._background.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            logger.warning("background work failed: %r", task.exception())
+    def _ran(self, future: Future[Any]) -> None:
+        self._background.discard(future)
+        if not future.cancelled() and future.exception() is not None:
+            logger.warning("background work failed: %r", future.exception())
 
     async def close(self) -> None:
         """Stop what runs in the background."""

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from headrace.errors import Damaged, Trimmed
 from headrace.log.batch import Batch
-from headrace.log.ops import ABSENT, ANY, PRESENT
+from headrace.log.ops import ABSENT, ANY, PRESENT, Op, Trim
 
 from .ignite.binary import LONG, encode_byte_array, encode_long
 from .keys import KeyIndex
@@ -350,12 +350,13 @@ class StreamCache(ListenedCache):
         """Remove everything."""
         return asyncio.ensure_future(self.trim_all())
 
-    async def trim_all(self) -> int:
-        """Empty the stream; how many items there were. Its indexes go on where they were."""
+    async def trim_all(self, *also: Op) -> int:
+        """Empty the stream, and do something else in the same step; how many items there were. The stream's indexes
+        go on where they were."""
         end, size = self._next, self.size()
         self.keys.clear()
         self._others.clear()
-        await self._hub.trim(self.name, end)
+        await self._hub.transact([Trim(self.name, end), *also])
         return size
 
     async def trim_below(self, key: int) -> int:

@@ -32,12 +32,11 @@ async def test_a_backlog_of_keys_goes_out_in_few_large_frames(monkeypatch: pytes
             writes.append(data)
         return data
 
-    backlog = 20_000
+    backlog = 10_000
     async with served() as pair:
         client, rpc = await pair.client(), await pair.rpc()
         await new_stream(client, "s")
-        pairs = [(key(number), b"\x08\x01") for number in range(backlog)]
-        await client.request(1004, pairs, cache="s")
+        await asyncio.gather(*[client.request(1002, key(number), b"\x08\x01", cache="s") for number in range(backlog)])
         monkeypatch.setattr(http2.GrpcConnection, "data_to_send", counted)
         call = rpc.start("/perper.Fabric/StreamItems", {"stream": "s", "startKey": 0, "stride": 1})
         for number in range(backlog):
