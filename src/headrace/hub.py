@@ -478,6 +478,10 @@ class Hub(Frame):
         """Set a key, if what is there is as expected. The future is done when it is on disk."""
         return self._submit_one(ops.Put(table, key, value, expect))
 
+    def put_many(self, table: str, keys: Sequence[bytes], values: Sequence[bytes]) -> asyncio.Future[int]:
+        """Set many keys in one step, whatever is there; how many. The future is done when they are on disk."""
+        return self._submit_one(ops.PutMany(table, keys, values))
+
     def delete(self, table: str, key: bytes, expect: ops.Expect | bytes = ANY) -> asyncio.Future[PutResult]:
         return self._submit_one(ops.Delete(table, key, expect))
 
