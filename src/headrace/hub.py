@@ -213,6 +213,10 @@ class Hub(Frame):
     def stream(self, name: str) -> StreamInfo:
         return self._log.stream(name)
 
+    def has_stream(self, name: str) -> bool:
+        """Whether there is a stream or table of that name."""
+        return self._log.has_stream(name)
+
     def streams(self, pattern: str = "*", kind: str | None = "stream") -> list[StreamInfo]:
         """Streams whose name fits a shell pattern; tables with `kind="table"`, both with None."""
         return [info for info in self._log.streams(pattern) if kind in (None, info.kind)]

@@ -18,7 +18,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.errors import BadRequest, StreamExists, UnknownStream
+from headrace.errors import BadRequest, StreamExists
 
 from .errors import PeerError, Status, cache_does_not_exist, cache_exists
 from .ignite.binary import code_point_hash, java_hash
@@ -100,11 +100,9 @@ class Catalogue:
                 await self.create(name, Configuration({0: name}), by_name=True)
 
     def _existing(self, name: str) -> Cache | None:
-        try:
-            kind = self._hub.stream(name).kind
-        except UnknownStream:
+        if not self._hub.has_stream(name):
             return None
-        if kind == "table":
+        if self._hub.stream(name).kind == "table":
             return TableCache(self._hub, name, self.expiries)
         return StreamCache(self._hub, name, self._recent)
 
@@ -180,12 +178,10 @@ class Catalogue:
     def _foreign(self, name: str) -> tuple[str, int] | None:
         """The stream and partition that a name means: `orders`, or `orders:2` for a partition other than the first."""
         for stream, partition in ((name, 0), _split_partition(name)):
-            try:
+            if self._hub.has_stream(stream):
                 info = self._hub.stream(stream)
-            except UnknownStream:
-                continue
-            if info.kind == "stream" and partition < info.partitions:
-                return stream, partition
+                if info.kind == "stream" and partition < info.partitions:
+                    return stream, partition
         return None
 
     def _forget_view(self, name: str) -> None:

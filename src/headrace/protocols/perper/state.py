@@ -336,8 +336,11 @@ class Fabric:
 
     def _execution_changed(self, execution: str, now: Execution | None) -> None:
         before = self.executions.note(execution, now)
-        # Told in the next turn: the client that made the change does not wait for its answer while others are told.
-        asyncio.get_running_loop().call_soon(self.executions.tell, execution, before, now)
+        # In the next turn: the client that made the change does not wait for its answer while others are told.
+        asyncio.get_running_loop().call_soon(self._tell, execution, before, now)
+
+    def _tell(self, execution: str, before: Execution | None, now: Execution | None) -> None:
+        self.executions.tell(execution, before, now)
         if now is not None:
             self._becomes_stream(execution)
 
