@@ -354,6 +354,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     if options.role == "serve":
+        from headrace.cli.up import SWITCH_INTERVAL_S
+
+        sys.setswitchinterval(SWITCH_INTERVAL_S)  # as `headrace up` does
         factory = importlib.import_module(options.loop).new_event_loop
         with asyncio.Runner(loop_factory=factory) as runner:
             runner.run(serve(options.folder, not options.no_sync))

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import BadRequest, StreamExists
+from headrace.log.ops import StreamOptions
 
 from .errors import PeerError, Status, cache_does_not_exist, cache_exists
 from .ignite.binary import code_point_hash, java_hash
@@ -37,6 +38,8 @@ CATALOGUE_TABLE: Final = "perper.caches"
 EXECUTIONS: Final = "executions"
 LISTENERS: Final = "stream-listeners"
 SPECIAL: Final = (EXECUTIONS, LISTENERS)
+# What tells a table that is a cache from all others, whose values are no Ignite objects.
+LABELS: Final = {"cache": "ignite"}
 
 Cache = TableCache | StreamCache | ViewCache
 
@@ -243,8 +246,15 @@ class Catalogue:
                 )
 
     async def _new_table(self, name: str) -> TableCache:
+        """A table of ours; one that is there may be left over from a hub that died before it was in the catalogue."""
+        if self._hub.has_stream(name) and self._hub.stream(name).options.labels != LABELS:
+            raise PeerError(
+                Status.CACHE_EXISTS,
+                f"cache {name!r} cannot be created: there is a {self._hub.stream(name).kind} of that name, which is "
+                "not a cache; choose another name",
+            )
         try:
-            await self._hub.create_table(name)
+            await self._hub.create_table(name, StreamOptions(labels=LABELS))
         except (StreamExists, BadRequest) as error:
             raise PeerError(Status.CACHE_EXISTS, f"cache {name!r} cannot be a table: {error}") from None
         return TableCache(self._hub, name, self.expiries)
