@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
 from headrace.errors import ConditionFailed, HeadraceError, LogFailed, UnknownStream
-from headrace.log.ops import ANY, Delete, DeleteCursor, Put, SaveCursor
+from headrace.log.ops import ANY, Delete, DeleteCursor, Op, Put, SaveCursor
 
 from .catalogue import EXECUTIONS, LISTENERS, Catalogue, Entry
 from .errors import BinaryError, PeerError, Status
@@ -361,7 +361,17 @@ class Fabric:
         """A cache that is still open turns out to be a stream."""
         entry = self.catalogue.find_name(name)
         if entry is not None and entry.cache is None:
-            self.run(self.catalogue.prepare(entry, stream=True))
+            self.run(self._make_stream(entry))
+
+    async def _make_stream(self, entry: Entry) -> None:
+        await self.catalogue.prepare(entry, stream=True)
+        cursors: list[Op] = []
+        for listener, position in self.listeners.of_stream(entry.name).items():
+            cursor = self.cursor_for(listener, StreamListener(entry.name, position))
+            if cursor is not None and self.stored_cursor(listener, entry.name) is None:
+                cursors.append(cursor)
+        if cursors:
+            await self.hub.transact(cursors)
 
     # listeners are cursors
 
@@ -404,23 +414,27 @@ class Fabric:
         """Positions moved: soon look what no listener needs any more. One look at a time, many moves per look."""
         self._dirty.add(stream)
         if stream not in self._cleaning:
-            task = asyncio.ensure_future(self._keep_clean(stream))
-            self._cleaning[stream] = task
-            task.add_done_callback(lambda _: self._cleaning.pop(stream, None))
+            self._cleaning[stream] = asyncio.ensure_future(self._keep_clean(stream))
 
     async def _keep_clean(self, stream: str) -> None:
-        while stream in self._dirty:
-            if self.listeners.of_stream(stream):
-                await asyncio.sleep(self._cleanup_s)
-            self._dirty.discard(stream)
-            try:
-                await self._clean_up(stream)
-            except (LogFailed, UnknownStream):
-                return  # the next start does it, or there is nothing left to do
-            except HeadraceError as error:  # the log says no for now: the disk is full, or too much waits for it
-                logger.warning("clean-up of stream %r: %s; tried again in %g s", stream, error, CLEANUP_RETRY_S)
-                self._dirty.add(stream)
-                await asyncio.sleep(CLEANUP_RETRY_S)
+        try:
+            while stream in self._dirty:
+                if self.listeners.of_stream(stream):
+                    await asyncio.sleep(self._cleanup_s)
+                self._dirty.discard(stream)
+                await self._try_to_clean(stream)
+        finally:
+            del self._cleaning[stream]  # here and not in a callback: no move may come between the last look and this
+
+    async def _try_to_clean(self, stream: str) -> None:
+        try:
+            await self._clean_up(stream)
+        except (LogFailed, UnknownStream):
+            return  # the next start does it, or there is nothing left to do
+        except HeadraceError as error:  # the log says no for now: the disk is full, or too much waits for it
+            logger.warning("clean-up of stream %r: %s; tried again in %g s", stream, error, CLEANUP_RETRY_S)
+            self._dirty.add(stream)
+            await asyncio.sleep(CLEANUP_RETRY_S)
 
     async def _clean_up(self, stream: str) -> None:
         entry = self.catalogue.find_name(stream)

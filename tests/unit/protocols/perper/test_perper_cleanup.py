@@ -80,6 +80,16 @@ async def test_a_listener_leaves_with_its_cursor_in_one_step() -> None:
         assert pair.hub.cursor("l", "s") is None
 
 
+async def test_listeners_that_come_before_the_first_item_are_cursors_too() -> None:
+    async with served(QUICK) as pair:
+        client = await pair.client()
+        await new_stream(client, "s")
+        await put_listener(client, "s-persist", "s", -(2**63))
+        await put_listener(client, "s-trigger", "s", 2**63 - 1)
+        await until(lambda: pair.hub.has_stream("s") and pair.hub.cursors(stream="s"))
+        assert [(cursor.name, cursor.index) for cursor in pair.hub.cursors(stream="s")] == [("s-persist", 0)]
+
+
 async def test_a_full_disk_only_delays_the_clean_up(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -113,3 +123,19 @@ async def test_streams_that_are_gone_leave_no_mark() -> None:
         for stream in ("s", "never-there"):
             await leave(client, f"{stream}-l")
         await until(lambda: listened(pair) == [])
+
+
+async def test_no_move_is_overlooked_while_a_look_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[str] = []
+
+    async def look(fabric: state.Fabric, stream: str) -> None:
+        looks.append(stream)
+        if len(looks) == 1:  # comes when this look is over, and before anybody else has heard that it is
+            asyncio.get_running_loop().call_soon(fabric._listener_changed, stream)
+
+    monkeypatch.setattr(state.Fabric, "_clean_up", look)
+    async with served(QUICK) as pair:
+        pair.fabric._listener_changed("s")
+        await until(lambda: not pair.fabric._cleaning)
+        assert looks == ["s", "s"]
+        assert not pair.fabric._dirty
