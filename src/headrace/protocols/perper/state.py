@@ -113,9 +113,14 @@ class RecordTable(TableCache):
 
     def remove_expired(self, key: bytes) -> Future[Any]:
         """Remove, and tell the book."""
-        future = super().remove_expired(key)
         identity = _identity(key)
-        future.add_done_callback(lambda _: self._apply(identity, None))
+
+        def removed(finished: Future[Any]) -> None:
+            if not finished.cancelled() and finished.exception() is None:
+                self._apply(identity, None)
+
+        future = super().remove_expired(key)
+        future.add_done_callback(removed)
         return future
 
     def _applied(self, finished: Future[Any], identity: str, record: Any) -> None:
