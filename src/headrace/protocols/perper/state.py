@@ -263,9 +263,9 @@ class ListenerTable(RecordTable):
     def _store(self, key: bytes, value: bytes, expect: Any, expiry: Expiry | None, record: Any) -> Future[Any]:
         """With the cursor when the stream is there."""
         cursor = self.fabric.cursor_for(_identity(key), record)
-        if cursor is None or expect is not ANY or expiry is not None:
+        if cursor is None or expiry is not None or self._expiries.has(self.name, key):
             return super()._store(key, value, expect, expiry, record)
-        return self._with_cursor(Put(self.name, key, value), cursor)
+        return self._with_cursor(Put(self.name, key, value, expect), cursor)
 
     def _erase(self, key: bytes, expect: Any) -> Future[Any]:
         """With the cursor."""

@@ -12,6 +12,7 @@ from headrace.config import Config, Perper
 from headrace.errors import DiskFull
 from headrace.protocols.perper import state
 from headrace.protocols.perper.ignite import codec as ignite
+from headrace.protocols.perper.records import StreamListener, write_listener
 from headrace.protocols.perper.streams import StreamCache
 from headrace.testing import MemoryDisk
 
@@ -78,6 +79,20 @@ async def test_a_listener_leaves_with_its_cursor_in_one_step() -> None:
         assert pair.hub.cursor("l", "s") == 5
         assert await client.request(1017, key("l"), record, cache="stream-listeners") is True
         assert pair.hub.cursor("l", "s") is None
+
+
+async def test_a_listener_put_under_a_condition_is_a_cursor_in_the_same_step() -> None:
+    async with served(QUICK) as pair:
+        client = await pair.client()
+        await fill(client, "s")
+        first, second = (write_listener(StreamListener("s", position)) for position in (5, 7))
+        assert await client.request(1008, key("l"), first, cache="stream-listeners") == b"\x65"
+        assert pair.hub.cursor("l", "s") == 5
+        assert await client.request(1008, key("l"), second, cache="stream-listeners") == first
+        assert await client.request(1010, key("l"), second, second, cache="stream-listeners") is False
+        assert pair.hub.cursor("l", "s") == 5
+        assert await client.request(1010, key("l"), first, second, cache="stream-listeners") is True
+        assert pair.hub.cursor("l", "s") == 7
 
 
 async def test_listeners_that_come_before_the_first_item_are_cursors_too() -> None:
