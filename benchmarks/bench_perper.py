@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import importlib
+import importlib.util
 import json
 import multiprocessing
 import os
@@ -221,7 +221,7 @@ def keys_to_a_client(target: str, count: int, one_core: bool) -> float:
 
 
 def keys_to_a_plain_client(target: str, count: int) -> float:
-    """Keys per second to a client that only counts bytes: what the hub can give."""
+    """Keys per second to a client that only counts messages: what the hub can give."""
     from headrace.protocols.perper.fabric import codec
     from headrace.protocols.perper.fabric.http2 import GrpcConnection, MessageReceived
 
@@ -391,7 +391,8 @@ def main() -> None:
                 f"{theirs:,.0f}/s",
                 f"ours is {ours / theirs:.1f} times",
             )
-    for sync, event_loop in ((True, "asyncio"), (True, "uvloop"), (False, "asyncio")):
+    event_loops = [name for name in ("asyncio", "uvloop") if importlib.util.find_spec(name)]
+    for sync, event_loop in (*((True, name) for name in event_loops), (False, "asyncio")):
         with hub(sync, event_loop) as addresses:
             times = call_times_ms(addresses, calls)
             what = f"Perper call round trip, real agent library, {event_loop}{'' if sync else ', without syncing'}, p50"

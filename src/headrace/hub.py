@@ -223,11 +223,15 @@ class Hub(Frame):
 
     async def wait_stream(self, name: str, partitions: int = 1) -> StreamInfo:
         """Returns when there is a stream of that name, no table, with at least so many partitions."""
-        self._check_open()
-        info = self._log.stream(name) if self._log.has_stream(name) else None
-        if info is None or info.kind == TABLE or info.partitions < partitions:
+        while self._partitions(name) < partitions:
+            self._check_open()
             await self._new_streams.wait(name, partitions - 1)
         return self.stream(name)
+
+    def _partitions(self, name: str) -> int:
+        """Of a stream; none when there is no such stream, or it is a table."""
+        info = self._log.stream(name) if self._log.has_stream(name) else None
+        return 0 if info is None or info.kind == TABLE else info.partitions
 
     def bounds(self, name: str, partition: int = 0) -> Bounds:
         return self._log.bounds(name, partition)
@@ -316,7 +320,7 @@ class Hub(Frame):
                 elif isinstance(operation, ops.SaveCursor):
                     self._cursor_moves.notify((operation.cursor, operation.stream, operation.partition), result)
                 elif isinstance(operation, ops.CreateStream | ops.GrowStream):
-                    self._grown(operation.name)
+                    self._new_streams.notify(operation.name, self._partitions(operation.name))
                 elif isinstance(operation, ops.DeleteStream):
                     self._deleted(operation.name)
         counters = self.metrics.log
@@ -329,11 +333,6 @@ class Hub(Frame):
         counters.commits.inc()
         if duplicates:
             counters.duplicates.inc(duplicates)
-
-    def _grown(self, name: str) -> None:
-        """Those who wait for a stream, or for a partition of it, have it."""
-        if self._log.has_stream(name) and self._log.stream(name).kind != TABLE:
-            self._new_streams.notify(name, self._log.stream(name).partitions)
 
     def _deleted(self, name: str) -> None:
         """Nobody waits for a stream that is gone."""

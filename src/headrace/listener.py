@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from headrace.errors import BadRequest
 
 # A peer that has vanished without a word is noticed after a minute.
-KEEPALIVE_S = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 
 class BadAddress(BadRequest, ValueError):
@@ -52,6 +52,6 @@ def keep_alive(transport: asyncio.BaseTransport) -> None:
     if connected is None:
         return
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in KEEPALIVE_S.items():
+    for name, value in KEEPALIVE.items():
         if hasattr(socket, name):
             connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
