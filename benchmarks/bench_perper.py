@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import importlib.util
 import json
 import multiprocessing
 import os
@@ -58,10 +59,10 @@ async def serve(folder: str, sync: bool) -> None:
 
 
 @contextlib.contextmanager
-def hub(sync: bool = True) -> Iterator[dict[str, str]]:
+def hub(sync: bool = True, event_loop: str = "asyncio") -> Iterator[dict[str, str]]:
     """A hub on a fresh directory."""
     folder = tempfile.mkdtemp(prefix="bench-perper-", dir=os.environ.get("BENCH_DIR", "."))
-    command = [sys.executable, __file__, "serve", folder, *([] if sync else ["--no-sync"])]
+    command = [sys.executable, __file__, "serve", folder, "--loop", event_loop, *([] if sync else ["--no-sync"])]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -197,6 +198,49 @@ def read_keys(target: str, name: str, count: int) -> float:
     return count / took
 
 
+def keys_client(target: str, count: int, one_core: bool, results: Any) -> None:
+    if one_core:
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    results.put(read_keys(target, "keys", count))
+
+
+def keys_to_a_client(target: str, count: int, one_core: bool) -> float:
+    """Keys per second to a client in a process of its own.
+
+    For every message grpcio's synchronous client passes Python's lock from one of its threads to another and back.
+    Where the scheduler leaves both on one core that costs some 20 us a message, where it spreads them 100 us, whoever
+    the server is. On one core the client shows what the server gives; "anywhere" shows what the scheduler makes of it.
+    """
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    process = context.Process(target=keys_client, args=(target, count, one_core, results))
+    process.start()
+    rate: float = results.get()
+    process.join()
+    return rate
+
+
+def keys_to_a_plain_client(target: str, count: int) -> float:
+    """Keys per second to a client that only counts messages: what the hub can give."""
+    from headrace.protocols.perper.fabric import codec
+    from headrace.protocols.perper.fabric.http2 import GrpcConnection, MessageReceived
+
+    request = codec.encode("perper.StreamItemsRequest", {"stream": "keys", "startKey": 0, "stride": 1})
+    connection = socket.create_connection(("127.0.0.1", port_of(target)))
+    grpc = GrpcConnection(client=True)
+    stream = grpc.start_call(target, "/perper.Fabric/StreamItems")
+    grpc.send(stream, codec.prefixed(request))
+    grpc.end_requests(stream)
+    received = 0
+    began = time.perf_counter()
+    while received < count:
+        connection.sendall(grpc.data_to_send())
+        received += sum(isinstance(event, MessageReceived) for event in grpc.receive(connection.recv(1 << 20)))
+    took = time.perf_counter() - began
+    connection.close()
+    return count / took
+
+
 def grpcio_server(kind: str, count: int, pipe: Any) -> None:
     """The other choice: StreamItems served by grpcio, threads or asyncio, with nothing behind it."""
     import grpc
@@ -237,7 +281,7 @@ def grpcio_keys(kind: str, count: int) -> float:
     process = context.Process(target=grpcio_server, args=(kind, count, theirs))
     process.start()
     try:
-        return read_keys(f"127.0.0.1:{ours.recv()}", "any", count)
+        return keys_to_a_client(f"127.0.0.1:{ours.recv()}", count, one_core=True)
     finally:
         ours.send(None)
         process.join()
@@ -306,10 +350,16 @@ def main() -> None:
     parser.add_argument("role", nargs="?")
     parser.add_argument("folder", nargs="?")
     parser.add_argument("--no-sync", action="store_true")
+    parser.add_argument("--loop", default="asyncio")
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     if options.role == "serve":
-        asyncio.run(serve(options.folder, not options.no_sync))
+        from headrace.cli.up import SWITCH_INTERVAL_S
+
+        sys.setswitchinterval(SWITCH_INTERVAL_S)  # as `headrace up` does
+        factory = importlib.import_module(options.loop).new_event_loop
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(serve(options.folder, not options.no_sync))
         return
     scale = 0.1 if options.quick else 1.0
     puts, items, calls = int(200_000 * scale) // 64 * 64, int(200_000 * scale), int(400 * scale)
@@ -328,8 +378,12 @@ def main() -> None:
     line("  ratio", f"{max(together[True]) / max(together[False]):.0%}", ">= 80 %")
     with hub() as addresses:
         fill_stream(addresses["ignite"], "keys", items)
-        ours = max(read_keys(addresses["fabric"], "keys", items) for _ in range(3))
-        line("StreamItems keys to one grpcio client", f"{ours:,.0f}/s", ">= 25,000/s")
+        ours = statistics.median(keys_to_a_client(addresses["fabric"], items, True) for _ in range(3))
+        line("StreamItems keys to one grpcio client, on one core", f"{ours:,.0f}/s", ">= 25,000/s")
+        anywhere = [keys_to_a_client(addresses["fabric"], items // 4, False) for _ in range(5)]
+        line("  anywhere, least and most of 5", f"{min(anywhere):,.0f}-{max(anywhere):,.0f}/s", "the client's threads")
+        plain = keys_to_a_plain_client(addresses["fabric"], items)
+        line("  to a client on this project's own codec", f"{plain:,.0f}/s")
         for kind in ("threads", "asyncio"):
             theirs = grpcio_keys(kind, items // 4)
             line(
@@ -337,12 +391,13 @@ def main() -> None:
                 f"{theirs:,.0f}/s",
                 f"ours is {ours / theirs:.1f} times",
             )
-        times = call_times_ms(addresses, calls)
-        line("Perper call round trip, real agent library, p50", f"{times[len(times) // 2]:.2f} ms", "< 6 ms")
-        line("  p90", f"{times[len(times) * 9 // 10]:.2f} ms")
-    with hub(False) as addresses:
-        times = call_times_ms(addresses, calls)
-        line("  p50 without syncing", f"{times[len(times) // 2]:.2f} ms")
+    event_loops = [name for name in ("asyncio", "uvloop") if importlib.util.find_spec(name)]
+    for sync, event_loop in (*((True, name) for name in event_loops), (False, "asyncio")):
+        with hub(sync, event_loop) as addresses:
+            times = call_times_ms(addresses, calls)
+            what = f"Perper call round trip, real agent library, {event_loop}{'' if sync else ', without syncing'}, p50"
+            line(what, f"{times[len(times) // 2]:.2f} ms", "< 6 ms" if sync else "")
+            line("  p90", f"{times[len(times) * 9 // 10]:.2f} ms")
 
 
 if __name__ == "__main__":

@@ -132,6 +132,7 @@ class Hub(Frame):
         self.clock = clock
         self._log = log
         self._loop = asyncio.get_running_loop()
+        self._new_streams = Waiters()
         self._new_records = Waiters()
         self._cursor_moves = Waiters()
         self._room: list[asyncio.Future[None]] = []
@@ -212,9 +213,25 @@ class Hub(Frame):
     def stream(self, name: str) -> StreamInfo:
         return self._log.stream(name)
 
+    def has_stream(self, name: str) -> bool:
+        """Whether there is a stream or table of that name."""
+        return self._log.has_stream(name)
+
     def streams(self, pattern: str = "*", kind: str | None = "stream") -> list[StreamInfo]:
         """Streams whose name fits a shell pattern; tables with `kind="table"`, both with None."""
         return [info for info in self._log.streams(pattern) if kind in (None, info.kind)]
+
+    async def wait_stream(self, name: str, partitions: int = 1) -> StreamInfo:
+        """Returns when there is a stream of that name, no table, with at least so many partitions."""
+        while self._partitions(name) < partitions:
+            self._check_open()
+            await self._new_streams.wait(name, partitions - 1)
+        return self.stream(name)
+
+    def _partitions(self, name: str) -> int:
+        """Of a stream; none when there is no such stream, or it is a table."""
+        info = self._log.stream(name) if self._log.has_stream(name) else None
+        return 0 if info is None or info.kind == TABLE else info.partitions
 
     def bounds(self, name: str, partition: int = 0) -> Bounds:
         return self._log.bounds(name, partition)
@@ -302,6 +319,8 @@ class Hub(Frame):
                         size += operation.batch.nbytes
                 elif isinstance(operation, ops.SaveCursor):
                     self._cursor_moves.notify((operation.cursor, operation.stream, operation.partition), result)
+                elif isinstance(operation, ops.CreateStream | ops.GrowStream):
+                    self._new_streams.notify(operation.name, self._partitions(operation.name))
                 elif isinstance(operation, ops.DeleteStream):
                     self._deleted(operation.name)
         counters = self.metrics.log
@@ -324,6 +343,7 @@ class Hub(Frame):
     def _give_up(self, error: LogFailed) -> None:
         if not self._failed.done() and self._log.failed is not None:
             self._failed.set_result(error)
+        self._new_streams.fail(error)
         self._new_records.fail(error)
         self._cursor_moves.fail(error)
         for waiter in self._room:
@@ -375,10 +395,14 @@ class Hub(Frame):
 
     async def wait(self, name: str, index: int, partition: int = 0) -> None:
         """Returns when a record of this index, or a later one, is durable."""
-        if self._closed or self._log.failed is not None:
-            raise self._log.failed or LogFailed("the hub is closed")
+        self._check_open()
         if self._log.bounds(name, partition).next <= index:
             await self._new_records.wait((name, partition), index)
+
+    def _check_open(self) -> None:
+        """Nothing new will come to a hub that is closed or has failed: nobody may begin to wait for it."""
+        if self._closed or self._log.failed is not None:
+            raise self._log.failed or LogFailed("the hub is closed")
 
     async def follow(
         self, name: str, start: int, *, partition: int = 0, limit: int = 1000, max_bytes: int = READ_BYTES
@@ -456,6 +480,10 @@ class Hub(Frame):
     def put(self, table: str, key: bytes, value: bytes, expect: ops.Expect | bytes = ANY) -> asyncio.Future[PutResult]:
         """Set a key, if what is there is as expected. The future is done when it is on disk."""
         return self._submit_one(ops.Put(table, key, value, expect))
+
+    def put_many(self, table: str, keys: Sequence[bytes], values: Sequence[bytes]) -> asyncio.Future[int]:
+        """Set many keys in one step, whatever is there; how many. The future is done when they are on disk."""
+        return self._submit_one(ops.PutMany(table, keys, values))
 
     def delete(self, table: str, key: bytes, expect: ops.Expect | bytes = ANY) -> asyncio.Future[PutResult]:
         return self._submit_one(ops.Delete(table, key, expect))

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 
 from headrace.errors import BadRequest
+
+# A peer that has vanished without a word is noticed after a minute.
+KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 
 class BadAddress(BadRequest, ValueError):
@@ -39,3 +44,14 @@ def split_address(address: str) -> tuple[str, int]:
 def join_address(host: str, port: int) -> str:
     """The opposite of `split_address`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def keep_alive(transport: asyncio.BaseTransport) -> None:
+    """Let the kernel ask a silent peer whether it is still there, and end the connection when it is not."""
+    connected = transport.get_extra_info("socket")
+    if connected is None:
+        return
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEPALIVE.items():
+        if hasattr(socket, name):
+            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

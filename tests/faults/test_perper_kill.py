@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from interop.perper_support import DEADLINE_S, ENVIRONMENT, agent, wait_until
+from perper.protocol.cache import StreamListener
 from pyignite import Client, GenericObjectMeta
 from pyignite.datatypes import IntObject, String
 from pyignite.datatypes.prop_codes import PROP_NAME, PROP_QUERY_ENTITIES
@@ -122,6 +123,30 @@ def test_nothing_acknowledged_is_lost(up: Up) -> None:
             # at most the one put that was under way is there beyond those
             assert cache.get_size() - len(numbers) - (name == "table") in (0, 1)
             assert cache.put_if_absent(numbers[-1], "again") is False
+
+
+def test_streams_that_everybody_has_left_are_emptied(up: Up) -> None:
+    """Killed right after the last listener left: before, during or after the clean-up, the streams end up empty."""
+    names = [f"left-{number}" for number in range(20)]
+    client = Client()
+    with client.connect("127.0.0.1", up.port):
+        listeners = client.get_or_create_cache("stream-listeners")
+        for name in (*names, "listened", "never"):
+            client.create_cache({PROP_NAME: name, PROP_QUERY_ENTITIES: []})
+            cache = client.get_cache(name)
+            for key in range(3):
+                cache.put_if_absent(key, f"item {key}")
+            if name != "never":
+                listeners.put(f"{name}-listener", StreamListener(stream=name, position=-(2**63)))
+        listeners.remove_keys([f"{name}-listener" for name in names])
+        up.kill()
+    gc.collect()
+    up.start()
+    fresh = Client()
+    with fresh.connect("127.0.0.1", up.port):
+        wait_until(lambda: not any(fresh.get_cache(name).get_size() for name in names))
+        for name in ("listened", "never"):
+            assert dict(fresh.get_cache(name).scan()) == {key: f"item {key}" for key in range(3)}
 
 
 WORKER = """

@@ -133,6 +133,30 @@ async def test_waiting_ends_with_a_record_or_with_the_hub() -> None:
         await hub.wait("s", 1)
 
 
+async def test_waiting_for_a_stream_and_its_partitions() -> None:
+    async with memory_hub() as hub:
+        await hub.create_table("orders")
+        waits = [asyncio.ensure_future(hub.wait_stream("orders", partitions)) for partitions in (1, 2)]
+        await asyncio.sleep(0)
+        await hub.create_stream("other")
+        await hub.delete_table("orders")
+        await hub.create_table("orders")
+        assert not any(wait.done() for wait in waits)
+        await hub.delete_table("orders")
+        await hub.create_stream("orders")
+        assert (await asyncio.wait_for(waits[0], TIMEOUT_S)).partitions == 1
+        assert not waits[1].done()
+        await hub.grow_stream("orders", 2)
+        assert (await asyncio.wait_for(waits[1], TIMEOUT_S)).partitions == 2
+        assert (await hub.wait_stream("orders", 2)).name == "orders"
+        never = asyncio.ensure_future(hub.wait_stream("never"))
+        await asyncio.sleep(0)
+    with pytest.raises(LogFailed):
+        await never
+    with pytest.raises(LogFailed):
+        await hub.wait_stream("never")
+
+
 async def test_waiting_ends_when_the_stream_is_deleted() -> None:
     async with memory_hub() as hub:
         await hub.create_stream("s")

@@ -1,7 +1,10 @@
+import asyncio
+import socket
+
 import pytest
 
 from headrace.errors import BadRequest
-from headrace.listener import Listener, join_address, split_address
+from headrace.listener import Listener, join_address, keep_alive, split_address
 
 
 @pytest.mark.parametrize(
@@ -29,3 +32,18 @@ async def test_a_listener_closes_by_what_it_was_given() -> None:
 
     await Listener("127.0.0.1:1", close).close()
     assert closed == [True]
+
+
+class Transport(asyncio.BaseTransport):
+    """Over a socket, or over none."""
+
+    def __init__(self, connected: socket.socket | None) -> None:
+        super().__init__({"socket": connected})
+
+
+def test_a_peer_that_vanishes_is_noticed() -> None:
+    with socket.socket() as connected:
+        keep_alive(Transport(connected))
+        assert connected.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
+    keep_alive(Transport(None))

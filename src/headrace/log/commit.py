@@ -7,6 +7,7 @@ looks at. When the commit does not become durable these are forgotten and nothin
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count, repeat
 from typing import Any
 
 import msgspec
@@ -108,6 +109,8 @@ class Commit:
                 return self._append(op, position, many)
             case ops.Put():
                 return self._put(op, op.value, position, many)
+            case ops.PutMany():
+                return self._put_many(op)
             case ops.Delete():
                 return self._put(op, None, position, many)
             case ops.SaveCursor():
@@ -192,10 +195,7 @@ class Commit:
         partition.pending_time_us = time_us
 
     def _put(self, op: ops.Put | ops.Delete, value: bytes | None, position: int, many: bool) -> ops.PutResult:
-        stream = self._state.stream(op.table)
-        table = stream.table
-        if table is None:
-            raise BadRequest(f"{op.table!r} is a stream, not a table: add to it with append")
+        table, partition = self._table(op.table)
         previous = table.peek(op.key)
         if not _expectation_holds(op.expect, previous):
             if many:
@@ -206,9 +206,9 @@ class Commit:
         if value is None and previous is None:
             return ops.PutResult(True, None)
         if value is not None:
-            self._check_table_room(table, op, value)
+            self._check_table_room(table, op.table, len(op.key) + len(value))
         kind = PUT if value is not None else DELETE
-        base = self._store(stream.partitions[0], Batch.one(value or b"", type=kind, key=op.key), b"", 0).first
+        base = self._store(partition, Batch.one(value or b"", type=kind, key=op.key), b"", 0).first
         self._tables[id(table)] = table
         if self._undo is not None:
             self._undo.append(lambda: table.set_pending(op.key, previous))
@@ -216,12 +216,29 @@ class Commit:
         self._changed.append((table, op.key, value, base))
         return ops.PutResult(True, previous)
 
-    def _check_table_room(self, table: Table, op: ops.Put | ops.Delete, value: bytes) -> None:
-        size = table.bytes + len(op.key) + len(value)
+    def _put_many(self, op: ops.PutMany) -> int:
+        """How many were put."""
+        table, partition = self._table(op.table)
+        self._check_table_room(table, op.table, sum(map(len, op.keys)) + sum(map(len, op.values)))
+        base = self._store(partition, Batch.of(op.values, types=PUT, keys=op.keys), b"", 0).first
+        self._tables[id(table)] = table
+        if self._undo is not None:
+            previous = [(key, table.peek(key)) for key in op.keys]
+            self._undo.append(lambda: table.set_all_pending(previous))
+        table.set_all_pending(zip(op.keys, op.values, strict=True))
+        self._changed += zip(repeat(table), op.keys, op.values, count(base))
+        return len(op.keys)
+
+    def _table(self, name: str) -> tuple[Table, Partition]:
+        stream = self._state.stream(name)
+        if stream.table is None:
+            raise BadRequest(f"{name!r} is a stream, not a table: add to it with append")
+        return stream.table, stream.partitions[0]
+
+    def _check_table_room(self, table: Table, name: str, added: int) -> None:
+        size = table.bytes + added
         if size > self._limits.table_bytes_max:
-            raise LimitExceeded(
-                f"bytes of table {op.table!r}", size, self._limits.table_bytes_max, "log.table_bytes_max"
-            )
+            raise LimitExceeded(f"bytes of table {name!r}", size, self._limits.table_bytes_max, "log.table_bytes_max")
 
     def _save_cursor(self, op: ops.SaveCursor) -> int:
         stream = self._state.stream(op.stream)

@@ -119,6 +119,10 @@ class Log:
             elif isinstance(op, ops.Put):
                 nbytes += len(op.key) + len(op.value)
                 self._check_record(len(op.key) + len(op.value), f"a key and value for table {op.table!r}")
+            elif isinstance(op, ops.PutMany):
+                sizes = [len(key) + len(value) for key, value in zip(op.keys, op.values, strict=True)]
+                nbytes += sum(sizes)
+                self._check_record(max(sizes, default=0), f"a key and value for table {op.table!r}")
         if nbytes > self.limits.batch_bytes_max:
             raise LimitExceeded("bytes of a batch", nbytes, self.limits.batch_bytes_max, "log.batch_bytes_max")
         return nbytes

@@ -5,6 +5,7 @@ A transaction is a list of operations. It becomes one journal frame: all of it i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -43,6 +44,14 @@ class Put(msgspec.Struct, frozen=True, gc=False):
     key: bytes
     value: bytes
     expect: Expect | bytes = ANY
+
+
+class PutMany(msgspec.Struct, frozen=True, gc=False):
+    """Set many keys of a table, whatever is there: one batch of records, at a fraction of what single puts cost."""
+
+    table: str
+    keys: Sequence[bytes]
+    values: Sequence[bytes]
 
 
 class Delete(msgspec.Struct, frozen=True, gc=False):
@@ -153,6 +162,7 @@ class DropCheckpoint(msgspec.Struct, frozen=True, gc=False):
 Op = (
     Append
     | Put
+    | PutMany
     | Delete
     | SaveCursor
     | DeleteCursor

@@ -7,7 +7,7 @@ hold again at the end, and trims what is before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 import pyarrow as pa
@@ -52,6 +52,9 @@ class Table:
 
     def set_pending(self, key: bytes, value: bytes | None) -> None:
         self._pending[key] = value
+
+    def set_all_pending(self, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
+        self._pending.update(changes)
 
     def forget_pending(self) -> None:
         self._pending.clear()

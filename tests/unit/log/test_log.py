@@ -210,12 +210,13 @@ def test_a_transaction_happens_wholly_or_not_at_all(log: Log) -> None:
         (ops.Append("orders", Batch.one(b"x"), 0, "p", 1), 4),
         (ops.Put("state", b"k", b"3", ops.ABSENT), 4),
         (ops.Delete("state", b"z", ops.PRESENT), 4),
+        (ops.Put("state", b"many", b"", b"of another"), 4),
     ):
         with pytest.raises(ConditionFailed) as caught:
             do(
                 log,
                 ops.Append("orders", Batch.of([b"y", b"z"])),
-                ops.Put("state", b"other", b"v"),
+                ops.PutMany("state", [b"other", b"many", b"k"], [b"v", b"w", b"1"]),
                 ops.SaveCursor("c", "orders", 3),
                 ops.SetProducer("orders", "q", 3),
                 failing,
@@ -294,6 +295,31 @@ def test_a_table_is_also_a_stream_of_its_changes(log: Log) -> None:
         {"type": "put", "key": b"k", "payload": b"v"},
         {"type": "delete", "key": b"k", "payload": b""},
     ]
+
+
+def test_many_puts_are_one_batch_of_records(log: Log) -> None:
+    do(log, ops.Put("state", b"k", b"old"))
+    many = log.submit([ops.PutMany("state", [b"k", b"n", b"k"], [b"1", b"2", b"3"])])
+    after = log.submit([ops.Put("state", b"n", b"4", b"2")])
+    entries = len(log.partition("state").tail.entries)
+    log.commit_once()
+    assert (many.result, after.result) == ([3], [(True, b"2")])
+    assert len(log.partition("state").tail.entries) == entries + 2
+    expected = {b"k": b"3", b"n": b"4"}
+    rows = log.read("state", 1).select(["type", "key", "payload"]).to_pylist()
+    assert [(row["type"], row["key"], row["payload"]) for row in rows] == [
+        ("put", b"k", b"1"),
+        ("put", b"n", b"2"),
+        ("put", b"k", b"3"),
+        ("put", b"n", b"4"),
+    ]
+    assert dict(log.stream("state").table.items()) == expected  # type: ignore[union-attr]
+    assert log.stream("state").table.written_before(4) == [(b"k", b"3")]  # type: ignore[union-attr]
+    with pytest.raises(BadRequest, match="at least one"):
+        do(log, ops.PutMany("state", [], []))
+    with pytest.raises(BadRequest, match="is a stream"):
+        do(log, ops.PutMany("orders", [b""], [b""]))
+    assert dict(again(log).stream("state").table.items()) == expected  # type: ignore[union-attr]
 
 
 def test_tables_are_folded_again_from_segments_and_journal(log: Log) -> None:
@@ -546,6 +572,9 @@ LIMITS = Limits(
         (ops.SaveCursor("ccccc", "s", 1), ops.SaveCursor("cccccc", "s", 1), "log.name_bytes_max"),
         (ops.Append("s", Batch.one(b""), 0, "p", 1), ops.Append("s", Batch.one(b""), 0, "q", 1), "log.producers_max"),
         (ops.Put("t", b"k", b"x" * 8), ops.Put("t", b"l", b"x" * 8), "log.table_bytes_max"),
+        (ops.PutMany("t", [b"k"], [b"x" * 9]), ops.PutMany("t", [b"k"], [b"x" * 10]), "log.record_bytes_max"),
+        (ops.PutMany("t", [b"k"] * 6, [b"x"] * 6), ops.PutMany("t", [b"m"] * 51, [b"x"] * 51), "log.batch_bytes_max"),
+        (ops.PutMany("t", [b"k", b"l"], [b"xxxx"] * 2), ops.PutMany("t", [b"m"], [b"x" * 2]), "log.table_bytes_max"),
     ],
 )
 def test_every_limit_has_two_sides(fits: ops.Op, exceeds: ops.Op, limit: str) -> None:

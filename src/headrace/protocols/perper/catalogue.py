@@ -18,14 +18,17 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.errors import BadRequest, StreamExists, UnknownStream
+from headrace.errors import BadRequest, StreamExists
+from headrace.log.ops import StreamOptions
 
 from .errors import PeerError, Status, cache_does_not_exist, cache_exists
 from .ignite.binary import code_point_hash, java_hash
 from .ignite.configuration import Configuration, read_configuration, write_request
 from .ignite.reader import Reader
-from .streams import RecentValues, StreamCache, ViewCache
+from .streams import RecentValues, StreamCache
 from .tables import Expiries, TableCache
+from .views import ViewCache
+from .waiting import NamedWaiters
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
@@ -35,6 +38,8 @@ CATALOGUE_TABLE: Final = "perper.caches"
 EXECUTIONS: Final = "executions"
 LISTENERS: Final = "stream-listeners"
 SPECIAL: Final = (EXECUTIONS, LISTENERS)
+# What tells a table that is a cache from all others, whose values are no Ignite objects.
+LABELS: Final = {"cache": "ignite"}
 
 Cache = TableCache | StreamCache | ViewCache
 
@@ -82,6 +87,7 @@ class Catalogue:
         self._views: dict[str, Entry] = {}
         self._view_ids: dict[int, str] = {}
         self._creating = asyncio.Lock()
+        self._wanted = NamedWaiters()
         self.expiries = Expiries(hub)
 
     async def load(self) -> None:
@@ -97,11 +103,9 @@ class Catalogue:
                 await self.create(name, Configuration({0: name}), by_name=True)
 
     def _existing(self, name: str) -> Cache | None:
-        try:
-            kind = self._hub.stream(name).kind
-        except UnknownStream:
+        if not self._hub.has_stream(name):
             return None
-        if kind == "table":
+        if self._hub.stream(name).kind == "table":
             return TableCache(self._hub, name, self.expiries)
         return StreamCache(self._hub, name, self._recent)
 
@@ -109,6 +113,7 @@ class Catalogue:
         self._by_name[entry.name] = entry
         for number in entry.ids:
             self._by_id[number] = entry
+        self._wanted.tell(entry.name)
 
     def _remove_expired(self, name: str, key: bytes) -> asyncio.Future[Any] | None:
         entry = self._by_name.get(name)
@@ -142,6 +147,23 @@ class Catalogue:
         """The cache of that name."""
         return self._by_name.get(name) or self._view(name)
 
+    async def appeared(self, name: str) -> Entry:
+        """The cache of that name, as soon as there is one: a client's, or a stream of another protocol."""
+        while (entry := self.find_name(name)) is None:
+            foreign = {(name, 0), _split_partition(name)}
+            signs: list[asyncio.Future[Any]] = [
+                self._wanted.wait(name),
+                *(asyncio.ensure_future(self._hub.wait_stream(stream, number + 1)) for stream, number in foreign),
+            ]
+            try:
+                seen, _ = await asyncio.wait(signs, return_when=asyncio.FIRST_COMPLETED)
+                for sign in seen:
+                    sign.result()  # raises when the hub has nothing more to tell
+            finally:
+                for sign in signs:
+                    sign.cancel()
+        return entry
+
     def _view(self, name: str) -> Entry | None:
         entry = self._views.get(name)
         if entry is None:
@@ -159,12 +181,10 @@ class Catalogue:
     def _foreign(self, name: str) -> tuple[str, int] | None:
         """The stream and partition that a name means: `orders`, or `orders:2` for a partition other than the first."""
         for stream, partition in ((name, 0), _split_partition(name)):
-            try:
+            if self._hub.has_stream(stream):
                 info = self._hub.stream(stream)
-            except UnknownStream:
-                continue
-            if info.kind == "stream" and partition < info.partitions:
-                return stream, partition
+                if info.kind == "stream" and partition < info.partitions:
+                    return stream, partition
         return None
 
     def _forget_view(self, name: str) -> None:
@@ -226,8 +246,15 @@ class Catalogue:
                 )
 
     async def _new_table(self, name: str) -> TableCache:
+        """A table of ours; one that is there may be left over from a hub that died before it was in the catalogue."""
+        if self._hub.has_stream(name) and self._hub.stream(name).options.labels != LABELS:
+            raise PeerError(
+                Status.CACHE_EXISTS,
+                f"cache {name!r} cannot be created: there is a {self._hub.stream(name).kind} of that name, which is "
+                "not a cache; choose another name",
+            )
         try:
-            await self._hub.create_table(name)
+            await self._hub.create_table(name, StreamOptions(labels=LABELS))
         except (StreamExists, BadRequest) as error:
             raise PeerError(Status.CACHE_EXISTS, f"cache {name!r} cannot be a table: {error}") from None
         return TableCache(self._hub, name, self.expiries)

@@ -11,10 +11,11 @@ import asyncio
 import logging
 from asyncio import Future
 from collections.abc import Awaitable, Callable, Set
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
-from headrace.log.ops import ANY, Put, SaveCursor
+from headrace.errors import ConditionFailed, HeadraceError, LogFailed, UnknownStream
+from headrace.log.ops import ANY, Delete, DeleteCursor, Op, Put, SaveCursor
 
 from .catalogue import EXECUTIONS, LISTENERS, Catalogue, Entry
 from .errors import BinaryError, PeerError, Status
@@ -28,13 +29,21 @@ from .records import (
     read_listener,
 )
 from .registry import TypeRegistry
-from .streams import StreamCache, ViewCache
+from .streams import StreamCache
 from .tables import Expiries, Expiry, Outcome, TableCache, chain
+from .views import ViewCache
+from .waiting import NamedWaiters
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
 
 logger = logging.getLogger("headrace.perper")
+
+# The streams that have had a listener since they were last cleaned. A stream in here without a listener is one whose
+# last listener has left: it is emptied, if need be after a restart.
+LISTENED_TABLE: Final = "perper.listened"
+
+CLEANUP_RETRY_S: Final = 5.0
 
 # What the log takes as the name of a cursor.
 CURSOR_NAME_BYTES_MAX = 512
@@ -51,29 +60,40 @@ class RecordTable(TableCache):
         hub: Hub,
         name: str,
         expiries: Expiries,
-        check: Callable[[bytes], object],
-        apply: Callable[[str, bytes | None], None],
+        read: Callable[[bytes], Any],
+        apply: Callable[[str, Any], None],
     ) -> None:
+        """`read` makes a record of a value; `apply` tells the book of the record an id has now, None for none."""
         super().__init__(hub, name, expiries)
-        self._check = check
+        self._read = read
         self._apply = apply
 
+    def load(self) -> None:
+        """Tell the book of everything that is there."""
+        for key, value in self._hub.items(self.name):
+            try:
+                self._apply(_identity(key), self._read(value))
+            except PeerError as error:
+                logger.warning("record in %r cannot be read: %s", self.name, error.message)
+
     def put(self, key: bytes, value: bytes, expect: Any = ANY, expiry: Expiry | None = None) -> Future[Any]:
-        """Check, store, and tell the book before anybody else hears of it."""
-        identity = _identity(key)
-        self._check(value)
-        future = super().put(key, value, expect, expiry)
-        future.add_done_callback(lambda finished: self._applied(finished, identity, value))
+        """Read, store, and tell the book before anybody else hears of it."""
+        identity, record = _identity(key), self._read(value)
+        future = self._store(key, value, expect, expiry, record)
+        future.add_done_callback(lambda finished: self._applied(finished, identity, record))
         return future
+
+    def _store(self, key: bytes, value: bytes, expect: Any, expiry: Expiry | None, record: Any) -> Future[Any]:
+        return super().put(key, value, expect, expiry)
 
     def check(self, key: bytes, value: bytes) -> None:
         """Only records the fabric can read, under string keys."""
         _identity(key)
-        self._check(value)
+        self._read(value)
 
     def committed(self, key: bytes, value: bytes | None) -> None:
         """A transaction has changed a record."""
-        self._apply(_identity(key), value)
+        self._apply(_identity(key), None if value is None else self._read(value))
 
     def put_many(self, pairs: list[tuple[bytes, bytes]]) -> Future[Any]:
         """One by one: each is told to the book."""
@@ -84,20 +104,28 @@ class RecordTable(TableCache):
     def delete(self, key: bytes, expect: Any = ANY) -> Future[Any]:
         """Remove, and tell the book."""
         identity = _identity(key)
-        future = super().delete(key, expect)
+        future = self._erase(key, expect)
         future.add_done_callback(lambda finished: self._applied(finished, identity, None))
         return future
 
+    def _erase(self, key: bytes, expect: Any) -> Future[Any]:
+        return super().delete(key, expect)
+
     def remove_expired(self, key: bytes) -> Future[Any]:
         """Remove, and tell the book."""
-        future = super().remove_expired(key)
         identity = _identity(key)
-        future.add_done_callback(lambda _: self._apply(identity, None))
+
+        def removed(finished: Future[Any]) -> None:
+            if not finished.cancelled() and finished.exception() is None:
+                self._apply(identity, None)
+
+        future = super().remove_expired(key)
+        future.add_done_callback(removed)
         return future
 
-    def _applied(self, finished: Future[Any], identity: str, value: bytes | None) -> None:
+    def _applied(self, finished: Future[Any], identity: str, record: Any) -> None:
         if not finished.cancelled() and finished.exception() is None and finished.result().applied:
-            self._apply(identity, value)
+            self._apply(identity, record)
 
 
 def _identity(key: bytes) -> str:
@@ -113,7 +141,7 @@ class Executions:
         self._all: dict[str, Execution] = {}
         self._by_agent: dict[str, dict[str, Execution]] = {}
         self._watchers: dict[str, dict[ExecutionWatcher, None]] = {}  # told in the order they came
-        self._finished: dict[str, set[Future[None]]] = {}
+        self._finished = NamedWaiters()
 
     def __len__(self) -> int:
         return len(self._all)
@@ -132,6 +160,10 @@ class Executions:
 
     def apply(self, execution: str, now: Execution | None) -> None:
         """A record was put or removed."""
+        self.tell(execution, self.note(execution, now), now)
+
+    def note(self, execution: str, now: Execution | None) -> Execution | None:
+        """Write down the record an execution has now. The one it had before, for `tell`."""
         before = self._all.get(execution)
         if before is not None and (now is None or now.agent != before.agent):
             del self._by_agent[before.agent][execution]
@@ -142,10 +174,12 @@ class Executions:
         else:
             self._all[execution] = now
             self._by_agent.setdefault(now.agent, {})[execution] = now
+        return before
+
+    def tell(self, execution: str, before: Execution | None, now: Execution | None) -> None:
+        """Those who wait for the execution or watch its agent hear of the change."""
         if now is None or now.finished:
-            for waiter in self._finished.pop(execution, ()):
-                if not waiter.done():
-                    waiter.set_result(None)
+            self._finished.tell(execution)
         agents = {record.agent for record in (before, now) if record is not None}
         for agent in agents:
             for watcher in tuple(self._watchers.get(agent, ())):
@@ -172,17 +206,7 @@ class Executions:
         record = self._all.get(execution)
         if record is None or record.finished:
             return None
-        waiter: Future[None] = asyncio.get_running_loop().create_future()
-        waiters = self._finished.setdefault(execution, set())
-        waiters.add(waiter)
-
-        def forget(_: Future[None]) -> None:
-            waiters.discard(waiter)
-            if not waiters and self._finished.get(execution) is waiters:
-                del self._finished[execution]
-
-        waiter.add_done_callback(forget)
-        return waiter
+        return self._finished.wait(execution)
 
 
 class Listeners:
@@ -191,7 +215,7 @@ class Listeners:
     def __init__(self, changed: Callable[[str], None]) -> None:
         self._all: dict[str, StreamListener] = {}
         self._by_stream: dict[str, dict[str, int]] = {}
-        self._attached: dict[str, set[Future[None]]] = {}
+        self._attached = NamedWaiters()
         self._changed = changed
 
     def __len__(self) -> int:
@@ -221,26 +245,14 @@ class Listeners:
         if now is not None:
             self._all[listener] = now
             self._by_stream.setdefault(now.stream, {})[listener] = now.position
-            for waiter in self._attached.pop(now.stream, ()):
-                if not waiter.done():
-                    waiter.set_result(None)
+            self._attached.tell(now.stream)
             self._changed(now.stream)
 
     def attached(self, stream: str) -> Future[None] | None:
         """A future for the first listener of a stream; None when there is one."""
         if stream in self._by_stream:
             return None
-        waiter: Future[None] = asyncio.get_running_loop().create_future()
-        waiters = self._attached.setdefault(stream, set())
-        waiters.add(waiter)
-
-        def forget(_: Future[None]) -> None:
-            waiters.discard(waiter)
-            if not waiters and self._attached.get(stream) is waiters:
-                del self._attached[stream]
-
-        waiter.add_done_callback(forget)
-        return waiter
+        return self._attached.wait(stream)
 
 
 class ListenerTable(RecordTable):
@@ -248,18 +260,33 @@ class ListenerTable(RecordTable):
 
     fabric: Fabric
 
-    def put(self, key: bytes, value: bytes, expect: Any = ANY, expiry: Expiry | None = None) -> Future[Any]:
-        """Store the record, and the cursor with it when the stream is there."""
+    def _store(self, key: bytes, value: bytes, expect: Any, expiry: Expiry | None, record: Any) -> Future[Any]:
+        """With the cursor when the stream is there."""
+        cursor = self.fabric.cursor_for(_identity(key), record)
+        if cursor is None or expiry is not None or self._expiries.has(self.name, key):
+            return super()._store(key, value, expect, expiry, record)
+        return self._with_cursor(Put(self.name, key, value, expect), cursor)
+
+    def _erase(self, key: bytes, expect: Any) -> Future[Any]:
+        """With the cursor."""
         listener = _identity(key)
-        cursor = self.fabric.cursor_for(listener, read_listener(value, self.fabric.registry.schema))
-        if cursor is None or expect is not ANY or expiry is not None:
-            return super().put(key, value, expect, expiry)
-        future = chain(
-            self._hub.transact([Put(self.name, key, value), cursor]),
+        record = self.fabric.listeners.get(listener)
+        cursor = None if record is None else self.fabric.stored_cursor(listener, record.stream)
+        if cursor is None or self._expiries.has(self.name, key):
+            return super()._erase(key, expect)
+        return self._with_cursor(Delete(self.name, key, expect), cursor)
+
+    def _with_cursor(self, change: Put | Delete, cursor: SaveCursor | DeleteCursor) -> Future[Any]:
+        def failed(error: Exception) -> Outcome:
+            if isinstance(error, ConditionFailed):
+                return Outcome(False, error.previous)
+            raise error
+
+        return chain(
+            self._hub.transact([change, cursor]),
             lambda results: Outcome(results[0].applied, results[0].previous),
+            failed,
         )
-        future.add_done_callback(lambda finished: self._applied(finished, listener, value))
-        return future
 
 
 class Fabric:
@@ -273,35 +300,36 @@ class Fabric:
         self.executions = Executions()
         self.listeners = Listeners(self._listener_changed)
         self._cleanup_s: float = section.cleanup_s
+        self._listened: set[str] = set()
         self._cleaning: dict[str, asyncio.Task[None]] = {}
         self._dirty: set[str] = set()
-        self._background: set[asyncio.Task[Any]] = set()
+        self._background: set[Future[Any]] = set()
 
     async def load(self) -> None:
         """Read everything that was there before."""
         await self.registry.load()
         await self.catalogue.load()
-        self._install(EXECUTIONS, RecordTable, self._read_execution, self._execution_changed)
-        table = self._install(LISTENERS, ListenerTable, self._read_listener, self._listener_stored)
-        assert isinstance(table, ListenerTable)
-        table.fabric = self
-        for name, apply in ((EXECUTIONS, self._execution_changed), (LISTENERS, self._listener_stored)):
-            for key, value in self.hub.items(name):
-                try:
-                    apply(_identity(key), value)
-                except PeerError as error:
-                    logger.warning("record in %r cannot be read: %s", name, error.message)
+        executions = self._install(EXECUTIONS, RecordTable, self._read_execution, self._execution_changed)
+        listeners = self._install(LISTENERS, ListenerTable, self._read_listener, self._listener_stored)
+        assert isinstance(listeners, ListenerTable)
+        listeners.fabric = self
+        executions.load()
+        await self.hub.create_table(LISTENED_TABLE)
+        self._listened = {key.decode() for key, _ in self.hub.items(LISTENED_TABLE)}
+        listeners.load()
+        for stream in self._listened.difference(self.listeners.streams()):
+            self._listener_changed(stream)
 
     def _install(
         self,
         name: str,
         kind: type[RecordTable],
-        check: Callable[[bytes], object],
-        apply: Callable[[str, bytes | None], None],
+        read: Callable[[bytes], Any],
+        apply: Callable[[str, Any], None],
     ) -> RecordTable:
         entry = self.catalogue.find_name(name)
         assert entry is not None
-        table = kind(self.hub, name, self.catalogue.expiries, check, apply)
+        table = kind(self.hub, name, self.catalogue.expiries, read, apply)
         entry.cache = table
         return table
 
@@ -311,26 +339,44 @@ class Fabric:
     def _read_listener(self, value: bytes) -> StreamListener:
         return read_listener(value, self.registry.schema)
 
-    def _execution_changed(self, execution: str, value: bytes | None) -> None:
-        record = None if value is None else self._read_execution(value)
-        self.executions.apply(execution, record)
-        if record is not None:
+    def _execution_changed(self, execution: str, now: Execution | None) -> None:
+        before = self.executions.note(execution, now)
+        # In the next turn: the client that made the change does not wait for its answer while others are told.
+        asyncio.get_running_loop().call_soon(self._tell, execution, before, now)
+
+    def _tell(self, execution: str, before: Execution | None, now: Execution | None) -> None:
+        self.executions.tell(execution, before, now)
+        if now is not None:
             self._becomes_stream(execution)
 
-    def _listener_stored(self, listener: str, value: bytes | None) -> None:
+    def _listener_stored(self, listener: str, now: StreamListener | None) -> None:
         before = self.listeners.get(listener)
-        now = None if value is None else self._read_listener(value)
         if before is not None and (now is None or now.stream != before.stream):
-            self.run(self._forget_cursor(listener, before.stream))
+            cursor = self.stored_cursor(listener, before.stream)
+            if cursor is not None:
+                self.run(self.hub.transact([cursor]))
         self.listeners.apply(listener, now)
         if now is not None:
             self._becomes_stream(now.stream)
+            if now.stream not in self._listened:
+                self._listened.add(now.stream)
+                self.run(self.hub.put(LISTENED_TABLE, now.stream.encode(), b""))
 
     def _becomes_stream(self, name: str) -> None:
         """A cache that is still open turns out to be a stream."""
         entry = self.catalogue.find_name(name)
         if entry is not None and entry.cache is None:
-            self.run(self.catalogue.prepare(entry, stream=True))
+            self.run(self._make_stream(entry))
+
+    async def _make_stream(self, entry: Entry) -> None:
+        await self.catalogue.prepare(entry, stream=True)
+        cursors: list[Op] = []
+        for listener, position in self.listeners.of_stream(entry.name).items():
+            cursor = self.cursor_for(listener, StreamListener(entry.name, position))
+            if cursor is not None and self.stored_cursor(listener, entry.name) is None:
+                cursors.append(cursor)
+        if cursors:
+            await self.hub.transact(cursors)
 
     # listeners are cursors
 
@@ -357,13 +403,15 @@ class Fabric:
             return None
         return SaveCursor(listener, record.stream, index, 0, True)
 
-    async def _forget_cursor(self, listener: str, stream: str) -> None:
+    def stored_cursor(self, listener: str, stream: str) -> DeleteCursor | None:
+        """What removes the cursor of a listener; None when it has none."""
         entry = self.catalogue.find_name(stream)
         if entry is None or entry.cache is None or entry.cache.kind == "table":
-            return
+            return None
         partition = entry.cache.partition if isinstance(entry.cache, ViewCache) else 0
-        if self.hub.cursor(listener, entry.owner, partition) is not None:
-            await self.hub.delete_cursor(listener, entry.owner, partition)
+        if self.hub.cursor(listener, entry.owner, partition) is None:
+            return None
+        return DeleteCursor(listener, entry.owner, partition)
 
     # ephemeral streams
 
@@ -371,46 +419,60 @@ class Fabric:
         """Positions moved: soon look what no listener needs any more. One look at a time, many moves per look."""
         self._dirty.add(stream)
         if stream not in self._cleaning:
-            task = asyncio.ensure_future(self._keep_clean(stream))
-            self._cleaning[stream] = task
-            task.add_done_callback(lambda _: self._cleaning.pop(stream, None))
+            self._cleaning[stream] = asyncio.ensure_future(self._keep_clean(stream))
 
     async def _keep_clean(self, stream: str) -> None:
-        while stream in self._dirty:
-            if self.listeners.of_stream(stream):
-                await asyncio.sleep(self._cleanup_s)
-            self._dirty.discard(stream)
-            try:
-                await self._clean_up(stream)
-            except Exception as error:  # the log says no for now (disk full, failed); the next move tries again
-                logger.warning("clean-up of stream %r: %s", stream, error)
+        try:
+            while stream in self._dirty:
+                if self.listeners.of_stream(stream):
+                    await asyncio.sleep(self._cleanup_s)
+                self._dirty.discard(stream)
+                await self._try_to_clean(stream)
+        finally:
+            del self._cleaning[stream]  # here and not in a callback: no move may come between the last look and this
+
+    async def _try_to_clean(self, stream: str) -> None:
+        try:
+            await self._clean_up(stream)
+        except (LogFailed, UnknownStream):
+            return  # the next start does it, or there is nothing left to do
+        except HeadraceError as error:  # the log says no for now: the disk is full, or too much waits for it
+            logger.warning("clean-up of stream %r: %s; tried again in %g s", stream, error, CLEANUP_RETRY_S)
+            self._dirty.add(stream)
+            await asyncio.sleep(CLEANUP_RETRY_S)
 
     async def _clean_up(self, stream: str) -> None:
         entry = self.catalogue.find_name(stream)
-        if entry is None or not isinstance(entry.cache, StreamCache):
-            return
-        if not entry.ready:
+        cache = None if entry is None else entry.cache
+        if entry is not None and isinstance(cache, StreamCache) and not cache.ready:
             await self.catalogue.prepare(entry, stream=True)
         positions = self.listeners.of_stream(stream).values()
-        lowest = min(positions, default=LISTENER_HOLDS_NOTHING)
         removed = 0
         if not positions:
-            removed = await entry.cache.trim_all()
-        elif lowest != LISTENER_HOLDS_ALL:
-            removed = await entry.cache.trim_below(lowest)
+            removed = await self._all_left(stream, cache)
+        elif isinstance(cache, StreamCache) and min(positions) != LISTENER_HOLDS_ALL:
+            removed = await cache.trim_below(min(positions))
         self.hub.metrics.perper.cleaned.inc(removed)
+
+    async def _all_left(self, stream: str, cache: object) -> int:
+        """Nobody listens any more: the stream is emptied, and that is noted in the same step."""
+        self._listened.discard(stream)
+        noted = Delete(LISTENED_TABLE, stream.encode())
+        if isinstance(cache, StreamCache):
+            return await cache.trim_all(noted)
+        await self.hub.transact([noted])
+        return 0
 
     def run(self, work: Awaitable[Any]) -> None:
         """Do something in the background, and say so when it fails."""
-        task = asyncio.ensure_future(work)
-        assert isinstance(task, asyncio.Task)
-        self._background.add(task)
-        task.add_done_callback(self._ran)
+        future = asyncio.ensure_future(work)
+        self._background.add(future)
+        future.add_done_callback(self._ran)
 
-    def _ran(self, task: asyncio.Task[Any]) -> None:
-        self._background.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            logger.warning("background work failed: %r", task.exception())
+    def _ran(self, future: Future[Any]) -> None:
+        self._background.discard(future)
+        if not future.cancelled() and future.exception() is not None:
+            logger.warning("background work failed: %r", future.exception())
 
     async def close(self) -> None:
         """Stop what runs in the background."""

@@ -11,25 +11,23 @@ All puts of one turn of the event loop go to the log as one batch. Only what is 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from array import array
 from asyncio import Future
-from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from headrace.errors import Damaged, Trimmed, UnknownStream
+from headrace.errors import Damaged, Trimmed
 from headrace.log.batch import Batch
-from headrace.log.ops import ABSENT, ANY, PRESENT
+from headrace.log.ops import ABSENT, ANY, PRESENT, Op, Trim
 
-from .errors import PeerError, Status
 from .ignite.binary import LONG, encode_byte_array, encode_long
 from .keys import KeyIndex
-from .tables import Expiry, Outcome, chain, done
+from .listening import ListenedCache
+from .tables import Expiry, Outcome
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
@@ -82,16 +80,16 @@ class _Waiting(NamedTuple):
     outcome: Outcome
 
 
-class StreamCache:
+class StreamCache(ListenedCache):
     """One stream cache."""
 
     kind: Final = "stream"
 
     def __init__(self, hub: Hub, name: str, recent: RecentValues) -> None:
+        super().__init__()
         self.name = name
         self.ready = False
         self.keys = KeyIndex()
-        self.watchers: set[Callable[[], None]] = set()
         self._hub = hub
         self._recent = recent
         self._others: dict[bytes, int] = {}
@@ -101,7 +99,6 @@ class StreamCache:
         self._turn = asyncio.Lock()
         self._changes = 0
         self._catching_up: asyncio.Task[None] | None = None
-        self._follower: asyncio.Task[None] | None = None
         self._flush_due = False
 
     # what is there
@@ -208,16 +205,6 @@ class StreamCache:
         if batch.num_rows == 0 or batch.column("index")[0].as_py() != index:
             return None
         return _value_of(batch.column("payload")[0].as_py(), batch.column("type")[0].as_py())
-
-    async def page(self, keys: list[bytes]) -> list[tuple[bytes, bytes]]:
-        """The items of `keys` that are there."""
-        rows: list[tuple[bytes, bytes]] = []
-        for key in keys:
-            value = self.get(key)
-            found = await value if isinstance(value, Future) else value
-            if found is not None:
-                rows.append((key, found))
-        return rows
 
     def all_keys(self) -> list[bytes]:
         """The keys of all items, longs in order first."""
@@ -363,12 +350,13 @@ class StreamCache:
         """Remove everything."""
         return asyncio.ensure_future(self.trim_all())
 
-    async def trim_all(self) -> int:
-        """Empty the stream; how many items there were. Its indexes go on where they were."""
+    async def trim_all(self, *also: Op) -> int:
+        """Empty the stream, and do something else in the same step; how many items there were. The stream's indexes
+        go on where they were."""
         end, size = self._next, self.size()
         self.keys.clear()
         self._others.clear()
-        await self._hub.trim(self.name, end)
+        await self._hub.transact([Trim(self.name, end), *also])
         return size
 
     async def trim_below(self, key: int) -> int:
@@ -388,189 +376,13 @@ class StreamCache:
 
     # listening
 
-    def _wake(self) -> None:
-        for wake in tuple(self.watchers):
-            wake()
-
-    def watch(self, wake: Callable[[], None]) -> None:
-        """Call `wake` whenever there may be new keys."""
-        self.watchers.add(wake)
-        if self._follower is None:
-            self._follower = asyncio.ensure_future(self._follow())
-
-    def unwatch(self, wake: Callable[[], None]) -> None:
-        """Stop calling."""
-        self.watchers.discard(wake)
-        if not self.watchers:
-            self.close()
-
-    async def _follow(self) -> None:
+    async def _next_records(self) -> None:
         """Notice what others append to this stream while somebody listens."""
-        with contextlib.suppress(UnknownStream):
-            while True:
-                await self._hub.wait(self.name, self._next)
-                if not self._pending:
-                    await self._caught_up()
-                else:
-                    await asyncio.wait({entry.future for entry in self._pending.values()})
-        self._wake()  # the stream is gone: let the listeners find out
-
-    def close(self) -> None:
-        """Stop what runs in the background."""
-        if self._follower is not None:
-            self._follower.cancel()
-            self._follower = None
-
-
-class IndexKeys:
-    """The keys of a stream that another protocol writes: its indexes. The same questions as `KeyIndex`."""
-
-    def __init__(self, hub: Hub, name: str, partition: int = 0) -> None:
-        self._hub = hub
-        self._name = name
-        self._partition = partition
-
-    def first(self) -> int | None:
-        """The smallest key."""
-        bounds = self._hub.bounds(self._name, self._partition)
-        return bounds.first if bounds.first < bounds.next else None
-
-    def last(self) -> int | None:
-        """The largest key."""
-        bounds = self._hub.bounds(self._name, self._partition)
-        return bounds.next - 1 if bounds.first < bounds.next else None
-
-    def above(self, key: int | None, limit: int, index_min: int = 0) -> list[int]:
-        """Up to `limit` keys above `key`."""
-        bounds = self._hub.bounds(self._name, self._partition)
-        start = max(bounds.first, index_min, 0 if key is None else key + 1)
-        return list(range(start, min(start + limit, bounds.next)))
-
-    def run(self, key: int, stride: int, limit: int) -> list[int]:
-        """The keys `key`, `key + stride`, … that are there. What was trimmed is passed over: it will never come."""
-        bounds = self._hub.bounds(self._name, self._partition)
-        if stride > 0 and key < bounds.first:
-            key += -((key - bounds.first) // stride) * stride
-        stop = bounds.next if stride > 0 else bounds.first - 1
-        return list(range(key, stop, stride)[:limit]) if bounds.first <= key < bounds.next else []
-
-
-class ViewCache:
-    """A partition of a stream that another protocol writes, seen as a packed stream of byte arrays: only to be read."""
-
-    kind: Final = "view"
-    ready: Final = True
-
-    def __init__(self, hub: Hub, name: str, stream: str, partition: int) -> None:
-        self.name = name
-        self.stream = stream
-        self.partition = partition
-        self.keys = IndexKeys(hub, stream, partition)
-        self.watchers: set[Callable[[], None]] = set()
-        self._hub = hub
-        self._follower: asyncio.Task[None] | None = None
-
-    @property
-    def arrivals(self) -> int:
-        """Where the next new item will stand in the order of arrival."""
-        following: int = self._hub.bounds(self.stream, self.partition).next
-        return following
-
-    def size(self) -> int:
-        """How many items there are."""
-        bounds = self._hub.bounds(self.stream, self.partition)
-        size: int = bounds.next - bounds.first
-        return size
-
-    def get(self, key: bytes) -> bytes | Future[Any] | None:
-        """The payload at an index, as a byte array."""
-        if key[0] != LONG:
-            return None
-        index = _KEY.unpack_from(key, 1)[0]
-        bounds = self._hub.bounds(self.stream, self.partition)
-        return asyncio.ensure_future(self._read(index)) if bounds.first <= index < bounds.next else None
-
-    async def _read(self, index: int) -> bytes | None:
-        batch = await self._hub.read(self.stream, index, partition=self.partition, limit=1)
-        if batch.num_rows == 0 or batch.column("index")[0].as_py() != index:
-            return None
-        return encode_byte_array(batch.column("payload")[0].as_py())
-
-    async def page(self, keys: list[bytes]) -> list[tuple[bytes, bytes]]:
-        """The items of `keys` that are there."""
-        rows: list[tuple[bytes, bytes]] = []
-        for key in keys:
-            value = self.get(key)
-            found = await value if isinstance(value, Future) else value
-            if found is not None:
-                rows.append((key, found))
-        return rows
-
-    def all_keys(self) -> Iterator[bytes]:
-        """The keys of all items."""
-        bounds = self._hub.bounds(self.stream, self.partition)
-        return map(encode_long, range(bounds.first, bounds.next))
-
-    def has(self, key: bytes) -> bool:
-        """Whether there is an item of that key."""
-        bounds = self._hub.bounds(self.stream, self.partition)
-        return key[0] == LONG and bounds.first <= _KEY.unpack_from(key, 1)[0] < bounds.next
-
-    def _refuse(self) -> PeerError:
-        return PeerError(
-            Status.FAILED, f"cache {self.name!r} is a stream that another protocol writes: it can only be read here"
-        )
-
-    def put(self, key: bytes, value: bytes, expect: Any = ANY, expiry: Expiry | None = None) -> Future[Any]:
-        """Refused."""
-        raise self._refuse()
-
-    def put_many(self, pairs: list[tuple[bytes, bytes]]) -> Future[Any]:
-        """Refused."""
-        raise self._refuse()
-
-    def delete(self, key: bytes, expect: Any = ANY) -> Future[Any]:
-        """Refused."""
-        raise self._refuse()
-
-    def delete_many(self, keys: list[bytes]) -> Future[Any]:
-        """Refused."""
-        raise self._refuse()
-
-    def clear(self) -> Future[Any]:
-        """Refused."""
-        raise self._refuse()
-
-    def watch(self, wake: Callable[[], None]) -> None:
-        """Call `wake` whenever there may be new keys."""
-        self.watchers.add(wake)
-        if self._follower is None:
-            self._follower = asyncio.ensure_future(self._follow())
-
-    def unwatch(self, wake: Callable[[], None]) -> None:
-        """Stop calling."""
-        self.watchers.discard(wake)
-        if not self.watchers:
-            self.close()
-
-    async def _follow(self) -> None:
-        with contextlib.suppress(UnknownStream):
-            position = self._hub.bounds(self.stream, self.partition).next
-            while True:
-                await self._hub.wait(self.stream, position, self.partition)
-                position = self._hub.bounds(self.stream, self.partition).next
-                self._wake()
-        self._wake()  # the stream is gone: let the listeners find out
-
-    def _wake(self) -> None:
-        for wake in tuple(self.watchers):
-            wake()
-
-    def close(self) -> None:
-        """Stop what runs in the background."""
-        if self._follower is not None:
-            self._follower.cancel()
-            self._follower = None
+        await self._hub.wait(self.name, self._next)
+        if not self._pending:
+            await self._caught_up()
+        else:
+            await asyncio.wait({entry.future for entry in self._pending.values()})
 
 
 def _whole_key(index: int, number: int | None, key: bytes | None, kind: str | None) -> bytes:
@@ -583,6 +395,3 @@ def _whole_key(index: int, number: int | None, key: bytes | None, kind: str | No
 def _value_of(payload: bytes, kind: str | None) -> bytes:
     """The Ignite value of a record; what another protocol wrote is a byte array."""
     return payload if kind == ITEM else encode_byte_array(payload)
-
-
-__all__ = ["IndexKeys", "RecentValues", "StreamCache", "ViewCache", "chain", "done"]

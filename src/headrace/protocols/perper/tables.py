@@ -234,7 +234,7 @@ class TableCache:
         """Set many keys in one transaction."""
         if self._keys is not None or any(self._expiries.has(self.name, key) for key, _ in pairs):
             return asyncio.gather(*[self.put(key, value) for key, value in pairs])
-        return self._hub.transact([Put(self.name, key, value) for key, value in pairs])
+        return self._hub.put_many(self.name, [key for key, _ in pairs], [value for _, value in pairs])
 
     def delete(self, key: bytes, expect: Any = ANY) -> Future[Any]:
         """Remove `key`; the future has an outcome with `applied` (it was there) and `previous`."""

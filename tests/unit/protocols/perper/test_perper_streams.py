@@ -13,7 +13,8 @@ from unit.protocols.perper.perper_pair import Served, key, new_stream, put_liste
 from headrace.log.batch import Batch
 from headrace.protocols.perper.errors import PeerError
 from headrace.protocols.perper.ignite.binary import encode_byte_array
-from headrace.protocols.perper.streams import IndexKeys, RecentValues, StreamCache
+from headrace.protocols.perper.streams import RecentValues, StreamCache
+from headrace.protocols.perper.views import IndexKeys
 from headrace.testing.disk import FaultyDisk, MemoryDisk
 
 

@@ -1,9 +1,12 @@
-"""Table caches: times to live, also over a restart."""
+"""Table caches: times to live, also over a restart; which tables are caches."""
 
 from __future__ import annotations
 
+import pytest
 from unit.protocols.perper.perper_pair import key, served, until
 
+from headrace.protocols.perper.catalogue import CATALOGUE_TABLE
+from headrace.protocols.perper.errors import PeerError, Status
 from headrace.protocols.perper.ignite.configuration import Configuration
 from headrace.protocols.perper.tables import EXPIRY_TABLE
 from headrace.testing.disk import MemoryDisk
@@ -105,3 +108,33 @@ async def test_listening_to_a_table_whose_entries_expire() -> None:
         await client.request(1001, key(7), key(1), cache="t", **ttl(20))
         assert cache.keys.last() == 7  # type: ignore[union-attr]
         await until(lambda: cache.keys.last() is None)  # type: ignore[union-attr]
+
+
+async def test_tables_that_are_no_caches_are_left_alone() -> None:
+    async with served() as pair:
+        client = await pair.client()
+        await pair.hub.create_table("prices")
+        await pair.hub.put("prices", b"apple", b"3")
+        for op, argument in ((1051, "prices"), (1052, "prices")):
+            with pytest.raises(PeerError, match="not a cache") as refused:
+                await client.request(op, argument)
+            assert refused.value.status == Status.CACHE_EXISTS
+        await client.request(1053, Configuration({0: "prices"}))  # open: nobody knows yet what it is
+        with pytest.raises(PeerError, match="not a cache"):
+            await client.request(1001, key("apple"), key(4), cache="prices")
+        assert pair.hub.get("prices", b"apple") == b"3"
+
+
+async def test_a_table_left_over_from_a_creation_that_was_cut_short() -> None:
+    disk = MemoryDisk()
+    async with served(disk=disk) as pair:
+        client = await pair.client()
+        await client.request(1052, "t")
+        await pair.hub.delete(CATALOGUE_TABLE, b"t")  # as if the hub had died before it was written down
+        dead = disk.after_kill()
+    async with served(disk=dead) as pair:
+        client = await pair.client()
+        assert "t" not in await client.request(1050)
+        await client.request(1051, "t")
+        await client.request(1001, key(1), key(2), cache="t")
+        assert await client.request(1000, key(1), cache="t") == key(2)

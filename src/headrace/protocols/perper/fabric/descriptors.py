@@ -17,18 +17,33 @@ _TYPES: Final = {
     "int32": descriptor_pb2.FieldDescriptorProto.TYPE_INT32,
     "bool": descriptor_pb2.FieldDescriptorProto.TYPE_BOOL,
 }
-# file -> package; services of reflection itself are left out: every client brings them along
+# file -> package
 _FILES: Final = {
     "fabric.proto": "perper",
     "externalscaler.proto": "externalscaler",
     "grpc/health/v1/health.proto": "grpc.health.v1",
+    "grpc/reflection/v1/reflection.proto": "grpc.reflection.v1",
+    "grpc/reflection/v1alpha/reflection.proto": "grpc.reflection.v1alpha",
 }
+# Both versions of reflection have the same messages; the codec has them once.
+_REFLECTION: Final = "grpc.reflection"
 _EMPTY_FILE: Final = "google/protobuf/empty.proto"
 # proto3 writes a map as repeated entries of a nested type
 _MAP_ENTRIES: Final = {"externalscaler.ScalerMetadataEntry": "externalscaler.ScaledObjectRef"}
 
 
-def _field(field: Field) -> descriptor_pb2.FieldDescriptorProto:
+def _declared(name: str, package: str) -> str:
+    """The full name of a message of the codec in the package that declares it."""
+    return name.replace(_REFLECTION, package, 1) if package.startswith(_REFLECTION) else name
+
+
+def _messages(package: str) -> list[str]:
+    """The codec's names of the messages that a package declares."""
+    home = _REFLECTION if package.startswith(_REFLECTION) else package
+    return [name for name in MESSAGES if name.rpartition(".")[0] == home]
+
+
+def _field(field: Field, package: str) -> descriptor_pb2.FieldDescriptorProto:
     kind = field.kind
     found = descriptor_pb2.FieldDescriptorProto(
         name=field.name,
@@ -45,25 +60,26 @@ def _field(field: Field) -> descriptor_pb2.FieldDescriptorProto:
     else:
         found.type = descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE
         owner = _MAP_ENTRIES.get(kind)
-        found.type_name = f".{owner}.{kind.rpartition('.')[2]}" if owner else f".{kind}"
+        found.type_name = f".{owner}.{kind.rpartition('.')[2]}" if owner else f".{_declared(kind, package)}"
     return found
 
 
-def _message(name: str) -> descriptor_pb2.DescriptorProto:
-    message = descriptor_pb2.DescriptorProto(name=name.rpartition(".")[2], field=map(_field, MESSAGES[name]))
+def _message(name: str, package: str) -> descriptor_pb2.DescriptorProto:
+    fields = [_field(field, package) for field in MESSAGES[name]]
+    message = descriptor_pb2.DescriptorProto(name=name.rpartition(".")[2], field=fields)
     for entry, owner in _MAP_ENTRIES.items():
         if owner == name:
             nested = message.nested_type.add()
-            nested.CopyFrom(_message(entry))
+            nested.CopyFrom(_message(entry, package))
             nested.options.map_entry = True
     return message
 
 
-def _method(method: Method) -> descriptor_pb2.MethodDescriptorProto:
+def _method(method: Method, package: str) -> descriptor_pb2.MethodDescriptorProto:
     return descriptor_pb2.MethodDescriptorProto(
         name=method.name,
-        input_type=f".{method.request}",
-        output_type=f".{method.response}",
+        input_type=f".{_declared(method.request, package)}",
+        output_type=f".{_declared(method.response, package)}",
         client_streaming=method.client_streams,
         server_streaming=method.server_streams,
     )
@@ -81,12 +97,12 @@ def file_descriptor(name: str) -> bytes | None:
     file = descriptor_pb2.FileDescriptorProto(name=name, package=package, syntax="proto3")
     if package == "perper":
         file.dependency.append(_EMPTY_FILE)
-    for message in MESSAGES:
-        if message.rpartition(".")[0] == package and message not in _MAP_ENTRIES:
-            file.message_type.add().CopyFrom(_message(message))
+    for message in _messages(package):
+        if message not in _MAP_ENTRIES:
+            file.message_type.add().CopyFrom(_message(message, package))
     for service, methods in SERVICES.items():
         if service.rpartition(".")[0] == package:
-            file.service.add(name=service.rpartition(".")[2], method=map(_method, methods))
+            file.service.add(name=service.rpartition(".")[2], method=[_method(method, package) for method in methods])
     encoded: bytes = file.SerializeToString()
     return encoded
 
@@ -98,7 +114,10 @@ def file_of_symbol(symbol: str) -> str | None:
     for service, methods in SERVICES.items():
         if symbol == service or symbol in [f"{service}.{method.name}" for method in methods]:
             return _file_of_package(service.rpartition(".")[0])
-    return _file_of_package(symbol.rpartition(".")[0]) if symbol in MESSAGES else None
+    for file, package in _FILES.items():
+        if symbol in [_declared(name, package) for name in _messages(package)]:
+            return file
+    return None
 
 
 def _file_of_package(package: str) -> str | None:

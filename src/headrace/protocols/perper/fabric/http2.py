@@ -129,7 +129,13 @@ class GrpcConnection:
 
     def __init__(self, *, client: bool, calls_max: int = 10_000) -> None:
         self._client = client
-        config = h2.config.H2Configuration(client_side=client, header_encoding="utf-8")
+        config = h2.config.H2Configuration(
+            client_side=client,
+            header_encoding="utf-8",
+            # A server's headers are all written in this file, in lower case and in order: no need to look again.
+            validate_outbound_headers=client,
+            normalize_outbound_headers=client,
+        )
         self._h2 = h2.connection.H2Connection(config)
         self._h2.local_settings = h2.settings.Settings(
             client=client,

@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from headrace.errors import LimitExceeded
-from headrace.listener import Listener, join_address, split_address
+from headrace.listener import Listener, join_address, keep_alive, split_address
 from headrace.protocols.perper.state import acquire, all_gone, release
 from headrace.protocols.perper.verbs import register
 from headrace.security import Principal
@@ -148,6 +148,7 @@ class Connection(asyncio.Protocol):
         """A client came."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_MAX)
+        keep_alive(transport)
         peer = transport.get_extra_info("peername")
         self._peer = join_address(str(peer[0]), peer[1]) if peer else "?"
         try:

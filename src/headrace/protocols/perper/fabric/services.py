@@ -26,8 +26,6 @@ REGISTRY_AGENT: Final = "Registry"
 # Keys per turn of the event loop: long enough to fill frames, short enough to let others run.
 KEYS_PER_TURN: Final = 2_000
 SCALER_DEBOUNCE_S: Final = 0.1
-# How often a listener that waits for its stream looks whether some protocol has created it.
-MISSING_STREAM_LOOK_S: Final = 0.05
 HEALTH_SERVING, HEALTH_NOT_SERVING, HEALTH_SERVICE_UNKNOWN = 1, 2, 3
 
 
@@ -241,12 +239,12 @@ class StreamItemsHandler(Handler):
     async def _open(self, message: Message) -> None:
         name = message["stream"]
         entry = self.fabric.catalogue.find_name(name)
-        while entry is None:
+        if entry is None:
             if self.services.missing_stream == "fail":
                 raise CallError(http2.NOT_FOUND, f"stream {name!r} does not exist")
             self.call.send_headers()
-            await asyncio.sleep(MISSING_STREAM_LOOK_S)
-            entry = self.fabric.catalogue.find_name(name)
+            entry = await self.fabric.catalogue.appeared(name)
+            self.check("read", entry.owner)
         if not entry.ready:
             await self.fabric.catalogue.prepare(entry, stream=True)
         cache = entry.cache

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from headrace.errors import Busy, HeadraceError, LimitExceeded, UnknownStream
-from headrace.listener import Listener, join_address, split_address
+from headrace.listener import Listener, join_address, keep_alive, split_address
 from headrace.protocols.perper.errors import FrameError, PeerError, Status
 from headrace.protocols.perper.state import Fabric, acquire, all_gone, release
 from headrace.protocols.perper.streams import StreamCache
@@ -73,6 +73,7 @@ class Connection(asyncio.Protocol):
         """A client came."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_MAX)
+        keep_alive(transport)
         peer = transport.get_extra_info("peername")
         self._peer = join_address(str(peer[0]), peer[1]) if peer else "?"
         try:

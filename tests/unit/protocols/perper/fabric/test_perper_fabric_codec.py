@@ -43,6 +43,19 @@ def runtime(name: str) -> Any:
     return message_factory.GetMessageClass(POOL.FindMessageTypeByName(name))
 
 
+@pytest.mark.parametrize("service", codec.SERVICES)
+def test_every_service_is_described_with_all_it_needs(service: str) -> None:
+    file = descriptors.file_of_symbol(service)
+    assert file is not None
+    pool = descriptor_pool.DescriptorPool()
+    for data in reversed(descriptors.with_dependencies(file)):
+        pool.AddSerializedFile(data)
+    for method in pool.FindServiceByName(service).methods:
+        assert descriptors.file_of_symbol(method.full_name) == file
+        for message in (method.input_type, method.output_type):
+            assert descriptors.file_of_symbol(message.full_name) == message.file.name
+
+
 @given(st.data(), st.sampled_from(NAMES))
 def test_what_we_write_the_runtime_reads_and_writes_the_same(data: st.DataObject, name: str) -> None:
     message = data.draw(messages(name))

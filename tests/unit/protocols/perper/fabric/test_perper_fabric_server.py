@@ -20,6 +20,7 @@ from unit.protocols.perper.perper_pair import (
 )
 
 from headrace.config import Config, Grant, Perper, SecuritySection, User
+from headrace.errors import LogFailed
 from headrace.log.batch import Batch
 from headrace.protocols.perper.fabric import http2
 from headrace.protocols.perper.fabric.client import ClientCall, RpcError
@@ -226,13 +227,42 @@ async def test_streams_that_are_missing_or_destroyed() -> None:
         await client.request(1056, ignite.java_hash("s"))
         with pytest.raises(RpcError, match="destroyed"):
             await call.next()
+
+
+@pytest.mark.parametrize("name", ["later", "later:1"])
+async def test_a_listener_that_waits_for_its_stream(name: str) -> None:
     async with served(Config(perper=Perper(missing_stream="wait"))) as pair:
         client, rpc = await pair.client(), await pair.rpc()
-        call = rpc.start(ITEMS, {"stream": "later", "startKey": 0, "stride": 1})
+        call = rpc.start(ITEMS, {"stream": name, "startKey": 0, "stride": 1})
         await asyncio.wait_for(call.headers, 20)
-        await new_stream(client, "later")
-        await client.request(1002, key(0), key("x"), cache="later")
+        await until(lambda: pair.fabric.catalogue._wanted.count(name))
+        await new_stream(client, name)
+        await client.request(1002, key(0), key("x"), cache=name)
         assert await keys(call, 1) == [0]
+        assert not pair.fabric.catalogue._wanted.count(name)
+        assert not pair.hub._new_streams._waiting
+
+
+async def test_a_listener_that_waits_for_a_stream_of_another_protocol() -> None:
+    async with served(Config(perper=Perper(missing_stream="wait"))) as pair:
+        rpc = await pair.rpc()
+        calls = [rpc.start(ITEMS, {"stream": name, "startKey": 0, "stride": 1}) for name in ("orders", "orders:1")]
+        await until(lambda: all(map(pair.fabric.catalogue._wanted.count, ("orders", "orders:1"))))
+        await pair.hub.create_stream("orders")
+        await pair.hub.append("orders", Batch.of([b"a"]))
+        assert await keys(calls[0], 1) == [0]
+        await pair.hub.grow_stream("orders", 2)
+        await pair.hub.append("orders", Batch.of([b"b"]), partition=1)
+        assert await keys(calls[1], 1) == [0]
+
+
+async def test_who_waits_for_a_stream_is_told_when_the_log_has_failed() -> None:
+    async with served(Config(perper=Perper(missing_stream="wait"))) as pair:
+        call = (await pair.rpc()).start(ITEMS, {"stream": "later"})
+        await until(lambda: pair.fabric.catalogue._wanted.count("later"))
+        pair.hub._give_up(LogFailed("no disk"))
+        with pytest.raises(RpcError, match="no disk"):
+            await asyncio.wait_for(call.next(), 20)
 
 
 async def test_a_listened_stream_that_another_protocol_deletes() -> None:
@@ -267,9 +297,9 @@ async def test_listener_attached() -> None:
         path = "/perper.Fabric/ListenerAttached"
         waiting = asyncio.ensure_future(rpc.call(path, {"stream": "s"}))
         given_up = rpc.start(path, {"stream": "s"})
-        await until(lambda: len(pair.fabric.listeners._attached.get("s", ())) == 2)
+        await until(lambda: pair.fabric.listeners._attached.count("s") == 2)
         given_up.cancel()
-        await until(lambda: len(pair.fabric.listeners._attached.get("s", ())) == 1)
+        await until(lambda: pair.fabric.listeners._attached.count("s") == 1)
         await put_listener(client, "l", "s", HIGHEST)
         assert await waiting == {}
         assert await rpc.call(path, {"stream": "s"}) == {}
@@ -524,7 +554,7 @@ async def test_a_stopping_hub_says_so() -> None:
     async with served() as pair:
         rpc = await pair.rpc()
         call = rpc.start("/perper.Fabric/ListenerAttached", {"stream": "s"})
-        await until(lambda: pair.fabric.listeners._attached)
+        await until(lambda: pair.fabric.listeners._attached.count("s"))
     with pytest.raises(RpcError) as ended:
         await call.next()
     assert ended.value.status == http2.UNAVAILABLE
