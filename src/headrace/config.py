@@ -168,6 +168,19 @@ class LoggingSection(Section, frozen=True):
     ] = "auto"
 
 
+class Tracing(Section, frozen=True):
+    """OpenTelemetry traces (extra `otel`). Off, and nothing of it loaded, without an endpoint."""
+
+    endpoint: Annotated[
+        str, Meta(description="OTLP/HTTP address of a collector, such as `http://127.0.0.1:4318`; empty for no traces")
+    ] = ""
+    ratio: Annotated[
+        float,
+        Meta(ge=0, le=1, description="Share of traces kept that begin here; those that came with a caller follow it"),
+    ] = 1.0
+    service_name: Annotated[str, Meta(description="Name of this hub in the traces")] = "headrace"
+
+
 class Flight(Section, frozen=True):
     """Arrow Flight. How many reads and follows may be open stands in `log.readers_max`."""
 
@@ -375,6 +388,7 @@ class Config(Section, frozen=True):
     security: SecuritySection = SecuritySection()
     tls: Tls = Tls()
     logging: LoggingSection = LoggingSection()
+    tracing: Tracing = Tracing()
     flight: Flight = Flight()
     wallaroo: Wallaroo = Wallaroo()
     ockam: Ockam = Ockam()

@@ -13,6 +13,7 @@ from headrace.metrics import Metrics
 from headrace.mounts import Mounts
 from headrace.security import Security
 from headrace.sessions import Sessions
+from headrace.tracing import OFF, Tracing
 from headrace.verbs import Verbs
 
 
@@ -39,5 +40,6 @@ class Frame:
         )
         self.verbs = Verbs(self.metrics.verb_done)
         self.mounts = Mounts()
+        self.tracing: Tracing = OFF
         self.stopping = asyncio.Event()
         """Set when the process begins to stop: answers without end should end now."""

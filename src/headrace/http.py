@@ -240,8 +240,9 @@ async def serve(hub: Frame, address: str) -> Listener:
     host, port = split_address(address)
     listening = _bound(host, port)
     section = hub.config.http
+    app = hub.tracing.app(Dispatcher(hub, is_loopback(host)), ["/api", hub.config.futoin.path])
     config = uvicorn.Config(
-        Dispatcher(hub, is_loopback(host)),
+        app,
         lifespan="off",
         log_config=None,
         access_log=False,

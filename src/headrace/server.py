@@ -33,6 +33,7 @@ from headrace.listener import Listener
 from headrace.logs import fields
 from headrace.memory import find_trim, trim_when_quiet
 from headrace.metrics import ProcessMetrics, counted
+from headrace.tracing import start as start_tracing
 
 logger = logging.getLogger("headrace.server")
 
@@ -56,6 +57,9 @@ SERVICES: dict[str, str] = {
     "pipelines": "headrace.spark.supervisor:start",
     "console": "headrace.console.server:start",
 }
+
+# How traces name the services that are no protocol of their own.
+PROTOCOL_OF_SERVICE = {"nouns": "admin", "pipelines": "spark"}
 
 LAG_INTERVAL_S = 1.0
 
@@ -87,7 +91,7 @@ class Runtime:
     async def start(cls, loaded: Loaded) -> Runtime:
         """Open the hub and start everything configured. If one part fails, the ones before it are stopped again."""
         config = loaded.config
-        hub = await Hub.open(config.log.data, config)
+        hub = await Hub.open(config.log.data, config, tracing=start_tracing(config))
         runtime = cls(hub, config)
         try:
             runtime._watch_process()
@@ -116,7 +120,7 @@ class Runtime:
         for name, entry in SERVICES.items():
             start = self._found(name, entry)
             if start is not None:
-                await self._started(name, start(self.hub))
+                await self._started(name, start(self._hub_for(name)))
 
     async def _start_listeners(self) -> None:
         for name, entry in LISTENERS.items():
@@ -125,7 +129,11 @@ class Runtime:
                 continue
             serve = self._found(name, entry)
             if serve is not None:
-                await self._started(name, serve(self.hub, address))
+                await self._started(name, serve(self._hub_for(name), address))
+
+    def _hub_for(self, name: str) -> Hub:
+        """The hub as this part sees it: with traces on, its spans name the part."""
+        return self.hub.tracing.view(self.hub, PROTOCOL_OF_SERVICE.get(name, name))
 
     async def _started(self, name: str, starting: Awaitable[Listener | None]) -> None:
         try:
@@ -163,6 +171,13 @@ class Runtime:
         for chore in self._chores:
             chore.cancel()
         await self.hub.close()
+        await self._traces_sent()
+
+    async def _traces_sent(self) -> None:
+        try:
+            await asyncio.wait_for(self.hub.tracing.close(), self.config.limits.stop_s)
+        except TimeoutError:
+            logger.warning("the last traces were not sent: no answer from the collector")
 
     async def _stopped(self, name: str, listener: Listener) -> None:
         """One part stopped, or left behind with a word about it: it does not keep the others."""

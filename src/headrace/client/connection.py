@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,7 @@ class Connection:
 
     def options(self, timeout_s: float | None = None) -> flight.FlightCallOptions:
         """What one call carries. Without a timeout it may last as long as it likes."""
-        return flight.FlightCallOptions(timeout=timeout_s, headers=self._headers)
+        return flight.FlightCallOptions(timeout=timeout_s, headers=[*self._headers, *_trace_headers()])
 
     @contextlib.contextmanager
     def translated(self) -> Iterator[None]:
@@ -111,6 +112,17 @@ def _location(address: str, tls: bool | str | Path) -> tuple[str, bool | str | P
     except ValueError:
         raise BadRequest(f"the address {address!r} is not host:port") from None
     return f"{scheme}://{rest}", tls or scheme == "grpc+tls"
+
+
+def _trace_headers() -> list[tuple[bytes, bytes]]:
+    """The trace that the caller is in, if the program around us uses OpenTelemetry."""
+    if "opentelemetry.trace" not in sys.modules:
+        return []
+    from opentelemetry import propagate
+
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier)
+    return [(name.encode(), value.encode()) for name, value in carrier.items()]
 
 
 def _headers(token: str | None, user: str | None, password: str | None) -> list[tuple[bytes, bytes]]:

@@ -23,6 +23,7 @@ MIDDLEWARE = "headrace"
 # Handshakes remembered; the oldest is forgotten and that client has to greet again.
 HANDSHAKES_MAX = 10_000
 _PREFIX = "hf_"
+TRACE_HEADERS = ("traceparent", "tracestate")
 
 
 class Handshakes:
@@ -53,8 +54,10 @@ class Handshakes:
 class Identity(flight.ServerMiddleware):  # type: ignore[misc]
     """Who makes one call. `principal` is None for a stranger; the call then fails with a clear error."""
 
-    def __init__(self, principal: Principal | None, token: str | None) -> None:
+    def __init__(self, principal: Principal | None, token: str | None, headers: Mapping[str, str]) -> None:
         self.principal = principal
+        self.headers = headers
+        """Those by which the caller's trace goes on."""
         self._token = token
 
     def sending_headers(self) -> dict[str, str]:
@@ -85,7 +88,8 @@ class Authentication(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         token = None
         if info.method == flight.FlightMethod.HANDSHAKE and header:
             token = self._handshakes.give(header)
-        return Identity(principal, token)
+        traced = {name: str(headers[name][0]) for name in TRACE_HEADERS if headers.get(name)}
+        return Identity(principal, token, traced)
 
 
 class OpenHandshake(flight.ServerAuthHandler):  # type: ignore[misc]
@@ -112,3 +116,9 @@ def principal_of(context: flight.ServerCallContext) -> Principal:
         raise Unauthenticated(_refusal(""))
     principal: Principal = identity.principal
     return principal
+
+
+def trace_headers_of(context: flight.ServerCallContext) -> Mapping[str, str]:
+    """The caller's W3C trace context, if there is one."""
+    identity = context.get_middleware(MIDDLEWARE)
+    return {} if identity is None else identity.headers
