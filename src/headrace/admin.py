@@ -128,7 +128,7 @@ class Admin:
             version=__version__,
             data=self._data,
             process_id=os.getpid(),
-            time_us=self._hub.clock.now_us(),
+            time_us=self._hub.sessions.now_us(),
             uptime_s=round(time.monotonic() - self._started, 3),
             listeners=self._runtime.addresses,
             missing=self._runtime.missing,

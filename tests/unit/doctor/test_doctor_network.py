@@ -92,7 +92,7 @@ def test_security_findings(tmp_path: Path) -> None:
 
 
 def test_a_private_key_that_others_may_read_is_told(tmp_path: Path) -> None:
-    certificate, key = make_self_signed(["localhost"])
+    key, certificate = make_self_signed(["localhost"])
     (tmp_path / "certificate.pem").write_bytes(certificate)
     (tmp_path / "key.pem").write_bytes(key)
     (tmp_path / "key.pem").chmod(0o600)

@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -50,7 +49,7 @@ async def test_alarms_are_told(runtime: Runtime) -> None:
 
 async def test_a_hub_of_another_version_or_time_is_told(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(online, "__version__", "99.0")
-    monkeypatch.setattr(runtime.hub, "clock", SimpleNamespace(now_us=lambda: int((time.time() - 60) * 1e6)))
+    monkeypatch.setattr(runtime.hub.sessions, "now_us", lambda: int((time.time() - 60) * 1e6))
     warned = [finding.text for finding in await asked(runtime) if finding.level == "warn"]
     assert any("and this command is 99.0" in text for text in warned)
     assert any("clock and ours are" in text for text in warned)
