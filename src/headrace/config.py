@@ -133,6 +133,11 @@ class SecuritySection(Section, frozen=True):
     users_file: Annotated[str, Meta(description="File `headrace user add` writes; relative to the data directory")] = (
         "users.json"
     )
+    login_failures_max: Annotated[
+        Count,
+        Meta(description="Wrong passwords of a user from an address before it must wait; of all users, ten times that"),
+    ] = 10
+    login_window_s: Annotated[Seconds, Meta(description="How long it must wait, and how long failures count")] = 60
     anonymous: Annotated[
         str, Meta(description="Role of callers without a name: `auto` is admin while there are no users, then nobody")
     ] = "auto"
@@ -343,6 +348,9 @@ class Ambrosia(Section, frozen=True):
     """AMBROSIA immortals."""
 
     enabled: Annotated[bool, Meta(description="Serve immortals")] = True
+    trust_local: Annotated[
+        bool, Meta(description="Let bindings on this machine in although there are users: the protocol has no login")
+    ] = True
     host: Annotated[str, Meta(description="Where the ports of debugging sessions are bound")] = "127.0.0.1"
     message_bytes_max: Annotated[
         Bytes, Meta(description="The largest message of a binding; not above log.record_bytes_max")

@@ -31,7 +31,7 @@ class Frame:
         self.config = config
         self.metrics = Metrics()
         self.health = Health()
-        self.security = Security(config, data)
+        self.security = Security(config, data, self.metrics.security.held_back.inc)
         self.sessions = Sessions(
             open_max=config.limits.sessions_max,
             ended_kept=config.limits.sessions_kept,

@@ -7,12 +7,12 @@ import re
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from hub_process import hub_process
 
 from headrace.config import Listen
 from headrace.metrics import Metrics
@@ -54,32 +54,8 @@ class Live(NamedTuple):
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     folder = tmp_path_factory.mktemp("docs")
-    ready = folder / "ready.json"
-    ports = [part for name in LISTENERS for part in ("--set", f"listen.{name}=127.0.0.1:0")]
-    command = [
-        sys.executable,
-        "-m",
-        "headrace",
-        "up",
-        "--data",
-        str(folder / "data"),
-        "--ready-file",
-        str(ready),
-        *ports,
-    ]
-    command += ["--set", "futoin.insecure=true"]  # as the page says
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        deadline = time.monotonic() + LONG_S
-        while not ready.exists():
-            assert process.poll() is None, (folder / "log").read_text()
-            assert time.monotonic() < deadline, "the hub was not ready in time"
-            time.sleep(0.02)
-        yield Live(json.loads(ready.read_text()), folder)
-    finally:
-        process.terminate()
-        process.wait(LONG_S)
+    with hub_process(folder, "futoin.insecure=true") as hub:  # as the page says
+        yield Live(hub.addresses, folder)
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:

@@ -126,7 +126,7 @@ class TestAuthenticate:
             assert await name(header) is None, header
 
     async def test_guessing_does_not_use_up_the_threads_of_others(self, tmp_path: Path) -> None:
-        checks = security(tmp_path, users={"alice": User(secret=HASHED, roles=["reader"])})
+        checks = security(tmp_path, login_failures_max=40, users={"alice": User(secret=HASHED, roles=["reader"])})
         guesses = [asyncio.create_task(checks.authenticate_async("alice", f"guess {number}")) for number in range(40)]
         await asyncio.to_thread(lambda: None)  # as a read of the disk would
         assert not all(guess.done() for guess in guesses)

@@ -3,7 +3,8 @@
 A binding that keeps up is sent each record from memory the moment it is durable (`offer`). One that recovers, or has
 fallen behind, is fed from the log by `run`, no faster than it reads, and goes back to the first way when it has caught
 up. `position` is the index of the next log record to send; both ways check it, so nothing is sent twice or left out.
-`sequence` is the sequence id that it must have; None, behind a checkpoint that does not say it, takes the first there is.
+`sequence` is the sequence id that it must have; None, behind a checkpoint that does not say it, takes the first there
+is.
 """
 
 from __future__ import annotations

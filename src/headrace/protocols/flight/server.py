@@ -95,7 +95,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         super().__init__(
             location,
             auth_handler=OpenHandshake(),
-            middleware={MIDDLEWARE: Authentication(hub.security, bridge)},
+            middleware={MIDDLEWARE: Authentication(hub, bridge)},
             **options,
         )
 

@@ -93,9 +93,9 @@ class TestPasswords:
         asked: list[str] = []
         check = asgi.hub.security.authenticate_async
 
-        async def counted(user: str, secret: str) -> Any:
+        async def counted(user: str, secret: str, peer: str) -> Any:
             asked.append(user)
-            return await check(user, secret)
+            return await check(user, secret, peer)
 
         monkeypatch.setattr(asgi.hub.security, "authenticate_async", counted)
         for _ in range(3):
