@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cli.tls import make_self_signed
-from headrace.config import Config, Grant, Listen, SecuritySection, Tls, TlsFiles, User
+from headrace.config import Config, Futoin, Grant, Listen, Ockam, SecuritySection, Tls, TlsFiles, User
 from headrace.errors import BadRequest
 from headrace.security import (
     EVERYTHING,
@@ -312,3 +312,17 @@ def test_a_principal_does_not_show_secrets(tmp_path: Path, caplog: pytest.LogCap
     )
     for secret in ("wonderland", "hr_glass", "wrong-secret", "hr_wrong"):
         assert secret not in shown
+
+
+def test_the_second_ockam_listener_is_warned_about_too(tmp_path: Path) -> None:
+    config = Config(ockam=Ockam(cbor_listen="0.0.0.0:4001"))
+    warnings = Security(config, tmp_path).warnings()
+    assert [warning.partition(" is open")[0] for warning in warnings] == ["listener 'ockam' on 0.0.0.0:4001"] * 2
+
+
+def test_a_door_left_open_beside_users_is_warned_about(tmp_path: Path) -> None:
+    insecure = Futoin(insecure=True)
+    assert Security(Config(futoin=insecure), tmp_path).warnings() == []
+    users = SecuritySection(users={"alice": User(roles=["reader"])})
+    (warning,) = Security(Config(futoin=insecure, security=users), tmp_path).warnings()
+    assert warning.startswith("futoin.insecure lets every program on this machine write without a name")
