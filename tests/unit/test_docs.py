@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,11 +16,20 @@ import pytest
 from hub_process import hub_process
 
 from headrace.config import Listen
+from headrace.listener import split_address
 from headrace.metrics import Metrics
 from headrace.server import LISTENERS
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "docs" / "tutorial.md"]
+DOCS = ROOT / "docs"
+HOW_TO = [page for page in sorted((DOCS / "how-to").glob("*.md")) if page.name != "python.md"]  # has a test of its own
+PAGES = [ROOT / "README.md", DOCS / "tutorial.md", DOCS / "security.md", DOCS / "upgrade.md", *HOW_TO]
+NOT_RUN = {
+    "",  # diagrams and output
+    "json", "text", "toml", "mermaid",
+    "py", "js", "rust",  # for clients that are not here, or that a test of their own runs
+}  # fmt: skip
+SERVICE = "# runs until it is stopped\n"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LONG_S = 180
 
@@ -33,22 +43,47 @@ class Live(NamedTuple):
     def with_addresses(self, text: str) -> str:
         for name in LISTENERS:
             default = getattr(Listen(), name)
-            text = text.replace(default, self.addresses.get(name, default))
+            address = self.addresses.get(name, default)
+            (host, port), (new_host, new_port) = (split_address(each) for each in (default, address))
+            text = text.replace(default, address).replace(f'"{host}", {port}', f'"{new_host}", {new_port}')
         return text
 
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "HEADRACE_LOG__DATA": str(self.folder / "users"),
+            "HEADRACE_HUB": self.addresses["flight"],
+            "APACHE_IGNITE_ENDPOINT": self.addresses["ignite"],
+            "PERPER_FABRIC_ENDPOINT": f"http://{self.addresses['fabric']}",
+        }
+
     def run(self, command: list[str], stdin: str = "") -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "HEADRACE_LOG__DATA": str(self.folder / "users")}
-        environment["HEADRACE_HUB"] = self.addresses.get("flight", "")
         return subprocess.run(
             command,
             cwd=self.folder,
-            env=environment,
+            env=self.environment,
             input=stdin,
             capture_output=True,
             text=True,
             timeout=LONG_S,
             check=False,
         )
+
+    def run_until(self, program: str, expected: str) -> None:
+        """Run a program that does not end by itself, until it has printed what it should."""
+        command = [sys.executable, "-c", program]
+        process = subprocess.Popen(command, cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, text=True)
+        killer = threading.Timer(LONG_S, process.kill)
+        killer.start()
+        try:
+            assert process.stdout is not None
+            printed = "".join(process.stdout.readline() for _ in expected.splitlines())
+        finally:
+            killer.cancel()
+            process.kill()
+            process.communicate()
+        assert printed == expected
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +112,9 @@ def run_shell_line(live: Live, line: str, expected: str | None) -> None:
             return
         case ["make", target]:
             assert target in targets()
+            return
+        case ["pip", "install", requirement]:  # here already: what the page asks for is what is tested
+            assert requirement in (ROOT / "pyproject.toml").read_text()
             return
         case ["curl", *rest]:
             words = ["curl", "--silent", "--show-error", "--fail", *rest]
@@ -110,6 +148,9 @@ def test_every_block_does_what_the_page_says(live: Live, page: Path) -> None:
             for line in text.replace("\\\n", " ").splitlines():
                 run_shell_line(live, line, expected)
                 tried += 1
+        elif language == "python" and text.startswith(SERVICE):
+            live.run_until(live.with_addresses(text), live.with_addresses(following[1]))
+            tried += 1
         elif language == "python":
             done = live.run([sys.executable, "-c", live.with_addresses(text)])
             assert done.returncode == 0, done.stderr
@@ -117,8 +158,8 @@ def test_every_block_does_what_the_page_says(live: Live, page: Path) -> None:
                 assert done.stdout == following[1]
             tried += 1
         else:
-            assert language in ("", "json", "text", "toml", "mermaid"), f"a block of {language!r} is not tried"
-    assert tried > 2
+            assert language in NOT_RUN, f"a block of {language!r} is not tried"
+    assert tried or page in HOW_TO
 
 
 def tool(name: str) -> Any:
