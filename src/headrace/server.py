@@ -18,6 +18,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -224,6 +225,19 @@ def write_ready_file(path: Path, addresses: dict[str, str]) -> None:
     os.replace(beside, path)
 
 
+def tell_manager(state: str) -> None:
+    """Tell systemd (`Type=notify`), if it started us, that we are ready or stopping."""
+    path = os.environ.get("NOTIFY_SOCKET", "")
+    if not path:
+        return
+    address = "\0" + path[1:] if path.startswith("@") else path  # an abstract name
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as notifying:
+            notifying.sendto(state.encode(), address)
+    except OSError as error:
+        logger.warning("the service manager could not be told", extra=fields(state=state, error=str(error)))
+
+
 def _remove(ready_file: Path | None) -> None:
     if ready_file is not None:
         with contextlib.suppress(OSError):
@@ -244,6 +258,7 @@ async def run(
         if ready_file is not None:
             write_ready_file(ready_file, runtime.addresses)
         on_ready(runtime)
+        tell_manager("READY=1")
         failed = asyncio.ensure_future(runtime.hub.failed())
         stopped = asyncio.ensure_future(stop.wait())
         await asyncio.wait((failed, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -253,6 +268,7 @@ async def run(
         if log_failed:
             logger.error("the log failed and accepts nothing more; start again to recover from disk")
     finally:
+        tell_manager("STOPPING=1")
         _remove(ready_file)
         await runtime.stop()
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -198,12 +198,3 @@ def test_the_reference_is_made_from_the_code(tmp_path: Path) -> None:
     assert "| `disk-full` | 507 |" in (tmp_path / "errors.md").read_text()
     assert "| `hub.info` | read |" in (tmp_path / "api.md").read_text()
     assert json.loads((tmp_path / "openapi.json").read_text())["openapi"] == "3.1.0"
-
-
-def test_the_examples_are_valid(tmp_path: Path) -> None:
-    from headrace.config_load import load
-
-    loaded = load(ROOT / "examples" / "headrace.toml", environment={})
-    assert loaded.config.listen.ignite == "off"
-    unit = (ROOT / "examples" / "headrace.service").read_text()
-    assert "headrace up --config /etc/headrace/headrace.toml --data /var/lib/headrace" in unit
