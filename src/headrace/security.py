@@ -229,16 +229,20 @@ class Security:
 
     def add_user(self, name: str, secret: str | None, roles: list[str]) -> User:
         """Add a user to the users file, or change its roles and (when given) its hashed secret; tokens stay."""
-        if not USER_NAME.fullmatch(name):
-            raise BadRequest(f"user name {name!r}: letters, digits, dot, dash, underscore and @, at most 100")
-        if name in self._section.users:
-            raise BadRequest(f"user {name!r} stands in the settings; change it there")
-        self._check_roles(f"user {name!r}", roles)
+        self.check_user(name, roles)
         users = dict(self.users_file.users())
         before = users.get(name, User())
         users[name] = User(secret=secret or before.secret, tokens=before.tokens, roles=roles)
         self.users_file.write(users)
         return users[name]
+
+    def check_user(self, name: str, roles: list[str]) -> None:
+        """Raise what would be wrong with adding this user."""
+        if not USER_NAME.fullmatch(name):
+            raise BadRequest(f"user name {name!r}: letters, digits, dot, dash, underscore and @, at most 100")
+        if name in self._section.users:
+            raise BadRequest(f"user {name!r} stands in the settings; change it there")
+        self._check_roles(f"user {name!r}", roles)
 
     def remove_user(self, name: str) -> None:
         """Take a user out of the users file."""

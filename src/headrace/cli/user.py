@@ -34,6 +34,8 @@ def _security(data: DataOption, config: ConfigOption, settings: SetOption) -> Se
 def _asked_secret(from_stdin: bool) -> str:
     if from_stdin:
         secret = sys.stdin.readline().rstrip("\n")
+    elif not sys.stdin.isatty():
+        fail("there is no terminal to ask for the password on: use --password-stdin, or --token", code="bad-request")
     else:
         secret = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
     if len(secret) < SECRET_LENGTH_MIN:
@@ -54,6 +56,7 @@ def add(
 ) -> None:
     """Add a user, or change one's roles and password."""
     security = _security(data, config, settings)
+    security.check_user(name, role or ["reader"])  # before a password is asked for in vain
     secret = None if token else hash_secret(_asked_secret(password_stdin))
     made = security.add_user(name, secret, role or ["reader"])
     plain = None
