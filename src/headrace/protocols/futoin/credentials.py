@@ -163,9 +163,9 @@ class Guard:
         claim = parse(sec)
         if claim is None:
             return None
-        if isinstance(claim, Signed):
-            return self._check_signature(claim, message)
         try:
+            if isinstance(claim, Signed):
+                return self._check_signature(claim, message, peer)
             principal = await self._hub.security.authenticate_async(claim.user, claim.secret, peer)
         except TooManyLogins as error:
             self._refused()
@@ -178,13 +178,16 @@ class Guard:
             self._remember(sec, caller)
         return caller
 
-    def _check_signature(self, claim: Signed, message: dict[str, Any]) -> Caller:
+    def _check_signature(self, claim: Signed, message: dict[str, Any], peer: str) -> Caller:
+        logins = self._hub.security.logins
+        logins.begin(peer, claim.user)
         key = self._mac_keys.get(claim.user)
         good = mac.verify(key or self._decoy, claim.algorithm, message, claim.signature)
         principal = self._hub.security.certificate_principal(claim.user) if good and key else None
         if principal is None or key is None:
             self._refused()
             raise PeerError(SECURITY_ERROR, claim.failed)
+        logins.succeeded(peer, claim.user)
         return Caller(principal, key, claim.algorithm)
 
     def _refused(self) -> None:
