@@ -142,7 +142,8 @@ class Runtime:
         except OSError as error:
             address = getattr(self.config.listen, name, "")
             raise StartFailed(
-                f"{name} cannot listen on {address}: {error}; set listen.{name} to another port"
+                f"{name} cannot listen on {address}: {error.strerror or error}; `headrace doctor` says who does, and "
+                f"--set listen.{name}=HOST:PORT chooses another"
             ) from error
         if listener is None:
             return
