@@ -142,7 +142,8 @@ def _cells(row: FlowRow, resumed: bool) -> list[str]:
 def pipeline_line(row: PipelineRow) -> str:
     """The pipeline in one line."""
     if row.batch < 0:
-        return f"pipeline window-counts: {row.state}"
+        under_way = ", its first batch is under way" if row.state == "running" else ""
+        return f"pipeline window-counts: {row.state}{under_way}"
     speed = f"{row.rows_per_s:,.0f} records/s, {row.batch_ms:,.0f} ms per batch, lag {row.lag:,} records"
     return f"pipeline window-counts: {row.state}, batch {row.batch}, {speed}"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
@@ -129,15 +129,20 @@ class OtelTracing(Tracing):
         finally:
             detach(token)
 
-    def begin(self, name: str, attributes: Mapping[str, Value]) -> Span:
-        """A span of the hub's boundary: the outermost one where the protocol carries no trace of its own."""
+    def begin(self, name: str, describe: Callable[[], Mapping[str, Value]]) -> Span | None:
+        """A span of the hub's boundary: the outermost one where the protocol carries no trace of its own. None when
+        it is not kept, which costs little: it is not even described."""
         inside = trace.get_current_span().get_span_context().is_valid
-        return self.tracer.start_span(
-            name, kind=SpanKind.INTERNAL if inside else SpanKind.SERVER, attributes=attributes
-        )
+        span = self.tracer.start_span(name, kind=SpanKind.INTERNAL if inside else SpanKind.SERVER)
+        if not span.is_recording():
+            return None
+        span.set_attributes(describe())
+        return span
 
-    def settles(self, span: Span, future: asyncio.Future[Any]) -> None:
+    def settles(self, span: Span | None, future: asyncio.Future[Any]) -> None:
         """End the span when the future is done; until then a commit may link to it."""
+        if span is None:
+            return
         if future.done():
             _ended(span, future)
         else:

@@ -7,6 +7,7 @@ the log: one operation, several, a chain of these, a read, a scan. Every other v
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -41,8 +42,8 @@ class TracedHub(Hub):
         return view
 
     def _submit_one(self, operation: ops.Op) -> asyncio.Future[Any]:
-        attributes = {**self._about(operation), **_size([operation])}
-        span = self._tracing.begin(f"hub.{_verb_of(operation)}", attributes)
+        name = f"hub.{_verb_of(type(operation))}"
+        span = self._tracing.begin(name, lambda: {**self._about(operation), **_size([operation])})
         future = super()._submit_one(operation)
         self._tracing.settles(span, future)
         return future
@@ -57,8 +58,12 @@ class TracedHub(Hub):
         self, operations: Sequence[ops.Op], transact: Callable[[Sequence[ops.Op]], asyncio.Future[list[Any]]]
     ) -> asyncio.Future[list[Any]]:
         """A transaction inside its span, by whichever way it goes."""
-        attributes = {**self._about(operations[0] if operations else None), **_size(operations)}
-        span = self._tracing.begin("hub.transact", {**attributes, "headrace.operations": len(operations)})
+
+        def describe() -> dict[str, str | int]:
+            first = self._about(operations[0] if operations else None)
+            return {**first, **_size(operations), "headrace.operations": len(operations)}
+
+        span = self._tracing.begin("hub.transact", describe)
         future = transact(operations)
         self._tracing.settles(span, future)
         return future
@@ -75,15 +80,16 @@ class TracedHub(Hub):
     def scan(
         self, name: str, start: int, end: int, *, partition: int = 0, columns: list[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        span = self._tracing.begin("hub.scan", {**self._where(name, partition), "headrace.index": start})
+        span = self._tracing.begin("hub.scan", lambda: {**self._where(name, partition), "headrace.index": start})
         count = 0
         try:
             for records in super().scan(name, start, end, partition=partition, columns=columns):
                 count += records.num_rows
                 yield records
         finally:
-            span.set_attribute("messaging.batch.message_count", count)
-            span.end()
+            if span is not None:
+                span.set_attribute("messaging.batch.message_count", count)
+                span.end()
 
     def _where(self, stream: str, partition: int) -> dict[str, str | int]:
         return {
@@ -109,9 +115,10 @@ class _TracedChain(Chain):
         return self._hub.transacting(operations, self._chain.transact)
 
 
-def _verb_of(operation: ops.Op) -> str:
+@functools.cache
+def _verb_of(kind: type[ops.Op]) -> str:
     """`SaveCursor` as `save_cursor`."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", type(operation).__name__).lower()
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
 
 
 def _size(operations: Sequence[ops.Op]) -> dict[str, int]:
