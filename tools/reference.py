@@ -157,7 +157,7 @@ def metrics_page() -> Iterator[str]:
 def errors_page() -> Iterator[str]:
     """Every error with a code of its own."""
     for module in pkgutil.walk_packages(headrace.__path__, "headrace."):
-        if not module.name.endswith("__main__") and ".spark" not in module.name:
+        if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
     yield "# Errors\n"
     yield "The code is stable: the command line prints it with `--json`, the API and Flight send it.\n"

@@ -36,6 +36,7 @@ class HubInfo(msgspec.Struct, frozen=True):
     version: str
     data: str
     process_id: int
+    time_us: int
     uptime_s: float
     listeners: dict[str, str]
     missing: list[str]
@@ -127,6 +128,7 @@ class Admin:
             version=__version__,
             data=self._data,
             process_id=os.getpid(),
+            time_us=self._hub.sessions.now_us(),
             uptime_s=round(time.monotonic() - self._started, 3),
             listeners=self._runtime.addresses,
             missing=self._runtime.missing,

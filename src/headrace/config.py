@@ -136,6 +136,11 @@ class SecuritySection(Section, frozen=True):
     users_file: Annotated[str, Meta(description="File `headrace user add` writes; relative to the data directory")] = (
         "users.json"
     )
+    login_failures_max: Annotated[
+        Count,
+        Meta(description="Wrong passwords of a user from an address before it must wait; of all users, ten times that"),
+    ] = 10
+    login_window_s: Annotated[Seconds, Meta(description="How long it must wait, and how long failures count")] = 60
     anonymous: Annotated[
         str, Meta(description="Role of callers without a name: `auto` is admin while there are no users, then nobody")
     ] = "auto"
@@ -169,6 +174,19 @@ class LoggingSection(Section, frozen=True):
     format: Annotated[
         Literal["auto", "text", "json"], Meta(description="`auto` is text on a terminal and JSON elsewhere")
     ] = "auto"
+
+
+class Tracing(Section, frozen=True):
+    """OpenTelemetry traces (extra `otel`). Off, and nothing of it loaded, without an endpoint."""
+
+    endpoint: Annotated[
+        str, Meta(description="OTLP/HTTP address of a collector, such as `http://127.0.0.1:4318`; empty for no traces")
+    ] = ""
+    ratio: Annotated[
+        float,
+        Meta(ge=0, le=1, description="Share of traces kept that begin here; those that came with a caller follow it"),
+    ] = 1.0
+    service_name: Annotated[str, Meta(description="Name of this hub in the traces")] = "headrace"
 
 
 class Flight(Section, frozen=True):
@@ -333,6 +351,9 @@ class Ambrosia(Section, frozen=True):
     """AMBROSIA immortals."""
 
     enabled: Annotated[bool, Meta(description="Serve immortals")] = True
+    trust_local: Annotated[
+        bool, Meta(description="Let bindings on this machine in although there are users: the protocol has no login")
+    ] = True
     host: Annotated[str, Meta(description="Where the ports of debugging sessions are bound")] = "127.0.0.1"
     message_bytes_max: Annotated[
         Bytes, Meta(description="The largest message of a binding; not above log.record_bytes_max")
@@ -378,6 +399,7 @@ class Config(Section, frozen=True):
     security: SecuritySection = SecuritySection()
     tls: Tls = Tls()
     logging: LoggingSection = LoggingSection()
+    tracing: Tracing = Tracing()
     flight: Flight = Flight()
     wallaroo: Wallaroo = Wallaroo()
     ockam: Ockam = Ockam()

@@ -13,6 +13,7 @@ from headrace.metrics import Metrics
 from headrace.mounts import Mounts
 from headrace.security import Security
 from headrace.sessions import Sessions
+from headrace.tracing import OFF, Tracing
 from headrace.verbs import Verbs
 
 
@@ -30,7 +31,7 @@ class Frame:
         self.config = config
         self.metrics = Metrics()
         self.health = Health()
-        self.security = Security(config, data)
+        self.security = Security(config, data, self.metrics.security.held_back.inc)
         self.sessions = Sessions(
             open_max=config.limits.sessions_max,
             ended_kept=config.limits.sessions_kept,
@@ -39,5 +40,6 @@ class Frame:
         )
         self.verbs = Verbs(self.metrics.verb_done)
         self.mounts = Mounts()
+        self.tracing: Tracing = OFF
         self.stopping = asyncio.Event()
         """Set when the process begins to stop: answers without end should end now."""

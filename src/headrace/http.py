@@ -32,6 +32,7 @@ from starlette.types import Message, Receive, Scope, Send
 from headrace.errors import BadRequest, Forbidden, HeadraceError, LimitExceeded, Unauthenticated
 from headrace.frame import Frame
 from headrace.listener import Listener, join_address, split_address
+from headrace.logins import TooManyLogins
 from headrace.logs import fields
 from headrace.openapi import STATUS_OF_CODE, ErrorBody, ErrorDetail, document
 from headrace.security import Principal, is_loopback
@@ -68,6 +69,8 @@ def error_response(error: HeadraceError) -> Response:
         headers["WWW-Authenticate"] = 'Bearer realm="headrace", Basic realm="headrace", charset="UTF-8"'
     if status == 503:
         headers["Retry-After"] = "1"
+    if isinstance(error, TooManyLogins):
+        headers["Retry-After"] = str(error.wait_s)
     return _json(ErrorBody(ErrorDetail(error.code, str(error))), status, headers)
 
 
@@ -91,9 +94,19 @@ class Api:
         self.app = Starlette(routes=routes, exception_handlers={404: _not_found, 405: _wrong_method})
 
     async def health(self, request: Request) -> Response:
-        """Ready or not, with reasons. Open to all: a load balancer has no password, and no names are told."""
+        """Ready or not, with reasons. Open to all, since a load balancer has no password; reasons name streams and
+        files, so a stranger is told only which part has one."""
         report = self._hub.health.report()
+        if report.reasons and not await self._is_known(request):
+            hidden = dict.fromkeys(report.reasons, "sign in to read why")
+            report = msgspec.structs.replace(report, reasons=hidden)
         return _json(report, 200 if report.ready else 503)
+
+    async def _is_known(self, request: Request) -> bool:
+        try:
+            return await self._principal(request) is not None
+        except HeadraceError:
+            return False
 
     async def live(self, request: Request) -> Response:
         """The process answers."""
@@ -131,14 +144,19 @@ class Api:
             return _json(ErrorBody(ErrorDetail("internal", "a bug in Headrace; the log of the hub tells more")), 500)
 
     async def _principal(self, request: Request) -> Principal:
-        principal = await self._hub.security.from_authorization(request.headers.get("authorization"))
+        peer = peer_of(request)
+        principal = await self._hub.security.from_authorization(request.headers.get("authorization"), peer)
         if principal is None:
             self._hub.metrics.protocol.refused_logins.labels(protocol="http").inc()
             if "authorization" in request.headers:
-                peer = "?" if request.client is None else request.client.host
                 logger.warning("login refused", extra=fields(listener="http", peer=peer))
             raise Unauthenticated("say who you are: a token (Authorization: Bearer …) or user and password (Basic)")
         return principal
+
+
+def peer_of(request: Request) -> str:
+    """The address that a request came from."""
+    return "?" if request.client is None else request.client.host
 
 
 async def _body(request: Request, maximum: int) -> bytes:
@@ -240,8 +258,9 @@ async def serve(hub: Frame, address: str) -> Listener:
     host, port = split_address(address)
     listening = _bound(host, port)
     section = hub.config.http
+    app = hub.tracing.app(Dispatcher(hub, is_loopback(host)), ["/api", hub.config.futoin.path])
     config = uvicorn.Config(
-        Dispatcher(hub, is_loopback(host)),
+        app,
         lifespan="off",
         log_config=None,
         access_log=False,

@@ -33,6 +33,7 @@ from headrace.log.port import Blob, LogPort, Touched
 from headrace.log.recovery import Report
 from headrace.log.settings import LogSettings
 from headrace.log.state import TABLE
+from headrace.tracing import OFF, Tracing
 
 logger = logging.getLogger("headrace.hub")
 
@@ -149,6 +150,7 @@ class Hub(Frame):
         *,
         disk: Disk | None = None,
         clock: Clock | None = None,
+        tracing: Tracing = OFF,
     ) -> Hub:
         """Open a data directory and recover it. `disk` and `clock` are for tests."""
         config = config or Config()
@@ -158,11 +160,12 @@ class Hub(Frame):
         started = time.monotonic()
         disk = disk if disk is not None else await asyncio.to_thread(OsDisk, data)
         try:
-            log = await asyncio.to_thread(EmbeddedLog, disk, clock, settings, limits)
+            log = await asyncio.to_thread(EmbeddedLog, tracing.disk(disk), clock, settings, limits)
         except BaseException:
             disk.close()
             raise
         hub = cls(log, config, data, clock)
+        hub.tracing = tracing
         hub.metrics.log.recovery_seconds.set(time.monotonic() - started)
         hub._report_damage(log.log.report)
         log.start(hub._committed)
@@ -293,6 +296,7 @@ class Hub(Frame):
             elif not future.done():
                 future.set_result(pending.result[0] if is_single else pending.result)
         self._count(outcomes)
+        self.tracing.committed(outcomes)
         for name, number in touched:
             if self._log.has_stream(name):
                 self._new_records.notify((name, number), self._log.bounds(name, number).next)

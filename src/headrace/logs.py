@@ -36,6 +36,11 @@ def set_up(section: LoggingSection, stream: TextIO | None = None) -> None:
     root.propagate = False
 
 
+def _printable(line: str) -> str:
+    """A line stays a line: what a peer calls itself must not look like another entry, or move the cursor."""
+    return line if line.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
+
+
 def _fields_of(record: logging.LogRecord) -> dict[str, Any]:
     return getattr(record, _FIELDS, {})
 
@@ -57,7 +62,7 @@ class TextFormatter(logging.Formatter):
             record.getMessage(),
         ]
         words += [f"{name}={value}" for name, value in _fields_of(record).items()]
-        line = " ".join(words)
+        line = _printable(" ".join(words))
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 

@@ -99,6 +99,15 @@ class ProtocolMetrics:
         self.ack_seconds = make.latency("headrace_ack_seconds", "From receiving a record to its acknowledgement", label)
 
 
+class SecurityMetrics:
+    """Logins."""
+
+    def __init__(self, make: _Maker) -> None:
+        self.held_back = make.counter(
+            "headrace_logins_held_back_total", "Logins not looked at: too many failures from their address"
+        )
+
+
 class VerbMetrics:
     """Admin verbs, by whichever way they are called."""
 
@@ -204,6 +213,7 @@ class Metrics:
         self.log = LogMetrics(make)
         self.nouns = NounMetrics(make)
         self.protocol = ProtocolMetrics(make)
+        self.security = SecurityMetrics(make)
         self.verbs = VerbMetrics(make)
         self.wallaroo = WallarooMetrics(make)
         self.ockam = OckamMetrics(make)

@@ -30,6 +30,7 @@ class ErrorBody(msgspec.Struct, frozen=True):
 STATUS_OF_CODE: dict[str, int] = {
     "bad-request": 400,
     "unauthenticated": 401,
+    "too-many-logins": 429,
     "forbidden": 403,
     "unknown-verb": 404,
     "unknown-stream": 404,
@@ -60,6 +61,7 @@ _DESCRIBED = {
     415: "The body must be application/json",
     421: "The Host or Origin header names another site",
     422: "A named limit was met",
+    429: "Too many failed logins from this address; Retry-After says when to try again",
     503: "Busy, closing, or the log failed",
     507: "The disk is full",
 }

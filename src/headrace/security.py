@@ -26,7 +26,7 @@ import os
 import re
 import secrets
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
@@ -36,6 +36,7 @@ import msgspec
 from headrace.config import Config, Grant, TlsFiles, User
 from headrace.errors import BadRequest
 from headrace.listener import split_address
+from headrace.logins import LoginLimiter
 
 Right = Literal["read", "write", "admin"]
 
@@ -51,6 +52,8 @@ SCRYPT_R = 8
 SCRYPT_P = 1
 VERIFIED_MAX = 10_000
 HASHING_THREADS = 2
+# Published AMBROSIA bindings cannot speak TLS: it is for those behind a proxy that can, and must be asked for.
+OWN_FILES_ONLY = frozenset({"ambrosia"})
 USER_NAME = re.compile(r"[A-Za-z0-9._@-]{1,100}")
 
 
@@ -198,14 +201,19 @@ class UsersFile:
 class Security:
     """The checks of one hub."""
 
-    def __init__(self, config: Config, data: str | Path | None = None) -> None:
+    def __init__(
+        self, config: Config, data: str | Path | None = None, held_back: Callable[[], None] = lambda: None
+    ) -> None:
+        """`held_back` is called for each login that came too soon after too many."""
         self._config = config
         self._section = config.security
+        self.logins = LoginLimiter(self._section.login_failures_max, self._section.login_window_s, held_back)
         self.users_file = UsersFile(Path(data or config.log.data) / self._section.users_file)
         self._roles = {**BUILT_IN_ROLES, **self._section.roles}
         self._hashing = ThreadPoolExecutor(HASHING_THREADS, thread_name_prefix="passwords")
         self._verified: dict[str, bytes] = {}
         self._verified_key = os.urandom(32)
+        self._checking: dict[bytes, asyncio.Future[Principal | None]] = {}
         for name, user in self.users().items():
             self._check_roles(f"user {name!r}", user.roles)
         if self._section.anonymous not in ("auto", "none"):
@@ -221,16 +229,20 @@ class Security:
 
     def add_user(self, name: str, secret: str | None, roles: list[str]) -> User:
         """Add a user to the users file, or change its roles and (when given) its hashed secret; tokens stay."""
-        if not USER_NAME.fullmatch(name):
-            raise BadRequest(f"user name {name!r}: letters, digits, dot, dash, underscore and @, at most 100")
-        if name in self._section.users:
-            raise BadRequest(f"user {name!r} stands in the settings; change it there")
-        self._check_roles(f"user {name!r}", roles)
+        self.check_user(name, roles)
         users = dict(self.users_file.users())
         before = users.get(name, User())
         users[name] = User(secret=secret or before.secret, tokens=before.tokens, roles=roles)
         self.users_file.write(users)
         return users[name]
+
+    def check_user(self, name: str, roles: list[str]) -> None:
+        """Raise what would be wrong with adding this user."""
+        if not USER_NAME.fullmatch(name):
+            raise BadRequest(f"user name {name!r}: letters, digits, dot, dash, underscore and @, at most 100")
+        if name in self._section.users:
+            raise BadRequest(f"user {name!r} stands in the settings; change it there")
+        self._check_roles(f"user {name!r}", roles)
 
     def remove_user(self, name: str) -> None:
         """Take a user out of the users file."""
@@ -257,25 +269,64 @@ class Security:
 
     def authenticate(self, user: str, secret: str) -> Principal | None:
         """The user, if the password is right. Takes some 50 ms the first time: on an event loop use the async twin."""
-        known = self.users().get(user)
-        stored = known.secret if known is not None and known.secret else None
-        mark = hmac.new(self._verified_key, f"{stored}\0{secret}".encode(), hashlib.sha256).digest()
-        if stored is not None and hmac.compare_digest(self._verified.get(user, b""), mark):
-            return self._principal(user)
+        if (verified := self._verified_before(user, secret)) is not None:
+            return verified
+        stored = self._stored_secret(user)
         right = check_secret(stored or _DECOY, secret)
         if stored is None or not right:
             return None
         if len(self._verified) >= VERIFIED_MAX:
             self._verified.clear()
-        self._verified[user] = mark
+        self._verified[user] = self._mark(stored, secret)
         return self._principal(user)
 
-    async def authenticate_async(self, user: str, secret: str) -> Principal | None:
-        """`authenticate` in a thread of its own kind: guessing passwords must not keep others from the disk."""
-        return await asyncio.get_running_loop().run_in_executor(self._hashing, self.authenticate, user, secret)
+    def _stored_secret(self, user: str) -> str | None:
+        known = self.users().get(user)
+        return known.secret or None if known is not None else None
 
-    def authenticate_token(self, token: str) -> Principal | None:
-        """The user a token belongs to."""
+    def _mark(self, *parts: str) -> bytes:
+        """What is remembered of a password: nothing that could be turned back into it."""
+        return hmac.new(self._verified_key, "\0".join(parts).encode(), hashlib.sha256).digest()
+
+    def _verified_before(self, user: str, secret: str) -> Principal | None:
+        """The user, if this very password was right before and is still the stored one."""
+        stored = self._stored_secret(user)
+        if stored is not None and hmac.compare_digest(self._verified.get(user, b""), self._mark(stored, secret)):
+            return self._principal(user)
+        return None
+
+    async def authenticate_async(self, user: str, secret: str, peer: str = "") -> Principal | None:
+        """`authenticate` in a thread of its own kind: guessing passwords must not keep others from the disk. Raises
+        `TooManyLogins` when the address `peer` has failed too often; many at once with one password are one attempt."""
+        if (verified := self._verified_before(user, secret)) is not None:
+            return verified
+        mark = self._mark(peer, user, secret)
+        checking = self._checking.get(mark)
+        if checking is None:
+            self.logins.begin(peer, user)
+            checking = asyncio.ensure_future(self._checked(user, secret, peer))
+            self._checking[mark] = checking
+            checking.add_done_callback(lambda done: self._checking.pop(mark, None))
+        return await asyncio.shield(checking)
+
+    async def _checked(self, user: str, secret: str, peer: str) -> Principal | None:
+        loop = asyncio.get_running_loop()
+        principal = await loop.run_in_executor(self._hashing, self.authenticate, user, secret)
+        if principal is not None:
+            self.logins.succeeded(peer, user)
+        return principal
+
+    def authenticate_token(self, token: str, peer: str = "", *, shared: str = "") -> Principal | None:
+        """The user a token belongs to; whoever says the `shared` secret, if there is one, may do everything. Raises
+        `TooManyLogins` when the address `peer` has failed too often."""
+        self.logins.begin(peer, None)
+        is_shared = bool(shared) and hmac.compare_digest(shared.encode(), token.encode())
+        principal = EVERYTHING if is_shared else self._token_owner(token)
+        if principal is not None:
+            self.logins.succeeded(peer, None)
+        return principal
+
+    def _token_owner(self, token: str) -> Principal | None:
         digest = token_digest(token).encode()
         found = None
         for name, user in self.users().items():
@@ -289,19 +340,30 @@ class Security:
         """The user named by a client certificate that TLS has verified."""
         return self._principal(common_name) if common_name in self.users() else None
 
-    async def from_authorization(self, header: str | None) -> Principal | None:
-        """The caller of an HTTP or Flight request with this `Authorization` header; None when it must be refused."""
+    def connection_principal(self, transport: asyncio.BaseTransport) -> Principal | None:
+        """Who is at the other end of a connection whose protocol has no login: the user that its client certificate
+        names, or whoever callers without a name are."""
+        certificate = transport.get_extra_info("peercert") or {}
+        for fields in certificate.get("subject", ()):
+            for field, value in fields:
+                if field == "commonName" and (found := self.certificate_principal(value)) is not None:
+                    return found
+        return self.anonymous()
+
+    async def from_authorization(self, header: str | None, peer: str = "") -> Principal | None:
+        """The caller of an HTTP or Flight request with this `Authorization` header from this address; None when it
+        must be refused. Raises `TooManyLogins` when the address has failed too often."""
         if not header:
             return self.anonymous()
         scheme, _, rest = header.partition(" ")
         if scheme.lower() == "bearer":
-            return self.authenticate_token(rest.strip())
+            return self.authenticate_token(rest.strip(), peer)
         if scheme.lower() == "basic":
             try:
                 user, separator, secret = base64.b64decode(rest.strip(), validate=True).decode().partition(":")
             except ValueError:
                 return None
-            return await self.authenticate_async(user, secret) if separator else None
+            return await self.authenticate_async(user, secret, peer) if separator else None
         return None
 
     def tls(self, listener: str) -> ssl.SSLContext | None:
@@ -323,6 +385,8 @@ class Security:
     def tls_files(self, listener: str) -> TlsFiles | None:
         """The certificate files of a listener, for servers (Flight) that read them on their own."""
         tls = self._config.tls
+        if listener in OWN_FILES_ONLY and listener not in tls.listeners:
+            return None
         files = tls.listeners.get(listener) or TlsFiles(
             certificate=tls.certificate, key=tls.key, client_ca=tls.client_ca
         )
@@ -331,8 +395,12 @@ class Security:
     def warnings(self) -> list[str]:
         """What an operator must know: open listeners without authentication or without TLS."""
         found = []
-        for listener in self._config.listen.__struct_fields__:
-            address = getattr(self._config.listen, listener)
+        if self._config.futoin.insecure and self.users():
+            found.append(
+                "futoin.insecure lets every program on this machine write without a name although there are users, and "
+                "behind a reverse proxy on this machine everyone; set it to false"
+            )
+        for listener, address in self._addresses():
             if address == "off" or is_loopback(split_address(address)[0]):
                 continue
             if not self.required:
@@ -346,6 +414,16 @@ class Security:
                     "passwords and records can be read on the way; set [tls]"
                 )
         return found
+
+    def _addresses(self) -> Iterator[tuple[str, str]]:
+        """Every address that the settings name, by listener."""
+        for listener in self._config.listen.__struct_fields__:
+            yield listener, getattr(self._config.listen, listener)
+        yield "ockam", self._config.ockam.cbor_listen
+        for immortal in self._config.ambrosia.immortals.values() if self._config.ambrosia.enabled else ():
+            yield "ambrosia", immortal.receive
+            if immortal.sockets == "listen":
+                yield "ambrosia", immortal.send
 
     def _principal(self, name: str) -> Principal:
         user = self.users()[name]

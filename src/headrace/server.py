@@ -18,6 +18,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -33,6 +34,7 @@ from headrace.listener import Listener
 from headrace.logs import fields
 from headrace.memory import find_trim, trim_when_quiet
 from headrace.metrics import ProcessMetrics, counted
+from headrace.tracing import start as start_tracing
 
 logger = logging.getLogger("headrace.server")
 
@@ -56,6 +58,9 @@ SERVICES: dict[str, str] = {
     "pipelines": "headrace.spark.supervisor:start",
     "console": "headrace.console.server:start",
 }
+
+# How traces name the services that are no protocol of their own.
+PROTOCOL_OF_SERVICE = {"nouns": "admin", "pipelines": "spark"}
 
 LAG_INTERVAL_S = 1.0
 
@@ -87,7 +92,7 @@ class Runtime:
     async def start(cls, loaded: Loaded) -> Runtime:
         """Open the hub and start everything configured. If one part fails, the ones before it are stopped again."""
         config = loaded.config
-        hub = await Hub.open(config.log.data, config)
+        hub = await Hub.open(config.log.data, config, tracing=start_tracing(config))
         runtime = cls(hub, config)
         try:
             runtime._watch_process()
@@ -116,7 +121,7 @@ class Runtime:
         for name, entry in SERVICES.items():
             start = self._found(name, entry)
             if start is not None:
-                await self._started(name, start(self.hub))
+                await self._started(name, start(self._hub_for(name)))
 
     async def _start_listeners(self) -> None:
         for name, entry in LISTENERS.items():
@@ -125,7 +130,11 @@ class Runtime:
                 continue
             serve = self._found(name, entry)
             if serve is not None:
-                await self._started(name, serve(self.hub, address))
+                await self._started(name, serve(self._hub_for(name), address))
+
+    def _hub_for(self, name: str) -> Hub:
+        """The hub as this part sees it: with traces on, its spans name the part."""
+        return self.hub.tracing.view(self.hub, PROTOCOL_OF_SERVICE.get(name, name))
 
     async def _started(self, name: str, starting: Awaitable[Listener | None]) -> None:
         try:
@@ -133,7 +142,8 @@ class Runtime:
         except OSError as error:
             address = getattr(self.config.listen, name, "")
             raise StartFailed(
-                f"{name} cannot listen on {address}: {error}; set listen.{name} to another port"
+                f"{name} cannot listen on {address}: {error.strerror or error}; `headrace doctor` says who does, and "
+                f"--set listen.{name}=HOST:PORT chooses another"
             ) from error
         if listener is None:
             return
@@ -163,6 +173,13 @@ class Runtime:
         for chore in self._chores:
             chore.cancel()
         await self.hub.close()
+        await self._traces_sent()
+
+    async def _traces_sent(self) -> None:
+        try:
+            await asyncio.wait_for(self.hub.tracing.close(), self.config.limits.stop_s)
+        except TimeoutError:
+            logger.warning("the last traces were not sent: no answer from the collector")
 
     async def _stopped(self, name: str, listener: Listener) -> None:
         """One part stopped, or left behind with a word about it: it does not keep the others."""
@@ -209,6 +226,19 @@ def write_ready_file(path: Path, addresses: dict[str, str]) -> None:
     os.replace(beside, path)
 
 
+def tell_manager(state: str) -> None:
+    """Tell systemd (`Type=notify`), if it started us, that we are ready or stopping."""
+    path = os.environ.get("NOTIFY_SOCKET", "")
+    if not path:
+        return
+    address = "\0" + path[1:] if path.startswith("@") else path  # an abstract name
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as notifying:
+            notifying.sendto(state.encode(), address)
+    except OSError as error:
+        logger.warning("the service manager could not be told", extra=fields(state=state, error=str(error)))
+
+
 def _remove(ready_file: Path | None) -> None:
     if ready_file is not None:
         with contextlib.suppress(OSError):
@@ -229,6 +259,7 @@ async def run(
         if ready_file is not None:
             write_ready_file(ready_file, runtime.addresses)
         on_ready(runtime)
+        tell_manager("READY=1")
         failed = asyncio.ensure_future(runtime.hub.failed())
         stopped = asyncio.ensure_future(stop.wait())
         await asyncio.wait((failed, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -238,6 +269,7 @@ async def run(
         if log_failed:
             logger.error("the log failed and accepts nothing more; start again to recover from disk")
     finally:
+        tell_manager("STOPPING=1")
         _remove(ready_file)
         await runtime.stop()
         for number in (signal.SIGTERM, signal.SIGINT):

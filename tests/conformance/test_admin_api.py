@@ -3,14 +3,11 @@
 No answer may be a server error, and every answer must have a status and a body that the document describes.
 """
 
-import json
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 
 import pytest
 import schemathesis
+from hub_process import hub_process
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
@@ -20,43 +17,17 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from headrace.server import LISTENERS
-
 EXAMPLES_PER_VERB = 8
-START_S = 60
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("api")
-    ready = folder / "ready.json"
-    ports = [part for name in LISTENERS for part in ("--set", f"listen.{name}=127.0.0.1:0")]
-    command = [
-        sys.executable,
-        "-m",
-        "headrace",
-        "up",
-        "--data",
-        str(folder / "data"),
-        "--ready-file",
-        str(ready),
-        *ports,
-    ]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        deadline = time.monotonic() + START_S
-        while not ready.exists():
-            assert process.poll() is None, (folder / "log").read_text()
-            assert time.monotonic() < deadline, "the hub was not ready in time"
-            time.sleep(0.02)
-        yield json.loads(ready.read_text())["http"]
-        assert process.poll() is None, "the hub ended while it was tried"
-    finally:
-        process.terminate()
-        process.wait(START_S)
-    assert "Traceback" not in (folder / "log").read_text()
+    with hub_process(folder) as hub:
+        yield hub.addresses["http"]
+        assert hub.process.poll() is None, "the hub ended while it was tried"
+    assert "Traceback" not in hub.log.read_text()
 
 
 @pytest.mark.slow

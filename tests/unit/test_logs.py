@@ -62,3 +62,12 @@ def test_secrets_do_not_reach_the_log(logger: logging.Logger) -> None:
     assert "hr_x" not in stream.getvalue()
     assert "Basic" not in stream.getvalue()
     assert "alice" in stream.getvalue()
+
+
+def test_a_name_cannot_pretend_to_be_another_entry(logger: logging.Logger) -> None:
+    out = io.StringIO()
+    logs.set_up(LoggingSection(format="text"), out)
+    logger.warning("login refused", extra=logs.fields(user="x\n12:00:00.000 INFO security: all is well\x1b[2K"))
+    (line,) = out.getvalue().splitlines()
+    assert "x\\n12:00" in line
+    assert "\x1b" not in line

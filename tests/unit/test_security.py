@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cli.tls import make_self_signed
-from headrace.config import Config, Grant, Listen, SecuritySection, Tls, TlsFiles, User
+from headrace.config import Config, Futoin, Grant, Listen, Ockam, SecuritySection, Tls, TlsFiles, User
 from headrace.errors import BadRequest
 from headrace.security import (
     EVERYTHING,
@@ -126,7 +126,7 @@ class TestAuthenticate:
             assert await name(header) is None, header
 
     async def test_guessing_does_not_use_up_the_threads_of_others(self, tmp_path: Path) -> None:
-        checks = security(tmp_path, users={"alice": User(secret=HASHED, roles=["reader"])})
+        checks = security(tmp_path, login_failures_max=40, users={"alice": User(secret=HASHED, roles=["reader"])})
         guesses = [asyncio.create_task(checks.authenticate_async("alice", f"guess {number}")) for number in range(40)]
         await asyncio.to_thread(lambda: None)  # as a read of the disk would
         assert not all(guess.done() for guess in guesses)
@@ -312,3 +312,17 @@ def test_a_principal_does_not_show_secrets(tmp_path: Path, caplog: pytest.LogCap
     )
     for secret in ("wonderland", "hr_glass", "wrong-secret", "hr_wrong"):
         assert secret not in shown
+
+
+def test_the_second_ockam_listener_is_warned_about_too(tmp_path: Path) -> None:
+    config = Config(ockam=Ockam(cbor_listen="0.0.0.0:4001"))
+    warnings = Security(config, tmp_path).warnings()
+    assert [warning.partition(" is open")[0] for warning in warnings] == ["listener 'ockam' on 0.0.0.0:4001"] * 2
+
+
+def test_a_door_left_open_beside_users_is_warned_about(tmp_path: Path) -> None:
+    insecure = Futoin(insecure=True)
+    assert Security(Config(futoin=insecure), tmp_path).warnings() == []
+    users = SecuritySection(users={"alice": User(roles=["reader"])})
+    (warning,) = Security(Config(futoin=insecure, security=users), tmp_path).warnings()
+    assert warning.startswith("futoin.insecure lets every program on this machine write without a name")

@@ -86,7 +86,9 @@ async def test_a_failing_start_stops_what_had_started_and_frees_the_data(tmp_pat
     parts[LISTENERS["flight"]] = fake(events, "flight")
     parts[LISTENERS["ockam"]] = taken
     settings = loaded(tmp_path, "listen.flight=b:2", "listen.ockam=a:1")
-    with pytest.raises(StartFailed, match="ockam cannot listen on a:1: .*already in use; set listen.ockam"):
+    with pytest.raises(
+        StartFailed, match="ockam cannot listen on a:1: Address already in use; .*--set listen.ockam=HOST:PORT"
+    ):
         await Runtime.start(settings)
     assert events == ["flight started b:2", "flight closed"]
     parts[LISTENERS["ockam"]] = fake(events, "ockam")

@@ -93,6 +93,8 @@ def append(
 def _told(outcome: Outcome) -> str:
     where = f"stream {outcome.stream} partition {outcome.partition}"
     again = f"; {outcome.duplicates} had been stored before" if outcome.duplicates else ""
+    if not outcome.records and not outcome.duplicates:
+        return "nothing to append: give records as arguments, or one a line on standard input or in --file"
     if not outcome.records:
         return f"nothing new appended to {where}{again}"
     return f"appended {outcome.records:,} to {where}: indexes {outcome.first} to {outcome.last}{again}"

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progres
 from rich.progress import TimeRemainingColumn as TimeLeft
 
 from headrace.cli.output import notes, print_json
+from headrace.cli.shared import sharing
 from headrace.protocols.wallaroo.client import Connector, Source
 from headrace.protocols.wallaroo.client_session import Item
 from headrace.protocols.wallaroo.sources import FileSource, GenerateSource
@@ -27,16 +28,31 @@ app = typer.Typer(no_args_is_help=True)
 DEFAULT_ADDRESS = "127.0.0.1:7100"
 LINE_BYTES = 1024 * 1024
 
-Address = Annotated[str, typer.Option("--to", metavar="HOST:PORT", help="The hub's Wallaroo listener.")]
-Cookie = Annotated[str, typer.Option("--cookie", envvar="HEADRACE_WALLAROO_COOKIE", help="What the hub asks for.")]
-Instance = Annotated[str, typer.Option("--instance", help="Instance name; the stream is then called INSTANCE.STREAM.")]
-DialectOption = Annotated[
-    str, typer.Option("--dialect", help="v3 (published connectors) or draft (the specification).")
-]
-TlsFlag = Annotated[bool, typer.Option("--tls", help="Connect with TLS.")]
-TlsCa = Annotated[Path | None, typer.Option("--tls-ca", help="Trust this certificate authority (PEM).")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def make_connector(
+    to: Annotated[
+        str, typer.Option("--to", metavar="HOST:PORT", help="The hub's Wallaroo listener.")
+    ] = DEFAULT_ADDRESS,
+    cookie: Annotated[
+        str, typer.Option("--cookie", envvar="HEADRACE_WALLAROO_COOKIE", help="What the hub asks for.")
+    ] = "",
+    instance: Annotated[
+        str, typer.Option("--instance", help="Instance name; the stream is then called INSTANCE.STREAM.")
+    ] = "",
+    dialect: Annotated[
+        str, typer.Option("--dialect", help="v3 (published connectors) or draft (the specification).")
+    ] = "v3",
+    tls: Annotated[bool, typer.Option("--tls", help="Connect with TLS.")] = False,
+    tls_ca: Annotated[Path | None, typer.Option("--tls-ca", help="Trust this certificate authority (PEM).")] = None,
+) -> Connector:
+    """What the options that all commands share stand for."""
+    if dialect not in ("v3", "draft"):
+        raise typer.BadParameter(f"{dialect!r} is neither v3 nor draft", param_hint="--dialect")
+    context = ssl.create_default_context(cafile=tls_ca) if tls or tls_ca else None
+    return Connector(to, dialect=dialect, cookie=cookie, instance=instance, program="headrace connect", tls=context)
 
 
 @app.callback()
@@ -45,66 +61,51 @@ def connect() -> None:
 
 
 @app.command("file")
+@sharing(connector=make_connector)
 def connect_file(
+    connector: Connector,
     path: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="The file to send.")],
     stream: Annotated[
         str | None, typer.Option("--stream", help="Name of the stream; the file's name if left out.")
     ] = None,
     framed: Annotated[bool, typer.Option("--framed", help="Records have a big endian u32 length before them.")] = False,
     skip: Annotated[int, typer.Option("--skip", min=0, help="Leave out so many records at the beginning.")] = 0,
-    to: Address = DEFAULT_ADDRESS,
-    cookie: Cookie = "",
-    instance: Instance = "",
-    dialect: DialectOption = "v3",
-    tls: TlsFlag = False,
-    tls_ca: TlsCa = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Send each line of a file as one record. The message id is the offset behind the line, so a growing file can be
     sent again and only what is new travels."""
-    connector = _connector(to, dialect, cookie, instance, tls, tls_ca)
     with FileSource(path, stream=stream, framed=framed, skip=skip) as source:
         point = asyncio.run(_run(connector, source, source.size, DownloadColumn(), quiet))
     _done(source.name, point, connector, as_json)
 
 
 @app.command("generate")
+@sharing(connector=make_connector)
 def connect_generate(
+    connector: Connector,
     stream: Annotated[str, typer.Option("--stream", help="Name of the stream.")],
     count: Annotated[int, typer.Option("--count", min=1, help="How many records there are in all.")] = 1_000,
     size: Annotated[int, typer.Option("--size", min=0, help="Bytes of each payload.")] = 100,
     seed: Annotated[int, typer.Option("--seed", help="The same seed makes the same records.")] = 0,
-    to: Address = DEFAULT_ADDRESS,
-    cookie: Cookie = "",
-    instance: Instance = "",
-    dialect: DialectOption = "v3",
-    tls: TlsFlag = False,
-    tls_ca: TlsCa = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Send records made from their number: for trying things, and for load."""
     source = GenerateSource(stream=stream, count=count, size=size, seed=seed)
-    connector = _connector(to, dialect, cookie, instance, tls, tls_ca)
     point = asyncio.run(_run(connector, source, count, MofNCompleteColumn(), quiet))
     _done(stream, point, connector, as_json)
 
 
 @app.command("lines")
+@sharing(connector=make_connector)
 def connect_lines(
+    connector: Connector,
     stream: Annotated[str, typer.Option("--stream", help="Name of the stream.")],
-    to: Address = DEFAULT_ADDRESS,
-    cookie: Cookie = "",
-    instance: Instance = "",
-    dialect: DialectOption = "v3",
-    tls: TlsFlag = False,
-    tls_ca: TlsCa = None,
     as_json: Json = False,
 ) -> None:
     """Send each line of standard input as it comes: `tail -F app.log | headrace connect lines --stream app`. Ids count
     on from what the hub has."""
-    connector = _connector(to, dialect, cookie, instance, tls, tls_ca)
     point = asyncio.run(_send_lines(connector, stream))
     _done(stream, point, connector, as_json)
 
@@ -119,13 +120,6 @@ def connect_trace(
         raise typer.BadParameter(f"{generation!r} is not one of {', '.join(GENERATIONS)}", param_hint="--generation")
     for seen in read_trace(path.read_bytes(), GENERATIONS[generation]):
         print(f"{seen.offset:>10}  {seen.fault or seen.frame!r}" + (f"  {seen.inner!r}" if seen.inner else ""))
-
-
-def _connector(to: str, dialect: str, cookie: str, instance: str, tls: bool, tls_ca: Path | None) -> Connector:
-    if dialect not in ("v3", "draft"):
-        raise typer.BadParameter(f"{dialect!r} is neither v3 nor draft", param_hint="--dialect")
-    context = ssl.create_default_context(cafile=tls_ca) if tls or tls_ca else None
-    return Connector(to, dialect=dialect, cookie=cookie, instance=instance, program="headrace connect", tls=context)
 
 
 async def _run(connector: Connector, source: Source, total: int, counter: ProgressColumn, quiet: bool) -> int | None:

@@ -1,4 +1,4 @@
-"""`headrace doctor`: check a data directory and this machine."""
+"""`headrace doctor`: check a data directory, this machine, and a hub that runs."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import typer
 from rich.status import Status
 from rich.text import Text
 
-from headrace.cli.output import EXIT_FAILED, JsonFlag, notes, people, print_json
+from headrace.cli.output import EXIT_FAILED, JsonFlag, TokenOption, notes, people, print_json
 from headrace.cli.up import ConfigOption, DataOption, SetOption, flags_of
 from headrace.config_load import load
 
 app = typer.Typer()
-MARKS = {"fine": ("✓", "green"), "warning": ("!", "yellow"), "bad": ("✗", "bold red")}
+MARKS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "bold red")}
 
 
 @app.command()
@@ -22,26 +22,35 @@ def doctor(
     data: DataOption = None,
     config: ConfigOption = None,
     settings: SetOption = None,
+    hub: Annotated[
+        str | None,
+        typer.Option("--hub", metavar="HOST:PORT", help="Also ask the hub at this Flight address how it is."),
+    ] = None,
+    token: TokenOption = None,
     ports: Annotated[bool, typer.Option(help="Try whether the configured ports are free.")] = True,
     as_json: JsonFlag = False,
 ) -> None:
-    """Check a data directory, the disk under it, limits, ports, security and Java. Changes nothing.
+    """Check a data directory, the disk and file system under it, the clock, limits, ports, security, packages and Java.
 
-    Ends with code 1 when something is bad; damaged records are named by stream, partition and index.
+    A hub that runs on the data directory, or is named by --hub, is asked for its version, health and listeners. Changes
+    nothing. Whatever is not well says what to do. Ends with code 1 when something must be done; damaged records are
+    named by stream, partition and index.
     """
-    from headrace.doctor import Finding, examine
+    from headrace.doctor import Finding, examine, worst
 
     loaded = load(config, flags=flags_of(data, settings))
     found: list[Finding] = []
     with Status("looking", console=notes()) if sys.stderr.isatty() else _Silent() as status:
-        for finding in examine(loaded.config, ports=ports, progress=status.update):
+        for finding in examine(loaded.config, ports=ports, hub=hub, token=token, progress=status.update):
             found.append(finding)
             if not as_json:
                 mark, style = MARKS[finding.level]
                 people().print(Text.assemble((mark, style), f" {finding.check}: {finding.text}"))
+                if finding.advice:
+                    people().print(Text(f"    → {finding.advice}", style=style))
     if as_json:
         print_json(found)
-    if any(finding.level == "bad" for finding in found):
+    if worst(found) == "fail":
         raise typer.Exit(EXIT_FAILED)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.util
 import sys
@@ -56,8 +57,12 @@ class LazyGroup(typer.core.TyperGroup):
     wanted: str | None = None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Note which command the line names, so that only this one is imported."""
+        """Note which command the line names, so that only this one is imported; one that does not exist is answered
+        with the nearest that does."""
         self.wanted = args[0] if args else None
+        near = difflib.get_close_matches(str(self.wanted), self.list_commands(ctx), 1)
+        if self.wanted is not None and near and self.get_command(ctx, self.wanted) is None:
+            ctx.fail(f"No such command {self.wanted!r}. Did you mean {near[0]!r}?")
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:

@@ -33,6 +33,13 @@ EXIT_OF_CODE = {
     "unreachable": EXIT_UNREACHABLE,
 }
 
+HINT_OF_CODE = {
+    "unknown-stream": "`headrace stream ls` names those there are; `headrace stream create NAME` makes one",
+    "unauthenticated": "give --token or set HEADRACE_TOKEN; `headrace user token USER` makes one",
+    "forbidden": "`headrace user ls` shows roles; `headrace user add USER --role ROLE` changes them",
+}
+"""What to do at the command line, in the place of what a program is told to do."""
+
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of tables for people.")]
 HubOption = Annotated[
     str,
@@ -98,7 +105,10 @@ def report(error: HeadraceError, as_json: bool) -> int:
         sys.stderr.buffer.write(line + b"\n")
         sys.stderr.flush()
     else:
-        notes().print(Text.assemble(("error: ", "bold red"), str(error)))
+        text, hint = str(error), HINT_OF_CODE.get(error.code)
+        if hint is not None:
+            text = f"{text.partition('; ')[0]}; {hint}"
+        notes().print(Text.assemble(("error: ", "bold red"), text))
     return EXIT_OF_CODE.get(error.code, EXIT_FAILED)
 
 

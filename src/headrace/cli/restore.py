@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli.backup import describe
-from headrace.cli.output import JsonFlag, people, print_json
+from headrace.cli.output import EXIT_USAGE, JsonFlag, fail, people, print_json
 
 app = typer.Typer()
 
@@ -25,6 +25,8 @@ def restore(
     """
     from headrace.log.backup import restore as copy_back
 
+    if not directory.is_dir():
+        fail(f"there is no directory {directory}", code="bad-request", exit_code=EXIT_USAGE)
     info = copy_back(directory, data)
     if as_json:
         print_json(info)

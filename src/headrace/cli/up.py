@@ -74,5 +74,7 @@ def _announce(runtime: Runtime) -> None:
     for name, address in runtime.addresses.items():
         url = f"http://{address}/" if name == "http" else address
         console.print(Text(f"  {name:<10} {url}"))
+    for warning in runtime.hub.security.warnings():
+        console.print(Text.assemble(("  WARNING ", "bold white on red"), f" {warning}"))
     if runtime.missing:
         console.print(Text(f"  not in this installation: {', '.join(runtime.missing)}", style="dim"))

@@ -12,6 +12,7 @@ import typer
 
 from headrace.admin import UserInfo
 from headrace.cli.output import JsonFlag, fail, notes, print_json, print_table
+from headrace.cli.shared import sharing
 from headrace.cli.up import ConfigOption, DataOption, SetOption, flags_of
 from headrace.config_load import load
 from headrace.security import Security, hash_secret, new_token
@@ -27,13 +28,16 @@ def user() -> None:
     """Users, passwords and tokens."""
 
 
-def _security(data: DataOption, config: ConfigOption, settings: SetOption) -> Security:
+def open_security(data: DataOption = None, config: ConfigOption = None, settings: SetOption = None) -> Security:
+    """The users of the hub that the shared options name."""
     return Security(load(config, flags=flags_of(data, settings)).config)
 
 
 def _asked_secret(from_stdin: bool) -> str:
     if from_stdin:
         secret = sys.stdin.readline().rstrip("\n")
+    elif not sys.stdin.isatty():
+        fail("there is no terminal to ask for the password on: use --password-stdin, or --token", code="bad-request")
     else:
         secret = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
     if len(secret) < SECRET_LENGTH_MIN:
@@ -42,18 +46,17 @@ def _asked_secret(from_stdin: bool) -> str:
 
 
 @app.command()
+@sharing(security=open_security)
 def add(
+    security: Security,
     name: UserArgument,
     role: Annotated[list[str] | None, typer.Option("--role", help="admin, writer, reader or your own.")] = None,
     token: Annotated[bool, typer.Option("--token", help="Make a token instead of asking for a password.")] = False,
     password_stdin: StdinFlag = False,
-    data: DataOption = None,
-    config: ConfigOption = None,
-    settings: SetOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Add a user, or change one's roles and password."""
-    security = _security(data, config, settings)
+    security.check_user(name, role or ["reader"])  # before a password is asked for in vain
     secret = None if token else hash_secret(_asked_secret(password_stdin))
     made = security.add_user(name, secret, role or ["reader"])
     plain = None
@@ -69,15 +72,13 @@ def add(
 
 
 @app.command()
+@sharing(security=open_security)
 def token(
+    security: Security,
     name: UserArgument,
-    data: DataOption = None,
-    config: ConfigOption = None,
-    settings: SetOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Give a user one more token."""
-    security = _security(data, config, settings)
     if name not in security.users_file.users():
         fail(f"there is no user {name!r} in {security.users_file.path}; add it first", code="unknown-user")
     plain, digest = new_token()
@@ -94,11 +95,9 @@ def _print_token(plain: str) -> None:
 
 
 @app.command("ls")
-def list_users(
-    data: DataOption = None, config: ConfigOption = None, settings: SetOption = None, as_json: JsonFlag = False
-) -> None:
+@sharing(security=open_security)
+def list_users(security: Security, as_json: JsonFlag = False) -> None:
     """All users; never their secrets."""
-    security = _security(data, config, settings)
     kept = security.users_file.users()
     listed = [
         UserInfo(name, found.roles, found.secret is not None, len(found.tokens), name in kept)
@@ -118,15 +117,13 @@ def _row(info: UserInfo) -> list[object]:
 
 
 @app.command("rm")
+@sharing(security=open_security)
 def remove(
+    security: Security,
     name: UserArgument,
-    data: DataOption = None,
-    config: ConfigOption = None,
-    settings: SetOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Remove a user and all its tokens."""
-    security = _security(data, config, settings)
     if name not in security.users_file.users():
         fail(f"there is no user {name!r} in {security.users_file.path}", code="unknown-user")
     security.remove_user(name)

@@ -155,6 +155,7 @@ class Client:
 
     def append(
         self,
+        /,
         stream: str,
         data: Any,
         *,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,10 @@ RECONNECT = [
 ]
 
 
+# What gRPC says when nobody listens there.
+SAYS_NOTHING = frozenset({"Server never sent a data message", "failed to connect to all addresses"})
+
+
 def to_headrace_error(error: BaseException, address: str) -> HeadraceError:
     """The error the hub sent, or what the failure of the connection means."""
     ours = decode_error(error.extra_info) if isinstance(error, flight.FlightError) and error.extra_info else None
@@ -36,7 +41,8 @@ def to_headrace_error(error: BaseException, address: str) -> HeadraceError:
     reason = str(error).partition(". Detail:")[0]
     if isinstance(error, flight.FlightUnavailableError):
         cause = reason.rpartition(": ")[2]
-        return Unreachable(f"the hub at {address} does not answer, or went away: {cause}; `headrace up` starts one")
+        told = "" if cause in SAYS_NOTHING else f": {cause}"
+        return Unreachable(f"the hub at {address} does not answer, or went away{told}; `headrace up` starts one")
     if isinstance(error, flight.FlightTimedOutError):
         return Busy(f"the hub at {address} did not answer in time")
     if isinstance(error, flight.FlightUnauthenticatedError):
@@ -69,7 +75,7 @@ class Connection:
 
     def options(self, timeout_s: float | None = None) -> flight.FlightCallOptions:
         """What one call carries. Without a timeout it may last as long as it likes."""
-        return flight.FlightCallOptions(timeout=timeout_s, headers=self._headers)
+        return flight.FlightCallOptions(timeout=timeout_s, headers=[*self._headers, *_trace_headers()])
 
     @contextlib.contextmanager
     def translated(self) -> Iterator[None]:
@@ -104,13 +110,28 @@ def _location(address: str, tls: bool | str | Path) -> tuple[str, bool | str | P
     scheme, separator, rest = address.partition("://")
     if not separator:
         scheme, rest = "grpc+tls" if tls else "grpc", address
+    if scheme in ("http", "https"):
+        raise BadRequest(
+            f"{address!r} is an address of the console and the API; the Flight address is host:port, port 7070"
+        )
     if scheme not in ("grpc", "grpc+tcp", "grpc+tls"):
         raise BadRequest(f"the address {address!r} must be host:port, grpc://host:port or grpc+tls://host:port")
     try:
         split_address(rest)
     except ValueError:
-        raise BadRequest(f"the address {address!r} is not host:port") from None
+        raise BadRequest(f"the address {address!r} is not host:port, such as {DEFAULT_ADDRESS}") from None
     return f"{scheme}://{rest}", tls or scheme == "grpc+tls"
+
+
+def _trace_headers() -> list[tuple[bytes, bytes]]:
+    """The trace that the caller is in, if the program around us uses OpenTelemetry."""
+    if "opentelemetry.trace" not in sys.modules:
+        return []
+    from opentelemetry import propagate
+
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier)
+    return [(name.encode(), value.encode()) for name, value in carrier.items()]
 
 
 def _headers(token: str | None, user: str | None, password: str | None) -> list[tuple[bytes, bytes]]:

@@ -84,7 +84,7 @@ class Reader:
         """Everything as one Arrow table."""
         return pa.Table.from_batches(self.batches(), self.schema)
 
-    def to_pandas(self, **options: Any) -> pandas.DataFrame:
+    def to_pandas(self, /, **options: Any) -> pandas.DataFrame:
         """Everything as a pandas DataFrame."""
         frame: pandas.DataFrame = self.to_arrow().to_pandas(**options)
         return frame

@@ -24,7 +24,7 @@ from headrace.console.letters import Letters
 from headrace.console.live import Pulse
 from headrace.console.views import Views
 from headrace.errors import Forbidden, HeadraceError, Unauthenticated
-from headrace.http import error_response
+from headrace.http import error_response, peer_of
 from headrace.listener import Listener
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Console:
         return Response(contents, headers=HEADERS, media_type=kind)
 
     async def _require_reader(self, request: Request) -> None:
-        principal = await self._hub.security.from_authorization(request.headers.get("authorization"))
+        principal = await self._hub.security.from_authorization(request.headers.get("authorization"), peer_of(request))
         if principal is None:
             raise Unauthenticated("sign in to see the pulse of this hub")
         if not principal.may_some("read"):

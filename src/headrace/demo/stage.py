@@ -102,7 +102,8 @@ class Demo:
 
     def _announce(self, runtime: Runtime) -> None:
         self._view.say(f"console: {self._console_url(runtime)}")
-        self._view.say("  ".join(f"{name} {address}" for name, address in runtime.addresses.items()))
+        listening = [f"{name} {address}" for name, address in runtime.addresses.items() if "." not in name]
+        self._view.say(f"listening: {', '.join(listening)}, and two ports for each immortal")
         stored = sum(self._stored_before.values())
         what = f"resumed with {stored:,} records of earlier runs" if stored else "a new hub"
         self._view.say(f"data in {self._directory}: {what}")

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+from rich import box
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -16,6 +17,9 @@ from headrace.demo.flows import Flow
 
 LINES_EVERY_S = 2.0
 LAST_WIDTH = 36
+BEFORE = "before"
+WORDS = ("stream", "in by", "read by")
+NUMBERS = ("records", BEFORE, "records/s", "ack ms", "read", "lag")
 
 
 class FlowRow(msgspec.Struct, frozen=True):
@@ -111,26 +115,35 @@ def pipeline_row(state: str, known: Sequence[Mapping[str, Any]]) -> PipelineRow:
 def draw(frame: Frame) -> Group:
     """A frame as a table."""
     title = Text.assemble(("Headrace demo", "bold"), "   console: ", (frame.console, "cyan underline"))
-    table = Table(expand=False, header_style="bold", pad_edge=False)
-    for heading in ("stream", "in by", "read by"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("records", "before", "records/s", "ack ms", "read", "lag"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = Table(expand=False, header_style="bold", pad_edge=False, box=box.SIMPLE_HEAD)
+    rows = [_cells(row, frame.resumed) for row in frame.flows]
+    headings = [*WORDS, *(heading for heading in NUMBERS if frame.resumed or heading != BEFORE)]
+    for number, heading in enumerate(headings):
+        # A number that is cut is a wrong number: what has to give way on a narrow terminal is what was read last.
+        width = max(len(heading), *(len(cells[number]) for cells in rows))
+        table.add_column(heading, justify="left" if heading in WORDS else "right", no_wrap=True, min_width=width)
     table.add_column("last read", no_wrap=True, max_width=LAST_WIDTH)
-    for row in frame.flows:
-        ack = "" if row.ack_ms is None else f"{row.ack_ms:,.1f}"
+    for row, cells in zip(frame.flows, rows, strict=True):
         words = Text(row.error, style="red") if row.error and not row.read else Text(row.last)
-        numbers = (f"{row.next:,}", f"{row.stored_before:,}", f"{row.rate:,.1f}", ack, f"{row.read:,}", f"{row.lag:,}")
-        table.add_row(row.stream, row.writer, row.reader, *numbers, words)
+        table.add_row(*cells, words)
     started = "resumed where it was" if frame.resumed else "first start"
     end = Text(f"up {frame.uptime_s:,.0f} s, {started}; Ctrl-C ends everything", style="dim")
     return Group(title, table, Text(pipeline_line(frame.pipeline)), end)
 
 
+def _cells(row: FlowRow, resumed: bool) -> list[str]:
+    """All columns but the last; how many there were before says something only to who comes back."""
+    ack = "" if row.ack_ms is None else f"{row.ack_ms:,.1f}"
+    before = [f"{row.stored_before:,}"] if resumed else []
+    numbers = [f"{row.next:,}", *before, f"{row.rate:,.1f}", ack, f"{row.read:,}", f"{row.lag:,}"]
+    return [row.stream, row.writer, row.reader, *numbers]
+
+
 def pipeline_line(row: PipelineRow) -> str:
     """The pipeline in one line."""
     if row.batch < 0:
-        return f"pipeline window-counts: {row.state}"
+        under_way = ", its first batch is under way" if row.state == "running" else ""
+        return f"pipeline window-counts: {row.state}{under_way}"
     speed = f"{row.rows_per_s:,.0f} records/s, {row.batch_ms:,.0f} ms per batch, lag {row.lag:,} records"
     return f"pipeline window-counts: {row.state}, batch {row.batch}, {speed}"
 

@@ -45,6 +45,8 @@ class DoctorReport(msgspec.Struct, frozen=True):
     checkpoints: int
     strangers: list[str]
     """Segment directories that belong to no stream."""
+    last_time_us: int = 0
+    """Time of the newest record; 0 when there is none."""
 
 
 def examine(path: str | os.PathLike[str], progress: Progress | None = None) -> DoctorReport:
@@ -96,6 +98,7 @@ def examine_disk(disk: Disk, progress: Progress | None = None) -> DoctorReport:
             for name in disk.list(segment.DIRECTORY)
             if not name.isdigit() or int(name) not in state.by_id.keys() | state.deleted_ids
         ],
+        max((partition.time_us for partition in state.partitions()), default=0),
     )
 
 

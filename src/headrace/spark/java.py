@@ -62,7 +62,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
     """The first usable runtime, or NoJava saying everything that was tried."""
     environ = os.environ if environ is None else environ
     tried: list[str] = []
-    for origin, home in _candidates(environ):
+    for origin, home in candidates(environ):
         major = java_major(home / "bin" / "java")
         if major is not None and major >= JAVA_MAJOR_MIN:
             return Java(home, major, origin)
@@ -77,7 +77,8 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
     )
 
 
-def _candidates(environ: Mapping[str, str]) -> list[tuple[str, Path]]:
+def candidates(environ: Mapping[str, str]) -> list[tuple[str, Path]]:
+    """Where a runtime may have been installed, and the home of each, best first."""
     found: list[tuple[str, Path]] = []
     if environ.get("JAVA_HOME"):
         found.append(("JAVA_HOME", Path(environ["JAVA_HOME"])))

@@ -18,6 +18,7 @@ from headrace.spark.java import Java, cache_directory, find_java, write_executab
 
 CHECKPOINT_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 QUIET_JAVA_OPTIONS = "-Dio.netty.tryReflectionSetAccessible=true"
 
 
@@ -104,6 +105,12 @@ def archive_option(java: Java, *, create: bool) -> str:
     return f"-XX:ArchiveClassesAtExit={archive} -Xlog:cds=off -Xlog:cds+dynamic=off"
 
 
+def logging_option(config: Mapping[str, str]) -> str:
+    """The JVM option that keeps Spark quiet, unless someone has settings of their own for its log."""
+    own = "SPARK_CONF_DIR" in os.environ or "log4j" in config.get("spark.driver.extraJavaOptions", "")
+    return "" if own else f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}"
+
+
 def package_archive() -> Path:
     """This package as a zip for `--py-files`: executors elsewhere get the code without hand work."""
     import headrace
@@ -161,6 +168,7 @@ def _start(name: str, master: str, config: Mapping[str, str], make_class_archive
             os.environ.setdefault(variable, str(fast_python()))
         _show_package_to_workers()
         java_options.append(archive_option(java, create=make_class_archive))
+        java_options.append(logging_option(config))
         if java.major >= 24:
             java_options.append("--enable-native-access=ALL-UNNAMED")
     else:

@@ -250,12 +250,15 @@ class Staging:
     async def commit(self, request: Commit) -> Committed:
         """Make a batch part of the log, once."""
         outcome = "refused"
-        try:
-            done = await self._commit(request)
-            outcome = "stored" if done.applied else "again"
-            return done
-        finally:
-            self._hub.metrics.spark.commits.labels(outcome=outcome).inc()
+        about = {"headrace.spark.query": request.query, "headrace.spark.batch": request.batch}
+        with self._hub.tracing.span("spark.commit", about) as span:
+            try:
+                done = await self._commit(request)
+                outcome = "stored" if done.applied else "again"
+                return done
+            finally:
+                span.set_attribute("headrace.spark.outcome", outcome)
+                self._hub.metrics.spark.commits.labels(outcome=outcome).inc()
 
     async def _commit(self, request: Commit) -> Committed:
         async with self._lock(request.query):

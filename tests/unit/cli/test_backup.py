@@ -67,7 +67,8 @@ def test_what_is_refused(headrace: Command, served: ServedHub, tmp_path: Path) -
     inside = headrace("backup", tmp_path / "data" / "copy", "--hub", served.address)
     assert inside.code == 2
     assert "inside" in inside.err
-    none = headrace("restore", tmp_path / "nowhere", "--data", tmp_path / "new")
+    (tmp_path / "nothing").mkdir()
+    none = headrace("restore", tmp_path / "nothing", "--data", tmp_path / "new")
     assert none.code == 2
     assert "is not a backup" in none.err
     assert not (tmp_path / "new").exists()

@@ -373,7 +373,8 @@ def test_a_closed_client(served):
     ("arguments", "names"),
     [
         ({"address": "nowhere"}, "host:port"),
-        ({"address": "http://a:1"}, "grpc"),
+        ({"address": "http://a:1"}, "the Flight address is host:port"),
+        ({"address": "ftp://a:1"}, "grpc"),
         ({"address": "a:1", "token": "t", "user": "u", "password": "p"}, "not both"),
         ({"address": "a:1", "user": "u"}, "belong together"),
     ],

@@ -3,7 +3,7 @@ import io
 from rich.console import Console
 
 from headrace.demo.flows import Flow, make_flows
-from headrace.demo.view import Frame, PipelineRow, View, draw, flow_line, flow_row, pipeline_row
+from headrace.demo.view import Frame, PipelineRow, View, draw, flow_line, flow_row, pipeline_line, pipeline_row
 
 
 def frame() -> Frame:
@@ -59,6 +59,19 @@ def test_the_pipeline_is_what_it_reports_or_what_its_process_says() -> None:
     assert pipeline_row("starting", [{"state": "stopped", "report": None}]) == PipelineRow("starting")
     report = {"batch": 4, "rows_per_s": 1.0, "batch_ms": 2.0, "lag": 3}
     assert pipeline_row("x", [{"state": "running", "report": report}]) == PipelineRow("running", 4, 1.0, 2.0, 3)
+
+
+def test_a_pipeline_that_has_begun_says_so() -> None:
+    assert pipeline_line(PipelineRow("starting")) == "pipeline window-counts: starting"
+    assert pipeline_line(PipelineRow("running")).endswith("running, its first batch is under way")
+
+
+def test_no_number_is_cut_on_a_narrow_terminal() -> None:
+    seen = io.StringIO()
+    Console(file=seen, width=100).print(draw(frame()))
+    row = next(line for line in seen.getvalue().splitlines() if "demo.orders" in line)
+    assert row.split()[3:6] == ["1,234", "6", "9.5"]
+    assert "1,227" in row
 
 
 def test_nothing_is_read_by_the_protocol_it_came_in_by() -> None:

@@ -60,3 +60,10 @@ def payloads(log: Log, stream: str, partition: int = 0) -> list[bytes]:
         for records in log.scan(stream, bounds.first, bounds.next, partition)
         for value in records.column("payload").to_pylist()
     ]
+
+
+def again(log: Log, **settings: Any) -> Log:
+    """The same directory after a clean restart."""
+    log.close()
+    assert isinstance(log.disk, MemoryDisk)
+    return open_log(log.disk, log.clock, log.limits, **settings)

@@ -26,8 +26,10 @@ from headrace.protocols.ambrosia.store import (
     check_name,
     impulses_from,
 )
+from headrace.security import is_loopback
 
 logger = logging.getLogger("headrace.ambrosia")
+PROTOCOL: Final = "ambrosia"
 MESSAGE_OVERHEAD_BYTES: Final = 16
 DEBUGGING_MAX: Final = 16
 
@@ -189,11 +191,26 @@ class Coordinator:
             registration.receive,
             registration.send,
             lambda receive, send: self._link(instance, receive, send),
+            lambda transport: self._admits(instance, transport),
+            self.hub.security.tls(PROTOCOL),
         )
         await ports.open()
         self.ports[instance.name] = ports
         registration.receive, registration.send = ports.receive, ports.send
         await self.store.save(registration)
+
+    def _admits(self, instance: Instance, transport: asyncio.Transport) -> bool:
+        """Whether whoever connects may be this immortal's binding. No name is said on the wire: where there are users,
+        a client certificate must give one, or the binding must be on this machine and that be enough."""
+        peer = transport.get_extra_info("peername")
+        if self.settings.trust_local and peer and is_loopback(str(peer[0])):
+            return True
+        principal = self.hub.security.connection_principal(transport)
+        if principal is not None and principal.may("write", instance.names.log):
+            return True
+        logger.warning("immortal %s: a binding at %s was refused: it has no client certificate", instance.name, peer)
+        self.hub.metrics.protocol.refused_logins.labels(protocol=PROTOCOL).inc()
+        return False
 
     def _link(self, instance: Instance, receive: asyncio.Transport, send: asyncio.Transport) -> Link | None:
         registration = instance.registration
@@ -300,7 +317,8 @@ class Coordinator:
             return made
 
         any_port = f"{self.settings.host}:0"
-        ports = Ports(name, "listen", any_port, any_port, link)
+        tls = self.hub.security.tls(PROTOCOL)
+        ports = Ports(name, "listen", any_port, any_port, link, lambda peer: self._admits(instance, peer), tls)
         await ports.open()
         open_now.append(ports)
         return ports

@@ -3,7 +3,8 @@
 A binding that keeps up is sent each record from memory the moment it is durable (`offer`). One that recovers, or has
 fallen behind, is fed from the log by `run`, no faster than it reads, and goes back to the first way when it has caught
 up. `position` is the index of the next log record to send; both ways check it, so nothing is sent twice or left out.
-`sequence` is the sequence id that it must have.
+`sequence` is the sequence id that it must have; None, behind a checkpoint that does not say it, takes the first there
+is.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Feeder:
         self._on_sent = on_sent
         self._records_out = hub.metrics.protocol.records_out.labels(protocol="ambrosia")
         self.position = 0
-        self.sequence = 0
+        self.sequence: int | None = 0
         self.sent_records = 0
         self.sent_bytes = 0
         self._live = False
@@ -181,6 +182,8 @@ class Feeder:
         places = offsets[starts].tolist()
         view = memoryview(data) if data is not None else memoryview(b"")
         labels = batch.column("type")
+        if self.sequence is None:
+            self.sequence = next((int(found) for found in ids.tolist() if found != NOT_OURS), None)
         for number in range(len(starts) - 1):
             first, after = starts[number], starts[number + 1]
             messages = bytes(view[places[number] : places[number + 1]])
@@ -197,7 +200,7 @@ class Feeder:
     def _skip(self, first: int, after: int, sequence: int) -> None:
         """Someone else appended to the log: a binding must not see it, for its sequence ids have no gap or repeat."""
         logger.warning(
-            "stream %s: indexes %d to %d are no messages of the immortal (id %d where %d is next) and are left out",
+            "stream %s: indexes %d to %d are no messages of the immortal (id %d where %s is next) and are left out",
             self._stream, self.position + first, self.position + after - 1, sequence, self.sequence,
         )  # fmt: skip
 

@@ -72,7 +72,7 @@ class Link:
         self._sink: BlobSink | None = None
         self._checkpoint: CheckpointInfo | None = None
         self._checkpoint_position = 0
-        self._checkpoint_sequence = 0
+        self._checkpoint_sequence: int | None = 0
         self._replay_end = 0
         self._reading = True
         self._tasks: set[asyncio.Task[None]] = set()
@@ -127,7 +127,7 @@ class Link:
         self._feeder.position = end if checkpoint is None else checkpoint.position
         if checkpoint is not None:
             self.sent = sent_counts(checkpoint)
-            self._feeder.sequence = int(checkpoint.meta["sequence"])
+            self._feeder.sequence = _stored_sequence(checkpoint)
         logger.info("immortal %s: %s", self.instance.name, how.value)
         self.input(how)
 
@@ -364,11 +364,9 @@ class Link:
             await self.coordinator.store.keep_initial(self.instance.name, self._initial)
             self._initial = None
         position = self._checkpoint_position
-        meta = {
-            "sent": json.dumps(sink.sent),
-            "sequence": str(self._checkpoint_sequence),
-            "version": str(self.registration.version),
-        }
+        meta = {"sent": json.dumps(sink.sent), "version": str(self.registration.version)}
+        if self._checkpoint_sequence is not None:
+            meta["sequence"] = str(self._checkpoint_sequence)
         info = await sink.commit(position, meta)
         self._sink = None
         self.counts["checkpoints"] += 1
@@ -392,3 +390,9 @@ class Link:
     async def _finish_upgrade(self) -> None:
         self.registration.version = self.registration.upgrade_version
         await self.coordinator.store.save(self.registration)
+
+
+def _stored_sequence(checkpoint: CheckpointInfo) -> int | None:
+    """The sequence id behind a checkpoint; None for one of a version that did not note it."""
+    noted = checkpoint.meta.get("sequence", "")
+    return int(noted) if noted.isdecimal() else None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections import deque
 from collections.abc import Callable
 from typing import Final, cast
@@ -30,13 +31,18 @@ EARLY_BYTES_MAX: Final = 64 << 10
 class _Socket(asyncio.Protocol):
     """One half of a pair."""
 
-    def __init__(self, ports: Ports) -> None:
+    def __init__(self, ports: Ports, *, called_out: bool = False) -> None:
+        """`called_out`: we connected to it, at the address that its registration names."""
         self.ports = ports
+        self._called_out = called_out
         self.link: Link | None = None
         self.transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's are not instances of it
+        if not self._called_out and not self.ports.admits(self.transport):
+            self.transport.abort()
+            return
         self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self.ports.arrived(self)
 
@@ -94,8 +100,13 @@ class Ports:
         receive: str,
         send: str,
         link: Callable[[asyncio.Transport, asyncio.Transport], Link | None],
+        admits: Callable[[asyncio.Transport], bool],
+        tls: ssl.SSLContext | None,
     ) -> None:
-        """`link` makes a link of two sockets, or None while there is no room for another binding."""
+        """`link` makes a link of two sockets, or None while there is no room for another binding; `admits` says
+        whether whoever is at the other end of a socket may be a binding at all."""
+        self.admits = admits
+        self._tls = tls
         self.name = name
         self.sockets = sockets
         self.receive = receive
@@ -115,7 +126,7 @@ class Ports:
 
     async def _listen(self, address: str, protocol: Callable[[], _Socket]) -> str:
         host, port = split_address(address)
-        server = await asyncio.get_running_loop().create_server(protocol, host, port)
+        server = await asyncio.get_running_loop().create_server(protocol, host, port, ssl=self._tls)
         self._servers.append(server)
         return join_address(host, server.sockets[0].getsockname()[1])
 
@@ -180,7 +191,9 @@ class Ports:
         host, port = split_address(self.send)
         while receive in self._receives and not self._closed:
             try:
-                await asyncio.get_running_loop().create_connection(lambda: SendSocket(self), host, port)
+                await asyncio.get_running_loop().create_connection(
+                    lambda: SendSocket(self, called_out=True), host, port
+                )
                 return
             except OSError:
                 await asyncio.sleep(RETRY_S)

@@ -12,17 +12,22 @@ import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow.flight as flight
 
 from headrace.errors import HeadraceError, Unauthenticated
 from headrace.protocols.flight.bridge import Bridge, to_flight_error
-from headrace.security import Principal, Security
+from headrace.security import Principal
+
+if TYPE_CHECKING:
+    from headrace.hub import Hub
 
 MIDDLEWARE = "headrace"
 # Handshakes remembered; the oldest is forgotten and that client has to greet again.
 HANDSHAKES_MAX = 10_000
 _PREFIX = "hf_"
+TRACE_HEADERS = ("traceparent", "tracestate")
 
 
 class Handshakes:
@@ -51,11 +56,23 @@ class Handshakes:
 
 
 class Identity(flight.ServerMiddleware):  # type: ignore[misc]
-    """Who makes one call. `principal` is None for a stranger; the call then fails with a clear error."""
+    """Who makes one call: what it says of itself, and on being asked whether that is so."""
 
-    def __init__(self, principal: Principal | None, token: str | None) -> None:
-        self.principal = principal
+    def __init__(
+        self, authentication: Authentication, header: str, token: str | None, headers: Mapping[str, str]
+    ) -> None:
+        self.headers = headers
+        """Those by which the caller's trace goes on."""
+        self._authentication = authentication
+        self._header = header
         self._token = token
+        self._principal: Principal | None = None
+
+    def principal(self, peer: str) -> Principal:
+        """Whoever calls from this address, or an error that a stranger is told."""
+        if self._principal is None:
+            self._principal = self._authentication.principal(self._header, peer)
+        return self._principal
 
     def sending_headers(self) -> dict[str, str]:
         """The handshake's answer."""
@@ -63,29 +80,42 @@ class Identity(flight.ServerMiddleware):  # type: ignore[misc]
 
 
 class Authentication(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Finds out who makes each call."""
+    """Finds out who makes each call. Flight tells the address of the caller only to the call itself, so that is where
+    the credentials are looked at; a handshake has no such place and counts as coming from one address for all. Whoever
+    shows none is refused at once."""
 
-    def __init__(self, security: Security, bridge: Bridge) -> None:
-        self._security = security
+    def __init__(self, hub: Hub, bridge: Bridge) -> None:
+        self._security = hub.security
         self._bridge = bridge
         self._handshakes = Handshakes()
+        self._refused = hub.metrics.protocol.refused_logins.labels(protocol="flight")
 
     def start_call(self, info: flight.CallInfo, headers: Mapping[str, Sequence[str]]) -> Identity:
         """Called by Flight before each call."""
         sent = headers.get("authorization") or headers.get("Authorization") or [""]
         header = self._handshakes.resolve(str(sent[0]))
-        try:
-            principal = (
-                self._bridge.run(self._security.from_authorization(header)) if header else self._security.anonymous()
-            )
-            if principal is None:
-                raise Unauthenticated(_refusal(header))
-        except HeadraceError as error:
-            raise to_flight_error(error) from None
         token = None
-        if info.method == flight.FlightMethod.HANDSHAKE and header:
-            token = self._handshakes.give(header)
-        return Identity(principal, token)
+        if info.method == flight.FlightMethod.HANDSHAKE or not header:
+            try:
+                self.principal(header, "flight handshake")
+            except HeadraceError as error:
+                raise to_flight_error(error) from None
+            token = self._handshakes.give(header) if header else None
+        traced = {name: str(headers[name][0]) for name in TRACE_HEADERS if headers.get(name)}
+        return Identity(self, header, token, traced)
+
+    def principal(self, header: str, peer: str) -> Principal:
+        """Whoever this header names, or an error that a stranger is told."""
+        if header:
+            kind, _, address = peer.partition(":")  # gRPC writes ipv4:127.0.0.1:5000
+            place = address if kind in ("ipv4", "ipv6") else peer
+            found = self._bridge.run(self._security.from_authorization(header, place))
+        else:
+            found = self._security.anonymous()
+        if found is None:
+            self._refused.inc()
+            raise Unauthenticated(_refusal(header))
+        return found
 
 
 class OpenHandshake(flight.ServerAuthHandler):  # type: ignore[misc]
@@ -107,8 +137,11 @@ def _refusal(header: str) -> str:
 
 def principal_of(context: flight.ServerCallContext) -> Principal:
     """Whoever makes this call."""
-    identity = context.get_middleware(MIDDLEWARE)
-    if identity is None or identity.principal is None:
-        raise Unauthenticated(_refusal(""))
-    principal: Principal = identity.principal
-    return principal
+    identity: Identity = context.get_middleware(MIDDLEWARE)
+    return identity.principal(context.peer())
+
+
+def trace_headers_of(context: flight.ServerCallContext) -> Mapping[str, str]:
+    """The caller's W3C trace context, if there is one."""
+    identity: Identity = context.get_middleware(MIDDLEWARE)
+    return identity.headers

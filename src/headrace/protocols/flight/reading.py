@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING
 
@@ -72,6 +73,8 @@ class ReadStream:
         self._closed: Callable[[], None] | None = closed
         self._records_out = hub.metrics.protocol.records_out.labels(protocol="flight")
         self._batches = self._read()
+        # Flight calls in from threads that Python has never seen: what the call carries must be taken along.
+        self._calling = contextvars.copy_context()
 
     def __iter__(self) -> ReadStream:
         return self
@@ -79,7 +82,7 @@ class ReadStream:
     @translated
     def __next__(self) -> pa.RecordBatch:
         try:
-            batch = next(self._batches)
+            batch = self._calling.run(next, self._batches)
             self._records_out.inc(batch.num_rows)
             return batch
         except BaseException:

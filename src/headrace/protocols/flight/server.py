@@ -26,7 +26,13 @@ import pyarrow.flight as flight
 from headrace.errors import BadRequest, Forbidden, LimitExceeded
 from headrace.listener import Listener, join_address, split_address
 from headrace.log.records import SCHEMA
-from headrace.protocols.flight.authentication import MIDDLEWARE, Authentication, OpenHandshake, principal_of
+from headrace.protocols.flight.authentication import (
+    MIDDLEWARE,
+    Authentication,
+    OpenHandshake,
+    principal_of,
+    trace_headers_of,
+)
 from headrace.protocols.flight.bridge import CANCEL_POLL_S, Bridge, cut_connections, to_flight_error, translated
 from headrace.protocols.flight.codec import (
     FlightCriteria,
@@ -89,7 +95,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         super().__init__(
             location,
             auth_handler=OpenHandshake(),
-            middleware={MIDDLEWARE: Authentication(hub.security, bridge)},
+            middleware={MIDDLEWARE: Authentication(hub, bridge)},
             **options,
         )
 
@@ -100,8 +106,9 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         """Read a range, or follow."""
         wanted = decode_ticket(ticket.ticket)
         principal = principal_of(context)
-        session, closed = self._bridge.run(self._in_loop_open_read(wanted, principal, context.peer()), context)
-        stream = ReadStream(self._hub, self._bridge, session, context, lambda: self._bridge.post(closed))
+        with self._hub.tracing.call("flight.get", trace_headers_of(context)):
+            session, closed = self._bridge.run(self._in_loop_open_read(wanted, principal, context.peer()), context)
+            stream = ReadStream(self._hub, self._bridge, session, context, lambda: self._bridge.post(closed))
         return flight.GeneratorStream(session.schema, stream)
 
     async def _in_loop_open_read(
@@ -139,7 +146,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         closed = self._bridge.run(self._in_loop_open_put(session, principal_of(context), context.peer()), context)
         self._puts.add(session)
         try:
-            Putting(self._hub, self._bridge, session, self._all_puts, context, writer).run(reader)
+            with self._hub.tracing.call("flight.put", trace_headers_of(context)):
+                Putting(self._hub, self._bridge, session, self._all_puts, context, writer).run(reader)
         finally:
             self._puts.discard(session)
             self._bridge.post(closed)
@@ -170,7 +178,9 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         if len(body) > ACTION_BYTES_MAX:
             raise BadRequest(f"the body of {action.type!r} has {len(body)} bytes, above {ACTION_BYTES_MAX}")
         call = self._hub.verbs.call_json(action.type, body, principal_of(context))
-        return iter([self._bridge.run(call, context)])
+        attributes = {"headrace.verb": action.type}
+        with self._hub.tracing.call("flight.action", trace_headers_of(context), attributes):
+            return iter([self._bridge.run(call, context)])
 
     @translated
     def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:

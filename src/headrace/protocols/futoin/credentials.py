@@ -16,6 +16,7 @@ import binascii
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headrace.logins import TooManyLogins
 from headrace.protocols.futoin import mac
 from headrace.protocols.futoin.errors import INVALID_REQUEST, NOT_IMPLEMENTED, SECURITY_ERROR, PeerError
 from headrace.security import BUILT_IN_ROLES, Principal, Right
@@ -154,14 +155,21 @@ class Guard:
             self._known.clear()
         self._known[sec] = (time.monotonic() + KNOWN_FOR_S, caller)
 
-    async def identify(self, sec: str | dict[str, Any] | None, message: dict[str, Any]) -> Caller | None:
-        """Who sent `message` (the decoded request); None for nobody. Raises when the claim is wrong."""
+    async def identify(
+        self, sec: str | dict[str, Any] | None, message: dict[str, Any], peer: str = ""
+    ) -> Caller | None:
+        """Who sent `message` (the decoded request) from this address; None for nobody. Raises when the claim is
+        wrong."""
         claim = parse(sec)
         if claim is None:
             return None
-        if isinstance(claim, Signed):
-            return self._check_signature(claim, message)
-        principal = await self._hub.security.authenticate_async(claim.user, claim.secret)
+        try:
+            if isinstance(claim, Signed):
+                return self._check_signature(claim, message, peer)
+            principal = await self._hub.security.authenticate_async(claim.user, claim.secret, peer)
+        except TooManyLogins as error:
+            self._refused()
+            raise PeerError(SECURITY_ERROR, str(error)) from None
         if principal is None:
             self._refused()
             raise PeerError(SECURITY_ERROR, BASIC_FAILED)
@@ -170,13 +178,16 @@ class Guard:
             self._remember(sec, caller)
         return caller
 
-    def _check_signature(self, claim: Signed, message: dict[str, Any]) -> Caller:
+    def _check_signature(self, claim: Signed, message: dict[str, Any], peer: str) -> Caller:
+        logins = self._hub.security.logins
+        logins.begin(peer, claim.user)
         key = self._mac_keys.get(claim.user)
         good = mac.verify(key or self._decoy, claim.algorithm, message, claim.signature)
         principal = self._hub.security.certificate_principal(claim.user) if good and key else None
         if principal is None or key is None:
             self._refused()
             raise PeerError(SECURITY_ERROR, claim.failed)
+        logins.succeeded(peer, claim.user)
         return Caller(principal, key, claim.algorithm)
 
     def _refused(self) -> None:

@@ -46,7 +46,7 @@ class Dispatcher:
             return known
         if isinstance(sec, str | dict) and sec:
             try:
-                return await self.guard.identify(sec, codec.decode_object(data, coding))
+                return await self.guard.identify(sec, codec.decode_object(data, coding), channel.peer)
             except RecursionError as error:
                 raise PeerError("InvalidRequest", "The message is nested too deep to be signed") from error
         return self.guard.anonymous() if channel.open_to_all else None

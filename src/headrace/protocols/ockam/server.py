@@ -177,7 +177,8 @@ class Connection(asyncio.Protocol):
             log.warning("connection refused: %s", error)
             transport.abort()
             return
-        if self._principal(transport) is None:
+        self._may = self._hub.security.connection_principal(transport)
+        if self._may is None:
             self._service.metrics.protocol.refused_logins.labels(protocol="ockam").inc()
             self.end("the protocol has no login and anonymous callers are refused (security.anonymous)")
             return
@@ -209,17 +210,6 @@ class Connection(asyncio.Protocol):
         self._service.connections.discard(self)
         if self._handle is not None:
             self._handle.close(self.session.last_error)
-
-    def _principal(self, transport: asyncio.Transport) -> Principal | None:
-        """The user named by a client certificate, or whoever callers without a name are."""
-        security = self._hub.security
-        certificate = transport.get_extra_info("peercert") or {}
-        for fields in certificate.get("subject", ()):
-            for field, value in fields:
-                if field == "commonName":
-                    self._may = security.certificate_principal(value)
-        self._may = self._may or security.anonymous()
-        return self._may
 
     def _allowed(self, right: Right, stream: str) -> None:
         if self._may is None or not self._may.may(right, stream):

@@ -10,7 +10,7 @@ its way to the disk, or while the hub is congested. Whatever credits a peer beli
 from __future__ import annotations
 
 import asyncio
-import hmac
+import contextlib
 import logging
 import select
 import socket
@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING, Any, cast
 from headrace.errors import HeadraceError, LimitExceeded
 from headrace.listener import Listener, join_address, split_address
 from headrace.log.ops import Appended, SetProducer
+from headrace.logins import TooManyLogins
 from headrace.protocols.wallaroo.codec import DRAFT
 from headrace.protocols.wallaroo.frames import PeerFault
 from headrace.protocols.wallaroo.lane import UNDER_WAY_MAX, Lane, Waiting
 from headrace.protocols.wallaroo.requests import Close, Greet, Limits, Open, Release, Request, Store
 from headrace.protocols.wallaroo.session import ServerSession
 from headrace.protocols.wallaroo.worker import PRODUCER, PROTOCOL, Rewind, Worker
-from headrace.security import EVERYTHING, Principal
+from headrace.security import Principal
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
@@ -59,6 +60,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._handle: Any = None
         self._principal: Principal | None = None
+        self._host = ""
         self._lanes: dict[int, Lane] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._unread: list[bytes] = []
@@ -81,6 +83,7 @@ class Connection(asyncio.Protocol):
         set_keepalive(transport.get_extra_info("socket"))
         peer = transport.get_extra_info("peername")
         address = join_address(peer[0], peer[1]) if peer else "?"
+        self._host = peer[0] if peer else ""
         self.worker.connections.add(self)
         try:
             self._handle = self.hub.sessions.open(PROTOCOL, address, self.session.describe)
@@ -141,12 +144,14 @@ class Connection(asyncio.Protocol):
 
     def _accepts_cookie(self, cookie: bytes) -> bool:
         """The configured cookie, in constant time; or a user's token, whose rights then count."""
-        configured = self.worker.settings.cookie.encode()
+        configured = self.worker.settings.cookie
         security = self.hub.security
-        if hmac.compare_digest(cookie, configured) and (configured or not security.required):
-            self._principal = EVERYTHING if configured else security.anonymous()
-        elif cookie:
-            self._principal = security.authenticate_token(cookie.decode("utf-8", "replace"))
+        if cookie:
+            with contextlib.suppress(TooManyLogins):
+                said = cookie.decode("utf-8", "replace")
+                self._principal = security.authenticate_token(said, self._host, shared=configured)
+        elif not configured:
+            self._principal = security.anonymous()
         if self._principal is None:
             self.worker.refused_logins.inc()
         return self._principal is not None

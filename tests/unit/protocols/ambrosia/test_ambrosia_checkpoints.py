@@ -18,6 +18,7 @@ from unit.protocols.ambrosia.ambrosia_binding import (
 )
 
 from headrace.config import ImmortalSection
+from headrace.hub import Hub
 from headrace.protocols.ambrosia import codec
 from headrace.protocols.ambrosia.codec import (
     Call,
@@ -223,3 +224,41 @@ async def test_the_c_clients_checkpoint_form_and_initial_message_are_taken() -> 
         binding = await RawBinding.to(ports, "a")
         assert await binding.checkpoint() == b"dummyckpt"
         await binding.close()
+
+
+@pytest.mark.parametrize("noted", [{}, {"sequence": "?"}], ids=["absent", "nonsense"])
+@pytest.mark.parametrize("before_stop", [0, 3], ids=["nothing since", "calls since"])
+async def test_a_checkpoint_that_does_not_say_its_sequence_is_recovered_from(
+    noted: dict[str, str], before_stop: int
+) -> None:
+    """Checkpoints of early versions: what comes behind them says where it stands."""
+    async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
+        binding.say(fork(b"before"))
+        await binding.calls(1)
+        await _old_checkpoint(hub, b"old", noted)
+        for number in range(before_stop):
+            binding.say(fork(b"%d" % number))
+            await binding.calls(1)
+        await binding.close()
+        await until(lambda: ports.coordinator.instances["a"].primary is None)
+        binding = await RawBinding.to(ports, "a")
+        blob, found = await recovered(binding, before_stop)
+        assert blob == b"old"
+        assert [each.sequence for each in found] == list(range(2, 2 + before_stop))
+        binding.say(*(fork(b"%d" % number) for number in range(before_stop)))  # as recovering bindings do
+        binding.say(fork(b"after"))
+        assert (await binding.record()).sequence == 2 + before_stop
+        await binding.close()
+        binding = await RawBinding.to(ports, "a")  # the checkpoint made meanwhile is as good as any
+        blob, found = await recovered(binding, 1)
+        assert (blob, found[0].sequence) == (b"later", 2 + before_stop)
+        await binding.close()
+
+
+async def _old_checkpoint(hub: Hub, blob: bytes, noted: dict[str, str]) -> None:
+    writer = await hub.begin_checkpoint("immortal/a/log")
+    await writer.write(blob)
+    meta = {"sent": '{"a": 1}', "version": "0", **noted}
+    await writer.commit(hub.bounds("immortal/a/log").next, meta)

@@ -93,9 +93,9 @@ class TestPasswords:
         asked: list[str] = []
         check = asgi.hub.security.authenticate_async
 
-        async def counted(user: str, secret: str) -> Any:
+        async def counted(user: str, secret: str, peer: str) -> Any:
             asked.append(user)
-            return await check(user, secret)
+            return await check(user, secret, peer)
 
         monkeypatch.setattr(asgi.hub.security, "authenticate_async", counted)
         for _ in range(3):
@@ -179,3 +179,21 @@ class TestSignatures:
         deep = b'{"f":"futoin.evt.gen:1.1:addEvent","p":{"type":"A","data":' + b"[" * 800 + b"]" * 800 + b"},"
         _, _, body = await asgi.http(deep + b'"sec":"-smac:macuser:HS256:AAAA"}')
         assert json.loads(body)["e"] in ("InvalidRequest", "SecurityError")
+
+
+class TestGuessing:
+    """The limit of the whole hub, in FutoIn's words."""
+
+    async def test_passwords(self, asgi: Any) -> None:
+        for number in range(10):
+            await exchange(asgi, {**PING, "sec": f"evtuser:guess-{number}"})
+        reply = await exchange(asgi, {**PING, "sec": "evtuser:evtpass"})
+        assert reply["e"] == "SecurityError"
+        assert reply["edesc"].startswith("too many failed logins from your address; try again in ")
+
+    async def test_signatures(self, asgi: Any) -> None:
+        for _ in range(30):  # good ones do not count
+            assert "r" in await exchange(asgi, signed(PING))
+        for _ in range(10):
+            assert "Verification Failed" in (await exchange(asgi, {**signed(PING), "rid": "C2"}))["edesc"]
+        assert (await exchange(asgi, signed(PING)))["edesc"].startswith("too many failed logins")

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from headrace.errors import LimitExceeded
+from headrace.errors import HeadraceError, LimitExceeded
 from headrace.listener import Listener, join_address, keep_alive, split_address
 from headrace.protocols.perper.state import acquire, all_gone, release
 from headrace.protocols.perper.verbs import register
@@ -232,7 +232,14 @@ class Connection(asyncio.Protocol):
         task.add_done_callback(self._logins.discard)
 
     async def _log_in(self, event: http2.CallStarted, method: Method, header: str) -> None:
-        principal = await self.server.hub.security.from_authorization(header)
+        try:
+            principal = await self.server.hub.security.from_authorization(header, self._peer)
+        except HeadraceError as error:
+            del self._early[event.stream]
+            self.server.login_refused()
+            self.grpc.end(event.stream, http2.UNAUTHENTICATED, str(error), headers_sent=False)
+            self._flush()
+            return
         early = self._early.pop(event.stream)
         self._admit(event, method, principal)
         for later in early:

@@ -154,14 +154,15 @@ class Connection(asyncio.Protocol):
     async def _log_in(self, handshake: Handshake) -> None:
         security = self._hub.security
         principal: Principal | None
-        if handshake.user is None:
-            principal = security.anonymous()
+        if handshake.user is None or not security.users():
+            principal = security.anonymous()  # where nobody has a name, any name will do
             message = "this hub wants to know who you are: give a user name and a password"
         else:
-            principal = await security.authenticate_async(handshake.user, handshake.password or "")
             message = "The user name or password is incorrect"
-            if principal is None and not security.users():
-                principal = security.anonymous()  # nobody has a name here, so any name will do
+            try:
+                principal = await security.authenticate_async(handshake.user, handshake.password or "", self._peer)
+            except HeadraceError as error:
+                principal, message = None, str(error)
         if principal is None:
             self._last_error = "login refused"
             self._server.login_refused()

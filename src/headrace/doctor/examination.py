@@ -1,0 +1,41 @@
+"""All checks, in the order in which a start would meet them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from headrace.config import Config
+from headrace.doctor import data, machine, network, online, software
+from headrace.doctor.finding import Finding, Progress
+
+
+def examine(
+    config: Config,
+    *,
+    ports: bool = True,
+    hub: str | None = None,
+    token: str | None = None,
+    progress: Progress = lambda text: None,
+) -> Iterator[Finding]:
+    """Everything. `ports=False` leaves the ports alone. A hub that has the data directory open, or that `hub` names
+    by its Flight address, is asked how it is."""
+    place = Path(config.log.data)
+    progress(f"data directory {place}")
+    yield from data.check_place(place)
+    yield from data.check_data(place, progress)
+    progress("disk speed")
+    yield from machine.check_room(place, config)
+    yield from machine.check_speed(place)
+    yield from machine.check_clock()
+    yield from machine.check_limits(config)
+    owner = data.process_using(place)
+    if ports:
+        yield from network.check_ports(config, owner)
+    yield from network.check_security(config)
+    yield from software.check_packages(config)
+    progress("Java")
+    yield from software.check_java(config)
+    if hub is not None or (owner is not None and config.listen.flight != "off"):
+        progress("the running hub")
+        yield from online.check_hub(hub or config.listen.flight, token, config if hub is None else None)

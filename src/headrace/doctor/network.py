@@ -1,0 +1,127 @@
+"""What a hub will bind, and who may come in."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from headrace.config import Config
+from headrace.doctor.finding import Finding, fail, ok, warn
+from headrace.errors import HeadraceError
+from headrace.listener import split_address
+from headrace.security import Security
+
+_LISTENING = "0A"
+ADVICE = {
+    errno.EACCES: "ports below 1024 need a right (AmbientCapabilities=CAP_NET_BIND_SERVICE); take a higher one",
+    errno.EADDRNOTAVAIL: "no network device of this machine has that address; `ip address` names those there are",
+}
+
+
+def check_ports(config: Config, owner: int | None = None) -> Iterator[Finding]:
+    """Whether each configured address can be listened on now. `owner` is the hub that runs on this data directory."""
+    wanted: dict[tuple[str, int], str] = {}
+    for name in config.listen.__struct_fields__:
+        address = getattr(config.listen, name)
+        if address == "off":
+            continue
+        try:
+            host, port = split_address(address)
+        except HeadraceError as error:
+            yield fail("ports", f"{name}: {error}", f"set listen.{name} to host:port, or to off")
+            continue
+        twin = wanted.setdefault((host, port), name)
+        if port and twin != name:
+            text = f"{name} and {twin} are both to listen on {address}"
+            yield fail("ports", text, f"set listen.{name} or listen.{twin} to another port")
+            continue
+        yield _port(name, host, port, owner)
+
+
+def _port(name: str, host: str, port: int, owner: int | None) -> Finding:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind((host, port))
+        return ok("ports", f"{name}: {host}:{port} is free")
+    except socket.gaierror as error:
+        advice = f"name an address of this machine in listen.{name}"
+        return fail("ports", f"{name}: {host!r} is no address: {error.strerror}", advice)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            advice = ADVICE.get(error.errno or 0, f"set listen.{name} to another")
+            return fail("ports", f"{name}: {host}:{port}: {error.strerror}", advice)
+    holder = process_listening(port)
+    if holder is not None and holder == owner:
+        return ok(
+            "ports", f"{name}: {host}:{port} is held by the hub that runs on this data directory (process {owner})"
+        )
+    whose = "another user's process" if holder is None else f"process {holder} ({_program(holder)})"
+    advice = f"stop it, or set listen.{name} to another port"
+    return fail("ports", f"{name}: {host}:{port} is in use by {whose}", advice)
+
+
+def process_listening(port: int) -> int | None:
+    """The process that listens on a port, where we may see it."""
+    inodes = set(_listening_inodes(port))
+    for process in Path("/proc").iterdir() if inodes else ():
+        if process.name.isdigit() and _holds(process, inodes):
+            return int(process.name)
+    return None
+
+
+def _listening_inodes(port: int) -> Iterator[str]:
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            lines = Path(table).read_text(encoding="ascii").splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            columns = line.split()
+            if columns[3] == _LISTENING and int(columns[1].rpartition(":")[2], 16) == port:
+                yield f"socket:[{columns[9]}]"
+
+
+def _holds(process: Path, inodes: set[str]) -> bool:
+    try:
+        return any(os.readlink(link) in inodes for link in (process / "fd").iterdir())
+    except OSError:  # it ended, or is not ours to look at
+        return False
+
+
+def _program(process: int) -> str:
+    try:
+        return Path(f"/proc/{process}/comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return "?"
+
+
+def check_security(config: Config) -> Iterator[Finding]:
+    """Users, certificates, and listeners that are open to other machines."""
+    try:
+        security = Security(config)
+        for listener in config.listen.__struct_fields__:
+            security.tls(listener)
+    except HeadraceError as error:
+        yield fail("security", str(error), "correct the setting or the file it names")
+        return
+    warnings = security.warnings()
+    for warning in warnings:
+        text, _, advice = warning.rpartition("; ")
+        yield warn("security", text, advice)
+    yield from _readable_keys(config, security)
+    if not warnings:
+        users = len(security.users())
+        yield ok("security", f"{users} users; no listener is open to other machines unguarded")
+
+
+def _readable_keys(config: Config, security: Security) -> Iterator[Finding]:
+    files = [security.tls_files(listener) for listener in config.listen.__struct_fields__]
+    for key in sorted({each.key for each in files if each is not None and each.key}):
+        if Path(key).stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
+            yield warn("security", f"others than its owner may read the private key {key}", f"chmod 600 {key}")

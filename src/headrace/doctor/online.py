@@ -1,0 +1,106 @@
+"""A hub that runs: asked for its version, health, warnings and clock, and tried at every listener."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from headrace import __version__
+from headrace.config import Config
+from headrace.doctor.finding import Finding, fail, ok, warn
+from headrace.errors import Forbidden, HeadraceError, Unauthenticated
+from headrace.listener import split_address
+from headrace.units import format_seconds
+
+CLOCK_APART_S = 1.0
+CONNECT_S = 5.0
+ASK_S = 10.0
+
+
+def check_hub(address: str, token: str | None, config: Config | None = None) -> Iterator[Finding]:
+    """`config` is what the hub was started with, as far as we know: a listener that it names must be there."""
+    import headrace
+
+    began = time.time()
+    try:
+        with headrace.connect(address, token=token, timeout_s=ASK_S) as hub:
+            info = hub.call("hub.info", {})
+    except (Unauthenticated, Forbidden) as error:
+        yield warn("hub", f"the hub at {address} answers, and tells us nothing: {error}", "give --token")
+        return
+    except HeadraceError as error:
+        yield fail("hub", str(error), "start it, or name the right address with --hub")
+        return
+    yield ok(
+        "hub",
+        f"version {info['version']} at {address}, process {info['process_id']}, up for "
+        f"{format_seconds(info['uptime_s'])}, {sum(info['sessions'].values())} sessions",
+    )
+    yield from _version(info)
+    yield from _clock(info, began, time.time())
+    yield from _alarms(info)
+    yield from _listeners(info, address, config)
+
+
+def _version(info: dict[str, Any]) -> Iterator[Finding]:
+    if info["version"] != __version__:
+        advice = "restart the hub if it was upgraded, or use the command of its version"
+        yield warn("hub", f"the hub is version {info['version']}, and this command is {__version__}", advice)
+
+
+def _clock(info: dict[str, Any], began: float, ended: float) -> Iterator[Finding]:
+    theirs = info.get("time_us")
+    if theirs is None:
+        return
+    apart_s = max(began - theirs / 1e6, theirs / 1e6 - ended, 0.0)
+    if apart_s > CLOCK_APART_S:
+        text = f"the hub's clock and ours are {format_seconds(apart_s)} apart"
+        yield warn("clock", text, "let the same service keep both: times in records are the hub's")
+    else:
+        yield ok("clock", "the hub's clock and ours agree within a second")
+
+
+def _alarms(info: dict[str, Any]) -> Iterator[Finding]:
+    health = info["health"]
+    for part, reason in health["reasons"].items():
+        yield fail("hub", f"not ready: {part}: {reason}", "the hub's log tells more")
+    if health["ready"]:
+        yield ok("hub", "ready: it takes records")
+    for warning in info["warnings"]:
+        text, _, advice = warning.rpartition("; ")
+        yield warn("hub", text, advice)
+    if info["missing"]:
+        missing = ", ".join(info["missing"])
+        yield warn("hub", f"its installation does not hold: {missing}", "install Headrace again if you need them")
+
+
+def _listeners(info: dict[str, Any], asked: str, config: Config | None) -> Iterator[Finding]:
+    found: dict[str, str] = info["listeners"]
+    for name, address in found.items():
+        reach = _reachable(address, asked)
+        if reach is None:
+            yield ok("listeners", f"{name}: {address} accepts connections")
+        else:
+            yield fail("listeners", f"{name}: {address}: {reach}", "look for a firewall between here and the hub")
+    wanted = {} if config is None else msgspec.structs.asdict(config.listen)
+    for name, setting in wanted.items():
+        if setting != "off" and name not in found:
+            text = f"{name} is configured, and the running hub does not have it"
+            yield warn("listeners", text, "restart the hub if the settings are newer than it")
+
+
+def _reachable(address: str, asked: str) -> str | None:
+    """Why a listener cannot be reached; None if it can. One bound to all addresses is tried where we asked the hub."""
+    host, port = split_address(address)
+    if host in ("0.0.0.0", "::", ""):
+        host = split_address(asked.rpartition("://")[2])[0]
+    try:
+        with contextlib.closing(socket.create_connection((host, port), CONNECT_S)):
+            return None
+    except OSError as error:
+        return error.strerror or str(error)

@@ -1,0 +1,214 @@
+"""The log at its limits and in trouble, step by step, without threads."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from unit.log.helpers import do, fill, maintain, open_log, payloads
+
+from headrace.errors import (
+    Busy,
+    Closed,
+    Damaged,
+    DiskFull,
+    LimitExceeded,
+    LogFailed,
+)
+from headrace.log import ops
+from headrace.log.batch import Batch
+from headrace.log.commit import Limits, Pending
+from headrace.log.log import Log
+from headrace.testing import FaultyDisk, MemoryDisk
+
+# -- limits --------------------------------------------------------------------------------------------------------
+
+LIMITS = Limits(
+    record_bytes_max=10,
+    batch_bytes_max=100,
+    streams_max=2,
+    partitions_max=2,
+    producers_max=1,
+    cursors_max=1,
+    table_bytes_max=12,
+    name_bytes_max=5,
+)
+
+
+@pytest.mark.parametrize(
+    ("fits", "exceeds", "limit"),
+    [
+        (ops.Append("s", Batch.one(b"x" * 10)), ops.Append("s", Batch.one(b"x" * 11)), "log.record_bytes_max"),
+        (ops.Put("t", b"x" * 5, b"y" * 5), ops.Put("t", b"x" * 5, b"y" * 6), "log.record_bytes_max"),
+        (
+            ops.Append("s", Batch.of([b"12345678"] * 5)),
+            ops.Append("s", Batch.of([b"12345678"] * 9)),
+            "log.batch_bytes_max",
+        ),
+        (ops.GrowStream("s", 2), ops.GrowStream("s", 3), "log.partitions_max"),
+        (ops.CreateStream("s"), ops.CreateStream("s2"), "log.streams_max"),
+        (ops.SaveCursor("c", "s", 1), ops.SaveCursor("d", "s", 1), "log.cursors_max"),
+        (ops.SaveCursor("ccccc", "s", 1), ops.SaveCursor("cccccc", "s", 1), "log.name_bytes_max"),
+        (ops.Append("s", Batch.one(b""), 0, "p", 1), ops.Append("s", Batch.one(b""), 0, "q", 1), "log.producers_max"),
+        (ops.Put("t", b"k", b"x" * 8), ops.Put("t", b"l", b"x" * 8), "log.table_bytes_max"),
+        (ops.PutMany("t", [b"k"], [b"x" * 9]), ops.PutMany("t", [b"k"], [b"x" * 10]), "log.record_bytes_max"),
+        (ops.PutMany("t", [b"k"] * 6, [b"x"] * 6), ops.PutMany("t", [b"m"] * 51, [b"x"] * 51), "log.batch_bytes_max"),
+        (ops.PutMany("t", [b"k", b"l"], [b"xxxx"] * 2), ops.PutMany("t", [b"m"], [b"x" * 2]), "log.table_bytes_max"),
+    ],
+)
+def test_every_limit_has_two_sides(fits: ops.Op, exceeds: ops.Op, limit: str) -> None:
+    log = open_log(limits=LIMITS)
+    do(log, ops.CreateStream("s"))
+    do(log, ops.CreateStream("t", kind="table"))
+    do(log, fits)
+    before = log.bounds("s"), log.bounds("t")
+    with pytest.raises(LimitExceeded) as caught:
+        do(log, exceeds)
+    assert caught.value.key == limit
+    assert (log.bounds("s"), log.bounds("t")) == before
+
+
+def test_a_full_queue_says_so() -> None:
+    log = open_log(queue_bytes_max=200)
+    do(log, ops.CreateStream("s"))
+    for _ in range(5):
+        log.submit([ops.Append("s", Batch.one(b"x" * 80))])
+    with pytest.raises(Busy):
+        log.submit([ops.Append("s", Batch.one(b"x" * 80))])
+    while log.commit_once():
+        pass
+    assert log.queue_bytes == 0
+    do(log, ops.Append("s", Batch.one(b"x" * 80)))
+
+
+def test_a_commit_takes_about_as_much_as_it_may() -> None:
+    log = open_log(commit_bytes_max=200)
+    do(log, ops.CreateStream("s"))
+    for _ in range(10):
+        log.submit([ops.Append("s", Batch.one(b"x" * 80))])
+    before = log.commits
+    while log.commit_once():
+        pass
+    assert log.commits - before == 4
+
+
+# -- trouble -------------------------------------------------------------------------------------------------------
+
+
+def faulty() -> tuple[Log, FaultyDisk, MemoryDisk]:
+    memory = MemoryDisk()
+    disk = FaultyDisk(memory)
+    log = open_log(disk)
+    do(log, ops.CreateStream("s"))
+    do(log, ops.CreateStream("t", kind="table"))
+    fill(log, "s", 3)
+    return log, disk, memory
+
+
+def test_a_full_disk_refuses_appends_keeps_reading_and_resumes_by_itself() -> None:
+    log, disk, _ = faulty()
+    outcomes: list[Pending] = []
+    log.on_commit = lambda pendings, touched: outcomes.extend(pendings)
+    disk.fail_all("write", errno.ENOSPC)
+    with pytest.raises(DiskFull):
+        do(log, ops.Append("s", Batch.one(b"x"), 0, "p", 1))
+    with pytest.raises(DiskFull):
+        do(log, ops.Put("t", b"k", b"v"))
+    assert log.full
+    assert len(payloads(log, "s")) == 3
+    assert [pending.error is None for pending in outcomes] == [False, False]
+    disk.heal()
+    assert do(log, ops.Append("s", Batch.one(b"x"), 0, "p", 1)) == ops.Appended(3, 1, False)
+    assert not log.full
+    assert do(log, ops.Put("t", b"k", b"v", ops.ABSENT)) == (True, None)
+
+
+def test_room_is_kept_for_the_log_itself() -> None:
+    log = open_log(MemoryDisk(free_bytes=5_000), disk_reserve_bytes=4_000)
+    do(log, ops.CreateStream("s"))
+    with pytest.raises(DiskFull, match="disk_reserve_bytes"):
+        do(log, ops.Append("s", Batch.one(b"x" * 2_000)))
+    assert do(log, ops.Append("s", Batch.one(b"x"))).first == 0
+
+
+@pytest.mark.parametrize("call", ["sync", "write"])
+def test_a_failed_write_or_sync_is_final(call: str) -> None:
+    log, disk, memory = faulty()
+    disk.fail_all(call, errno.EIO)
+    waiting = log.submit([ops.Append("s", Batch.one(b"x"))])
+    with pytest.raises(LogFailed, match="start again"):
+        do(log, ops.Append("s", Batch.one(b"x")))
+    assert isinstance(waiting.error, LogFailed)
+    disk.heal()
+    with pytest.raises(LogFailed):
+        log.submit([ops.Append("s", Batch.one(b"y"))])
+    assert len(payloads(log, "s")) == 3
+    log.close()
+    assert len(payloads(open_log(memory.after_kill()), "s")) >= 3
+
+
+def test_what_was_queued_before_the_failure_fails_too() -> None:
+    log, disk, _ = faulty()
+    first = log.submit([ops.Append("s", Batch.one(b"x"))])
+    structural = log.submit([ops.CreateStream("late")])
+    disk.fail_all("sync", errno.EIO)
+    log.commit_once()
+    log.commit_once()
+    assert isinstance(first.error, LogFailed)
+    assert isinstance(structural.error, LogFailed)
+    assert "late" not in log.state.streams
+
+
+def test_closing_makes_what_waits_durable_and_refuses_the_rest() -> None:
+    memory = MemoryDisk()
+    log = open_log(memory)
+    log.submit([ops.CreateStream("s")])
+    log.submit([ops.Append("s", Batch.one(b"x"))])
+    log.close()
+    log.close()
+    with pytest.raises(Closed):
+        log.submit([ops.CreateStream("t")])
+    assert payloads(open_log(memory), "s") == [b"x"]
+
+
+def test_closing_a_failed_log_answers_those_who_wait() -> None:
+    log, disk, _ = faulty()
+    disk.fail_all("sync", errno.EIO)
+    log.submit([ops.Append("s", Batch.one(b"x"))])
+    log.commit_once()
+    assert log.failed is not None
+    log.failed, failed = None, log.failed
+    waiting = log.submit([ops.Append("s", Batch.one(b"x"))])
+    log.failed = failed
+    log.close()
+    assert waiting.done
+    assert isinstance(waiting.error, LogFailed)
+
+
+def test_a_close_that_cannot_mark_the_journal_is_still_a_close() -> None:
+    log, disk, memory = faulty()
+    disk.fail_all("write", errno.EIO)
+    log.close()
+    assert len(payloads(open_log(memory), "s")) == 3
+
+
+def test_damage_in_a_segment_is_named_and_the_rest_is_served() -> None:
+    memory = MemoryDisk()
+    log = open_log(memory)
+    do(log, ops.CreateStream("s"))
+    fill(log, "s", 100)
+    maintain(log)
+    first, second, *_ = log.partition("s").segments
+    data = bytearray(memory.read(second.path))
+    data[data.index(str(second.first).encode().ljust(50, b"."))] ^= 1
+    memory.put(second.path, bytes(data))
+    log.close()
+    log = open_log(memory)
+    with pytest.raises(Damaged) as caught:
+        log.read("s", second.first)
+    assert (caught.value.first, caught.value.last) == (second.first, second.next - 1)
+    assert caught.value.where == second.path
+    assert log.read("s", first.first).num_rows
+    assert log.read("s", second.next).column("index")[0].as_py() == second.next
+    assert log.index_at_time("s", 2**60) == 100
+    assert log.index_at_time("s", 0) in (0, second.next)

@@ -1,0 +1,181 @@
+"""The coordinator through its sockets: absent and forgotten peers, the inbox, the log in words."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from unit.protocols.ambrosia.ambrosia_binding import (
+    RawBinding,
+    call_verb,
+    coordinator,
+    fork,
+    impulse,
+    info,
+    recovered,
+    settings,
+    until,
+)
+
+from headrace.config import Ambrosia, Config, ImmortalSection
+from headrace.log.batch import Batch
+from headrace.protocols.ambrosia import codec
+from headrace.protocols.ambrosia.codec import (
+    AttachTo,
+    Call,
+)
+from headrace.testing import MemoryDisk, memory_hub
+
+# --- absent peers ---------------------------------------------------------------------------------------------
+
+
+async def test_calls_for_an_unknown_name_wait_until_it_starts() -> None:
+    disk = MemoryDisk()
+    async with memory_hub(settings(a=ImmortalSection()), disk=disk) as hub, coordinator(hub) as ports:
+        a = await RawBinding.to(ports, "a")
+        await a.first_start()
+        a.say(
+            AttachTo("späť".encode()),
+            *(fork(b"%d" % n, "späť".encode()) for n in range(3)),
+            impulse(b"i", "späť".encode()),
+        )
+        await until(
+            lambda: "späť" in ports.coordinator.instances and ports.coordinator.instances["späť"].inbound.pending_bytes
+        )
+        await asyncio.wait_for(ports.coordinator.instances["späť"].inbound.flushed(), 5)
+        found = await info(hub, "späť")
+        assert (found.registered, found.pending) == (False, 4)
+        await a.close()
+    async with memory_hub(settings(a=ImmortalSection()), disk=disk) as hub, coordinator(hub) as ports:
+        assert (await info(hub, "späť")).pending == 4
+        await call_verb(hub, "immortal.register", name="späť")
+        late = await RawBinding.to(ports, "späť")
+        await late.first_start()
+        assert [call.arguments for call in await late.calls(4)] == [b"0", b"1", b"2", b"i"]
+        a = await RawBinding.to(ports, "a")
+        await recovered(a, 1)
+        a.say(*(fork(b"%d" % n, "späť".encode()) for n in range(5)))  # three again, two new
+        assert [call.arguments for call in await late.calls(2)] == [b"3", b"4"]
+        await a.close()
+        await late.close()
+
+
+async def test_calls_for_an_absent_immortal_are_replayed_to_it() -> None:
+    async with memory_hub(settings(a=ImmortalSection(), b=ImmortalSection())) as hub, coordinator(hub) as ports:
+        a, b = await RawBinding.to(ports, "a"), await RawBinding.to(ports, "b")
+        await a.first_start()
+        await b.first_start()
+        await b.close()
+        await until(lambda: ports.coordinator.instances["b"].primary is None)
+        a.say(fork(b"while away", b"b"))
+        await until(lambda: hub.bounds("immortal/b/log").next == 2)
+        assert (await info(hub, "b")).undelivered == 2
+        b = await RawBinding.to(ports, "b")
+        _, found = await recovered(b, 2)
+        assert found[1].payload == codec.encode(Call(1, 1, b"while away"))
+        await a.close()
+        await b.close()
+
+
+async def test_a_sender_is_held_back_by_a_peer_that_is_away_too_long_and_freed_by_forgetting_it() -> None:
+    config = Config(ambrosia=Ambrosia(immortals={"a": ImmortalSection()}, backlog_bytes_max=100_000))
+    async with memory_hub(config) as hub, coordinator(hub) as ports:
+        a = await RawBinding.to(ports, "a")
+        await a.first_start()
+        a.say(*(fork(bytes(1000), b"gone") for _ in range(2000)), fork(b"last"))
+        await until(lambda: (g := ports.coordinator.instances.get("gone")) and g.backlog_bytes > 100_000)
+        link = ports.coordinator.instances["a"].primary
+        assert link is not None
+        last = asyncio.ensure_future(a.calls(1))
+        while not last.done():  # each time another 100 kB may come before the sender is held back again
+            if "gone" in ports.coordinator.instances and link.held_back:
+                assert ports.coordinator.instances["gone"].backlog_bytes > 100_000
+                await call_verb(hub, "immortal.forget", name="gone")
+            await asyncio.sleep(0.002)
+        assert (await last)[0].arguments == b"last"
+        await a.close()
+
+
+async def test_a_forgotten_peer_does_not_come_back_with_old_calls() -> None:
+    async with memory_hub(settings(a=ImmortalSection(), b=ImmortalSection())) as hub, coordinator(hub) as ports:
+        a, b = await RawBinding.to(ports, "a"), await RawBinding.to(ports, "b")
+        await a.first_start()
+        await b.first_start()
+        a.say(*(fork(b"%d" % n, b"b") for n in range(4)))
+        await b.calls(4)
+        await call_verb(hub, "immortal.forget", name="b")
+        await b.closed()
+        assert [each.name for each in await call_verb(hub, "immortal.list")] == ["a"]
+        assert not hub.streams("immortal/b/*")
+        await a.close()
+        a = await RawBinding.to(ports, "a")
+        await recovered(a, 1)
+        a.say(*(fork(b"%d" % n, b"b") for n in range(6)))  # four were for the old b
+        await call_verb(hub, "immortal.register", name="b")
+        b = await RawBinding.to(ports, "b")
+        await b.first_start()
+        assert [call.arguments for call in await b.calls(2)] == [b"4", b"5"]
+        await call_verb(hub, "immortal.forget", name="a")
+        await a.closed()
+        await call_verb(hub, "immortal.register", name="a")
+        a = await RawBinding.to(ports, "a")  # a new life: it counts from one again
+        await a.first_start()
+        a.say(fork(b"new", b"b"))
+        assert [call.arguments for call in await b.calls(1)] == [b"new"]
+        await a.close()
+        await b.close()
+
+
+# --- inbox, log and verbs -------------------------------------------------------------------------------------
+
+
+async def test_what_other_protocols_append_to_the_inbox_comes_as_impulses_once() -> None:
+    disk = MemoryDisk()
+    config = settings(a=ImmortalSection(inbox_method=9))
+    async with memory_hub(config, disk=disk) as hub, coordinator(hub) as ports:
+        await hub.append("immortal/a/inbox", Batch.of([b"early", b"too"], types=[None, "7"]))
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
+        assert await binding.calls(2) == [Call(9, 2, b"early"), Call(7, 2, b"too")]
+        await hub.append("immortal/a/inbox", Batch.one(b"live", type="text/plain"))
+        assert await binding.calls(1) == [Call(9, 2, b"live")]
+        await binding.close()
+    async with memory_hub(config, disk=disk) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await recovered(binding, (await info(hub, "a")).sequence)
+        await hub.append("immortal/a/inbox", Batch.one(b"after"))
+        assert await binding.calls(1) == [Call(9, 2, b"after")]
+        await binding.close()
+
+
+async def test_the_log_is_a_stream_and_can_be_read_in_words() -> None:
+    async with memory_hub(settings(a=ImmortalSection(), b=ImmortalSection())) as hub, coordinator(hub) as ports:
+        a, b = await RawBinding.to(ports, "a"), await RawBinding.to(ports, "b")
+        await a.first_start()
+        await b.first_start()
+        a.say(
+            fork(b'{"n":1}', b"b", 33), impulse(b"\xff\x00", b"b"), Call(7, 0, b"q", b"b", b"a", 5),
+            codec.Return(codec.BodyKind.VALUE, b"a", 3, b"42", b"b"),
+            codec.Return(codec.BodyKind.EMPTY, b"a", 4, b"", b"b"),
+        )  # fmt: skip
+        await until(lambda: hub.bounds("immortal/b/log").next == 6)
+        batch = await hub.read("immortal/b/log", 0)
+        assert batch.column("type").to_pylist() == [
+            "initial",
+            "fork/33",
+            "impulse/2",
+            "async/7",
+            "return",
+            "return-empty",
+        ]
+        assert batch.column("key").to_pylist() == [b"b"] + [b"a"] * 5
+        words = await call_verb(hub, "immortal.log", name="b", limit=5)
+        assert [each.kind for each in words] == ["fork", "impulse", "async", "return", "return-empty"]
+        assert (words[0].method, words[0].text, words[0].sender) == (33, '{"n":1}', "a")
+        assert words[1].base64 == "/wA="
+        assert (words[2].caller, words[2].call_number) == ("a", 5)
+        assert [each.index for each in await call_verb(hub, "immortal.log", name="b", start=2, limit=2)] == [2, 3]
+        with pytest.raises(Exception, match="no immortal 'c'"):
+            await call_verb(hub, "immortal.log", name="c")
+        await a.close()
+        await b.close()

@@ -1,0 +1,314 @@
+"""The coordinator through its sockets: what it refuses, and what hurts nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+from unit.protocols.ambrosia.ambrosia_binding import (
+    RawBinding,
+    coordinator,
+    fork,
+    impulse,
+    info,
+    recovered,
+    settings,
+    until,
+)
+
+from headrace.config import Ambrosia, Config, ImmortalSection
+from headrace.listener import split_address
+from headrace.log.batch import Batch
+from headrace.protocols.ambrosia import codec
+from headrace.protocols.ambrosia.codec import (
+    AttachTo,
+    Call,
+    Checkpoint,
+    InitialMessage,
+    RemoteProtocolError,
+    Signal,
+    Type,
+)
+from headrace.protocols.ambrosia.server import ImmortalPorts
+from headrace.testing import memory_hub
+
+# --- refusals -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"\x00", "a message of 0 bytes"),
+        (bytes.fromhex("0214"), "type 20"),
+        (codec.encode(InitialMessage(b"again")), "InitialMessage in state running"),
+        (codec.encode(fork(b"", b"\xff\xfe")), "not UTF-8"),
+    ],
+)
+async def test_a_malformed_message_closes_the_link_with_a_reason_and_hurts_nothing(data: bytes, why: str) -> None:
+    async with memory_hub(settings(a=ImmortalSection(), b=ImmortalSection())) as hub, coordinator(hub) as ports:
+        a, b = await RawBinding.to(ports, "a"), await RawBinding.to(ports, "b")
+        await a.first_start()
+        await b.first_start()
+        a.say(fork(b"good", b"b"), data)
+        await a.closed()
+        assert (await b.calls(1))[0].arguments == b"good"
+        assert why in (await info(hub, "a")).last_error
+        assert any(why in (each.reason or "") for each in hub.sessions.list("ambrosia", ended=True))
+        assert b"headrace_ambrosia_links_closed_total 1.0" in hub.metrics.text()
+        b.say(fork(b"still here"))
+        assert (await b.calls(1))[0].arguments == b"still here"
+        a = await RawBinding.to(ports, "a")
+        await recovered(a, 1)
+        await a.close()
+        await b.close()
+
+
+async def test_an_impulse_during_replay_closes_the_link() -> None:
+    async with memory_hub(settings(a=ImmortalSection(standby=True))) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
+        standby = await RawBinding.to(ports, "a")
+        await standby.checkpoint()
+        standby.say(impulse(b"too early"))
+        await standby.closed()
+        assert "impulses in state standby" in (await info(hub, "a")).last_error
+        await binding.close()
+
+
+async def test_a_second_binding_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.protocols.ambrosia.ports.GRACE_S", 0.01)
+    async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
+        first = await RawBinding.to(ports, "a")
+        await first.first_start()
+        second = await RawBinding.to(ports, "a")
+        await second.closed()
+        first.say(fork(b"undisturbed"))
+        assert (await first.calls(1))[0].arguments == b"undisturbed"
+        await first.close()
+        await second.close()
+
+
+async def test_a_binding_that_comes_back_before_its_end_was_noticed_is_let_in() -> None:
+    async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
+        first = await RawBinding.to(ports, "a")
+        await first.first_start()
+        second = await RawBinding.to(ports, "a")
+        await first.close()
+        await recovered(second, 1)
+        await second.close()
+
+
+async def test_half_a_binding_that_went_away_is_not_paired_with_another() -> None:
+    async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
+        receive, send = (split_address(ports.addresses[f"ambrosia.a.{end}"]) for end in ("receive", "send"))
+        waiting = ports.coordinator.ports["a"]
+        for address, halves in ((receive, waiting._receives), (send, waiting._sends)):
+            _, half = await asyncio.open_connection(*address)
+            await until(lambda halves=halves: len(halves) == 1)
+            half.close()
+            await half.wait_closed()
+            await until(lambda halves=halves: not halves)
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
+        await binding.close()
+
+
+async def test_what_a_binding_says_before_it_is_linked_is_kept_up_to_a_limit() -> None:
+    async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
+        binding = RawBinding()
+        addresses = ports.addresses
+        _, binding.to_hub = await asyncio.open_connection(*split_address(addresses["ambrosia.a.receive"]))
+        binding.say(InitialMessage(b"eager"), Checkpoint(1), b"c")
+        await until(lambda: any(each._early for each in ports.coordinator.ports["a"]._receives))
+        binding.from_hub, binding._from_writer = await asyncio.open_connection(
+            *split_address(addresses["ambrosia.a.send"])
+        )
+        assert await binding.signal() == Type.TAKE_BECOMING_PRIMARY_CHECKPOINT
+        assert (await binding.record()).payload == codec.encode(InitialMessage(b"eager"))
+        await binding.close()
+        _, chatty = await asyncio.open_connection(*split_address(addresses["ambrosia.a.receive"]))
+        chatty.write(bytes(100_000))
+        await until(lambda: not ports.coordinator.ports["a"]._receives)
+        chatty.close()
+
+
+async def test_end_of_file_in_the_middle_of_a_message_is_no_data() -> None:
+    async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
+        binding.say(codec.encode(fork(b"x" * 100))[:-1])
+        await binding.to_hub.drain()
+        await binding.close()
+        await until(lambda: ports.coordinator.instances["a"].primary is None)
+        assert (await info(hub, "a")).log_next == 1
+
+
+async def test_the_old_arrangement_connects_out_to_the_binding() -> None:
+    """The C client connects to the receive port and then listens on the send port."""
+    found: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = (
+        asyncio.get_running_loop().create_future()
+    )
+    server = await asyncio.start_server(lambda r, w: found.set_result((r, w)), "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    server.close()
+    await server.wait_closed()
+    section = ImmortalSection(sockets="connect", send=address)
+    async with memory_hub(settings(c=section)) as hub, coordinator(hub) as ports:
+        assert ports.addresses["ambrosia.c.send"] == address
+        binding = RawBinding()
+        _, binding.to_hub = await asyncio.open_connection(*split_address(ports.addresses["ambrosia.c.receive"]))
+        await asyncio.sleep(0.06)  # the hub's first attempt finds nobody
+        server = await asyncio.start_server(lambda r, w: found.set_result((r, w)), *split_address(address))
+        binding.from_hub, binding._from_writer = await asyncio.wait_for(found, 5)
+        await binding.first_start()
+        await binding.close()
+        server.close()
+
+
+async def test_too_many_unregistered_names_are_refused() -> None:
+    config = Config(ambrosia=Ambrosia(immortals={"a": ImmortalSection()}, destinations_max=2))
+    async with memory_hub(config) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
+        binding.say(AttachTo(b"x"), AttachTo(b"y"), AttachTo(b"z"))
+        await binding.closed()
+        assert "ambrosia.destinations_max" in (await info(hub, "a")).last_error
+
+
+async def test_a_hub_without_immortals_serves_none() -> None:
+    from headrace.protocols.ambrosia.server import start
+
+    async with memory_hub(Config(ambrosia=Ambrosia(enabled=False))) as hub:
+        assert await start(hub) is None
+
+
+async def test_a_log_that_refuses_makes_bindings_recover_and_loses_nothing() -> None:
+    async with memory_hub(settings(a=ImmortalSection(), b=ImmortalSection())) as hub, coordinator(hub) as ports:
+        a, b = await RawBinding.to(ports, "a"), await RawBinding.to(ports, "b")
+        await a.first_start()
+        await b.first_start()
+        real, refuse = hub.transact, asyncio.Event()
+
+        def transact(operations: Any) -> Any:
+            if refuse.is_set():
+                future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+                future.set_exception(RemoteProtocolError("no room"))
+                return future
+            return real(operations)
+
+        hub.transact = transact  # type: ignore[method-assign]
+        refuse.set()
+        a.say(fork(b"1", b"b"))
+        await a.closed()
+        await b.closed()
+        refuse.clear()
+        a, b = await RawBinding.to(ports, "a"), await RawBinding.to(ports, "b")
+        await recovered(a, 1)
+        await recovered(b, 1)
+        a.say(fork(b"1", b"b"))
+        call = (await b.calls(1))[0]
+        assert call.arguments == b"1"
+        await a.close()
+        await b.close()
+
+
+async def test_the_service_names_its_ports_for_the_ready_file() -> None:
+    async with memory_hub(settings(a=ImmortalSection(), b=ImmortalSection())) as hub, coordinator(hub) as ports:
+        assert isinstance(ports, ImmortalPorts)
+        assert list(ports.addresses) == [f"ambrosia.{name}.{end}" for name in "ab" for end in ("receive", "send")]
+        assert all(not address.endswith(":0") for address in ports.addresses.values())
+
+
+async def test_a_whole_life_one_byte_at_a_time() -> None:
+    async with memory_hub(settings(a=ImmortalSection(delivery="counted"))) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.signal()
+        life = [InitialMessage(b"hi"), Checkpoint(3), b"abc", AttachTo(b"a"), fork(b"x"), impulse(b"y", b"a")]
+        await dribble(binding, *life, codec.RpcBatch((fork(b"1"), fork(b"2"))))
+        found: list[bytes] = []
+        while len(found) < 4:
+            found += [call.arguments for call in _calls_of(await binding.record())]
+        assert found == [b"x", b"y", b"1", b"2"]
+        await dribble(binding, Signal(Type.TAKE_CHECKPOINT))
+        assert await binding.signal() == Type.TAKE_CHECKPOINT
+        await dribble(binding, Checkpoint(2), b"de", fork(b"z"))
+        assert [call.arguments for call in _calls_of(await binding.record())] == [b"z"]
+        await until(lambda: len(ports.coordinator.instances["a"].checkpoints()) == 2)
+        await binding.close()
+
+
+async def dribble(binding: RawBinding, *messages: bytes | codec.Message) -> None:
+    for byte in b"".join(each if isinstance(each, bytes) else codec.encode(each) for each in messages):
+        binding.say(bytes((byte,)))
+        await binding.to_hub.drain()
+        await asyncio.sleep(0)
+
+
+def _calls_of(record: codec.Record) -> list[Call]:
+    messages = codec.decode_messages(record.payload, addressed=False)
+    calls = [each for m in messages for each in (m.calls if isinstance(m, codec.RpcBatch) else (m,))]
+    return [call for call in calls if isinstance(call, Call)]
+
+
+async def test_no_bytes_end_the_hub_or_reach_another_immortal() -> None:
+    chance = random.Random(3)
+    async with memory_hub(settings(a=ImmortalSection(), b=ImmortalSection())) as hub, coordinator(hub) as ports:
+        b = await RawBinding.to(ports, "b")
+        await b.first_start()
+        a = await RawBinding.to(ports, "a")
+        await a.first_start()
+        for _ in range(25):
+            a.say(bytes([chance.choice([0x00, 0x14, 0x1E, 0xFF])]) + chance.randbytes(200))
+            await a.close()
+            await until(lambda: ports.coordinator.instances["a"].primary is None)
+            a = await RawBinding.to(ports, "a")
+            await a.checkpoint()
+        b.say(fork(b"unharmed"))
+        assert (await b.calls(1))[0].arguments == b"unharmed"
+        assert (await info(hub, "a")).registered
+        await a.close()
+        await b.close()
+
+
+async def test_what_others_append_to_the_log_is_left_out() -> None:
+    async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
+        await hub.append("immortal/a/log", Batch.one(b"from somebody"))
+        await hub.append("immortal/a/log", Batch.of([b"with", b"an id"], ids=[7, 7]))
+        binding.say(fork(b"mine"))
+        record = await binding.record()
+        assert (record.sequence, record.payload) == (1, codec.encode(Call(1, 1, b"mine")))
+        await binding.close()
+        binding = await RawBinding.to(ports, "a")
+        _, found = await recovered(binding, 2)
+        assert [each.sequence for each in found] == [0, 1]
+        await binding.close()
+
+
+async def test_nothing_is_delivered_before_it_is_durable() -> None:
+    async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
+        real, synced = hub.transact, asyncio.Event()
+        submitted = asyncio.Event()
+
+        def transact(operations: Any) -> Any:
+            async def later() -> Any:
+                submitted.set()
+                await synced.wait()
+                return await real(operations)
+
+            return asyncio.ensure_future(later())
+
+        hub.transact = transact  # type: ignore[method-assign]
+        binding.say(fork(b"wait for the disk"))
+        await asyncio.wait_for(submitted.wait(), 5)
+        coming = asyncio.ensure_future(binding.calls(1))
+        done, _ = await asyncio.wait([coming], timeout=0.05)
+        assert not done
+        synced.set()
+        assert (await coming)[0].arguments == b"wait for the disk"
+        await binding.close()

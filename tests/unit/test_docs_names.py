@@ -1,0 +1,142 @@
+"""What the pages name exists: tests, files, settings, metrics, error codes, commands, verbs. And what exists and has a
+place in the reference is there."""
+
+import importlib.util
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.cli.main import COMMANDS, available, load_command
+from headrace.config import Config
+from headrace.config_load import load
+from headrace.errors import HeadraceError
+from headrace.metrics import Metrics
+from headrace.openapi import STATUS_OF_CODE
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+PAGES = [page for page in PAGES if "reference" not in page.relative_to(ROOT).parts and page.name != "template.md"]
+TESTS = "".join(file.read_text(encoding="utf-8") for file in sorted((ROOT / "tests").rglob("test_*.py")))
+TEST_FILES = {file.name for file in (ROOT / "tests").rglob("*.py")}
+FOLDERS = ("tests", "src", "docs", "examples", "tools", "benchmarks", ".ci")
+# Settings whose names the user chooses stand below these.
+FREE = ("security.users", "security.roles", "tls.listeners", "futoin.mac_keys", "ambrosia.immortals", "spark.conf")
+
+# Words that begin as a setting does: verbs, spans, tables of the hub, ports in the ready file, a module of others.
+NO_SETTINGS = {
+    "futoin.add", "futoin.poll", "futoin.push", "spark.commit",
+    "log.commit", "log.segment", "flight.put", "flight.get", "flight.action",
+    "ockam.addresses", "perper.types", "perper.caches", "perper.expiry", "wallaroo.streams", "futoin.consumers",
+    "ambrosia.counter.receive", "ambrosia.counter.send",
+    "wallaroo.experimental",
+}  # fmt: skip
+
+shown = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def quoted(page: Path) -> list[str]:
+    """What stands between backticks, and the lines of blocks that are commands."""
+    text = page.read_text(encoding="utf-8")
+    blocks = re.findall(r"^```(?:sh|console)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    plain = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    lines = [line.removeprefix("$ ") for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    return [*re.findall(r"`([^`\n]+)`", plain), *lines]
+
+
+@shown
+def test_tests_that_a_page_names_exist(page: Path) -> None:
+    for words in quoted(page):
+        for name in re.findall(r"\btest_\w+(?:\.py)?", words):
+            if name.endswith(".py"):
+                assert name in TEST_FILES, name
+            else:
+                assert f"def {name}(" in TESTS or f"{name}.py" in TEST_FILES, name
+
+
+@shown
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    for words in quoted(page):
+        if re.fullmatch(rf"(?:{'|'.join(map(re.escape, FOLDERS))})/[\w./-]+", words):
+            made = words.startswith("docs/reference")
+            assert made or (ROOT / words).exists(), words
+
+
+@shown
+def test_settings_that_a_page_names_exist(page: Path) -> None:
+    known = {setting.key for setting in load(environment={}).settings()}
+    groups = {".".join(key.split(".")[:depth]) for key in known for depth in (1, 2)}
+    for words in quoted(page):
+        found = re.match(rf"((?:{'|'.join(Config.__struct_fields__)})\.[a-z_][a-z_.]*)(?:$| =|=)", words)
+        if found is None or found[1].endswith((".py", ".md", ".toml", ".mark")):
+            continue
+        key = found[1].rstrip(".")
+        is_free = key.startswith(FREE) or key.startswith("pipelines.") or key.startswith("spark.sql")
+        assert is_free or key in known | groups or key in NO_SETTINGS, key
+
+
+@shown
+def test_metrics_that_a_page_names_exist(page: Path) -> None:
+    known: set[str] = set()
+    for metric in Metrics().registry.collect():
+        known |= {metric.name, f"{metric.name}_total", f"{metric.name}_bucket"}
+    for words in quoted(page):
+        assert set(re.findall(r"\bheadrace_[a-z_]+\b", words)) - {"headrace_data"} <= known, words
+
+
+def command_names() -> dict[str, set[str]]:
+    found = {}
+    for name in filter(available, COMMANDS):
+        command: Any = load_command(name, COMMANDS[name][0])
+        found[name] = set(getattr(command, "commands", None) or ())
+    return found
+
+
+@shown
+def test_commands_that_a_page_names_exist(page: Path) -> None:
+    known = command_names()
+    for words in quoted(page):
+        for found in re.finditer(r"(?:^|[|;&] ?|\bbin/)headrace ([a-z]+)(?: ([a-z-]+))?", words):
+            command, below = found.groups()
+            assert command in known, words
+            if known[command] and below is not None and not below.startswith("-"):
+                assert below in known[command], words
+
+
+def reference() -> Any:
+    spec = importlib.util.spec_from_file_location("reference", ROOT / "tools" / "reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def codes(kind: type[HeadraceError] = HeadraceError) -> Iterator[str]:
+    for child in kind.__subclasses__():
+        yield child.code
+        yield from codes(child)
+
+
+@pytest.mark.slow
+def test_the_reference_leaves_nothing_out() -> None:
+    made = reference()
+    settings = "\n".join(made.config_page())
+    for setting in load(environment={}).settings():
+        section, _, key = setting.key.partition(".")
+        assert f"## {section}\n" in settings
+        assert not key or f"| `{key}` |" in settings
+        assert setting.description or section == "pipelines", setting.key
+    metrics = "\n".join(made.metrics_page())
+    for metric in Metrics().registry.collect():
+        assert f"`{metric.name}" in metrics
+        assert metric.documentation
+    errors = "\n".join(made.errors_page())
+    for code in {*codes(), *STATUS_OF_CODE} - {"error", "internal"}:
+        assert f"| `{code}` |" in errors, code
+    commands = "\n".join(made.cli_page())
+    for name, below in command_names().items():
+        assert f"## headrace {name}\n" in commands
+        assert all(f"### headrace {name} {each}\n" in commands for each in below)
