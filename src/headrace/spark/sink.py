@@ -76,6 +76,7 @@ class _Writer:
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         check_columns(schema, options)
         self.options = options
+        freeze_garbage()  # planning makes a writer for every batch, in a process of its own
 
     @property
     def port(self) -> HubPort:

@@ -25,22 +25,23 @@ from headrace.spark.narrowing import Narrowing
 from headrace.spark.offsets import Loss, Offset, Position, Range
 from headrace.spark.options import Point, SourceOptions, parse_sink, parse_source
 from headrace.spark.port import Access, HubPort, SegmentFile, StreamState, shared_port
-from headrace.spark.scan import Piece, Shape, scan
+from headrace.spark.scan import Piece, Shape, freeze_garbage, scan
 from headrace.spark.sink import BatchWriter, StreamWriter
 
 TASKS_PER_CORE = 2
 # A small range is most likely the live tail: asking for files would cost more than reading it over Flight.
 MAPPED_RECORDS_MIN = 1_000
+# What is never null is said so: Spark then need not look, row by row.
 _COLUMN_TYPES = {
-    "index": "BIGINT",
-    "time": "TIMESTAMP",
+    "index": "BIGINT NOT NULL",
+    "time": "TIMESTAMP NOT NULL",
     "event_time": "TIMESTAMP",
     "id": "BIGINT",
     "type": "STRING",
     "key": "BINARY",
-    "payload": "BINARY",
-    "stream": "STRING",
-    "partition": "INT",
+    "payload": "BINARY NOT NULL",
+    "stream": "STRING NOT NULL",
+    "partition": "INT NOT NULL",
     "error": "STRING",
 }
 
@@ -67,7 +68,7 @@ class HeadraceDataSource(DataSource):  # type: ignore[misc]
         options = parse_source(self._given())
         types = dict(_COLUMN_TYPES)
         if options.decode == "string":
-            types["payload"] = "STRING"
+            types["payload"] = "STRING NOT NULL"
         if options.value_schema:
             types["value"] = f"STRUCT<{_struct_fields(options.value_schema)}>"
         return ", ".join(f"`{name}` {types[name]}" for name in options.columns)
@@ -117,6 +118,7 @@ class _Source:
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self.options = options
         self.spark_schema = schema
+        freeze_garbage()
 
     @property
     def port(self) -> HubPort:
