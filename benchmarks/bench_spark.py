@@ -35,7 +35,7 @@ from headrace.spark.builtin import window_counts
 from headrace.spark.port import open_port
 from headrace.spark.runner import start_query
 
-TRIALS = 3
+TRIALS = 5
 WARM_UP_S = 40
 TOTAL = "sum(length(payload))"
 
@@ -77,7 +77,7 @@ def busy_cores() -> Callable[[], str]:
 
     def used() -> str:
         elapsed_s = time.monotonic() - started
-        mine = {name: (cpu_s - mine_before.get(name, 0.0)) / elapsed_s for name, cpu_s in _my_cpu_s().items()}
+        mine = {name: max(0.0, cpu_s - mine_before[name]) / elapsed_s for name, cpu_s in _my_cpu_s().items()}
         other = (_machine_cpu_s() - before) / elapsed_s - sum(mine.values())
         return ", ".join(f"{name} {cores:.2f}" for name, cores in mine.items()) + f"; other {max(0.0, other):.2f} cores"
 

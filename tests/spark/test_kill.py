@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,22 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import JAVA_OPTIONS, environment, wait_until
+from support import JAVA_OPTIONS, environment, free_address, wait_until
 
 from headrace.errors import HeadraceError
 from headrace.spark.port import open_port
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 SEED = 20
-DRIVER_KILLS = ["commit", "random", "stage", "commit", "random"]  # each costs the start of a JVM
-HUB_KILLS = 15
+# Where a driver is killed: anywhere, while it stages, or between the sink's commit and Spark's own.
+DRIVER_KILLS = ["commit", "random", "stage", "random", "commit", "random", "commit", "random", "stage", "random"]
+HUB_KILLS = 10
 RECORDS_PER_APPEND = 200
-
-
-def free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 class Stage:

@@ -40,8 +40,8 @@ def positions_to_move(end_offsets: list[str]) -> dict[tuple[str, str], dict[str,
 class CursorMover(StreamingQueryListener):  # type: ignore[misc]
     """Moves the cursors that the sources of any query name."""
 
-    def __init__(self, access: Access | None = None, spark: Any = None) -> None:
-        self._access = {} if access is None else {access.address: access}
+    def __init__(self, spark: Any = None) -> None:
+        self._access: dict[str, Access] = {}
         self._spark = spark
         self._ports: dict[str, Any] = {}
         self._last: dict[tuple[str, str], dict[str, list[int]]] = {}
@@ -49,11 +49,15 @@ class CursorMover(StreamingQueryListener):  # type: ignore[misc]
 
     def onQueryStarted(self, event: Any) -> None:
         """A token that only a source was given is needed here too."""
+        for access in accesses_of(self._spark, str(event.id)):
+            self.know(access)
+
+    def know(self, access: Access) -> None:
+        """From now on, go to that hub in this way."""
         with self._lock:
-            for access in accesses_of(self._spark, str(event.id)):
-                if self._access.get(access.address) != access:
-                    self._access[access.address] = access
-                    self._ports.pop(access.address, None)
+            if self._access.get(access.address) != access:
+                self._access[access.address] = access
+                self._ports.pop(access.address, None)
 
     def onQueryIdle(self, event: Any) -> None:
         """Nothing to do."""
@@ -91,7 +95,7 @@ def accesses_of(spark: Any, query_id: str) -> list[Access]:
         for number in range(leaves.size()):
             options = leaves.apply(number).extraOptions()
             hub, token, ca = (options.get(name) for name in ("hub", "token", "ca"))
-            if hub or token:
+            if token or ca:
                 found.append(access_to(hub, token, ca))
     except Exception as error:  # whatever another version of Spark calls these things
         logger.debug("the options of query %s are not known: %s", query_id, error)
@@ -110,8 +114,10 @@ def listen(spark: Any, access: Access | None = None) -> CursorMover:
     """Let completed batches of this session move cursors; once per session."""
     name = session_name(spark)
     if name not in _listening:
-        mover = _listening[name] = CursorMover(access, spark)
+        mover = _listening[name] = CursorMover(spark)
         spark.streams.addListener(mover)
+    if access is not None:
+        _listening[name].know(access)
     return _listening[name]
 
 
