@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,11 +43,17 @@ TOTAL = "sum(length(payload))"
 
 
 @contextmanager
-def running_hub(place: Path) -> Iterator[str]:
-    """A hub as users run it, in a process of its own."""
+def running_hub(place: Path) -> Iterator[dict[str, str]]:
+    """A hub as users run it, in a process of its own; its addresses by listener."""
     ready = place / "ready.json"
-    off = [f"listen.{name}=off" for name in ("wallaroo", "ockam", "ignite", "fabric", "http")]
-    settings = [*off, "listen.flight=127.0.0.1:0", "log.seal_age_s=2", "log.maintenance_interval_s=0.5"]
+    off = [f"listen.{name}=off" for name in ("wallaroo", "ockam", "ignite", "fabric")]
+    settings = [
+        *off,
+        "listen.flight=127.0.0.1:0",
+        "listen.http=127.0.0.1:0",
+        "log.seal_age_s=2",
+        "log.maintenance_interval_s=0.5",
+    ]
     command = [sys.executable, "-m", "headrace", "up", "--data", str(place / "data"), "--ready-file", str(ready)]
     for one in settings:
         command += ["--set", one]
@@ -55,7 +63,7 @@ def running_hub(place: Path) -> Iterator[str]:
             if process.poll() is not None:
                 raise RuntimeError((place / "hub.log").read_text())
             time.sleep(0.05)
-        yield json.loads(ready.read_text())["flight"]
+        yield json.loads(ready.read_text())
     finally:
         process.terminate()
         process.wait(30)
@@ -225,7 +233,7 @@ def scan(spark: Any, client: Any, place: Path, megabytes: int) -> None:
             print(f"  headrace ÷ row-wise, {what}: {speeds[f'headrace, {what}'] / speeds[f'row-wise, {what}']:.1f}")
 
 
-def latency(spark: Any, client: Any, place: Path, seconds: float, rate: int) -> None:
+def latency(spark: Any, client: Any, place: Path, seconds: float, rate: int, http: str) -> None:
     """From append to readable result, through a stateless pipeline, hub → Spark → hub."""
     from headrace.spark.pipelines import pipeline
 
@@ -271,6 +279,17 @@ def latency(spark: Any, client: Any, place: Path, seconds: float, rate: int) -> 
         marks = "  ".join(f"p{mark} {aged[int(len(aged) * mark / 100)]:.0f} ms" for mark in (50, 95, 99))
         print(f"  {name + ':':12} {marks}  ({len(aged):,} records)")
     print(f"  median batch: {parts}")
+    print(f"  the hub's part, mean: {verb_times(http)}")
+
+
+def verb_times(http: str) -> str:
+    """How long each of Spark's verbs took inside the hub, since its start."""
+    with urllib.request.urlopen(f"http://{http}/metrics") as answer:
+        text = answer.read().decode()
+    found = re.findall(r'^headrace_verb_seconds_(sum|count){verb="(spark\.[^"]*)"} (\S+)', text, re.MULTILINE)
+    numbers = {(kind, verb): float(value) for kind, verb, value in found}
+    means = {verb: numbers["sum", verb] / count for (kind, verb), count in numbers.items() if kind == "count" and count}
+    return ", ".join(f"{verb} {mean_s * 1000:.1f} ms" for verb, mean_s in means.items())
 
 
 def _produce_timed(client: Any, rate: int, seconds: float) -> None:
@@ -339,12 +358,12 @@ def main() -> None:
     config = {"spark.driver.memory": "3g"} | dict(one.split("=", 1) for one in arguments.conf)
     place = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
     try:
-        with running_hub(place) as address, headrace.connect(address) as client:
-            spark = session("bench", hub=address, config=config)
+        with running_hub(place) as addresses, headrace.connect(addresses["flight"]) as client:
+            spark = session("bench", hub=addresses["flight"], config=config)
             if "scan" in arguments.what:
                 scan(spark, client, place, arguments.megabytes)
             if "latency" in arguments.what:
-                latency(spark, client, place, arguments.seconds, arguments.latency_rate)
+                latency(spark, client, place, arguments.seconds, arguments.latency_rate, addresses["http"])
             if "sustained" in arguments.what:
                 sustained(spark, client, place, arguments.seconds, arguments.sustained_rate)
             spark.stop()

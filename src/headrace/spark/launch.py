@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 CHECKPOINT_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+CLUSTER_CORES = 8  # of a cluster whose size nobody knows before it has started
 QUIET_JAVA_OPTIONS = "-Dio.netty.tryReflectionSetAccessible=true"
 
 
@@ -156,19 +157,19 @@ def _start(name: str, master: str, config: Mapping[str, str], make_class_archive
     from pyspark.sql import SparkSession
 
     local = is_local(master)
-    settings = tuned_settings(local_cores(master) if local else 8)
+    settings = tuned_settings(local_cores(master) if local else CLUSTER_CORES)
+    java = find_java()  # the driver runs here, whatever the master is
+    os.environ["JAVA_HOME"] = str(java.home)
     java_options = [QUIET_JAVA_OPTIONS]
+    if java.major >= 24:
+        java_options.append("--enable-native-access=ALL-UNNAMED")
     if local:
-        java = find_java()
-        os.environ["JAVA_HOME"] = str(java.home)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         settings |= local_settings()
         for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):  # tasks, and planning on the driver
             os.environ.setdefault(variable, str(fast_python()))
         _show_package_to_workers()
         java_options.append(archive_option(java, create=make_class_archive))
-        if java.major >= 24:
-            java_options.append("--enable-native-access=ALL-UNNAMED")
     else:
         settings["spark.submit.pyFiles"] = str(package_archive())
         # Unix sockets need one machine per worker and its JVM, which clusters have too; memory is the cluster's to say.

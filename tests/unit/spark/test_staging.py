@@ -319,3 +319,15 @@ async def test_a_batch_has_limits(tmp_path: Path) -> None:
             await driver.stage(0, [b"x"], part=2)
         with pytest.raises(LimitExceeded, match=r"spark\.batch_bytes_max"):
             await driver.stage(1, [b"x" * 3_000])
+
+
+@pytest.mark.slow
+async def test_a_thousand_tiny_batches(hub: Hub, area: Staging, tmp_path: Path) -> None:
+    """Each counts once, and nothing grows with their number."""
+    driver = Driver(area)
+    for number in range(1_000):
+        part = await driver.stage(number, [b"%d" % number])
+        await driver.commit(number, [part])
+    assert await payloads(hub) == [b"%d" % number for number in range(1_000)]
+    assert staged(tmp_path) == []
+    assert len(hub.get(staging.SINKS, b"q") or b"") < 2_000
