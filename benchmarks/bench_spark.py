@@ -2,15 +2,17 @@
 
     python benchmarks/bench_spark.py [scan] [latency] [sustained]
 
-Prints ratios first: they mean something on any machine. Numbers depend on how busy the machine is; `other` is how many
-cores something else used meanwhile.
+Prints ratios, which mean something on any machine, and how many cores the hub, Spark's Java and Python processes and
+this process used, and how many something else used meanwhile (`other`): beside a busy neighbour no number means much.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -18,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,21 +31,29 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import headrace
+from headrace.errors import Closed
 from headrace.spark import read, session
 from headrace.spark.builtin import window_counts
 from headrace.spark.port import open_port
 from headrace.spark.runner import start_query
 
-TRIALS = 3
+TRIALS = 5
+WARM_UP_S = 40
 TOTAL = "sum(length(payload))"
 
 
 @contextmanager
-def running_hub(place: Path) -> Iterator[str]:
-    """A hub as users run it, in a process of its own."""
+def running_hub(place: Path) -> Iterator[dict[str, str]]:
+    """A hub as users run it, in a process of its own; its addresses by listener."""
     ready = place / "ready.json"
-    off = [f"listen.{name}=off" for name in ("wallaroo", "ockam", "ignite", "fabric", "http")]
-    settings = [*off, "listen.flight=127.0.0.1:0", "log.seal_age_s=2", "log.maintenance_interval_s=0.5"]
+    off = [f"listen.{name}=off" for name in ("wallaroo", "ockam", "ignite", "fabric")]
+    settings = [
+        *off,
+        "listen.flight=127.0.0.1:0",
+        "listen.http=127.0.0.1:0",
+        "log.seal_age_s=2",
+        "log.maintenance_interval_s=0.5",
+    ]
     command = [sys.executable, "-m", "headrace", "up", "--data", str(place / "data"), "--ready-file", str(ready)]
     for one in settings:
         command += ["--set", one]
@@ -52,7 +63,7 @@ def running_hub(place: Path) -> Iterator[str]:
             if process.poll() is not None:
                 raise RuntimeError((place / "hub.log").read_text())
             time.sleep(0.05)
-        yield json.loads(ready.read_text())["flight"]
+        yield json.loads(ready.read_text())
     finally:
         process.terminate()
         process.wait(30)
@@ -68,15 +79,45 @@ def best(act: Callable[[], Any]) -> float:
     return min(times)
 
 
-def busy_cores() -> Callable[[], float]:
-    """How many cores everything on the machine used since the call."""
-    started, before = time.monotonic(), _cpu_s()
-    return lambda: (_cpu_s() - before) / (time.monotonic() - started)
+def busy_cores() -> Callable[[], str]:
+    """How many cores this benchmark used since the call, by process, and how many something else used meanwhile."""
+    started, before, mine_before = time.monotonic(), _machine_cpu_s(), _my_cpu_s()
+
+    def used() -> str:
+        elapsed_s = time.monotonic() - started
+        mine = {name: max(0.0, cpu_s - mine_before[name]) / elapsed_s for name, cpu_s in _my_cpu_s().items()}
+        other = (_machine_cpu_s() - before) / elapsed_s - sum(mine.values())
+        return ", ".join(f"{name} {cores:.2f}" for name, cores in mine.items()) + f"; other {max(0.0, other):.2f} cores"
+
+    return used
 
 
-def _cpu_s() -> float:
+def _machine_cpu_s() -> float:
     words = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
     return sum(int(word) for number, word in enumerate(words) if number not in (3, 4)) / os.sysconf("SC_CLK_TCK")
+
+
+def _my_cpu_s() -> dict[str, float]:
+    """Seconds of this process and of all that it started."""
+    parents, spent, kinds = {}, {}, {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "stat").read_text().rpartition(")")[2].split()
+                command = (entry / "cmdline").read_text()
+            except OSError:
+                continue
+            parents[int(entry.name)] = int(words[1])
+            spent[int(entry.name)] = sum(map(int, words[11:15])) / os.sysconf("SC_CLK_TCK")
+            kinds[int(entry.name)] = "hub" if "\0up\0" in command else "java" if "java\0" in command else "workers"
+    total = {"hub": 0.0, "java": 0.0, "workers": 0.0, "this": spent[os.getpid()]}
+    for process in spent:
+        above = parents[process]
+        while above not in (0, os.getpid()):
+            above = parents.get(above, 0)
+        if above:
+            total[kinds[process]] += spent[process]
+    return total
 
 
 def fill(client: Any, stream: str, count: int, size: int) -> None:
@@ -108,8 +149,11 @@ def to_parquet(client: Any, stream: str, path: Path) -> None:
         pq.write_table(table, path / f"{number}.parquet", compression="none", use_dictionary=["stream"])
 
 
-def row_wise_source() -> Any:
-    """A Python data source as the tutorials write it: one tuple per row."""
+def row_wise_source(schema_text: str, constants: tuple[Any, ...]) -> Any:
+    """A Python data source as the tutorials write it: one tuple per row, over the same files.
+
+    `constants` follow the columns that are in the files.
+    """
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
     class Reader(DataSourceReader):
@@ -123,9 +167,11 @@ def row_wise_source() -> Any:
             import pyarrow as arrow
 
             reader = arrow.ipc.open_file(arrow.memory_map(partition.value))
+            names = reader.schema.names if constants else ["payload"]
             for number in range(reader.num_record_batches):
-                for payload in reader.get_batch(number).column("payload").to_pylist():
-                    yield (payload,)
+                batch = reader.get_batch(number)
+                for row in zip(*(batch.column(name).to_pylist() for name in names), strict=True):
+                    yield row + constants
 
     class RowWise(DataSource):
         @classmethod
@@ -133,7 +179,7 @@ def row_wise_source() -> Any:
             return "rowwise"
 
         def schema(self) -> str:
-            return "payload BINARY"
+            return schema_text
 
         def reader(self, schema: Any) -> Reader:
             return Reader(self.options["files"].split(","))
@@ -148,7 +194,6 @@ def scan(spark: Any, client: Any, place: Path, megabytes: int) -> None:
         stream = f"scan{size}"
         fill(client, stream, count, size)
         to_parquet(client, stream, place / f"{stream}.parquet")
-        spark.dataSource.register(row_wise_source())
         (partition,) = client.segments(stream, partition=0).partitions
         files = [one.path for one in partition.segments]
         few = files[: max(4, len(files) // 4)]  # slow: a part will do, but enough files to keep every core at work
@@ -160,7 +205,14 @@ def scan(spark: Any, client: Any, place: Path, megabytes: int) -> None:
 
         parquet = spark.read.parquet(str(place / f"{stream}.parquet"))
         ours, payloads = read(spark, stream), read(spark, stream, columns="payload")
-        rows = spark.read.format("rowwise").option("files", ",".join(few)).load()
+        ddl = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in ours.schema)
+        row_frames = {}
+        for what, source in (
+            ("all columns", row_wise_source(ddl, (stream, 0))),
+            ("payload", row_wise_source("payload BINARY", ())),
+        ):
+            spark.dataSource.register(source)
+            row_frames[what] = spark.read.format("rowwise").option("files", ",".join(few)).load()
         noop(ours.limit(1000))
         speeds = {
             "parquet, sum": count / best(lambda f=parquet: f.selectExpr(TOTAL).collect()),
@@ -169,17 +221,19 @@ def scan(spark: Any, client: Any, place: Path, megabytes: int) -> None:
             "headrace, payload": count / best(lambda f=payloads: noop(f)),
             "parquet, all columns": count / best(lambda f=parquet: noop(f)),
             "headrace, all columns": count / best(lambda f=ours: noop(f)),
-            "rows, payload": few_count / best(lambda f=rows: noop(f)),
+            "row-wise, payload": few_count / best(lambda f=row_frames["payload"]: noop(f)),
+            "row-wise, all columns": few_count / best(lambda f=row_frames["all columns"]: noop(f)),
         }
-        print(f"\nscan, {size} B × {count:,} (machine used {used():.1f} cores)")
+        print(f"\nscan, {size} B × {count:,} ({used()})")
         for name, speed in speeds.items():
             print(f"  {name:24} {speed / 1e6:6.2f} M records/s  {speed * size / 1e6:7.0f} MB/s")
         for what in ("sum", "payload", "all columns"):
             print(f"  headrace ÷ parquet, {what}: {speeds[f'headrace, {what}'] / speeds[f'parquet, {what}']:.2f}")
-        print(f"  headrace ÷ row-wise: {speeds['headrace, payload'] / speeds['rows, payload']:.1f}")
+        for what in ("payload", "all columns"):
+            print(f"  headrace ÷ row-wise, {what}: {speeds[f'headrace, {what}'] / speeds[f'row-wise, {what}']:.1f}")
 
 
-def latency(spark: Any, client: Any, place: Path, seconds: float, rate: int) -> None:
+def latency(spark: Any, client: Any, place: Path, seconds: float, rate: int, http: str) -> None:
     """From append to readable result, through a stateless pipeline, hub → Spark → hub."""
     from headrace.spark.pipelines import pipeline
 
@@ -190,56 +244,52 @@ def latency(spark: Any, client: Any, place: Path, seconds: float, rate: int) -> 
     def copy(frame: Any) -> Any:
         return frame.where("length(payload) > 0").select("payload")
 
-    port = open_port(client.address)
-    query = start_query(spark, port, copy, place / "home")
-    delays_ms: list[float] = []
-    stop = threading.Event()
+    query = start_query(spark, open_port(client.address), copy, place / "home")
+    seen: list[tuple[float, float]] = []  # when a result could be read, and how old its record was by then, in ms
 
     def follow() -> None:
-        with headrace.connect(client.address) as mine:
-            for batch in _batches(mine, stop):
+        follower = headrace.connect(client.address)
+        with contextlib.suppress(Closed), follower.follow("out", "earliest", columns=["payload"]) as results:
+            for batch in results.batches():
                 now_us = time.time_ns() // 1000
-                sent = batch.column("payload").to_pylist()
-                delays_ms.extend((now_us - int(one.split(b" ", 1)[0])) / 1000 for one in sent)
+                stamps = [int(one.split(b" ", 1)[0]) for one in batch.column("payload").to_pylist()]
+                seen.extend((time.monotonic(), (now_us - sent_us) / 1000) for sent_us in stamps)
 
-    thread = threading.Thread(target=follow, daemon=True)
-    thread.start()
-    _produce_timed(client, rate, 15)  # the JVM warms up
-    while client.bounds("out").next < client.bounds("in").next:
-        time.sleep(0.1)
-    time.sleep(1)
-    delays_ms.clear()
+    threading.Thread(target=follow, daemon=True).start()
+    _produce_timed(client, rate, WARM_UP_S)  # the JVM compiles what it runs often
     used = busy_cores()
+    started = time.monotonic()
     _produce_timed(client, rate, seconds)
-    while client.bounds("out").next < client.bounds("in").next:
+    cores = used()
+    while len(seen) < client.bounds("in").next:
         time.sleep(0.1)
-    time.sleep(1)
-    stop.set()
     progress = [one for one in query.recentProgress if one["numInputRows"]][-50:]
     query.stop()
-    thread.join(10)
     parts = {
         name: statistics.median(one["durationMs"].get(name, 0) for one in progress)
         for name in ("latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets", "triggerExecution")
     }
-    ordered = sorted(delays_ms)
-    marks = {mark: ordered[int(len(ordered) * mark / 100)] for mark in (50, 95, 99)}
-    print(f"\nlatency, {rate}/s for {seconds:g} s, {len(ordered):,} records (machine used {used():.1f} cores)")
-    print("  " + "  ".join(f"p{mark} {value:.0f} ms" for mark, value in marks.items()))
+    print(f"\nlatency, {rate}/s for {seconds:g} s after {WARM_UP_S} s to warm up ({cores})")
+    for name, begin, end in (
+        ("all", 0.0, seconds),
+        ("first third", 0.0, seconds / 3),
+        ("last third", seconds * 2 / 3, seconds),
+    ):
+        aged = sorted(delay_ms for at, delay_ms in seen if begin <= at - started < end)
+        marks = "  ".join(f"p{mark} {aged[int(len(aged) * mark / 100)]:.0f} ms" for mark in (50, 95, 99))
+        print(f"  {name + ':':12} {marks}  ({len(aged):,} records)")
     print(f"  median batch: {parts}")
+    print(f"  the hub's part, mean: {verb_times(http)}")
 
 
-def _batches(client: Any, stop: threading.Event) -> Iterator[Any]:
-    """What `out` gets, as it gets it, by polling its end every few milliseconds."""
-    port = open_port(client.address)
-    position = client.bounds("out").next
-    while not stop.is_set():
-        after = client.bounds("out").next
-        if after == position:
-            time.sleep(0.005)
-            continue
-        yield from port.read("out", 0, position, after, ["index", "payload"])
-        position = after
+def verb_times(http: str) -> str:
+    """How long each of Spark's verbs took inside the hub, since its start."""
+    with urllib.request.urlopen(f"http://{http}/metrics") as answer:
+        text = answer.read().decode()
+    found = re.findall(r'^headrace_verb_seconds_(sum|count){verb="(spark\.[^"]*)"} (\S+)', text, re.MULTILINE)
+    numbers = {(kind, verb): float(value) for kind, verb, value in found}
+    means = {verb: numbers["sum", verb] / count for (kind, verb), count in numbers.items() if kind == "count" and count}
+    return ", ".join(f"{verb} {mean_s * 1000:.1f} ms" for verb, mean_s in means.items())
 
 
 def _produce_timed(client: Any, rate: int, seconds: float) -> None:
@@ -283,7 +333,7 @@ def sustained(spark: Any, client: Any, place: Path, seconds: float, rate: int) -
         time.sleep(0.2)
     drained_s = time.monotonic() - started - elapsed
     query.stop()
-    print(f"\nsustained, {sent / elapsed:,.0f} records/s of 100 B for {elapsed:.0f} s (machine used {cores:.1f} cores)")
+    print(f"\nsustained, {sent / elapsed:,.0f} records/s of 100 B for {elapsed:.0f} s ({cores})")
     print(f"  lag every 10 s: {', '.join(f'{lag:,}' for lag in lags)}; caught up {drained_s:.1f} s after the end")
 
 
@@ -299,19 +349,21 @@ def _lag(client: Any, query: Any) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", nargs="*", default=["scan", "latency", "sustained"])
+    parser.add_argument("--conf", action="append", default=[], help="another Spark setting, NAME=VALUE")
     parser.add_argument("--megabytes", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--latency-rate", type=int, default=1_000)
     parser.add_argument("--sustained-rate", type=int, default=150_000)
     arguments = parser.parse_args()
+    config = {"spark.driver.memory": "3g"} | dict(one.split("=", 1) for one in arguments.conf)
     place = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
     try:
-        with running_hub(place) as address, headrace.connect(address) as client:
-            spark = session("bench", hub=address, config={"spark.driver.memory": "3g"})
+        with running_hub(place) as addresses, headrace.connect(addresses["flight"]) as client:
+            spark = session("bench", hub=addresses["flight"], config=config)
             if "scan" in arguments.what:
                 scan(spark, client, place, arguments.megabytes)
             if "latency" in arguments.what:
-                latency(spark, client, place, min(arguments.seconds, 30), arguments.latency_rate)
+                latency(spark, client, place, arguments.seconds, arguments.latency_rate, addresses["http"])
             if "sustained" in arguments.what:
                 sustained(spark, client, place, arguments.seconds, arguments.sustained_rate)
             spark.stop()

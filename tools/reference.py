@@ -77,8 +77,8 @@ def config_page() -> Iterator[str]:
         by_section.setdefault(section, []).append([f"`{key}`" if key else "", f"`{value}`", setting.description])
     for section, kind in get_type_hints(Config, include_extras=True).items():
         yield f"## {section}\n"
-        if get_origin(kind) is dict:
-            yield from named_table(section, kind)
+        if _list_of_structs(kind) is not None:
+            yield from entries_table(section, kind)
         else:
             yield f"{kind.__doc__}\n"
             yield from table(["key", "default", "meaning"], by_section[section])
@@ -86,8 +86,22 @@ def config_page() -> Iterator[str]:
                 yield from named_table(f"{section}.{field}", below)
 
 
+def _list_of_structs(kind: Any) -> Any:
+    """The struct of which there may be many, or None."""
+    kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    entry = get_args(kind)[0] if get_origin(kind) is list else None
+    return entry if isinstance(entry, type) and issubclass(entry, msgspec.Struct) else None
+
+
+def entries_table(path: str, kind: Any) -> Iterator[str]:
+    """What may stand in a file any number of times: `[[pipeline]]`."""
+    entry = _list_of_structs(kind)
+    yield f"`[[{path}]]`, once for each: {entry.__doc__}\n"
+    yield from fields_table(entry)
+
+
 def named_table(path: str, kind: Any) -> Iterator[str]:
-    """What may stand under names that the user chooses: `[pipelines.NAME]`."""
+    """What may stand under names that the user chooses: `[security.users.NAME]`."""
     kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
     if get_origin(kind) is not dict:
         return
@@ -98,6 +112,11 @@ def named_table(path: str, kind: Any) -> Iterator[str]:
     if not (isinstance(entry, type) and issubclass(entry, msgspec.Struct)):
         return
     yield f"{form}: {entry.__doc__}\n"
+    yield from fields_table(entry)
+
+
+def fields_table(entry: type[msgspec.Struct]) -> Iterator[str]:
+    """The fields of a struct."""
     rows: list[list[object]] = []
     for field in msgspec.structs.fields(entry):
         notes = [note for note in get_args(field.type) if isinstance(note, msgspec.Meta)]

@@ -369,15 +369,24 @@ class Ambrosia(Section, frozen=True):
 
 
 class Spark(Section, frozen=True):
-    """Spark sessions that Headrace starts."""
+    """Spark sessions that Headrace starts, and what Spark may leave at the hub."""
 
     master: Annotated[str, Meta(description="Spark master")] = "local[*]"
     conf: Annotated[dict[str, str], Meta(description="Spark settings, as `spark.sql.shuffle.partitions`")] = {}
+    token: Annotated[str, Meta(description="Token of the pipelines in this file; needed when the hub has users")] = ""
+    ca: Annotated[
+        str,
+        Meta(description="Who signed this hub's certificate; unless given, `HEADRACE_CA` or the certificate itself"),
+    ] = ""
+    home: Annotated[str, Meta(description="Where their checkpoints live; empty for the user's state directory")] = ""
+    parts_max: Annotated[Count, Meta(description="Tasks whose rows one batch of a sink may consist of")] = 10_000
+    batch_bytes_max: Annotated[Bytes, Meta(description="Staged rows of one batch of a sink")] = 16 * GIB
 
 
 class PipelineEntry(Section, frozen=True):
-    """One pipeline that the hub starts with itself: `[pipelines.NAME]`, a file or a SQL text."""
+    """A pipeline that the hub starts with itself: a Python file or a SQL text."""
 
+    name: Annotated[str, Meta(description="Its name, by which `headrace pipeline` knows it", min_length=1)]
     file: Annotated[str, Meta(description="Python file of the pipeline")] = ""
     sql: Annotated[str, Meta(description="Or its SQL text, over `stream('name')`")] = ""
     into: Annotated[str, Meta(description="Stream that the results of a SQL text go to")] = ""
@@ -387,6 +396,12 @@ class PipelineEntry(Section, frozen=True):
     start: Annotated[str, Meta(description="Where a pipeline without a cursor begins")] = "earliest"
     output_mode: Annotated[Literal["append", "update", "complete"], Meta(description="Spark's output mode")] = "append"
     enabled: Annotated[bool, Meta(description="Start it with the hub")] = True
+
+    def __post_init__(self) -> None:
+        if bool(self.sql) == bool(self.file):
+            raise ValueError(f"pipeline {self.name!r} needs either `sql` or `file`")
+        if self.sql and not self.into:
+            raise ValueError(f"pipeline {self.name!r} needs `into`, the stream for the results of its SQL")
 
 
 class Config(Section, frozen=True):
@@ -407,4 +422,10 @@ class Config(Section, frozen=True):
     perper: Perper = Perper()
     ambrosia: Ambrosia = Ambrosia()
     spark: Spark = Spark()
-    pipelines: dict[str, PipelineEntry] = {}
+    pipeline: Annotated[list[PipelineEntry], Meta(description="Pipelines that start with the hub")] = []
+
+    def __post_init__(self) -> None:
+        names = [entry.name for entry in self.pipeline]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"two pipelines are named {', '.join(twice)}")

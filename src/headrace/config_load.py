@@ -237,7 +237,7 @@ def _settings(node: Any, path: tuple[str, ...], origins: dict[str, str]) -> Iter
             yield Setting(key, shown, origins.get(key, DEFAULT), _description(kind), _unit(kind))
 
 
-SECRET_NAMES = frozenset({"secret", "tokens", "cookie", "password", "mac_keys"})
+SECRET_NAMES = frozenset({"secret", "token", "tokens", "cookie", "password", "mac_keys"})
 
 
 def masked(path: tuple[str, ...], value: Any) -> Any:

@@ -25,12 +25,12 @@ DEADLINE_S = 60.0
 class ThreadHub:
     """A hub with Flight, nouns and Spark's verbs, driven from the test's own thread."""
 
-    def __init__(self, data: Path, *, address: str = "127.0.0.1:0", **log: Any) -> None:
+    def __init__(self, data: Path, *, address: str = "127.0.0.1:0", config: Config | None = None, **log: Any) -> None:
         self.data = data
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="hub", daemon=True)
         self._thread.start()
-        self._log = log
+        self._config = msgspec.structs.replace(config or Config(), log=LogSection(data=str(data), **log))
         self._address = address
         self._closing: list[Any] = []
         self.hub: Hub
@@ -41,8 +41,7 @@ class ThreadHub:
         from headrace.protocols.flight.server import serve
         from headrace.spark import supervisor
 
-        config = msgspec.structs.replace(Config(), log=LogSection(data=str(self.data), **self._log))
-        self.hub = await Hub.open(self.data, config)
+        self.hub = await Hub.open(self.data, self._config)
         await nouns.start(self.hub)
         self._closing.append(await supervisor.start(self.hub))
         listener = await serve(self.hub, self._address)

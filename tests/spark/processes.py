@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import signal
 import sys
 from pathlib import Path
 from typing import Any
+
+SET_PARENT_DEATH_SIGNAL = 1
+"""PR_SET_PDEATHSIG of prctl(2)."""
 
 
 def hub_main(data: str, address: str, ready: str) -> None:
@@ -75,4 +79,6 @@ def driver_main(address: str, checkpoint: str, java_options: str) -> None:
 
 
 if __name__ == "__main__":
+    if sys.platform == "linux":  # whatever ends the tests, nothing that they started goes on
+        ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     {"hub": hub_main, "driver": driver_main}[sys.argv[1]](*sys.argv[2:])

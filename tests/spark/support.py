@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,13 @@ JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 def environment() -> dict[str, str]:
     known = os.environ.get("PYTHONPATH", "")
     return {**os.environ, "PYTHONPATH": f"{SOURCE}{os.pathsep}{known}" if known else str(SOURCE)}
+
+
+def free_address() -> str:
+    """An address of this machine where nobody listens now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 def wait_until(true: Callable[[], object], what: str, deadline_s: float = 60.0) -> Any:

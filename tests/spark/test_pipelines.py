@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import lake
 import pytest
@@ -16,6 +17,7 @@ from headrace.spark import builtin, read
 from headrace.spark.archive import Archive
 from headrace.spark.errors import DataLoss, PipelineError
 from headrace.spark.pipelines import Pipeline, console, load_file, parquet, pipeline, sql_pipeline
+from headrace.spark.places import HadoopPlace
 from headrace.spark.port import HubPort, open_port
 from headrace.spark.query import bind
 from headrace.spark.replay import history, replay
@@ -294,7 +296,7 @@ def test_archive_holds_each_record_once(hub: ThreadHub, spark: Any, port: HubPor
     assert hub.cursor(name, name, 1) == 50
     assert lake.positions(place, name) == [(p, i) for p in range(2) for i in range(50)]
     days = {row.strftime("date=%Y-%m-%d") for row in hub.table(name)["time"].to_pylist()}
-    assert {file.path.parent.name for file in Archive(place).files(name)} == days
+    assert {file.path.split("/")[-2] for file in Archive(place, spark).files(name)} == days
     rows = lake.table(place, name).to_pylist()
     stored = hub.table(name, 1).to_pylist()
     mine = [row for row in rows if row["partition"] == 1]
@@ -311,10 +313,39 @@ def test_archive_holds_each_record_once(hub: ThreadHub, spark: Any, port: HubPor
 def test_small_files_are_joined(hub: ThreadHub, spark: Any, port: HubPort, name: str, tmp_path: Path) -> None:
     orders(hub, name, 60)
     place = tmp_path / "lake"
-    one = replace(builtin.archive([name], str(place), name=name), records_per_batch_max=5)
+    one = replace(builtin.archive([name], str(place), name=name), records_per_batch_max=10)
     run_once(spark, port, one, tmp_path)
-    assert len(Archive(place).files(name)) < 9
+    archive = Archive(place, spark, join_files_min=3)
+    assert len(archive.files(name)) == 6
+    (directory,) = {file.path.rpartition("/")[0] for file in archive.files(name)}
+    assert archive.join(directory) == 6
+    assert len(archive.files(name)) == 1
     assert lake.positions(place, name) == [(0, i) for i in range(60)]
+
+
+@pytest.mark.parametrize("kind", ["uri", "hadoop"])
+def test_archive_wherever_spark_can_write(
+    kind: str, hub: ThreadHub, spark: Any, port: HubPort, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A URI of this machine, and the way through Hadoop that leads to all others."""
+    orders(hub, name, 4)
+    place = tmp_path / "a lake"
+    location = f"file://{tmp_path}/a%20lake" if kind == "uri" else f"file:{place}"
+    if kind == "hadoop":
+        monkeypatch.setattr("headrace.spark.archive.place_of", lambda path, spark: (HadoopPlace(spark), path))
+    one = builtin.archive([name], location, name=name)
+    run_once(spark, port, one, tmp_path)
+    for _ in range(2):
+        orders(hub, name, 4)
+        run_once(spark, port, one, tmp_path)
+    assert lake.positions(place, name) == [(0, i) for i in range(12)]
+    archive = Archive(location, spark, join_files_min=3)
+    assert archive.streams() == [name]
+    assert archive.ranges(name) == {0: (0, 12)}
+    (directory,) = {file.path.rpartition("/")[0] for file in archive.files(name)}
+    assert archive.join(directory) == 3
+    assert [row["index"] for row in archive.frame(name).collect()] == list(range(12))
+    assert sorted(path.name for path in place.iterdir()) == [quote(name, safe="")]
 
 
 def test_replay_takes_the_archive_and_the_log_together(
@@ -339,8 +370,38 @@ def test_replay_takes_the_archive_and_the_log_together(
     assert found == [(n, n) for n in range(40)] + [(40 + n, n) for n in range(10)]
     assert hub.hub.streams(f"{name}=live") == []
     assert hub.cursor(name, name) is None
-    part = history(spark, port, name, archive=place, start="20", end="30")
-    assert sorted(row["index"] for row in part.collect()) == list(range(20, 30))
+    part = history(spark, port, name, archive=place, start="20", end="30", reading={"columns": "type,payload"})
+    assert part.columns == ["type", "payload"]
+    assert part.count() == 10
+    with pytest.raises(DataLoss, match="indexes 5 to 24"):
+        history(spark, port, name, start="5")
+    moved = history(spark, port, name, archive=place)
+    hub.run(hub.hub.trim(name, 30))  # what was planned from the log is gone by now
+    with pytest.raises(Exception, match="indexes 25 to 29"):
+        moved.count()
+
+
+def test_sql_is_replayed_like_code(hub: ThreadHub, spark: Any, port: HubPort, name: str, tmp_path: Path) -> None:
+    """The archived half is decoded by the same rules as the half in the log, bad records too."""
+    half = [b'{"item": "a", "price": 1}', b'{"item": "a", "price": "dear"}', b"not JSON", b'{"item": "b", "price": 2}']
+    hub.create(name)
+    hub.append(name, half, types=["sale"] * 4)
+    hub.append(name, [b"{}"], types=["other"])
+    place = tmp_path / "lake"
+    run_once(spark, port, builtin.archive([name], str(place), name=f"{name}-archive"), tmp_path)
+    hub.append(name, half, types=["sale"] * 4)
+    hub.run(hub.hub.trim(name, 5))
+    text = f"""SELECT value.price AS price, error IS NULL AS good FROM
+    stream('{name}', decode => 'json', schema => '{SCHEMA}', types => 'sale', start => 'latest')"""
+    one = sql_pipeline(name, text, f"{name}=live")
+    replay(spark, port, one, f"{name}=new", archive=place)
+    expected = [{"price": 1, "good": True}, {"good": False}, {"good": False}, {"price": 2, "good": True}]
+    assert documents(hub, f"{name}=new") == expected * 2
+    assert hub.hub.streams(f"{name}=live") == []
+    replay(spark, port, one, f"{name}=late", start="5")
+    assert documents(hub, f"{name}=late") == expected
+    with pytest.raises(PipelineError, match="none exists"):
+        replay(spark, port, sql_pipeline("x", "SELECT payload FROM stream('not-there')", "y"), "z")
 
 
 def test_results_as_parquet(hub: ThreadHub, spark: Any, port: HubPort, name: str, tmp_path: Path) -> None:

@@ -169,6 +169,15 @@ def test_rows_to_many_streams_at_once(hub: ThreadHub, spark: Any, name: str) -> 
         assert sorted(int(one) % 3 for one in hub.payloads(f"{name}.{number}")) == [number] * 30
 
 
+def test_the_largest_record_goes_through(hub: ThreadHub, spark: Any, name: str, tmp_path: Path) -> None:
+    hub.create(name)
+    largest = b"L" * (16 << 20)
+    hub.append(name, [b"before", largest, b"after"])
+    run(read_stream(spark, name), f"{name}=out", tmp_path)
+    assert [len(one) for one in hub.payloads(f"{name}=out")] == [6, 16 << 20, 5]
+    assert hub.payloads(f"{name}=out")[1] == largest
+
+
 def test_a_batch_larger_than_a_transaction(spark: Any, tmp_path: Path) -> None:
     hub = ThreadHub(tmp_path, batch_bytes_max=1 << 20, record_bytes_max=1 << 20)
     try:

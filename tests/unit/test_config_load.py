@@ -134,5 +134,41 @@ def test_a_file_that_is_missing_or_not_toml(tmp_path: Path) -> None:
 
 
 def test_every_setting_says_what_it_means() -> None:
-    silent = [setting.key for setting in load(environment={}).settings() if not setting.description]
-    assert silent == ["pipelines"]  # the table itself; its entries are described
+    assert [setting.key for setting in load(environment={}).settings() if not setting.description] == []
+
+
+def test_pipelines_of_the_configuration(tmp_path: Path) -> None:
+    text = """
+    [[pipeline]]
+    name = "paid"
+    sql = "SELECT payload FROM stream('orders') WHERE type = 'paid'"
+    into = "orders.paid"
+    [[pipeline]]
+    name = "totals"
+    file = "totals.py"
+    enabled = false
+    """
+    loaded = load(write(tmp_path, text), environment={})
+    assert [(one.name, one.into, one.enabled) for one in loaded.config.pipeline] == [
+        ("paid", "orders.paid", True),
+        ("totals", "", False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("entries", "problem"),
+    [
+        (["sql = 'x'"], "missing required field `name`"),
+        (["name = ''\nfile = 'x.py'"], "expected `str` of length >= 1"),
+        (["name = 'a'"], "pipeline 'a' needs either `sql` or `file`"),
+        (["name = 'a'\nsql = 'x'\nfile = 'y'"], "pipeline 'a' needs either `sql` or `file`"),
+        (["name = 'a'\nsql = 'x'"], "pipeline 'a' needs `into`"),
+        (["name = 'a'\nfile = 'x.py'"] * 2, "two pipelines are named a"),
+        (["name = 'a'\nfile = 'x.py'\nsink = 'b'"], "unknown field `sink`"),
+    ],
+)
+def test_pipelines_that_cannot_run_are_refused_at_the_start(tmp_path: Path, entries: list[str], problem: str) -> None:
+    file = write(tmp_path, "".join(f"[[pipeline]]\n{entry}\n" for entry in entries))
+    with pytest.raises(ConfigError, match=problem) as caught:
+        load(file, environment={})
+    assert caught.value.origin == str(file)

@@ -25,24 +25,13 @@ from headrace.cli.output import (
     print_json_line,
     print_table,
 )
+from headrace.cli.sparking import Reaching, Running, Sparking, sharing
 
 if TYPE_CHECKING:
     from headrace.spark.pipelines import Pipeline
     from headrace.spark.runner import Progress
 
 app = typer.Typer(no_args_is_help=True)
-
-MasterOption = Annotated[
-    str | None, typer.Option("--master", envvar="SPARK_MASTER", help="Spark master; local[*] unless given.")
-]
-HomeOption = Annotated[
-    Path | None, typer.Option("--home", help="Where checkpoints live; ~/.local/state/headrace/pipelines unless given.")
-]
-ConfOption = Annotated[list[str] | None, typer.Option("--conf", help="A Spark setting, NAME=VALUE. Repeatable.")]
-OnceFlag = Annotated[bool, typer.Option("--once", help="Catch up with what is there now, then end.")]
-QuietFlag = Annotated[bool, typer.Option("--quiet", help="Say only what goes wrong.")]
-StackFlag = Annotated[bool, typer.Option("--jvm-stack", help="Show the JVM's stack of a failure too.")]
-FOLLOW_S = 2.0
 
 
 @app.callback()
@@ -51,28 +40,21 @@ def pipeline() -> None:
 
 
 @app.command()
+@sharing
 def run(
     what: Annotated[
         list[str] | None, typer.Argument(help="A Python file, FILE:NAME, or names of created pipelines; all if none.")
     ] = None,
-    hub: HubOption = DEFAULT_HUB,
-    master: MasterOption = None,
-    home: HomeOption = None,
-    conf: ConfOption = None,
     trigger: Annotated[str | None, typer.Option("--trigger", help="Instead of the pipelines' own.")] = None,
-    once: OnceFlag = False,
-    quiet: QuietFlag = False,
-    jvm_stack: StackFlag = False,
-    as_json: JsonFlag = False,
+    *,
+    how: Running,
 ) -> None:
     """Run pipelines until they end or are stopped."""
-    from headrace.spark.port import open_port
-
-    port = open_port(hub)
+    port = how.port()
     found = [one for text in what or [] for one in _find(text, port)] if what else _created(port, None)
     if not found:
         fail("there is no pipeline to run: name a file, or create one with `headrace pipeline create`")
-    _run(found, hub, master, home, conf, "available now" if once else trigger, quiet, jvm_stack, as_json)
+    _run(found, how, trigger)
 
 
 def _find(text: str, port: Any) -> list[Pipeline]:
@@ -108,31 +90,19 @@ def _created(port: Any, name: str | None) -> list[Pipeline]:
     return found
 
 
-def _run(
-    found: Sequence[Pipeline],
-    hub: str,
-    master: str | None,
-    home: Path | None,
-    conf: list[str] | None,
-    trigger: str | None,
-    quiet: bool = False,
-    jvm_stack: bool = False,
-    as_json: bool = False,
-) -> None:
+def _run(found: Sequence[Pipeline], how: Running, trigger: str | None = None) -> None:
     from headrace.spark.cursors import stop_listening
-    from headrace.spark.launch import session
     from headrace.spark.pipelines import with_trigger
-    from headrace.spark.port import open_port
     from headrace.spark.runner import Runner
 
-    if not quiet and not as_json:
+    if not how.quiet and not how.as_json:
         notes().print(f"starting Spark for {', '.join(one.name for one in found)} …", style="dim")
-    spark = session(master=master, hub=hub, config=_settings(conf))
-    runner = Runner(spark, open_port(hub), home=home, on_progress=_show(quiet, as_json))
+    spark = how.session()
+    runner = Runner(spark, how.port(), home=how.home, on_progress=_show(how.quiet, how.as_json))
     ended_well = True  # being told to stop is no failure
     with _stopping(runner):
         for one in found:
-            runner.start(with_trigger(one, trigger))
+            runner.start(with_trigger(one, "available now" if how.once else trigger))
         ended_well = runner.watch()
     stop_listening(spark)
     spark.stop()
@@ -140,22 +110,12 @@ def _run(
         notes().print(Text.assemble(("error: ", "bold red"), f"pipeline {name}: {failure.headline}"))
         if failure.python:
             notes().print(Text(failure.python, style="dim"))
-        if jvm_stack:
+        if how.jvm_stack:
             notes().print(Text(failure.jvm, style="dim"))
         elif failure.jvm:
             notes().print(Text("(--jvm-stack shows the JVM's stack too)", style="dim"))
     if not ended_well:
         raise typer.Exit(EXIT_FAILED)
-
-
-def _settings(conf: list[str] | None) -> dict[str, str]:
-    settings = {}
-    for one in conf or []:
-        name, separator, value = one.partition("=")
-        if not separator:
-            fail(f"--conf {one!r} is not NAME=VALUE")
-        settings[name] = value
-    return settings
 
 
 class _stopping:
@@ -287,36 +247,36 @@ def stop(name: str, hub: HubOption = DEFAULT_HUB, token: TokenOption = None) -> 
 
 
 @app.command()
+@sharing
 def reset(
     name: str,
     source: Annotated[list[str] | None, typer.Option("--source", help="Streams that it reads.")] = None,
     start: Annotated[
         str | None, typer.Option("--start", help="Begin there again, storing results once more; else at its cursor.")
     ] = None,
-    hub: HubOption = DEFAULT_HUB,
-    home: HomeOption = None,
+    home: Annotated[Path | None, typer.Option("--home", help="Where checkpoints live.")] = None,
+    *,
+    hub: Reaching,
 ) -> None:
     """Forget a pipeline's checkpoint, as after a change of its state's shape.
 
     It goes on where its stored results end. State such as open windows is lost.
     """
-    from headrace.spark.port import open_port
     from headrace.spark.runner import default_home
     from headrace.spark.runner import reset as forget
 
-    forget(open_port(hub), home or default_home(), name, source or ["*"], start)
+    forget(hub.port(), home or default_home(), name, source or ["*"], start)
     notes().print(f"{name} begins anew" + (f" at {start}" if start else " at its cursor"))
 
 
 @app.command()
-def explain(what: str, hub: HubOption = DEFAULT_HUB, master: MasterOption = None, conf: ConfOption = None) -> None:
+@sharing
+def explain(what: str, *, how: Sparking) -> None:
     """What a pipeline reads and writes, and Spark's plan for it."""
     from headrace.spark import frames, query
-    from headrace.spark.launch import session
-    from headrace.spark.port import open_port
 
-    for one in _find(what, open_port(hub)):
-        spark = session(master=master, hub=hub, config=_settings(conf))
+    for one in _find(what, how.port()):
+        spark = how.session()
         reads = ", ".join(stream for streams in one.sources.values() for stream in streams)
         target = one.sink.target or one.sink.options.get("streamColumn", "")
         typer.echo(f"{one.name}: {reads} → {one.sink.kind} {target}  (trigger {one.trigger}, {one.output_mode})")
@@ -329,27 +289,25 @@ def explain(what: str, hub: HubOption = DEFAULT_HUB, master: MasterOption = None
 
 
 @app.command()
+@sharing
 def replay(
-    what: Annotated[str, typer.Argument(help="FILE:NAME of the pipeline.")],
+    what: Annotated[str, typer.Argument(help="FILE:NAME, or the name of a created pipeline.")],
     into: Annotated[str, typer.Option("--into", help="A new stream for the results, or a path ending in .parquet.")],
-    archive: Annotated[Path | None, typer.Option("--archive", help="Archive with what the log lacks.")] = None,
+    archive: Annotated[str | None, typer.Option("--archive", help="Archive with what the log lacks.")] = None,
     start: Annotated[str, typer.Option("--start", help="earliest, an index or a time.")] = "earliest",
     end: Annotated[str, typer.Option("--end", help="latest, an index or a time.")] = "latest",
-    hub: HubOption = DEFAULT_HUB,
-    master: MasterOption = None,
-    conf: ConfOption = None,
+    *,
+    how: Sparking,
 ) -> None:
     """Run a pipeline again over history, into a new sink; the live one is not touched."""
-    from headrace.spark.launch import session
     from headrace.spark.pipelines import Sink
-    from headrace.spark.port import open_port
     from headrace.spark.replay import replay as run_again
 
-    port = open_port(hub)
+    port = how.port()
     found = _find(what, port)
     if len(found) != 1:
         fail(f"{what} has {len(found)} pipelines; name one as FILE:NAME")
-    spark = session(master=master, hub=hub, config=_settings(conf))
+    spark = how.session()
     sink = Sink("parquet" if into.endswith(".parquet") else "stream", into)
     run_again(spark, port, found[0], sink, archive=archive, start=start, end=end)
     spark.stop()
@@ -357,51 +315,42 @@ def replay(
 
 
 @app.command()
+@sharing
 def archive(
     streams: Annotated[list[str], typer.Argument(help="Streams or patterns.")],
     path: Annotated[str, typer.Option("--to", help="Directory for the Parquet files.")],
-    hub: HubOption = DEFAULT_HUB,
-    master: MasterOption = None,
-    home: HomeOption = None,
-    conf: ConfOption = None,
-    once: OnceFlag = False,
-    quiet: QuietFlag = False,
+    *,
+    how: Running,
 ) -> None:
     """Streams to Parquet by date, exactly once; the cursor says what may be discarded."""
     from headrace.spark.builtin import archive as make
 
-    _run([make(streams, path)], hub, master, home, conf, "available now" if once else None, quiet)
+    _run([make(streams, path)], how)
 
 
 @app.command()
+@sharing
 def merge(
     streams: Annotated[list[str], typer.Argument(help="Streams or patterns.")],
     into: Annotated[str, typer.Option("--into", help="The new stream.")],
-    hub: HubOption = DEFAULT_HUB,
-    master: MasterOption = None,
-    home: HomeOption = None,
-    conf: ConfOption = None,
-    once: OnceFlag = False,
-    quiet: QuietFlag = False,
+    *,
+    how: Running,
 ) -> None:
     """Partitions and streams into one stream with new indexes."""
     from headrace.spark.builtin import merge as make
 
-    _run([make(streams, into)], hub, master, home, conf, "available now" if once else None, quiet)
+    _run([make(streams, into)], how)
 
 
 @app.command()
+@sharing
 def route(
     source: str,
     by_type: Annotated[str | None, typer.Option("--by-type", help="Stream by type, such as 'orders.{type}'.")] = None,
     rule: Annotated[list[str] | None, typer.Option("--rule", help="'SQL condition => stream'. Repeatable.")] = None,
     otherwise: Annotated[str | None, typer.Option("--otherwise", help="Stream for the rest.")] = None,
-    hub: HubOption = DEFAULT_HUB,
-    master: MasterOption = None,
-    home: HomeOption = None,
-    conf: ConfOption = None,
-    once: OnceFlag = False,
-    quiet: QuietFlag = False,
+    *,
+    how: Running,
 ) -> None:
     """Each record to one stream, by its type or by the first condition that holds."""
     from headrace.spark.builtin import route as make
@@ -413,64 +362,56 @@ def route(
             fail(f"--rule {one!r} is not 'CONDITION => STREAM'")
         rules.append((condition.strip(), stream.strip()))
     found = make(source, by_type=by_type, rules=rules, otherwise=otherwise)
-    _run([found], hub, master, home, conf, "available now" if once else None, quiet)
+    _run([found], how)
 
 
 @app.command("dead-letter")
+@sharing
 def dead_letter(
     source: str,
     schema: Annotated[str, typer.Option("--schema", help="Columns of the JSON, such as 'item STRING, price DOUBLE'.")],
     into: Annotated[str, typer.Option("--into", help="Stream for the good records.")],
     dead: Annotated[str, typer.Option("--dead", help="Stream for the others; SOURCE.dead unless given.")] = "",
-    hub: HubOption = DEFAULT_HUB,
-    master: MasterOption = None,
-    home: HomeOption = None,
-    conf: ConfOption = None,
-    once: OnceFlag = False,
-    quiet: QuietFlag = False,
+    *,
+    how: Running,
 ) -> None:
     """Records that are JSON of a schema go on; the others to SOURCE.dead, with the reason."""
     from headrace.spark.builtin import dead_letter as make
 
     found = make(source, schema, into, dead=dead)
-    _run([found], hub, master, home, conf, "available now" if once else None, quiet)
+    _run([found], how)
 
 
 @app.command()
+@sharing
 def redrive(
     dead: Annotated[str, typer.Argument(help="A stream of dead letters.")],
     into: Annotated[str | None, typer.Option("--into", help="Instead of the stream where each stood.")] = None,
-    hub: HubOption = DEFAULT_HUB,
-    master: MasterOption = None,
-    home: HomeOption = None,
-    conf: ConfOption = None,
-    quiet: QuietFlag = False,
+    *,
+    how: Running,
 ) -> None:
     """Send dead letters again; those sent before are not sent twice."""
     from headrace.spark.builtin import redrive as make
 
-    _run([make(dead, into=into)], hub, master, home, conf, None, quiet)
+    _run([make(dead, into=into)], how)
 
 
 @app.command("window-counts")
+@sharing
 def window_counts(
     source: str,
     into: Annotated[str, typer.Option("--into", help="Stream for the counts; SOURCE.counts unless given.")] = "",
     window: Annotated[str, typer.Option("--window", help="Length of a window.")] = "1 minute",
     by: Annotated[str, typer.Option("--by", help="What to count by, in SQL.")] = "type",
     delay: Annotated[str, typer.Option("--delay", help="How late a record may come.")] = "10 seconds",
-    hub: HubOption = DEFAULT_HUB,
-    master: MasterOption = None,
-    home: HomeOption = None,
-    conf: ConfOption = None,
-    once: OnceFlag = False,
-    quiet: QuietFlag = False,
+    *,
+    how: Running,
 ) -> None:
     """Counts in windows of event time."""
     from headrace.spark.builtin import window_counts as make
 
     found = make(source, into, window=window, by=by, delay=delay)
-    _run([found], hub, master, home, conf, "available now" if once else None, quiet)
+    _run([found], how)
 
 
 @app.command()

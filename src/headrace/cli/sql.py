@@ -9,31 +9,32 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from headrace.cli.output import DEFAULT_HUB, HubOption, JsonFlag, fail, notes, print_json_line, print_table
+from headrace.cli.output import JsonFlag, fail, notes, print_json_line, print_table
+from headrace.cli.sparking import Sparking, sharing
 
 app = typer.Typer()
 ROWS_DEFAULT = 1000
 
 
 @app.command()
+@sharing
 def sql(
     text: Annotated[str, typer.Argument(help="SQL over stream('name', option => 'value'), or @FILE.")],
     limit: Annotated[int, typer.Option("--limit", help="At most so many rows; 0 for all.")] = ROWS_DEFAULT,
     output: Annotated[Literal["table", "csv"], typer.Option("--output", help="How to print.")] = "table",
-    hub: HubOption = DEFAULT_HUB,
-    master: Annotated[str | None, typer.Option("--master", envvar="SPARK_MASTER", help="Spark master.")] = None,
     as_json: JsonFlag = False,
+    *,
+    how: Sparking,
 ) -> None:
     """An answer now, over everything the streams hold.
 
     headrace sql "SELECT type, count(*) FROM stream('orders') GROUP BY type"
     """
     from headrace.spark.failures import explain
-    from headrace.spark.launch import session
     from headrace.spark.query import bind
 
     asked = Path(text[1:]).read_text() if text.startswith("@") else text
-    spark = session(master=master, hub=hub, move_cursors=False)
+    spark = how.session(move_cursors=False)
     try:
         found = bind(spark, asked, options={"hubWaitSeconds": 10})
         rows = (found.limit(limit + 1) if limit else found).collect()

@@ -51,7 +51,7 @@ def to_headrace_error(error: BaseException, address: str) -> HeadraceError:
 
 
 class Connection:
-    """One Flight client and what every call of it carries."""
+    """One Flight client and what every call of it carries. `tls` may be a file of authorities, or its contents."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Connection:
         token: str | None,
         user: str | None,
         password: str | None,
-        tls: bool | str | Path,
+        tls: bool | str | Path | bytes,
         timeout_s: float,
     ) -> None:
         location, tls = _location(address or os.environ.get("HEADRACE_HUB") or DEFAULT_ADDRESS, tls)
@@ -70,7 +70,7 @@ class Connection:
         options: dict[str, Any] = {"generic_options": RECONNECT}
         authority = os.environ.get("HEADRACE_CA") if tls is True else tls
         if authority:
-            options["tls_root_certs"] = Path(authority).read_bytes()
+            options["tls_root_certs"] = authority if isinstance(authority, bytes) else Path(authority).read_bytes()
         self.flight = flight.FlightClient(location, **options)
 
     def options(self, timeout_s: float | None = None) -> flight.FlightCallOptions:
@@ -106,7 +106,7 @@ def decode_result(data: bytes, kind: Any) -> Any:
         raise HeadraceError(f"the hub answered something else than this version of the SDK knows: {error}") from error
 
 
-def _location(address: str, tls: bool | str | Path) -> tuple[str, bool | str | Path]:
+def _location(address: str, tls: bool | str | Path | bytes) -> tuple[str, bool | str | Path | bytes]:
     scheme, separator, rest = address.partition("://")
     if not separator:
         scheme, rest = "grpc+tls" if tls else "grpc", address

@@ -14,25 +14,22 @@ once, and the next joining removes the parts.
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-import pyarrow.parquet as pq
-
 from headrace.spark.errors import PipelineError
+from headrace.spark.places import Place, place_of
 
 COLUMNS = ("stream", "partition", "index", "time", "event_time", "id", "type", "key", "payload")
 SMALL_BYTES = 32 << 20
 JOIN_FILES_MIN = 8
 JOINED_BYTES_MAX = 256 << 20
-ROW_GROUP_ROWS = 131_072
 _WORK = "_writing"
+_JOINING = "_joining"
 _NAME = re.compile(r"(\d+)-(\d{20})-(\d{20})\.parquet")
 
 
@@ -40,14 +37,27 @@ _NAME = re.compile(r"(\d+)-(\d{20})-(\d{20})\.parquet")
 class ArchivedFile:
     """A file and the records that its name promises; `last` is inclusive."""
 
-    path: Path
+    path: str
     partition: int
     first: int
     last: int
+    size: int = 0
 
     @property
-    def size(self) -> int:
-        return self.path.stat().st_size
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """A file that Spark has just written, and what it holds."""
+
+    path: str
+    stream: str
+    date: str
+    partition: int
+    first: int
+    last: int
 
 
 def file_name(partition: int, first: int, last: int) -> str:
@@ -56,120 +66,153 @@ def file_name(partition: int, first: int, last: int) -> str:
 
 
 class Archive:
-    """An archive in a directory that this machine can write. One writer at a time."""
+    """An archive at a path that Spark can write. One writer at a time."""
 
-    def __init__(self, path: str | Path, *, join_files_min: int = JOIN_FILES_MIN) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | Path, spark: Any, *, join_files_min: int = JOIN_FILES_MIN) -> None:
+        self._spark = spark
+        self._place: Place
+        self._place, self._path = place_of(str(path), spark)
         self._join_files_min = join_files_min
 
     def store(self, batch: Any, batch_id: int) -> None:
         """Write one batch: what `foreachBatch` calls."""
         from pyspark.sql import functions as F
 
-        # Plain microseconds in UTC, which every reader understands, not Spark's older default of 96 bits.
-        batch.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-        work = self.path / _WORK / str(batch_id)
-        shutil.rmtree(work.parent, ignore_errors=True)
+        work = f"{self._path}/{_WORK}"
+        self._place.remove(work)
         day = F.date_format("time", "yyyy-MM-dd")
         rows = batch.select(*COLUMNS, F.col("stream").alias("of"), day.alias("date"))
-        rows.write.partitionBy("of", "date").option("compression", "zstd").parquet(_location(work))
-        arrived = [one for path in sorted(work.rglob("*.parquet")) if (one := _identify(path)) is not None]
+        self._write(rows, f"{work}/{batch_id}", "of", "date")
+        arrived = self._arrived(f"{work}/{batch_id}")
         self._remove_leftovers(arrived)
-        touched = {self._publish(*one) for one in arrived}
-        shutil.rmtree(work.parent, ignore_errors=True)
-        for directory in touched:
-            _sync(directory)
+        touched = {self._publish(one) for one in arrived}
+        self._place.remove(work)
+        for directory in sorted(touched):
+            self._place.settle(directory)
             self.join(directory)
 
-    def _remove_leftovers(self, arrived: Sequence[tuple[Path, str, str, int, int, int]]) -> None:
+    def _write(self, rows: Any, to: str, *by: str) -> None:
+        # Plain microseconds in UTC, which every reader understands, not Spark's older default of 96 bits.
+        rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+        writer = rows.write.option("compression", "zstd")
+        (writer.partitionBy(*by) if by else writer).parquet(self._place.location(to))
+
+    def _arrived(self, work: str) -> list[Arrived]:
+        """What Spark has just written, file by file, from the files themselves."""
+        from pyspark.sql import functions as F
+
+        files = {
+            (
+                unquote(of.name.removeprefix("of=")),
+                date.name.removeprefix("date="),
+                file.name,
+            ): f"{work}/{of.name}/{date.name}/{file.name}"
+            for of in self._place.list(work)
+            for date in (self._place.list(f"{work}/{of.name}") if of.is_directory else ())
+            for file in self._place.list(f"{work}/{of.name}/{date.name}")
+            if file.name.endswith(".parquet")
+        }
+        if not files:
+            return []
+        rows = self._spark.read.parquet(*(self._place.location(one) for one in files.values()))
+        day = F.date_format("time", "yyyy-MM-dd").alias("date")
+        held = rows.groupBy("stream", day, F.col("_metadata.file_name").alias("file")).agg(
+            F.min("partition").alias("partition"),
+            F.max("partition").alias("partition_last"),
+            F.min("index").alias("first"),
+            F.max("index").alias("last"),
+            F.count("index").alias("count"),
+        )
+        return [_identified(one, files[one["stream"], one["date"], one["file"]]) for one in held.collect()]
+
+    def _remove_leftovers(self, arrived: Sequence[Arrived]) -> None:
         firsts: dict[tuple[str, int], int] = {}
-        for _, stream, _, partition, first, _ in arrived:
-            firsts[stream, partition] = min(first, firsts.get((stream, partition), first))
+        for one in arrived:
+            firsts[one.stream, one.partition] = min(one.first, firsts.get((one.stream, one.partition), one.first))
         for stream in {stream for stream, _ in firsts}:
             for file in self.files(stream):
                 if file.first >= firsts.get((stream, file.partition), file.first + 1):
-                    file.path.unlink()
+                    self._place.remove(file.path)
 
-    def _publish(self, path: Path, stream: str, date: str, partition: int, first: int, last: int) -> Path:
-        directory = self.directory(stream) / f"date={date}"
-        directory.mkdir(parents=True, exist_ok=True)
-        _sync(path)
-        path.replace(directory / file_name(partition, first, last))
+    def _publish(self, one: Arrived) -> str:
+        directory = f"{self.directory(one.stream)}/date={one.date}"
+        self._place.put(one.path, f"{directory}/{file_name(one.partition, one.first, one.last)}")
         return directory
 
-    def directory(self, stream: str) -> Path:
+    def directory(self, stream: str) -> str:
         """Where the files of a stream are."""
-        return self.path / quote(stream, safe="")
+        return f"{self._path}/{quote(stream, safe='')}"
 
     def streams(self) -> list[str]:
         """The streams that have files here."""
-        found = (one for one in self.path.iterdir() if one.is_dir()) if self.path.is_dir() else iter(())
-        return sorted(unquote(one.name) for one in found if one.name != _WORK)
+        found = (one.name for one in self._place.list(self._path) if one.is_directory)
+        return sorted(unquote(name) for name in found if name not in (_WORK, _JOINING))
 
     def files(self, stream: str) -> list[ArchivedFile]:
         """All files of a stream, by partition and index."""
-        found = [_parsed(path) for path in self.directory(stream).glob("date=*/*.parquet")]
-        return sorted((one for one in found if one is not None), key=lambda one: (one.partition, one.first, -one.last))
+        directory = self.directory(stream)
+        days = [one.name for one in self._place.list(directory) if one.is_directory and one.name.startswith("date=")]
+        return _ordered(file for day in days for file in self._files_in(f"{directory}/{day}"))
+
+    def _files_in(self, directory: str) -> Iterator[ArchivedFile]:
+        for one in self._place.list(directory):
+            found = _NAME.fullmatch(one.name)
+            if found is not None:
+                yield ArchivedFile(f"{directory}/{one.name}", int(found[1]), int(found[2]), int(found[3]), one.size)
 
     def covering(self, stream: str) -> list[ArchivedFile]:
         """Files that hold every archived record of a stream once; a gap between them is an error."""
         return list(_cover(self.files(stream), stream))
 
-    def next_indexes(self, stream: str) -> dict[int, int]:
-        """By partition, the index after the last that is archived."""
-        return {one.partition: one.last + 1 for one in self.covering(stream)}
+    def ranges(self, stream: str) -> dict[int, tuple[int, int]]:
+        """By partition, the first index that is archived and the one after the last."""
+        found: dict[int, tuple[int, int]] = {}
+        for one in self.covering(stream):
+            found[one.partition] = (found.get(one.partition, (one.first, 0))[0], one.last + 1)
+        return found
 
-    def frame(self, spark: Any, stream: str) -> Any:
+    def frame(self, stream: str) -> Any:
         """The archived records of a stream as a DataFrame; None when there are none."""
         files = self.covering(stream)
         if not files:
             return None
-        return spark.read.parquet(*(_location(one.path) for one in files)).select(*COLUMNS)
+        return self._spark.read.parquet(*(self._place.location(one.path) for one in files)).select(*COLUMNS)
 
-    def join(self, directory: Path) -> int:
+    def join(self, directory: str) -> int:
         """Join small neighbours in one directory; how many files went."""
-        found = [_parsed(path) for path in directory.glob("*.parquet")]
-        files = sorted((one for one in found if one is not None), key=lambda one: (one.partition, one.first, -one.last))
-        gone = _remove_contained(files)
-        for run in _small_runs([one for one in files if one.path.exists()]):
+        files = _ordered(self._files_in(directory))
+        contained = _contained(files)
+        for one in contained:
+            self._place.remove(one.path)
+        gone = len(contained)
+        for run in _small_runs([one for one in files if one not in contained]):
             if len(run) >= self._join_files_min:
                 gone += self._join_run(directory, run)
         return gone
 
-    def _join_run(self, directory: Path, run: Sequence[ArchivedFile]) -> int:
-        target = directory / file_name(run[0].partition, run[0].first, run[-1].last)
-        half = directory / f".{target.name}.half"
-        schema = pq.read_schema(run[0].path)
-        with pq.ParquetWriter(half, schema, compression="zstd") as writer:
-            for one in run:
-                writer.write_table(
-                    pq.read_table(one.path, partitioning=None).cast(schema), row_group_size=ROW_GROUP_ROWS
-                )
-        _sync(half)
-        half.replace(target)
-        _sync(directory)
+    def _join_run(self, directory: str, run: Sequence[ArchivedFile]) -> int:
+        work = f"{self._path}/{_JOINING}"
+        self._place.remove(work)
+        parts = self._spark.read.parquet(*(self._place.location(one.path) for one in run)).select(*COLUMNS)
+        self._write(parts.coalesce(1).sortWithinPartitions("index"), work)
+        (joined,) = [one.name for one in self._place.list(work) if one.name.endswith(".parquet")]
+        target = file_name(run[0].partition, run[0].first, run[-1].last)
+        self._place.put(f"{work}/{joined}", f"{directory}/{target}")
+        self._place.settle(directory)
         for one in run:
-            one.path.unlink()
+            self._place.remove(one.path)
+        self._place.remove(work)
         return len(run)
 
 
-def _identify(path: Path) -> tuple[Path, str, str, int, int, int] | None:
-    """What a file that Spark wrote holds: (path, stream, date, partition, first, last). None for an empty one."""
-    date = path.parent.name.removeprefix("date=")
-    stream = unquote(path.parent.parent.name.removeprefix("of="))
-    columns = pq.read_table(path, columns=["partition", "index"], partitioning=None)
-    if columns.num_rows == 0:
-        return None
-    partitions, indexes = columns["partition"].to_numpy(), columns["index"].to_numpy()
-    partition, first, last = int(partitions[0]), int(indexes.min()), int(indexes.max())
-    if (partitions != partition).any() or last - first + 1 != len(indexes):
+def _identified(held: Any, path: str) -> Arrived:
+    if held["partition"] != held["partition_last"] or held["last"] - held["first"] + 1 != held["count"]:
         raise PipelineError(f"{path} does not hold one unbroken range of one partition; archive streams as they are")
-    return path, stream, date, partition, first, last
+    return Arrived(path, held["stream"], held["date"], held["partition"], held["first"], held["last"])
 
 
-def _parsed(path: Path) -> ArchivedFile | None:
-    found = _NAME.fullmatch(path.name)
-    return None if found is None else ArchivedFile(path, int(found[1]), int(found[2]), int(found[3]))
+def _ordered(files: Iterable[ArchivedFile]) -> list[ArchivedFile]:
+    return sorted(files, key=lambda one: (one.partition, one.first, -one.last))
 
 
 def _cover(files: Iterable[ArchivedFile], stream: str) -> Iterator[ArchivedFile]:
@@ -180,22 +223,22 @@ def _cover(files: Iterable[ArchivedFile], stream: str) -> Iterator[ArchivedFile]
             continue
         if after is not None and one.first != after:
             raise PipelineError(
-                f"the archive of stream {stream!r} partition {one.partition} is not whole: {one.path.name} does not "
+                f"the archive of stream {stream!r} partition {one.partition} is not whole: {one.name} does not "
                 f"begin at index {after}"
             )
         expected[one.partition] = one.last + 1
         yield one
 
 
-def _remove_contained(files: Sequence[ArchivedFile]) -> int:
-    gone = 0
+def _contained(files: Sequence[ArchivedFile]) -> list[ArchivedFile]:
+    """Files whose records a larger file holds too: the parts of a joined one."""
+    found = []
     last: dict[int, int] = {}
     for one in files:
         if one.last <= last.get(one.partition, -1):
-            one.path.unlink()
-            gone += 1
+            found.append(one)
         last[one.partition] = max(one.last, last.get(one.partition, -1))
-    return gone
+    return found
 
 
 def _small_runs(files: Sequence[ArchivedFile]) -> Iterator[list[ArchivedFile]]:
@@ -213,16 +256,3 @@ def _small_runs(files: Sequence[ArchivedFile]) -> Iterator[list[ArchivedFile]]:
             size += one.size
     if run:
         yield run
-
-
-def _location(path: Path) -> str:
-    """A path as Spark takes it: Hadoop does not undo the escapes of a proper URI."""
-    return f"file://{path.absolute()}"
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -65,14 +65,3 @@ def to_records(df: Any) -> Any:
     if isinstance(types.get("id"), IntegralType):
         record.append(F.col("id").cast("bigint").alias("id"))
     return df.select(*record)
-
-
-def decoded(df: Any, decode: str, schema: str | None) -> Any:
-    """What the source's option `decode` does, for records that come from elsewhere (the archive)."""
-    if decode == "string":
-        return df.withColumn("payload", F.col("payload").cast("string"))
-    if decode == "json":
-        value = F.from_json(F.col("payload").cast("string"), schema)
-        bad = F.when(value.isNull(), F.lit("the payload is not JSON of this schema"))
-        return df.withColumn("value", value).withColumn("error", bad)
-    return df

@@ -12,13 +12,17 @@ import sys
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.spark.java import Java, cache_directory, find_java, write_executable
+
+if TYPE_CHECKING:
+    from headrace.spark.port import Access
 
 CHECKPOINT_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+CLUSTER_CORES = 8  # of a cluster whose size nobody knows before it has started
 QUIET_JAVA_OPTIONS = "-Dio.netty.tryReflectionSetAccessible=true"
 
 
@@ -134,22 +138,25 @@ def session(
     *,
     master: str | None = None,
     hub: str | None = None,
+    token: str | None = None,
+    ca: str | None = None,
     config: Mapping[str, str] | None = None,
     make_class_archive: bool = False,
     move_cursors: bool = True,
 ) -> Any:
     """A Spark session that knows the format "headrace"; the one that runs already, if there is one.
 
-    `hub` is the default address for sources and sinks. `config` adds or overrides Spark settings.
-    `make_class_archive` writes the class archive when this JVM ends (once; a few seconds), so that later ones start
-    in half the time. `move_cursors` lets completed batches move the cursors that the sources name.
+    `hub` is the default address for sources and sinks, `token` and `ca` (a file of certificates) what they need to go
+    there. `config` adds or overrides Spark settings. `make_class_archive` writes the class archive when this JVM ends
+    (once; a few seconds), so that later ones start in half the time. `move_cursors` lets completed batches move the
+    cursors that the sources name.
     """
     from pyspark.sql import SparkSession
 
     active = SparkSession.getActiveSession()
     if active is None:
         active = _start(name, master or os.environ.get("SPARK_MASTER") or "local[*]", config or {}, make_class_archive)
-    equip(active, hub=hub, move_cursors=move_cursors)
+    equip(active, hub=hub, token=token, ca=ca, move_cursors=move_cursors)
     return active
 
 
@@ -157,20 +164,19 @@ def _start(name: str, master: str, config: Mapping[str, str], make_class_archive
     from pyspark.sql import SparkSession
 
     local = is_local(master)
-    settings = tuned_settings(local_cores(master) if local else 8)
-    java_options = [QUIET_JAVA_OPTIONS]
+    settings = tuned_settings(local_cores(master) if local else CLUSTER_CORES)
+    java = find_java()  # the driver runs here, whatever the master is
+    os.environ["JAVA_HOME"] = str(java.home)
+    java_options = [QUIET_JAVA_OPTIONS, logging_option(config)]
+    if java.major >= 24:
+        java_options.append("--enable-native-access=ALL-UNNAMED")
     if local:
-        java = find_java()
-        os.environ["JAVA_HOME"] = str(java.home)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         settings |= local_settings()
         for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):  # tasks, and planning on the driver
             os.environ.setdefault(variable, str(fast_python()))
         _show_package_to_workers()
         java_options.append(archive_option(java, create=make_class_archive))
-        java_options.append(logging_option(config))
-        if java.major >= 24:
-            java_options.append("--enable-native-access=ALL-UNNAMED")
     else:
         settings["spark.submit.pyFiles"] = str(package_archive())
         # Unix sockets need one machine per worker and its JVM, which clusters have too; memory is the cluster's to say.
@@ -222,34 +228,30 @@ def _show_package_to_workers() -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join([root, *known])
 
 
-def equip(spark: Any, *, hub: str | None = None, move_cursors: bool = True) -> None:
+def equip(
+    spark: Any,
+    *,
+    hub: str | None = None,
+    token: str | None = None,
+    ca: str | None = None,
+    move_cursors: bool = True,
+) -> None:
     """Teach any session, also one that Headrace did not start, the format "headrace" and its cursors.
 
-    `hub` becomes the default address. It travels inside the data source itself: workers started before, or on other
-    machines, do not see this process's environment.
+    `hub` becomes the default address, with `token` and `ca` (a file of certificates) to go there. They travel inside
+    the data source itself: workers started before, or on other machines, do not see this process's environment.
     """
-    from headrace.spark.cursors import listen
-    from headrace.spark.port import default_address
+    from headrace.spark.cursors import listen, session_name
+    from headrace.spark.port import access_to
     from headrace.spark.source import bound_source
 
-    address = hub or default_address()
-    name = _session_name(spark)
-    if _equipped.get(name) != address:
-        spark.dataSource.register(bound_source(address))
-        _equipped[name] = address
+    access = access_to(hub, token, ca)
+    name = session_name(spark)
+    if _equipped.get(name) != access:
+        spark.dataSource.register(bound_source(access))
+        _equipped[name] = access
     if move_cursors:
-        listen(spark)
+        listen(spark, access)
 
 
-def default_hub(spark: Any) -> str:
-    """The address that sources and sinks of this session use unless told otherwise."""
-    from headrace.spark.port import default_address
-
-    return _equipped.get(_session_name(spark)) or default_address()
-
-
-def _session_name(spark: Any) -> str:
-    return str(spark.sparkContext.applicationId) if hasattr(spark, "sparkContext") else str(id(spark))
-
-
-_equipped: dict[str, str] = {}
+_equipped: dict[str, Access] = {}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Annotated
+
+import msgspec
 
 from headrace.spark.errors import BadOption
-from headrace.spark.port import WAIT_S_DEFAULT, default_address
+from headrace.spark.port import WAIT_S_DEFAULT, Access, access_to
 
 RECORD_COLUMNS = ("index", "time", "event_time", "id", "type", "key", "payload")
 SOURCE_COLUMNS = (*RECORD_COLUMNS, "stream", "partition")
@@ -17,18 +20,19 @@ SPLIT_RECORDS_MIN_DEFAULT = 100_000
 
 @dataclass(frozen=True)
 class Point:
-    """Where to start or end: "earliest", "latest", "cursor", an index, or a time in microseconds."""
+    """Where to start or end: "earliest", "latest", "cursor", an index, a time in microseconds, or "positions":
+    one index for each partition, by stream."""
 
     kind: str
     value: int = 0
+    positions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class SourceOptions:
     """What a reader was asked for."""
 
-    hub: str
-    token: str | None
+    access: Access
     wait_s: float
     streams: tuple[str, ...]
     partitions: tuple[int, ...] | None
@@ -52,8 +56,7 @@ class SourceOptions:
 class SinkOptions:
     """What a writer was asked for."""
 
-    hub: str
-    token: str | None
+    access: Access
     wait_s: float
     stream: str | None
     stream_column: str | None
@@ -77,16 +80,18 @@ def parse_source(options: Mapping[str, str]) -> SourceOptions:
     start = parse_point("start", options.get("start", "earliest"))
     if start.kind == "cursor" and cursor is None:
         raise BadOption("start", "cursor", "the option 'cursor' to name one")
+    end = parse_point("end", options.get("end", "latest"))
+    if end.kind in ("cursor", "positions"):
+        raise BadOption("end", options.get("end"), "latest, an index, or a time such as 2026-11-15T08:00:00Z")
     partitions = options.get("partitions")
     types = options.get("types")
     return SourceOptions(
-        hub=options.get("hub") or default_address(),
-        token=options.get("token") or None,
+        access=access_to(options.get("hub"), options.get("token"), options.get("ca")),
         wait_s=_number(options, "hubWaitSeconds", WAIT_S_DEFAULT),
         streams=streams,
         partitions=None if not partitions else tuple(_index("partitions", word) for word in _words(partitions)),
         start=start,
-        end=parse_point("end", options.get("end", "latest")),
+        end=end,
         records_per_batch_max=_optional_count(options, "maxRecordsPerBatch"),
         records_per_batch_min=_optional_count(options, "minRecordsPerBatch"),
         cursor=cursor,
@@ -109,8 +114,7 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
     if (stream is None) == (stream_column is None):
         raise BadOption("stream", stream, "the stream to append to, or else the option 'streamColumn' naming a column")
     return SinkOptions(
-        hub=options.get("hub") or default_address(),
-        token=options.get("token") or None,
+        access=access_to(options.get("hub"), options.get("token"), options.get("ca")),
         wait_s=_number(options, "hubWaitSeconds", WAIT_S_DEFAULT),
         stream=stream,
         stream_column=stream_column,
@@ -121,8 +125,10 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
 
 
 def parse_point(option: str, text: str) -> Point:
-    """`earliest`, `latest`, `cursor`, an index, or a time such as 2026-11-15T08:00:00Z."""
+    """`earliest`, `latest`, `cursor`, an index, a time such as 2026-11-15T08:00:00Z, or `{"orders": [17, 4]}`."""
     word = text.strip()
+    if word.startswith("{"):
+        return Point("positions", positions=_positions(option, word))
     if word in ("earliest", "latest", "cursor"):
         return Point(word)
     if word.isdigit():
@@ -135,6 +141,15 @@ def parse_point(option: str, text: str) -> Point:
         moment = moment.replace(tzinfo=UTC)
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return Point("time", (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds)
+
+
+def _positions(option: str, text: str) -> dict[str, tuple[int, ...]]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, tuple[Annotated[int, msgspec.Meta(ge=0)], ...]])
+    except msgspec.MsgspecError as error:
+        raise BadOption(
+            option, text, f'an index for each partition by stream, as {{"orders": [17, 4]}}: {error}'
+        ) from None
 
 
 def _columns(text: str | None, decode: str) -> tuple[str, ...]:

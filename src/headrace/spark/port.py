@@ -11,7 +11,8 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -22,7 +23,7 @@ from headrace.client.connection import DEFAULT_ADDRESS
 from headrace.client.connection import Connection as Connected
 from headrace.errors import Busy, Closed, DiskFull, HeadraceError, LogFailed
 from headrace.protocols.flight.codec import decode_error
-from headrace.spark.errors import HubUnreachable
+from headrace.spark.errors import BadOption, HubUnreachable
 
 CALL_TIMEOUT_S = 300.0
 READ_BATCH_BYTES = 4 << 20
@@ -35,6 +36,8 @@ PASSING = (
     flight.FlightInternalError,
 )
 WAIT_S_DEFAULT = 120.0
+TLS_SCHEME = "grpc+tls://"
+PEM_BEGINS = "-----BEGIN"
 _RETRY_FIRST_S = 0.05
 _RETRY_MOST_S = 1.0
 
@@ -59,6 +62,18 @@ class SegmentFile:
     path: str
 
 
+@dataclass(frozen=True)
+class Access:
+    """Where a hub is, and what it asks of those who come.
+
+    `ca` holds certificates in PEM: its text and not its path, since tasks run on machines that lack the file.
+    """
+
+    address: str
+    token: str | None = field(default=None, repr=False)
+    ca: str | None = field(default=None, repr=False)
+
+
 class Connection(Protocol):
     """What the port needs of a client of the hub."""
 
@@ -71,6 +86,7 @@ class Connection(Protocol):
         start: int,
         end: int,
         columns: Sequence[str] | None,
+        types: Sequence[str] | None,
     ) -> Iterator[pa.RecordBatch]: ...
 
     def close(self) -> None: ...
@@ -141,14 +157,18 @@ class HubPort:
         start: int,
         end: int,
         columns: Sequence[str] | None = None,
+        types: Sequence[str] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """The records from `start` up to, not including, `end`, in order. Goes on where it was when the hub returns."""
+        """The records from `start` up to, not including, `end`, in order. Goes on where it was when the hub returns.
+
+        With `types` only records of these; the hub then says `Trimmed` instead of leaving a gap that nobody could see.
+        """
         position = start
         deadline = time.monotonic() + self._wait_s
         pause_s = _RETRY_FIRST_S
         while position < end:
             try:
-                for batch in self._connected().read(stream, partition, position, end, columns):
+                for batch in self._connected().read(stream, partition, position, end, columns, types):
                     yield batch
                     if batch.num_rows:
                         position = batch.column("index")[-1].as_py() + 1
@@ -156,6 +176,10 @@ class HubPort:
                 return
             except Unreachable as error:
                 pause_s = self._pause(deadline, pause_s, error)
+
+    def waiting(self, wait_s: float) -> HubPort:
+        """Another port to the same hub that waits this long."""
+        return HubPort(self.address, self._connect, wait_s)
 
     def _patiently(self, act: Callable[[Connection], Result]) -> Result:
         deadline = time.monotonic() + self._wait_s
@@ -187,18 +211,34 @@ def default_address() -> str:
     return os.environ.get("HEADRACE_HUB") or DEFAULT_ADDRESS
 
 
-def open_port(address: str, token: str | None = None, wait_s: float = WAIT_S_DEFAULT) -> HubPort:
-    """A port to the hub at `address`."""
-    return HubPort(address, lambda: _ClientConnection(address, token), wait_s)
+def access_to(address: str | None = None, token: str | None = None, ca: str | None = None) -> Access:
+    """How to reach a hub: what is given, otherwise HEADRACE_HUB, HEADRACE_TOKEN and HEADRACE_CA.
+
+    `ca` is the path of a file, or its text.
+    """
+    authority = ca or os.environ.get("HEADRACE_CA") or ""
+    if authority and not authority.lstrip().startswith(PEM_BEGINS):
+        try:
+            authority = Path(authority).read_text()
+        except OSError as error:
+            raise BadOption("ca", authority, f"a file with certificates in PEM ({error.strerror})") from error
+    return Access(address or default_address(), token or os.environ.get("HEADRACE_TOKEN") or None, authority or None)
+
+
+def open_port(hub: str | Access, wait_s: float = WAIT_S_DEFAULT) -> HubPort:
+    """A port to a hub."""
+    access = access_to(hub) if isinstance(hub, str) else hub
+    return HubPort(access.address, lambda: _ClientConnection(access), wait_s)
 
 
 class _ClientConnection:
     """A connection over Arrow Flight, as the SDK makes it: address, token and TLS mean the same here."""
 
-    def __init__(self, address: str, token: str | None) -> None:
+    def __init__(self, access: Access) -> None:
+        tls = access.ca.encode() if access.ca and access.address.startswith(TLS_SCHEME) else False
         with _translated():
             self._connection = Connected(
-                address, token=token, user=None, password=None, tls=False, timeout_s=CALL_TIMEOUT_S
+                access.address, token=access.token, user=None, password=None, tls=tls, timeout_s=CALL_TIMEOUT_S
             )
 
     def call(self, verb: str, request: dict[str, Any]) -> Any:
@@ -208,13 +248,21 @@ class _ClientConnection:
             return msgspec.json.decode(result.body.to_pybytes())
 
     def read(
-        self, stream: str, partition: int, start: int, end: int, columns: Sequence[str] | None
+        self,
+        stream: str,
+        partition: int,
+        start: int,
+        end: int,
+        columns: Sequence[str] | None,
+        types: Sequence[str] | None,
     ) -> Iterator[pa.RecordBatch]:
-        # Records below the first one kept are left out here; whoever asked sees the gap and names it.
         ticket: dict[str, Any] = {"stream": stream, "partition": partition, "start": start, "end": end}
-        ticket |= {"on_trimmed": "skip", "batch_bytes": READ_BATCH_BYTES}
+        # Records below the first one kept are left out of all types: whoever asked sees the gap and names it.
+        ticket |= {"on_trimmed": "skip" if types is None else "fail", "batch_bytes": READ_BATCH_BYTES}
         if columns is not None:
             ticket["columns"] = list(columns)
+        if types is not None:
+            ticket["types"] = list(types)
         with _translated():
             asked = flight.Ticket(msgspec.json.encode(ticket))
             for chunk in self._connection.flight.do_get(asked, self._connection.options()):
@@ -240,15 +288,15 @@ def _translated() -> Iterator[None]:
         raise Unreachable(str(error)) from error
 
 
-_ports: dict[tuple[int, str, str | None, float], HubPort] = {}
+_ports: dict[tuple[int, Access, float], HubPort] = {}
 
 
-def shared_port(address: str, token: str | None = None, wait_s: float = WAIT_S_DEFAULT) -> HubPort:
-    """The port of this process to `address`: Spark's workers are reused, so is their connection.
+def shared_port(access: Access, wait_s: float = WAIT_S_DEFAULT) -> HubPort:
+    """The port of this process to a hub: Spark's workers are reused, so is their connection.
 
     The process id is part of the key because workers are forked and a connection must not be shared by two.
     """
-    key = (os.getpid(), address, token, wait_s)
+    key = (os.getpid(), access, wait_s)
     if key not in _ports:
-        _ports[key] = open_port(address, token, wait_s)
+        _ports[key] = open_port(access, wait_s)
     return _ports[key]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,13 +72,27 @@ def _arguments(text: str, call: re.Match[str]) -> StreamCall:
     return found
 
 
-def bind(spark: Any, text: str, *, streaming: bool = False, options: Mapping[str, Any] | None = None) -> Any:
-    """The DataFrame of a SQL text."""
+Load = Callable[[Sequence[str], Mapping[str, Any]], Any]
+"""Streams and options of the source → DataFrame."""
+
+
+def bind(
+    spark: Any,
+    text: str,
+    *,
+    streaming: bool = False,
+    options: Mapping[str, Any] | None = None,
+    load: Load | None = None,
+) -> Any:
+    """The DataFrame of a SQL text. `load` is what each `stream(...)` stands for, unless it is the stream itself."""
+
+    def plain(names: Sequence[str], chosen: Mapping[str, Any]) -> Any:
+        return (read_stream if streaming else read)(spark, *names, **chosen)
+
     pieces = []
     position = 0
     for call in stream_calls(text):
-        load = read_stream if streaming else read
-        frame = load(spark, *call.names, **(option_texts(options or {}) | option_texts(call.options)))
+        frame = (load or plain)(call.names, option_texts(options or {}) | option_texts(call.options))
         view = f"headrace_stream_{next(_numbers)}"
         frame.createOrReplaceTempView(view)
         pieces += [text[position : call.start], view]

@@ -16,6 +16,7 @@ from headrace.verbs import Nothing
 
 PIPELINES = "spark/pipelines"
 REPORT_STALE_US = 15_000_000
+ENDED = ("done", "stopped")
 STATES = ("starting", "running", "restarting", "done", "stopped", "failed", "lost")
 
 
@@ -84,7 +85,7 @@ class Registry:
         self._hub = hub
         self._reports: dict[str, tuple[Report, int]] = {}
         self._stopping: dict[str, str] = {}
-        self._configured = {name: _configured(name, entry) for name, entry in hub.config.pipelines.items()}
+        self._configured = {entry.name: _configured(entry) for entry in hub.config.pipeline}
 
     def register(self) -> None:
         """Offer the verbs, and count the pipelines."""
@@ -96,6 +97,14 @@ class Registry:
         add("pipeline.status", PipelineName, self.status, right="read", summary="One pipeline")
         add("pipeline.stop", PipelineName, self.stop, right="admin", summary="Ask a running pipeline to stop")
         add("pipeline.report", Report, self.report, right="write", summary="What a running pipeline says of itself")
+
+    def to_run(self) -> list[str]:
+        """The pipelines of the configuration that have neither ended nor been stopped."""
+        return [
+            name
+            for name, one in self._configured.items()
+            if one.enabled and not (name in self._reports and self._reports[name][0].state in ENDED)
+        ]
 
     async def create(self, request: Definition) -> Status:
         """Keep a definition; one of the same name is replaced."""
@@ -164,7 +173,5 @@ class Registry:
         return Status(name, state, definition, report, reported_us)
 
 
-def _configured(name: str, entry: PipelineEntry) -> Definition:
-    return Definition(
-        name, entry.sql, entry.file, entry.into, entry.trigger, entry.start, entry.output_mode, entry.enabled
-    )
+def _configured(entry: PipelineEntry) -> Definition:
+    return msgspec.convert(msgspec.to_builtins(entry), Definition)

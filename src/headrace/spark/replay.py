@@ -2,22 +2,27 @@
 
 The archive and the log overlap and each may lack what the other has: the log has lost what retention took, the archive
 lags behind. The records of the archive are taken below the first index that the log still keeps, and the log's from
-there on, so each record is read once. The live pipeline, its cursor and its checkpoint are not touched.
+there on, so each record is read once; should retention move on meanwhile, the replay fails rather than leave a gap. The
+live pipeline, its cursor and its checkpoint are not touched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import reduce
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
-from headrace.spark import frames
+from headrace.spark import frames, query
 from headrace.spark.archive import Archive
 from headrace.spark.errors import DataLoss, PipelineError
-from headrace.spark.options import Point, parse_point
+from headrace.spark.options import Point, parse_point, parse_source
 from headrace.spark.pipelines import Pipeline, Sink
 from headrace.spark.port import HubPort, StreamState
+
+# What says where a live query is, which a replay says itself.
+LIVE_OPTIONS = {"start", "end", "cursor", "maxrecordsperbatch", "minrecordsperbatch"}
 
 
 def history(
@@ -25,40 +30,51 @@ def history(
     port: HubPort,
     stream: str,
     *,
-    archive: Path | None = None,
+    archive: str | Path | None = None,
     start: str = "earliest",
     end: str = "latest",
     reading: Mapping[str, Any] | None = None,
 ) -> Any:
-    """All records of a stream between two points, each once, as a DataFrame."""
-    found_streams = port.describe([stream])
-    if not found_streams:
+    """All records of a stream between two points, each once, as a DataFrame. `reading`: other options of the source."""
+    found = port.describe([stream])
+    if not found:
         raise PipelineError(f"there is no stream {stream!r}")
-    state = found_streams[0]
-    options = {name: value for name, value in (reading or {}).items() if name != "maxRecordsPerBatch"}
-    decode, schema = str(options.get("decode") or "raw"), options.get("schema")
-    live = frames.read(spark, stream, **options, hub=port.address)
-    found = [_between(live, parse_point("start", start), parse_point("end", end))]
-    old = None if archive is None else Archive(archive).frame(spark, stream)
-    if old is not None:
-        _check_whole(Archive(archive or ""), state)
-        below = _below_log(old, state)
-        older = _between(below, parse_point("start", start), parse_point("end", end))
-        found.insert(0, frames.decoded(older, decode, schema).select(*live.columns))
-    elif parse_point("start", start).kind == "earliest" and any(first for first, _ in state.bounds):
-        partition, first = next((p, first) for p, (first, _) in enumerate(state.bounds) if first)
-        raise DataLoss(stream, partition, 0, first - 1, "they are not in the log, and no archive was given")
-    return reduce(lambda left, right: left.unionByName(right), found)
+    state = found[0]
+    begin, stop = parse_point("start", start), parse_point("end", end)
+    given = {name: value for name, value in (reading or {}).items() if name.lower() not in LIVE_OPTIONS}
+    options = frames.option_texts(given | {"hub": port.address, "end": end})
+    starts = [_start_in_log(port, state, partition, begin) for partition in range(len(state.bounds))]
+    live = frames.read(spark, stream, **options, start=json.dumps({stream: starts}))
+    kept = None if archive is None else Archive(archive, spark)
+    held = {} if kept is None else kept.ranges(stream)
+    _check_whole(state, held, begin)
+    if kept is None or not held:
+        return live
+    older = _between(_below_log(kept.frame(stream), state), begin, stop)
+    return _decoded(older, live.schema, {**options, "stream": stream}).unionByName(live)
 
 
-def _check_whole(archive: Archive, state: StreamState) -> None:
-    """The archive must reach up to where the log begins."""
-    after = archive.next_indexes(state.name)
+def _start_in_log(port: HubPort, state: StreamState, partition: int, begin: Point) -> int:
+    first, after = state.bounds[partition]
+    if begin.kind == "time":
+        return max(first, port.index_at_time(state.name, partition, begin.value))
+    return max(first, begin.value) if begin.kind == "index" else after if begin.kind == "latest" else first
+
+
+def _check_whole(state: StreamState, held: Mapping[int, tuple[int, int]], begin: Point) -> None:
+    """What is asked for must be in the archive up to where the log begins."""
     for partition, (first, _) in enumerate(state.bounds):
-        if after.get(partition, 0) < first:
-            raise DataLoss(
-                state.name, partition, after.get(partition, 0), first - 1, "neither the archive nor the log has them"
-            )
+        wanted = begin.value if begin.kind == "index" else 0
+        begins, after = held.get(partition, (0, 0))
+        if begin.kind in ("earliest", "index") and wanted < min(begins, first):
+            _missing(state.name, partition, wanted, min(begins, first) - 1)
+        if begin.kind != "latest" and max(after, wanted) < first and (held or begin.kind != "time"):
+            _missing(state.name, partition, max(after, wanted), first - 1)
+
+
+def _missing(stream: str, partition: int, first: int, last: int) -> None:
+    why = "neither the log nor an archive that was given has them; start further on (--start), or name the archive"
+    raise DataLoss(stream, partition, first, last, why)
 
 
 def _below_log(old: Any, state: StreamState) -> Any:
@@ -86,13 +102,27 @@ def _position(point: Point) -> Any:
     return F.col("index") if point.kind == "index" else F.unix_micros("time")
 
 
+def _decoded(old: Any, schema: Any, options: Mapping[str, str]) -> Any:
+    """Archived records as the source itself would have shown them: decoded by the same code, of the same types."""
+    from headrace.spark.scan import of_types, shaped
+    from headrace.spark.source import PlainReader
+
+    shape = PlainReader(parse_source(options), schema).shape()
+
+    def show(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in of_types(batches, shape):
+            yield shaped(batch, None, shape)
+
+    return old.mapInArrow(show, schema)
+
+
 def replay(
     spark: Any,
     port: HubPort,
     pipeline: Pipeline,
     into: str | Sink,
     *,
-    archive: Path | None = None,
+    archive: str | Path | None = None,
     start: str = "earliest",
     end: str = "latest",
 ) -> None:
@@ -100,18 +130,21 @@ def replay(
     sink = Sink("stream", into) if isinstance(into, str) else into
     if sink.target == pipeline.sink.target:
         raise PipelineError(f"{sink.target!r} is what pipeline {pipeline.name!r} writes live; choose another sink")
+    past = partial(_all_history, spark, port, archive=archive, start=start, end=end)
     if pipeline.sql is not None:
-        raise PipelineError("a pipeline in SQL is replayed by running its text: headrace sql")
-    inputs = {}
-    for name, streams in pipeline.sources.items():
-        parts = [
-            history(spark, port, one.name, archive=archive, start=start, end=end, reading=pipeline.reading())
-            for one in port.describe(streams)
-        ]
-        if not parts:
-            raise PipelineError(f"pipeline {pipeline.name!r} reads {', '.join(streams)}, of which none exists")
-        inputs[name] = reduce(lambda left, right: left.unionByName(right), parts)
-    write(pipeline.apply(inputs), sink, port.address)
+        result = query.bind(spark, pipeline.sql, load=past)
+    else:
+        reading = pipeline.reading()
+        result = pipeline.apply({name: past(streams, reading) for name, streams in pipeline.sources.items()})
+    write(result, sink, port.address)
+
+
+def _all_history(spark: Any, port: HubPort, streams: Sequence[str], reading: Mapping[str, Any], **between: Any) -> Any:
+    """The history of streams or patterns as one DataFrame."""
+    parts = [history(spark, port, one.name, reading=reading, **between) for one in port.describe(streams)]
+    if not parts:
+        raise PipelineError(f"the pipeline reads {', '.join(streams)}, of which none exists")
+    return reduce(lambda left, right: left.unionByName(right), parts)
 
 
 def write(result: Any, sink: Sink, hub: str) -> None:

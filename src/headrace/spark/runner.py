@@ -18,13 +18,15 @@ from typing import Any
 
 from headrace.errors import HeadraceError
 from headrace.spark import frames, query
-from headrace.spark.cursors import CursorMover
+from headrace.spark.cursors import listen
 from headrace.spark.errors import PipelineError
 from headrace.spark.failures import Failure, exception_name, explain
 from headrace.spark.pipelines import Pipeline
 from headrace.spark.port import HubPort
 
 POLL_S = 0.5
+# A hub that is away gets its report later; meanwhile a request to stop must be heard.
+REPORT_WAIT_S = 1.0
 RESTARTS_MAX = 5
 RESTART_PAUSE_FIRST_S = 1.0
 RESTART_PAUSE_MOST_S = 30.0
@@ -129,10 +131,11 @@ class Runner:
     ) -> None:
         self._spark = spark
         self._port = port
+        self._reporting = port.waiting(REPORT_WAIT_S)
         self._home = home or default_home()
         self._on_progress = on_progress
         self._now_s = now_s
-        self._mover = CursorMover()
+        self._mover = listen(spark)
         self._running: dict[str, _Running] = {}
         self.failures: dict[str, Failure] = {}
 
@@ -164,6 +167,7 @@ class Runner:
         """One round: progress, ends, restarts, requests to stop."""
         for one in list(self._running.values()):
             self._take_progress(one)
+            self._move_cursors(one)
             if one.restart_at_s is not None:
                 if self._now_s() >= one.restart_at_s:
                     self.start(one.pipeline)
@@ -180,7 +184,8 @@ class Runner:
                 one.query.stop()
             one.progress.state = "stopped"
             self._take_progress(one)
-            self._report(one)
+            if self._report(one):
+                self._move_cursors(one)
         self._running.clear()
 
     def _take_progress(self, one: _Running) -> None:
@@ -191,13 +196,18 @@ class Runner:
             for progress in one.query.recentProgress:
                 one.progress.take(progress)
         one.progress.take(last)
-        # The session's listener does this too; here nothing is left behind when the process ends right after.
-        self._mover.moved([source["endOffset"] for source in last["sources"]])
+
+    def _move_cursors(self, one: _Running) -> None:
+        """The session's listener does this too; here nothing is left behind when the process ends right after."""
+        last = one.query.lastProgress
+        if last is not None:
+            self._mover.moved([source["endOffset"] for source in last["sources"]])
 
     def _ended(self, one: _Running) -> None:
         error = one.query.exception()
         if error is None:
-            one.progress.state = "done"
+            if one.progress.state != "stopped":
+                one.progress.state = "done"
             self._report(one)
             del self._running[one.pipeline.name]
             return
@@ -216,15 +226,17 @@ class Runner:
         one.pause_s = RESTART_PAUSE_FIRST_S if ran_s > HEALTHY_S else min(one.pause_s * 2, RESTART_PAUSE_MOST_S)
         one.restart_at_s = self._now_s() + one.pause_s
 
-    def _report(self, one: _Running) -> None:
+    def _report(self, one: _Running) -> bool:
+        """Tell the hub, and hear whether to stop; False when it is away, which the query itself waits out."""
         fields = {name: getattr(one.progress, name) for name in Progress.__dataclass_fields__}
         try:
-            heard = self._port.call("pipeline.report", fields)
+            heard = self._reporting.call("pipeline.report", fields)
         except HeadraceError:
-            return  # the hub is away; the query itself waits for it
+            return False
         if heard["stop"] and one.query.isActive:
             one.query.stop()
             one.progress.state = "stopped"
+        return True
 
 
 def start_query(spark: Any, port: HubPort, pipeline: Pipeline, home: Path) -> Any:
@@ -259,7 +271,7 @@ def start_sink(result: Any, pipeline: Pipeline, hub: str, checkpoint: Path) -> A
     if sink.kind == "archive":
         from headrace.spark.archive import Archive
 
-        writer = result.writeStream.foreachBatch(Archive(sink.target).store)
+        writer = result.writeStream.foreachBatch(Archive(sink.target, result.sparkSession).store)
     elif sink.kind == "stream":
         records = result if "streamColumn" in sink.options else frames.to_records(result)
         writer = records.writeStream.format("headrace").option("hub", hub).outputMode(pipeline.output_mode)

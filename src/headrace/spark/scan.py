@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.errors import Damaged
+from headrace.errors import Damaged, Trimmed
 from headrace.log.segment import Segment, SegmentDamaged, SegmentRef
 from headrace.spark.decode import decode_json
 from headrace.spark.errors import DataLoss
@@ -73,14 +73,12 @@ def freeze_garbage() -> None:
 def scan(port: HubPort, piece: Piece, shape: Shape) -> Iterator[pa.RecordBatch]:
     """The rows of one piece in the shape that Spark expects."""
     freeze_garbage()
-    stored = _checked(_stored(port, piece, shape), piece.range, shape)
-    kept = stored if shape.types is None else _of_types(stored, shape.types)
-    for batch in regroup(kept):
+    for batch in regroup(_wanted(port, piece, shape)):
         yield shaped(batch, piece.range, shape)
 
 
-def _stored(port: HubPort, piece: Piece, shape: Shape) -> Iterator[pa.RecordBatch]:
-    """The records of the range in order, from files where possible."""
+def _wanted(port: HubPort, piece: Piece, shape: Shape) -> Iterator[pa.RecordBatch]:
+    """The records of the range and of the types asked for, in order, from files where possible."""
     asked = piece.range
     position = asked.start
     for file in piece.files:
@@ -91,15 +89,34 @@ def _stored(port: HubPort, piece: Piece, shape: Shape) -> Iterator[pa.RecordBatc
             yield from _remote(port, Range(asked.stream, asked.partition, position, begin), shape)
         mapped = open_segment(file)
         part = Range(asked.stream, asked.partition, begin, end)
-        yield from _remote(port, part, shape) if mapped is None else _mapped(mapped, part, shape)
+        yield from _remote(port, part, shape) if mapped is None else _local(mapped, part, shape)
         position = end
     if position < asked.end:
         yield from _remote(port, Range(asked.stream, asked.partition, position, asked.end), shape)
 
 
 def _remote(port: HubPort, asked: Range, shape: Shape) -> Iterator[pa.RecordBatch]:
-    # Types are filtered here and not in the hub: the check for gaps needs to see every index.
-    return port.read(asked.stream, asked.partition, asked.start, asked.end, shape.stored_columns)
+    """From the hub. When it filters by type there is no index to miss here: it says itself what it no longer has."""
+    where = (asked.stream, asked.partition, asked.start, asked.end, shape.stored_columns)
+    if shape.types is None or not shape.fail_on_data_loss:
+        return of_types(_checked(port.read(*where), asked, shape), shape)
+    return _named_loss(port.read(*where, shape.types), asked)
+
+
+def _local(segment: Segment, asked: Range, shape: Shape) -> Iterator[pa.RecordBatch]:
+    """From a file; one whose manifest says that it holds none of the types is not looked into."""
+    held = segment.manifest.types
+    if shape.types is not None and held is not None and set(held).isdisjoint(shape.types):
+        return iter(())
+    return of_types(_checked(_mapped(segment, asked, shape), asked, shape), shape)
+
+
+def _named_loss(batches: Iterator[pa.RecordBatch], asked: Range) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from batches
+    except Trimmed as error:
+        why = f"the first index kept is {error.first}"
+        raise DataLoss(asked.stream, asked.partition, asked.start, min(error.first, asked.end) - 1, why) from error
 
 
 class _ThisMachine:
@@ -157,8 +174,12 @@ def _lost(asked: Range, first: int, last: int, shape: Shape) -> None:
         raise DataLoss(asked.stream, asked.partition, first, last, "the hub did not return them")
 
 
-def _of_types(batches: Iterable[pa.RecordBatch], types: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-    wanted = pa.array(types, pa.string())
+def of_types(batches: Iterable[pa.RecordBatch], shape: Shape) -> Iterator[pa.RecordBatch]:
+    """Only the records of the types asked for, if any were."""
+    if shape.types is None:
+        yield from batches
+        return
+    wanted = pa.array(shape.types, pa.string())
     for batch in batches:
         kept = batch.filter(pc.is_in(batch.column("type"), value_set=wanted))
         if kept.num_rows:
@@ -197,8 +218,8 @@ def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch.slice(start, rows)
 
 
-def shaped(batch: pa.RecordBatch, asked: Range, shape: Shape) -> pa.RecordBatch:
-    """The batch with exactly the columns of `shape.schema`."""
+def shaped(batch: pa.RecordBatch, asked: Range | None, shape: Shape) -> pa.RecordBatch:
+    """The batch with exactly the columns of `shape.schema`. Without `asked` it says itself where its records stand."""
     extra: dict[str, pa.Array] = {}
     if shape.decode == "json" and shape.fields is not None and {"value", "error"} & set(shape.schema.names):
         extra["value"], extra["error"] = decode_json(batch.column("payload"), shape.fields)
@@ -206,9 +227,9 @@ def shaped(batch: pa.RecordBatch, asked: Range, shape: Shape) -> pa.RecordBatch:
     for field in shape.schema:
         if field.name in extra:
             column = extra[field.name]
-        elif field.name == "stream":
+        elif asked is not None and field.name == "stream":
             column = _same_text(asked.stream, batch.num_rows)
-        elif field.name == "partition":
+        elif asked is not None and field.name == "partition":
             column = _same_number(asked.partition, batch.num_rows)
         else:
             column = batch.column(field.name)

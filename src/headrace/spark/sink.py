@@ -17,9 +17,7 @@ import json
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -30,6 +28,7 @@ from headrace.errors import HeadraceError
 from headrace.spark.errors import BadOption
 from headrace.spark.options import SOURCE_COLUMNS, SinkOptions
 from headrace.spark.outgoing import ACCEPTED, Outgoing, rows_digest
+from headrace.spark.places import local_path
 from headrace.spark.port import HubPort, shared_port
 from headrace.spark.scan import freeze_garbage
 
@@ -77,10 +76,11 @@ class _Writer:
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         check_columns(schema, options)
         self.options = options
+        freeze_garbage()  # planning makes a writer for every batch, in a process of its own
 
     @property
     def port(self) -> HubPort:
-        return shared_port(self.options.hub, self.options.token, self.options.wait_s)
+        return shared_port(self.options.access, self.options.wait_s)
 
     def stage(self, batches: Iterator[pa.RecordBatch], query: str, run: str, batch: int, digest_rows: bool) -> Staged:
         """Send a task's rows to the hub, a chunk at a time."""
@@ -135,7 +135,7 @@ class _Writer:
 
     def give_up(self, messages: Sequence[Staged | None], batch: int) -> None:
         """Drop what was staged. Best effort: the hub drops leftovers by itself later."""
-        port = shared_port(self.options.hub, self.options.token, ABORT_WAIT_S)
+        port = shared_port(self.options.access, ABORT_WAIT_S)
         for one in messages:
             if one is not None:
                 with contextlib.suppress(HeadraceError):
@@ -163,7 +163,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
             sources: list[dict[str, Any]] = []
         else:
             digest = "offsets:" + hashlib.sha256("\n".join(planned).encode()).hexdigest()[:32]
-            sources = source_positions(planned, self.options.hub)
+            sources = source_positions(planned, self.options.access.address)
         self.finish(staged, batchId, digest, sources)
 
     def abort(self, messages: list[Staged | None], batchId: int) -> None:
@@ -194,16 +194,6 @@ def rows_identity(staged: Sequence[Staged]) -> str:
     """The rows of all tasks as a multiset: how they were spread over tasks does not matter."""
     total = sum(one.digest for one in staged) % ROWS_DIGEST_MODULUS
     return f"{sum(one.rows for one in staged)}:{total:016x}"
-
-
-def local_path(checkpoint: str | None) -> Path | None:
-    """The checkpoint as a path of this machine; None when it is elsewhere (HDFS, S3)."""
-    if not checkpoint:
-        return None
-    parsed = urlparse(checkpoint)
-    if parsed.scheme == "file":
-        return Path(unquote(parsed.path))
-    return None if len(parsed.scheme) > 1 else Path(checkpoint)
 
 
 def planned_offsets(checkpoint: str | None, batch: int) -> list[str] | None:

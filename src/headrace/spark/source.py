@@ -24,23 +24,24 @@ from headrace.spark import offsets
 from headrace.spark.narrowing import Narrowing
 from headrace.spark.offsets import Loss, Offset, Position, Range
 from headrace.spark.options import Point, SourceOptions, parse_sink, parse_source
-from headrace.spark.port import HubPort, SegmentFile, StreamState, shared_port
-from headrace.spark.scan import Piece, Shape, scan
+from headrace.spark.port import Access, HubPort, SegmentFile, StreamState, shared_port
+from headrace.spark.scan import Piece, Shape, freeze_garbage, scan
 from headrace.spark.sink import BatchWriter, StreamWriter
 
 TASKS_PER_CORE = 2
 # A small range is most likely the live tail: asking for files would cost more than reading it over Flight.
 MAPPED_RECORDS_MIN = 1_000
+# What is never null is said so: Spark then need not look, row by row.
 _COLUMN_TYPES = {
-    "index": "BIGINT",
-    "time": "TIMESTAMP",
+    "index": "BIGINT NOT NULL",
+    "time": "TIMESTAMP NOT NULL",
     "event_time": "TIMESTAMP",
     "id": "BIGINT",
     "type": "STRING",
     "key": "BINARY",
-    "payload": "BINARY",
-    "stream": "STRING",
-    "partition": "INT",
+    "payload": "BINARY NOT NULL",
+    "stream": "STRING NOT NULL",
+    "partition": "INT NOT NULL",
     "error": "STRING",
 }
 
@@ -48,7 +49,7 @@ _COLUMN_TYPES = {
 class HeadraceDataSource(DataSource):  # type: ignore[misc]
     """Streams of a Headrace hub as DataFrames, read and written."""
 
-    hub_default: str | None = None
+    access_default: Access | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -56,15 +57,18 @@ class HeadraceDataSource(DataSource):  # type: ignore[misc]
 
     def _given(self) -> Mapping[str, str]:
         given: Any = self.options.copy()  # its keys know no case, unlike a dict's
-        if self.hub_default is not None:
-            given.setdefault("hub", self.hub_default)
+        default = self.access_default
+        if default is not None and given.setdefault("hub", default.address) == default.address:
+            for name, value in (("token", default.token), ("ca", default.ca)):  # for this hub and no other
+                if value is not None:
+                    given.setdefault(name, value)
         return given  # type: ignore[no-any-return]
 
     def schema(self) -> str:
         options = parse_source(self._given())
         types = dict(_COLUMN_TYPES)
         if options.decode == "string":
-            types["payload"] = "STRING"
+            types["payload"] = "STRING NOT NULL"
         if options.value_schema:
             types["value"] = f"STRUCT<{_struct_fields(options.value_schema)}>"
         return ", ".join(f"`{name}` {types[name]}" for name in options.columns)
@@ -86,9 +90,9 @@ class HeadraceDataSource(DataSource):  # type: ignore[misc]
         return StreamWriter(parse_sink(self._given()), schema)
 
 
-def bound_source(hub: str) -> type[HeadraceDataSource]:
+def bound_source(access: Access) -> type[HeadraceDataSource]:
     """The data source with a default hub. A class made here is pickled whole, so workers get the address with it."""
-    return type("HeadraceDataSource", (HeadraceDataSource,), {"hub_default": hub})
+    return type("HeadraceDataSource", (HeadraceDataSource,), {"access_default": access})
 
 
 def _refuse_overwrite(overwrite: bool) -> None:
@@ -114,10 +118,11 @@ class _Source:
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self.options = options
         self.spark_schema = schema
+        freeze_garbage()
 
     @property
     def port(self) -> HubPort:
-        return shared_port(self.options.hub, self.options.token, self.options.wait_s)
+        return shared_port(self.options.access, self.options.wait_s)
 
     def states(self) -> list[StreamState]:
         """The streams asked for, with partitions that were not asked for shown as empty."""
@@ -143,6 +148,9 @@ class _Source:
                 self.port.index_at_time(state.name, partition, point.value) if after else 0
                 for partition, (_, after) in enumerate(state.bounds)
             ]
+        if point.kind == "positions":
+            given = point.positions.get(state.name, ())
+            return [given[p] if p < len(given) and after else first for p, (first, after) in enumerate(state.bounds)]
         stored = self.port.position(self.options.cursor or "", state.name)
         return [first if at is None else at for (first, _), at in zip(state.bounds, stored, strict=True)]
 
@@ -311,4 +319,4 @@ class StreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self.port.close()
 
     def _offset(self, positions: Mapping[str, Position]) -> Offset:
-        return offsets.make(positions, self.options.cursor, self.options.hub)
+        return offsets.make(positions, self.options.cursor, self.options.access.address)

@@ -29,19 +29,28 @@ The rules for a commit of batch b with digest d by run r:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
-import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-import google_crc32c
 import msgspec
-import pyarrow as pa
 
-from headrace.errors import BadRequest, Forbidden, HeadraceError
+from headrace.errors import Forbidden, HeadraceError, LimitExceeded
+from headrace.spark.staged import (
+    Group,
+    Survey,
+    cut,
+    drop_batches,
+    remove_older,
+    staged_rows,
+    survey_of,
+    sync_files,
+    write_chunk,
+)
 
 SINKS = "spark/sinks"
 UNFINISHED = "spark/commits"
@@ -49,6 +58,11 @@ BATCHES_REMEMBERED = 16
 RUNS_REMEMBERED = 16
 LEFTOVERS_EXPIRE_S_DEFAULT = 3600.0
 _SWEEP_INTERVAL_S = 60.0
+
+# Spark numbers batches, tasks and attempts with Java's long; a table keeps them in as many bits.
+Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
+Crc = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 
 
 class Fenced(HeadraceError):
@@ -61,12 +75,6 @@ class BatchChanged(HeadraceError):
     """A batch that was committed already is offered again with other contents."""
 
     code = "batch-changed"
-
-
-class NotStaged(HeadraceError):
-    """The rows that a commit names are not here, or not whole."""
-
-    code = "not-staged"
 
 
 class SourcePosition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -91,42 +99,42 @@ class SinkState(msgspec.Struct, frozen=True):
 class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A chunk of a task's rows. The same chunk may come twice."""
 
-    query: str
-    run: str
-    batch: int
-    part: int
-    attempt: int
-    offset: int
+    query: Name
+    run: Name
+    batch: Number
+    part: Number
+    attempt: Number
+    offset: Number
     rows: bytes
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A file that a task staged, as the driver knows it."""
 
-    part: int
-    attempt: int
-    size: int
-    crc: int
+    part: Number
+    attempt: Number
+    size: Number
+    crc: Crc
 
 
 class Commit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything that a batch staged, in order."""
 
-    query: str
-    run: str
-    batch: int
-    digest: str
+    query: Name
+    run: Name
+    batch: Number
+    digest: Name
     parts: list[Part]
     sources: list[SourcePosition] = []
-    partitions: int = 1
+    partitions: Annotated[int, msgspec.Meta(ge=1)] = 1
 
 
 class Abort(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A batch that will not be committed by this run."""
 
-    query: str
-    run: str
-    batch: int
+    query: Name
+    run: Name
+    batch: Number
 
 
 class AppendedTo(msgspec.Struct, frozen=True):
@@ -146,15 +154,14 @@ class Committed(msgspec.Struct, frozen=True):
 
 
 class Unfinished(msgspec.Struct, frozen=True):
-    """A commit that is being stored in steps, and how many slices are stored."""
+    """A commit that is being stored in steps of `slice_bytes`, and how many slices are stored."""
 
     commit: Commit
     slices_done: int = 0
+    slice_bytes: int = 0
 
 
 Verdict = Literal["new", "again"]
-Group = tuple[str, int, pa.RecordBatch]
-"""Rows for one stream partition."""
 
 
 def judge(state: SinkState | None, commit: Commit) -> Verdict:
@@ -227,6 +234,7 @@ class Staging:
         self._now_s = now_s
         self._swept_s = 0.0
         self._locks: dict[str, asyncio.Lock] = {}
+        self._storing: set[tuple[str, int]] = set()
 
     def register(self) -> None:
         """Offer the verbs."""
@@ -243,9 +251,20 @@ class Staging:
         """Keep a chunk; the size of the file so far."""
         await self._take_charge(request.query, request.run)
         await self._sweep()
+        if (request.query, request.batch) in self._storing:  # a chunk that comes late; its file is being read
+            return request.offset + len(request.rows)
         path = self._path(request.query, request.batch, request.part, request.attempt)
+        await asyncio.to_thread(self._check_room, path, request.offset + len(request.rows))
         self._hub.metrics.spark.staged_bytes.inc(len(request.rows))
         return await asyncio.to_thread(write_chunk, path, request.offset, request.rows)
+
+    def _check_room(self, path: Path, size: int) -> None:
+        """Refuse a batch that outgrows the limits."""
+        limits = self._hub.config.spark
+        others = [one.stat().st_size for one in path.parent.glob("*.arrows") if one != path]
+        _check_limit("parts of a Spark batch", len(others) + 1, limits.parts_max, "spark.parts_max")
+        total = sum(others) + size
+        _check_limit("bytes of a Spark batch", total, limits.batch_bytes_max, "spark.batch_bytes_max")
 
     async def commit(self, request: Commit) -> Committed:
         """Make a batch part of the log, once."""
@@ -267,17 +286,20 @@ class Staging:
             if judge(state, request) == "again":
                 await self._drop(request.query, request.batch)
                 return Committed(applied=False)
-            groups = await asyncio.to_thread(self._gather, request)
-            check_rights({stream for stream, _, _ in groups}, {source.stream for source in request.sources})
-            for stream in {stream for stream, _, _ in groups}:
-                await self._hub.create_stream(stream, partitions=request.partitions, exist_ok=True)
-            slices = cut(groups, self._slice_bytes())
-            if len(slices) > 1:
-                await asyncio.to_thread(sync_files, self._batch_path(request.query, request.batch))
-                note = msgspec.msgpack.encode(Unfinished(request))
-                await self._hub.put(UNFINISHED, request.query.encode(), note)
-            appended = await self._store(request, slices, 0)
-        return Committed(applied=True, appended=appended)
+            with self._reading(request):
+                return Committed(applied=True, appended=await self._store_new(request))
+
+    async def _store_new(self, request: Commit) -> list[AppendedTo]:
+        """Store a batch that was not begun yet."""
+        survey = await asyncio.to_thread(self._survey, request, self._slice_bytes())
+        check_rights(survey.streams, {source.stream for source in request.sources})
+        for stream in survey.streams:
+            await self._hub.create_stream(stream, partitions=request.partitions, exist_ok=True)
+        unfinished = Unfinished(request, slice_bytes=self._slice_bytes())
+        if survey.slices > 1:
+            await asyncio.to_thread(sync_files, self._batch_path(request.query, request.batch))
+            await self._hub.put(UNFINISHED, request.query.encode(), msgspec.msgpack.encode(unfinished))
+        return await self._store(unfinished, survey)
 
     async def recover(self) -> int:
         """Finish the commits that an end of the hub interrupted; how many there were."""
@@ -294,26 +316,49 @@ class Staging:
         raw = self._hub.get(UNFINISHED, query.encode())
         if raw is not None:
             unfinished = msgspec.msgpack.decode(raw, type=Unfinished)
-            groups = await asyncio.to_thread(self._gather, unfinished.commit)
-            await self._store(unfinished.commit, cut(groups, self._slice_bytes()), unfinished.slices_done)
+            with self._reading(unfinished.commit):
+                survey = await asyncio.to_thread(self._survey, unfinished.commit, unfinished.slice_bytes)
+                await self._store(unfinished, survey)
 
-    async def _store(self, request: Commit, slices: list[list[Group]], done: int) -> list[AppendedTo]:
+    @contextlib.contextmanager
+    def _reading(self, request: Commit) -> Iterator[None]:
+        """While the files of a batch are read, nothing more is written to them."""
+        self._storing.add((request.query, request.batch))
+        try:
+            yield
+        finally:
+            self._storing.discard((request.query, request.batch))
+
+    def _survey(self, request: Commit, slice_bytes: int) -> Survey:
+        """Look through all that is staged, before any of it is stored."""
+        return survey_of(self._slices(request, slice_bytes))
+
+    def _slices(self, request: Commit, slice_bytes: int) -> Iterator[list[Group]]:
+        parts = [(self._path(request.query, request.batch, one.part, one.attempt), one) for one in request.parts]
+        what = f"query {request.query}: batch {request.batch}"
+        return cut((group for path, one in parts for group in staged_rows(path, one.size, one.crc, what)), slice_bytes)
+
+    async def _store(self, unfinished: Unfinished, survey: Survey) -> list[AppendedTo]:
         """Append the slices that are not stored yet; the last one carries the sink's new state."""
         from headrace.log.batch import Batch
         from headrace.log.ops import ABSENT, Append, Delete, Put
 
+        request, key = unfinished.commit, unfinished.commit.query.encode()
+        slices = iter([survey.first]) if survey.slices == 1 else self._slices(request, unfinished.slice_bytes)
         appended = []
-        key = request.query.encode()
-        for number in range(done, max(1, len(slices))):
-            groups = slices[number] if slices else []
+        for number in range(survey.slices):
+            groups = await asyncio.to_thread(next, slices)
+            if number < unfinished.slices_done:
+                continue
             ops: list[Any] = [Append(stream, Batch.from_arrow(rows), partition) for stream, partition, rows in groups]
-            if number + 1 < len(slices):
-                ops.append(Put(UNFINISHED, key, msgspec.msgpack.encode(Unfinished(request, number + 1))))
+            if number + 1 < survey.slices:
+                note = msgspec.structs.replace(unfinished, slices_done=number + 1)
+                ops.append(Put(UNFINISHED, key, msgspec.msgpack.encode(note)))
             else:
                 raw = await self._raw(request.query)
                 state = after_commit(self._state(raw), request, self._hub.clock.now_us())
                 ops.append(Put(SINKS, key, msgspec.msgpack.encode(state), ABSENT if raw is None else raw))
-                if len(slices) > 1:
+                if survey.slices > 1:
                     ops.append(Delete(UNFINISHED, key))
             results = await self._hub.transact(ops)
             for (stream, partition, _), result in zip(groups, results, strict=False):
@@ -332,32 +377,6 @@ class Staging:
             if state is not None:
                 check_run(state, request.query, request.run)
             await asyncio.to_thread(shutil.rmtree, self._batch_path(request.query, request.batch), True)
-
-    def _gather(self, request: Commit) -> list[Group]:
-        """The staged rows by destination, parts in order; NotStaged when something is missing."""
-        found: dict[tuple[str, int], list[pa.RecordBatch]] = {}
-        for part in request.parts:
-            data = self._whole(request, part)
-            with pa.ipc.open_stream(data) as reader:
-                while True:
-                    try:
-                        batch, metadata = reader.read_next_batch_with_custom_metadata()
-                    except StopIteration:
-                        break
-                    to = (metadata[b"stream"].decode(), int(metadata[b"partition"]))
-                    found.setdefault(to, []).append(batch)
-        return [(stream, partition, pa.concat_batches(rows)) for (stream, partition), rows in found.items()]
-
-    def _whole(self, request: Commit, part: Part) -> pa.Buffer:
-        path = self._path(request.query, request.batch, part.part, part.attempt)
-        what = f"query {request.query}: part {part.part} of batch {request.batch}"
-        try:
-            data = path.read_bytes()
-        except FileNotFoundError:
-            raise NotStaged(f"{what} is not staged here; run the batch again") from None
-        if len(data) != part.size or google_crc32c.value(data) != part.crc:
-            raise NotStaged(f"{what} is damaged ({len(data)} bytes of {part.size}); run the batch again")
-        return pa.py_buffer(data)
 
     async def _take_charge(self, query: str, run: str) -> None:
         """Note a run that is new, so that an older one that still lives is refused from now on."""
@@ -420,62 +439,6 @@ def check_rights(written: set[str], read: set[str]) -> None:
         raise Forbidden(f"{principal.name!r} may not {', '.join(refused)}, which a Spark batch touches")
 
 
-def write_chunk(path: Path, offset: int, chunk: bytes) -> int:
-    """Put a chunk at its place and cut what follows: a chunk sent twice leaves the same file."""
-    if offset < 0:
-        raise BadRequest(f"offset {offset} of a staged chunk is negative")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("r+b" if path.exists() else "w+b") as file:
-        size = file.seek(0, 2)
-        if offset > size:
-            raise NotStaged(f"a staged chunk begins at {offset} but only {size} bytes came before it; run it again")
-        file.seek(offset)
-        file.write(chunk)
-        file.truncate()
-    return offset + len(chunk)
-
-
-def cut(groups: list[Group], slice_bytes: int) -> list[list[Group]]:
-    """The rows in slices of about `slice_bytes`, in order. A record larger than that is a slice of its own."""
-    slices: list[list[Group]] = []
-    room = 0
-    for stream, partition, rows in groups:
-        each = max(1, rows.num_rows * slice_bytes // max(1, rows.nbytes))
-        for start in range(0, rows.num_rows, each):
-            piece = rows.slice(start, each)
-            if piece.nbytes > room:
-                slices.append([])
-                room = slice_bytes
-            slices[-1].append((stream, partition, piece))
-            room -= piece.nbytes
-    return slices
-
-
-def sync_files(directory: Path) -> None:
-    """Force staged files to the disk, with their names."""
-    for path in [*directory.glob("*"), directory]:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
-def drop_batches(query_path: Path, up_to: int) -> None:
-    """Remove the directories of batches up to and with `up_to`."""
-    if not query_path.is_dir():
-        return
-    for entry in query_path.iterdir():
-        if entry.name.isdigit() and int(entry.name) <= up_to:
-            shutil.rmtree(entry, ignore_errors=True)
-
-
-def remove_older(directory: Path, before_s: float) -> int:
-    """Remove batches that nobody touched since `before_s`; how many."""
-    removed = 0
-    for batch in directory.glob("*/*"):
-        touched_s = max((file.stat().st_mtime for file in batch.glob("*")), default=batch.stat().st_mtime)
-        if touched_s < before_s:
-            shutil.rmtree(batch, ignore_errors=True)
-            removed += 1
-    return removed
+def _check_limit(limit: str, value: int, maximum: int, key: str) -> None:
+    if value > maximum:
+        raise LimitExceeded(limit, value, maximum, key)

@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.config import Spark
-from headrace.listener import Listener, split_address
+from headrace.config import Config
+from headrace.listener import Listener, join_address, split_address
 from headrace.logs import fields
+from headrace.spark import process
 from headrace.spark.planning import Planning
 from headrace.spark.registry import Registry
 from headrace.spark.staging import Staging
@@ -36,9 +38,9 @@ async def start(hub: Hub) -> Listener:
     staging.register()
     await staging.recover()
     Planning(hub).register()
-    Registry(hub).register()
-    wanted = [name for name, entry in hub.config.pipelines.items() if entry.enabled]
-    task = asyncio.create_task(_supervise(hub, wanted)) if wanted else None
+    registry = Registry(hub)
+    registry.register()
+    task = asyncio.create_task(_supervise(hub, registry)) if registry.to_run() else None
 
     async def close() -> None:
         if task is not None:
@@ -49,38 +51,53 @@ async def start(hub: Hub) -> Listener:
     return Listener("", close)
 
 
-async def _supervise(hub: Hub, names: list[str]) -> None:
+async def _supervise(hub: Hub, registry: Registry) -> None:
+    """Keep a process at work until every pipeline has ended, or was stopped."""
     address = hub.config.listen.flight
     if address == "off" or split_address(address)[1] == 0:
-        logger.error("pipelines need listen.flight with a fixed port", extra=fields(pipelines=names))
+        logger.error("pipelines need listen.flight with a fixed port", extra=fields(pipelines=registry.to_run()))
         return
+    files = hub.security.tls_files("flight")
+    certificate = "" if files is None else files.certificate
     pause_s = RESTART_FIRST_S
-    while True:
+    while names := registry.to_run():
         started = asyncio.get_running_loop().time()
-        code = await _run_once(_command(hub.config.spark, address, names))
+        code = await _run_once(_command(hub.config, names, certificate), _environment(hub.config, certificate))
         lived_s = asyncio.get_running_loop().time() - started
         pause_s = RESTART_FIRST_S if lived_s > RESTART_MOST_S else min(pause_s * 2, RESTART_MOST_S)
-        logger.error("the pipelines' process ended", extra=fields(code=code, again_in_s=pause_s))
-        await asyncio.sleep(pause_s)
+        if registry.to_run():
+            logger.error("the pipelines' process ended", extra=fields(code=code, again_in_s=pause_s))
+            await asyncio.sleep(pause_s)
 
 
-def _command(settings: Spark, address: str, names: list[str]) -> list[str]:
+def _command(config: Config, names: list[str], certificate: str) -> list[str]:
+    host, port = split_address(config.listen.flight)
+    address = join_address("127.0.0.1" if host in ("", "0.0.0.0", "::") else host, port)
+    if certificate:
+        address = f"grpc+tls://{address}"
     command = [sys.executable, "-m", "headrace", "pipeline", "run", "--hub", address, "--quiet"]
-    command += ["--master", settings.master]
-    for name, value in settings.conf.items():
+    command += ["--master", config.spark.master]
+    if config.spark.home:
+        command += ["--home", config.spark.home]
+    for name, value in config.spark.conf.items():
         command += ["--conf", f"{name}={value}"]
     return [*command, *names]
 
 
-async def _run_once(command: list[str]) -> int:
-    process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.DEVNULL)
+def _environment(config: Config, certificate: str) -> dict[str, str]:
+    """With what must not stand on the command line, where everybody may read it."""
+    environment = dict(os.environ)
+    if config.spark.token:
+        environment["HEADRACE_TOKEN"] = config.spark.token
+    authority = config.spark.ca or environment.get("HEADRACE_CA") or certificate
+    if authority:
+        environment["HEADRACE_CA"] = authority
+    return environment
+
+
+async def _run_once(command: list[str], environment: dict[str, str]) -> int:
+    child = await process.start(command, environment=environment)
     try:
-        return await process.wait()
-    except asyncio.CancelledError:
-        process.terminate()
-        try:
-            await asyncio.wait_for(process.wait(), STOP_S)
-        except TimeoutError:
-            process.kill()
-            await process.wait()
-        raise
+        return await child.wait()
+    finally:
+        await process.stop(child, STOP_S)

@@ -14,7 +14,7 @@ from headrace.spark.registry import Definition, PipelineName, Registry, Report, 
 from headrace.testing import FakeClock, memory_hub
 from headrace.verbs import Nothing
 
-CONFIGURED = {"fixed": PipelineEntry(sql="SELECT payload FROM stream('a')", into="b")}
+CONFIGURED = [PipelineEntry("fixed", sql="SELECT payload FROM stream('a')", into="b")]
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 async def hub(clock: FakeClock) -> AsyncIterator[Hub]:
-    async with memory_hub(msgspec.structs.replace(Config(), pipelines=CONFIGURED), clock=clock) as opened:
+    async with memory_hub(msgspec.structs.replace(Config(), pipeline=CONFIGURED), clock=clock) as opened:
         yield opened
 
 
@@ -75,3 +75,15 @@ async def test_reports_are_counted(hub: Hub, registry: Registry) -> None:
     assert "headrace_pipeline_records_total 50.0" in text
     assert 'headrace_pipelines{state="running"} 1.0' in text
     assert "headrace_pipeline_batch_seconds_count 1.0" in text
+
+
+async def test_what_the_hub_itself_runs(registry: Registry) -> None:
+    """Those of the configuration, until they have ended or were stopped."""
+    await registry.create(Definition("mine", sql="SELECT payload FROM stream('x')", into="y"))
+    assert registry.to_run() == ["fixed"]
+    for state in ("running", "failed", "restarting"):
+        await registry.report(Report("fixed", state))
+        assert registry.to_run() == ["fixed"]
+    for state in ("stopped", "done"):
+        await registry.report(Report("fixed", state))
+        assert registry.to_run() == []

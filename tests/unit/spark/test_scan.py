@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
-from headrace.errors import Damaged
+from headrace.errors import Damaged, Trimmed
 from headrace.log.disk import OsDisk
 from headrace.log.records import SCHEMA
-from headrace.log.segment import write_segment
+from headrace.log.segment import Segment, write_segment
 from headrace.spark.errors import DataLoss, HubUnreachable
 from headrace.spark.offsets import Range
 from headrace.spark.port import HubPort, SegmentFile, Unreachable
@@ -40,20 +41,32 @@ class FakeHub:
     def __init__(self, first: int = 0, after: int = 100, fail_times: int = 0, missing: range = range(0)) -> None:
         self.first, self.after, self.fail_times, self.missing = first, after, fail_times, missing
         self.asked: list[tuple[int, int]] = []
+        self.types: Sequence[str] | None = None
 
     def call(self, verb: str, request: dict[str, object]) -> object:
         raise NotImplementedError
 
     def read(
-        self, stream: str, partition: int, start: int, end: int, columns: Sequence[str] | None
+        self,
+        stream: str,
+        partition: int,
+        start: int,
+        end: int,
+        columns: Sequence[str] | None,
+        types: Sequence[str] | None,
     ) -> Iterator[pa.RecordBatch]:
         self.asked.append((start, end))
+        self.types = types
+        if types is not None and start < self.first:
+            raise Trimmed(stream, partition, start, self.first)
         for at in range(max(start, self.first), min(end, self.after), 10):
             if self.fail_times and at != start:
                 self.fail_times -= 1
                 raise Unreachable("gone")
             if at not in self.missing:
-                yield records(at, min(at + 10, end)).select(columns or SCHEMA.names)
+                found = records(at, min(at + 10, end))
+                kept = found if types is None else found.filter(pc.is_in(found["type"], pa.array(types)))
+                yield kept.select(columns or SCHEMA.names)
 
     def close(self) -> None:
         pass
@@ -141,8 +154,26 @@ def test_what_is_missing_may_be_allowed() -> None:
 
 def test_types_and_columns() -> None:
     shape = Shape(pa.schema([("index", pa.int64())]), types=("odd",))
-    assert read(FakeHub(), 0, 10, shape=shape)["index"].to_pylist() == [1, 3, 5, 7, 9]
+    hub = FakeHub()
+    assert read(hub, 0, 10, shape=shape)["index"].to_pylist() == [1, 3, 5, 7, 9]
+    assert hub.types == ("odd",)  # what is not wanted does not travel
     assert shape.stored_columns == ["index", "type"]
+
+
+def test_types_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = pa.schema([("index", pa.int64())])
+    file = sealed(tmp_path, 0, 10)
+    assert read(FakeHub(), 0, 10, file, shape=Shape(schema, types=("odd",)))["index"].to_pylist() == [1, 3, 5, 7, 9]
+    monkeypatch.setattr(Segment, "batch", lambda *_: pytest.fail("its manifest says that it holds no such type"))
+    assert read(FakeHub(), 0, 10, file, shape=Shape(schema, types=("other",))).num_rows == 0
+
+
+def test_a_loss_is_named_although_the_hub_filters() -> None:
+    schema = pa.schema([("index", pa.int64())])
+    with pytest.raises(DataLoss, match="indexes 0 to 19"):
+        read(FakeHub(first=20), 0, 50, shape=Shape(schema, types=("odd",)))
+    lenient = Shape(schema, types=("odd",), fail_on_data_loss=False)
+    assert read(FakeHub(first=20), 0, 25, shape=lenient)["index"].to_pylist() == [21, 23]
 
 
 def test_text_payloads_that_are_not_text_are_explained() -> None:

@@ -11,19 +11,19 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from headrace.config import Config
+from headrace.config import Config, Spark
 from headrace.config import Log as LogSection
-from headrace.errors import BadRequest, LogFailed
+from headrace.errors import BadRequest, LimitExceeded, LogFailed
 from headrace.hub import Hub
 from headrace.spark import staging
 from headrace.spark.outgoing import Outgoing, to_records
 from headrace.spark.planning import Describe, Forget, MoveCursor, Planning, ReadPosition
+from headrace.spark.staged import NotStaged, write_chunk
 from headrace.spark.staging import (
     Abort,
     BatchChanged,
     Commit,
     Fenced,
-    NotStaged,
     Part,
     SourcePosition,
     Stage,
@@ -146,14 +146,12 @@ async def test_only_the_attempt_that_the_driver_names_counts(hub: Hub, area: Sta
 
 async def test_a_chunk_sent_twice_leaves_the_same_file(hub: Hub, area: Staging, tmp_path: Path) -> None:
     path = tmp_path / "x" / "f"
-    staging.write_chunk(path, 0, b"abc")
-    staging.write_chunk(path, 3, b"def")
-    staging.write_chunk(path, 3, b"def")
+    write_chunk(path, 0, b"abc")
+    write_chunk(path, 3, b"def")
+    write_chunk(path, 3, b"def")
     assert path.read_bytes() == b"abcdef"
     with pytest.raises(NotStaged, match="begins at 9"):
-        staging.write_chunk(path, 9, b"x")
-    with pytest.raises(BadRequest):
-        staging.write_chunk(path, -1, b"x")
+        write_chunk(path, 9, b"x")
 
 
 @pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_bytes(b"x")])
@@ -163,7 +161,7 @@ async def test_what_is_not_staged_whole_is_not_stored(
     driver = Driver(area)
     part = await driver.stage(0, [b"a"])
     damage(staged(tmp_path)[0])
-    with pytest.raises(NotStaged, match="part 0 of batch 0"):
+    with pytest.raises(NotStaged, match=r"query q: batch 0: 0\.0\.arrows"):
         await driver.commit(0, [part])
     assert await payloads(hub) == []
 
@@ -291,3 +289,45 @@ class TestLargerThanOneTransaction:
         assert not (await again.commit(0, [await again.stage(0, sent)])).applied
         assert await payloads(hub) == sent
         assert await after.recover() == 0
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("batch", -1), ("batch", 1 << 63), ("query", ""), ("query", "q" * 1025), ("run", ""), ("partitions", 0)],
+)
+async def test_numbers_and_names_have_bounds(hub: Hub, area: Staging, field: str, value: object) -> None:
+    area.register()
+    request = {"query": "q", "run": "r", "batch": 0, "digest": "d", "parts": [], field: value}
+    with pytest.raises(BadRequest, match=field):
+        await hub.verbs.call("spark.commit", request, hub.security.anonymous())
+
+
+async def test_the_largest_batch_number_is_stored(hub: Hub, area: Staging) -> None:
+    area.register()
+    request = {"query": "q", "run": "r", "batch": (1 << 63) - 1, "digest": "d", "parts": []}
+    assert (await hub.verbs.call("spark.commit", request, hub.security.anonymous())).applied
+
+
+async def test_a_batch_has_limits(tmp_path: Path) -> None:
+    limits = Spark(parts_max=2, batch_bytes_max=3_000)
+    async with memory_hub(msgspec.structs.replace(Config(), spark=limits)) as hub:
+        driver = Driver(Staging(hub, tmp_path))
+        for part in range(2):
+            await driver.stage(0, [b"x"], part=part)
+        await driver.stage(0, [b"y"], part=1)  # once more is no more
+        with pytest.raises(LimitExceeded, match=r"spark\.parts_max"):
+            await driver.stage(0, [b"x"], part=2)
+        with pytest.raises(LimitExceeded, match=r"spark\.batch_bytes_max"):
+            await driver.stage(1, [b"x" * 3_000])
+
+
+@pytest.mark.slow
+async def test_a_thousand_tiny_batches(hub: Hub, area: Staging, tmp_path: Path) -> None:
+    """Each counts once, and nothing grows with their number."""
+    driver = Driver(area)
+    for number in range(1_000):
+        part = await driver.stage(number, [b"%d" % number])
+        await driver.commit(number, [part])
+    assert await payloads(hub) == [b"%d" % number for number in range(1_000)]
+    assert staged(tmp_path) == []
+    assert len(hub.get(staging.SINKS, b"q") or b"") < 2_000

@@ -9,12 +9,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from headrace.config import Config, Listen, PipelineEntry, Spark
+from headrace.config import Config, Grant, Listen, PipelineEntry, Spark
 from headrace.config import Log as LogSection
+from headrace.security import Principal
 from headrace.spark import supervisor
 from headrace.testing import memory_hub
 
-ENTRY = PipelineEntry(sql="SELECT payload FROM stream('a')", into="b")
+ENTRY = PipelineEntry("p", sql="SELECT payload FROM stream('a')", into="b")
+ADMIN = Principal("admin", (), (Grant(rights=["read", "write", "admin"]),))
 COUNTS = "import sys; open(sys.argv[1], 'a').write('x')"
 SLEEPS = "import sys, time; open(sys.argv[1], 'a').write('x'); time.sleep(60)"
 
@@ -24,7 +26,7 @@ def config(place: Path, address: str = "127.0.0.1:7070", enabled: bool = True) -
         Config(),
         log=LogSection(data=str(place)),
         listen=Listen(flight=address),
-        pipelines={"p": msgspec.structs.replace(ENTRY, enabled=enabled)},
+        pipeline=[msgspec.structs.replace(ENTRY, enabled=enabled)],
     )
 
 
@@ -68,7 +70,7 @@ async def test_it_ends_with_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 async def test_nothing_is_started_without_reason_or_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None, address: str, enabled: bool
 ) -> None:
-    async def refuse(command: list[str]) -> int:
+    async def refuse(command: list[str], environment: dict[str, str]) -> int:
         raise AssertionError("started")
 
     monkeypatch.setattr(supervisor, "_run_once", refuse)
@@ -78,8 +80,47 @@ async def test_nothing_is_started_without_reason_or_way(
         await service.close()
 
 
+async def test_one_that_was_stopped_is_not_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None
+) -> None:
+    runs = []
+
+    async def run(command: list[str], environment: dict[str, str]) -> int:
+        runs.append(command[-1])
+        await hub.verbs.call("pipeline.report", {"name": "p", "state": "running"}, ADMIN)
+        if len(runs) == 2:
+            await hub.verbs.call("pipeline.report", {"name": "p", "state": "stopped"}, ADMIN)
+            ended.set()
+        return 0
+
+    ended = asyncio.Event()
+    monkeypatch.setattr(supervisor, "_run_once", run)
+    async with memory_hub(config(tmp_path)) as hub:
+        service = await supervisor.start(hub)
+        async with asyncio.timeout(20):
+            await ended.wait()
+        await asyncio.sleep(0.05)  # longer than any pause between two runs here
+        await service.close()
+    assert runs == ["p", "p"]
+
+
 def test_the_command_carries_the_settings_of_spark() -> None:
-    settings = Spark(master="spark://x:7077", conf={"spark.a": "1"})
-    command = supervisor._command(settings, "h:1", ["p", "q"])
-    assert command[1:5] == ["-m", "headrace", "pipeline", "run"]
-    assert command[-6:] == ["--master", "spark://x:7077", "--conf", "spark.a=1", "p", "q"]
+    settings = Spark(master="spark://x:7077", conf={"spark.a": "1"}, home="/checkpoints")
+    chosen = msgspec.structs.replace(Config(), spark=settings, listen=Listen(flight="0.0.0.0:1"))
+    command = supervisor._command(chosen, ["p", "q"], "")
+    assert command[1:7] == ["-m", "headrace", "pipeline", "run", "--hub", "127.0.0.1:1"]
+    expected = ["--master", "spark://x:7077", "--home", "/checkpoints", "--conf", "spark.a=1", "p", "q"]
+    assert command[-8:] == expected
+    assert "grpc+tls://127.0.0.1:1" in supervisor._command(chosen, ["p"], "hub.pem")
+
+
+def test_secrets_travel_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HEADRACE_CA", raising=False)
+    monkeypatch.delenv("HEADRACE_TOKEN", raising=False)
+    assert not {"HEADRACE_CA", "HEADRACE_TOKEN"} & set(supervisor._environment(Config(), ""))
+    chosen = msgspec.structs.replace(Config(), spark=Spark(token="t"))
+    assert "t" not in supervisor._command(chosen, ["p"], "hub.pem")
+    given = supervisor._environment(chosen, "hub.pem")
+    assert (given["HEADRACE_TOKEN"], given["HEADRACE_CA"]) == ("t", "hub.pem")
+    chosen = msgspec.structs.replace(Config(), spark=Spark(ca="authority.pem"))
+    assert supervisor._environment(chosen, "hub.pem")["HEADRACE_CA"] == "authority.pem"
