@@ -381,6 +381,14 @@ class Hub(Frame):
         """The last durable sequence of a producer."""
         return self._log.producer(name, producer, partition)
 
+    def producers(self, name: str, partition: int = 0) -> dict[str, int]:
+        """All producers of a stream partition, with their last durable sequence."""
+        return self._log.producers(name, partition)
+
+    def stored_bytes(self, name: str) -> int:
+        """What the records of a stream take: sealed files, and memory for those that are not sealed yet."""
+        return self._log.stored_bytes(name)
+
     # -- read ------------------------------------------------------------------------------------------------------
 
     async def read(

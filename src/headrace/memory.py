@@ -1,4 +1,4 @@
-"""Giving memory back to the machine after a burst.
+"""How much memory the process has, and giving it back to the machine after a burst.
 
 glibc keeps what was freed in arenas of its own; after gigabytes of appends that can be several times what is in use.
 A hub that has gone quiet hands it back.
@@ -9,9 +9,19 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import ctypes.util
+import os
 from collections.abc import Callable
 
 QUIET_S = 10.0
+
+
+def resident_bytes() -> int:
+    """Memory of this process; 0 where the system does not tell."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
 
 
 def find_trim() -> Callable[[int], int] | None:

@@ -32,7 +32,7 @@ from headrace.errors import HeadraceError
 from headrace.hub import Hub
 from headrace.listener import Listener
 from headrace.logs import fields
-from headrace.memory import find_trim, trim_when_quiet
+from headrace.memory import find_trim, resident_bytes, trim_when_quiet
 from headrace.metrics import ProcessMetrics, counted
 from headrace.tracing import start as start_tracing
 
@@ -195,15 +195,6 @@ async def _measure_lag(process: ProcessMetrics) -> None:
         due = time.monotonic() + LAG_INTERVAL_S
         await asyncio.sleep(LAG_INTERVAL_S)
         process.loop_lag_seconds.set(max(0.0, time.monotonic() - due))
-
-
-def resident_bytes() -> int:
-    """Memory of this process; 0 where the system does not tell."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return 0
 
 
 def load_entry(entry: str) -> Callable[..., Any] | None:

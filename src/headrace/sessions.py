@@ -6,11 +6,14 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from headrace.errors import LimitExceeded
+
+STREAMS_SHOWN_MAX = 32
+"""A session may use more streams; these many are remembered, for people who look."""
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,6 +25,8 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     opened_us: int
     closed_us: int | None = None
     reason: str | None = None
+    writes: list[str] = []
+    reads: list[str] = []
     details: dict[str, Any] = {}
 
 
@@ -37,6 +42,13 @@ class Session:
         self.opened_us = owner.now_us()
         self._describe = describe
         self._owner = owner
+        self._uses: dict[Literal["read", "write"], dict[str, None]] = {"read": {}, "write": {}}
+
+    def uses(self, right: Literal["read", "write"], stream: str) -> None:
+        """Remember that the peer reads a stream or writes to it. Cheap enough for every request."""
+        names = self._uses[right]
+        if stream not in names and len(names) < STREAMS_SHOWN_MAX:
+            names[stream] = None
 
     def info(self) -> SessionInfo:
         """What `headrace session ls` shows now. A `describe` that fails does not hide the others."""
@@ -45,7 +57,13 @@ class Session:
         except Exception as error:
             details = {"describe": f"failed: {error!r}"}
         return SessionInfo(
-            id=self.id, protocol=self.protocol, peer=self.peer, opened_us=self.opened_us, details=details
+            id=self.id,
+            protocol=self.protocol,
+            peer=self.peer,
+            opened_us=self.opened_us,
+            writes=list(self._uses["write"]),
+            reads=list(self._uses["read"]),
+            details=details,
         )
 
     def close(self, reason: str | None = None) -> None:

@@ -1,4 +1,9 @@
-"""The pulse of the hub: once a second a few numbers, kept for some minutes and sent to every open page."""
+"""The pulse of the hub: once a second a few numbers, kept for some minutes and sent to every open page.
+
+A page has one connection, server-sent events. It carries the samples (event `pulse`) and, for the stream that the page
+shows, a word that there are new records (event `moved`, with the next index): the page then reads them itself. All of
+it is bounded: so many pages, so many samples waiting for one page, and one `moved` however many records came.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +11,14 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from prometheus_client import Histogram
 
-from headrace.errors import LimitExceeded
+from headrace.errors import HeadraceError, LimitExceeded
+from headrace.memory import resident_bytes
 from headrace.metrics import counted
 
 if TYPE_CHECKING:
@@ -24,7 +30,10 @@ KEPT = 300
 WATCHERS_MAX = 64
 WAITING_MAX = 5
 """A page that falls this many samples behind is cut off; it connects again."""
+MOVED_PAUSE_S = 0.1
+"""A page hears of new records at most this often."""
 STUCK_S = 60.0
+DISK_FREE_LOW_BYTES = 1 << 30
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -48,6 +57,24 @@ class Sample(msgspec.Struct, frozen=True):
     alarms: list[str]
 
 
+class Shown(NamedTuple):
+    """The stream that a page shows, and the next index that it knows of."""
+
+    stream: str
+    partition: int
+    next: int
+
+
+class Event(NamedTuple):
+    """One server-sent event."""
+
+    name: str
+    data: bytes
+
+    def encoded(self) -> bytes:
+        return b"event: %s\ndata: %s\n\n" % (self.name.encode(), self.data)
+
+
 class Quantiles:
     """Quantiles of what a histogram counted since the last look."""
 
@@ -69,13 +96,57 @@ class Quantiles:
         return [min(next(bound for bound, value in counted if value >= q * total), finite) for q in quantiles]
 
 
+class Watcher:
+    """One page: what waits to be sent to it."""
+
+    def __init__(self) -> None:
+        self._samples: deque[Sample] = deque()
+        self._moved: int | None = None
+        self._ended = False
+        self._something = asyncio.Event()
+
+    def sample(self, sample: Sample) -> bool:
+        """Add a sample; False when the page is too slow and was given up."""
+        if len(self._samples) >= WAITING_MAX:
+            self.end()
+            return False
+        self._samples.append(sample)
+        self._something.set()
+        return True
+
+    def moved(self, next_index: int) -> None:
+        """The stream has new records; a word that was not sent yet is replaced."""
+        self._moved = next_index
+        self._something.set()
+
+    def end(self) -> None:
+        """Send what waits, then nothing more."""
+        self._ended = True
+        self._something.set()
+
+    async def events(self) -> AsyncIterator[Event]:
+        """What there is, as it comes."""
+        while True:
+            await self._something.wait()
+            self._something.clear()
+            if self._moved is not None:
+                moved, self._moved = self._moved, None
+                yield Event("moved", msgspec.json.encode(moved))
+            while self._samples:
+                yield Event("pulse", msgspec.json.encode([self._samples.popleft()]))
+            if self._ended:
+                return
+
+
 class Pulse:
     """Takes samples and hands them to whoever watches."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Hub, beside: Callable[[], Awaitable[None]] | None = None) -> None:
+        """`beside` is done with every sample: others who want to look once a second."""
         self._hub = hub
+        self._beside = beside
         self._samples: deque[Sample] = deque(maxlen=KEPT)
-        self._watchers: set[asyncio.Queue[Sample | None]] = set()
+        self._watchers: set[Watcher] = set()
         self._quantiles = Quantiles(hub.metrics.log.commit_seconds)
         self._before: tuple[float, dict[str, float]] | None = None
         self._task = asyncio.create_task(self._run(), name="console-pulse")
@@ -87,37 +158,47 @@ class Pulse:
 
     def _end(self) -> None:
         for watcher in self._watchers:
-            watcher.put_nowait(None)
+            watcher.end()
 
     async def _run(self) -> None:
         """Samples until the hub stops; then every page is told, or the HTTP server would wait for them."""
         while not self._hub.stopping.is_set():
             self._publish(self.sample())
+            if self._beside is not None:
+                await self._beside()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._hub.stopping.wait(), INTERVAL_S)
         self._end()
 
     def _publish(self, sample: Sample) -> None:
         self._samples.append(sample)
-        for watcher in list(self._watchers):
-            if watcher.qsize() >= WAITING_MAX:
-                self._watchers.discard(watcher)
-                watcher.put_nowait(None)
-            else:
-                watcher.put_nowait(sample)
+        self._watchers = {watcher for watcher in self._watchers if watcher.sample(sample)}
 
-    async def watch(self) -> AsyncIterator[list[Sample]]:
-        """First the past, then each new sample. Ends when the watcher is too slow or the hub stops."""
+    async def watch(self, shown: Shown | None = None) -> AsyncIterator[Event]:
+        """First the past, then what happens. Ends when the watcher is too slow or the hub stops."""
         if len(self._watchers) >= WATCHERS_MAX:
             raise LimitExceeded("open console pages", len(self._watchers) + 1, WATCHERS_MAX, "console WATCHERS_MAX")
-        queue: asyncio.Queue[Sample | None] = asyncio.Queue()
-        self._watchers.add(queue)
+        watcher = Watcher()
+        self._watchers.add(watcher)
+        following = None if shown is None else asyncio.create_task(self._follow(shown, watcher))
         try:
-            yield list(self._samples)
-            while (sample := await queue.get()) is not None:
-                yield [sample]
+            yield Event("pulse", msgspec.json.encode(list(self._samples)))
+            async for event in watcher.events():
+                yield event
         finally:
-            self._watchers.discard(queue)
+            self._watchers.discard(watcher)
+            if following is not None:
+                following.cancel()
+
+    async def _follow(self, shown: Shown, watcher: Watcher) -> None:
+        """Say when the stream moves. One that is deleted moves no more; the page finds out when it reads."""
+        following = shown.next
+        with contextlib.suppress(HeadraceError):
+            while True:
+                await self._hub.wait(shown.stream, following, shown.partition)
+                following = self._hub.bounds(shown.stream, shown.partition).next
+                watcher.moved(following)
+                await asyncio.sleep(MOVED_PAUSE_S)
 
     def sample(self) -> Sample:
         """The numbers now; rates since the last call."""
@@ -147,17 +228,19 @@ class Pulse:
             tail_bytes=gauges["tail_bytes"],
             segment_bytes=gauges["segment_bytes"],
             free_bytes=gauges["free_bytes"],
-            resident_bytes=_resident_bytes(),
+            resident_bytes=resident_bytes(),
             streams=gauges["streams"],
             tables=gauges["tables"],
             sessions=hub.sessions.counts(),
-            alarms=self.alarms(),
+            alarms=self.alarms(gauges["free_bytes"]),
         )
 
-    def alarms(self) -> list[str]:
+    def alarms(self, free_bytes: float) -> list[str]:
         """What somebody should look at, in words."""
         found = [f"{part}: {reason}" for part, reason in self._hub.health.report().reasons.items()]
         found += self._hub.security.warnings()
+        if free_bytes < DISK_FREE_LOW_BYTES:
+            found.append(f"the disk has {free_bytes / 2**20:,.0f} MiB left: a full disk refuses appends")
         now_us = self._hub.clock.now_us()
         stuck = [one for one in self._hub.cursors() if one.lag and now_us - one.updated_us > STUCK_S * 1_000_000]
         found += [
@@ -168,11 +251,3 @@ class Pulse:
         if len(stuck) > 5:
             found.append(f"{len(stuck) - 5} more cursors have not moved for a minute")
         return found
-
-
-def _resident_bytes() -> float:
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * 4096.0
-    except OSError:  # not Linux
-        return 0.0

@@ -2,7 +2,8 @@
 
     GET /                  the page
     GET /console/<file>    its scripts and style
-    GET /console/live      one JSON array of samples a line, until the page goes; needs the right to read
+    GET /console/live      server-sent events until the page goes (live.py); needs the right to read
+                           ?stream=NAME&partition=0&next=INDEX also says when that stream has records from INDEX on
 
 The page may run only its own scripts and talk only to this hub (Content-Security-Policy); it shows what records hold
 as text and never as markup.
@@ -15,15 +16,16 @@ from collections.abc import AsyncIterator
 from importlib import resources
 from typing import TYPE_CHECKING
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from headrace.console.letters import Letters
-from headrace.console.live import Pulse
+from headrace.console.live import Pulse, Shown
+from headrace.console.pipelines import PipelineViews
+from headrace.console.sessions import SessionViews
 from headrace.console.views import Views
-from headrace.errors import Forbidden, HeadraceError, Unauthenticated
+from headrace.errors import BadRequest, Forbidden, HeadraceError, Unauthenticated
 from headrace.http import error_response, peer_of
 from headrace.listener import Listener
 
@@ -85,24 +87,36 @@ class Console:
         if request.method not in ("GET", "HEAD"):
             return Response("only GET", 405, {"Allow": "GET, HEAD"})
         if path == "/console/live":
-            await self._require_reader(request)
-            return StreamingResponse(self._lines(), headers=HEADERS, media_type="application/x-ndjson")
+            shown = await self._watched(request)
+            return StreamingResponse(self._events(shown), headers=HEADERS, media_type="text/event-stream")
         found = self._files.get(path)
         if found is None:
             return Response(f"there is nothing at {path}", 404, HEADERS, media_type="text/plain")
         contents, kind = found
         return Response(contents, headers=HEADERS, media_type=kind)
 
-    async def _require_reader(self, request: Request) -> None:
+    async def _watched(self, request: Request) -> Shown | None:
+        """The stream that the page shows, if it does; whoever may not read is refused."""
         principal = await self._hub.security.from_authorization(request.headers.get("authorization"), peer_of(request))
         if principal is None:
             raise Unauthenticated("sign in to see the pulse of this hub")
         if not principal.may_some("read"):
             raise Forbidden("the pulse of the hub needs the right 'read'")
+        asked = request.query_params
+        if "stream" not in asked:
+            return None
+        if not principal.may("read", asked["stream"]):
+            raise Forbidden(f"{principal.name!r} may not read stream {asked['stream']!r}")
+        try:
+            shown = Shown(asked["stream"], int(asked.get("partition", "0")), int(asked.get("next", "0")))
+        except ValueError:
+            raise BadRequest("'partition' and 'next' are whole numbers") from None
+        self._hub.bounds(shown.stream, shown.partition)  # raises for one that does not exist
+        return shown
 
-    async def _lines(self) -> AsyncIterator[bytes]:
-        async for samples in self._pulse.watch():
-            yield msgspec.json.encode(samples) + b"\n"
+    async def _events(self, shown: Shown | None) -> AsyncIterator[bytes]:
+        async for event in self._pulse.watch(shown):
+            yield event.encoded()
 
 
 async def start(hub: Hub) -> Listener | None:
@@ -111,7 +125,10 @@ async def start(hub: Hub) -> Listener | None:
         return None
     Views(hub).register()
     Letters(hub).register()
-    pulse = Pulse(hub)
+    SessionViews(hub).register()
+    pipelines = PipelineViews(hub)
+    pipelines.register()
+    pulse = Pulse(hub, pipelines.take)
     hub.mounts.mount("", Console(hub, pulse))
 
     async def close() -> None:

@@ -1,9 +1,11 @@
-"""Verbs that only the console needs: pages of streams with their rates, and one record in five protocols."""
+"""Verbs that only the console needs: pages of streams with their rates, one stream, one record in five protocols."""
 
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -19,8 +21,11 @@ if TYPE_CHECKING:
 ROWS_MAX = 500
 RATE_AGE_MIN_S = 0.9
 STUCK_S = 60.0
+HISTORY_LOOKS = 120
+HISTORY_KEPT_S = 10.0
+HISTORIES_MAX = 100
 
-Order = Literal["name", "records", "rate", "cursors"]
+Order = Literal["name", "records", "bytes", "rate", "cursors"]
 
 
 class StreamsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -42,7 +47,10 @@ class StreamRow(msgspec.Struct, frozen=True):
     first: int
     next: int
     records: int
+    bytes: int
     rate: float
+    writers: int
+    readers: int
     cursors: int
     lag: int
     retention: str
@@ -54,14 +62,6 @@ class StreamsPage(msgspec.Struct, frozen=True):
 
     total: int
     rows: list[StreamRow]
-
-
-class FramesRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Names one record."""
-
-    stream: str
-    index: int
-    partition: int = 0
 
 
 class CursorRow(msgspec.Struct, frozen=True):
@@ -76,10 +76,72 @@ class CursorRow(msgspec.Struct, frozen=True):
     stuck: str | None
 
 
+class StreamRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Names a stream."""
+
+    stream: str
+
+
+class Producer(msgspec.Struct, frozen=True):
+    """Someone who numbers what it sends, and how far it has come."""
+
+    name: str
+    partition: int
+    sequence: int
+
+
+class Peer(msgspec.Struct, frozen=True):
+    """An open session that has used the stream."""
+
+    session: int
+    protocol: str
+    peer: str
+
+
+class StreamView(msgspec.Struct, frozen=True):
+    """One stream: what it holds, who writes and who reads."""
+
+    row: StreamRow
+    kind: str
+    created_us: int
+    bounds: list[tuple[int, int]]
+    producers: list[Producer]
+    writers: list[Peer]
+    readers: list[Peer]
+    cursors: list[CursorRow]
+    rates: list[float]
+
+
+class FramesRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Names one record."""
+
+    stream: str
+    index: int
+    partition: int = 0
+
+
 class CursorsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Cursors whose name or stream contains `text`."""
 
     text: str = ""
+
+
+class RateHistory:
+    """How many records came in each second, for a stream that somebody looks at."""
+
+    def __init__(self) -> None:
+        self.seen_s = 0.0
+        self._next: int | None = None
+        self._rates: deque[float] = deque(maxlen=HISTORY_LOOKS)
+
+    def look(self, now_s: float, next_index: int) -> list[float]:
+        """Look again; looks that come too soon after another add nothing."""
+        if self._next is None:
+            self.seen_s, self._next = now_s, next_index
+        elif now_s - self.seen_s >= RATE_AGE_MIN_S:
+            self._rates.append(round((next_index - self._next) / (now_s - self.seen_s), 1))
+            self.seen_s, self._next = now_s, next_index
+        return list(self._rates)
 
 
 class Views:
@@ -90,10 +152,12 @@ class Views:
         self._seen: dict[str, int] = {}
         self._seen_at = 0.0
         self._rates: dict[str, float] = {}
+        self._histories: dict[str, RateHistory] = {}
 
     def register(self) -> None:
         add = self._hub.verbs.register
         add("console.streams", StreamsRequest, self.streams, right="read", summary="A page of streams", filters=True)
+        add("console.stream", StreamRequest, self.stream, right="read", summary="One stream: who writes, who reads")
         add("console.cursors", CursorsRequest, self.cursors, right="read", summary="Cursors and why", filters=True)
         add("record.frames", FramesRequest, self.frames, right="read", summary="A record as each protocol sends it")
 
@@ -111,15 +175,59 @@ class Views:
         cursors: dict[str, list[CursorInfo]] = {}
         for cursor in self._hub.cursors():
             cursors.setdefault(cursor.stream, []).append(cursor)
+        users = self._users()
         keys = {
             "name": lambda info: info.name,
             "records": lambda info: -self._records(info),
+            "bytes": lambda info: -self._hub.stored_bytes(info.name),
             "rate": lambda info: -self._rates.get(info.name, 0.0),
             "cursors": lambda info: -len(cursors.get(info.name, ())),
         }
         infos.sort(key=keys[asked.order], reverse=asked.descending)
         page = infos[asked.offset : asked.offset + asked.limit]
-        return StreamsPage(len(infos), [self._row(info, cursors.get(info.name, [])) for info in page])
+        return StreamsPage(len(infos), [self._row(info, cursors.get(info.name, []), users) for info in page])
+
+    async def stream(self, asked: StreamRequest) -> StreamView:
+        """Everything about one stream that changes while one looks."""
+        self._measure_rates()
+        info = self._hub.stream(asked.stream)
+        users = self._users()
+        cursors = self._hub.cursors(stream=info.name)
+        now_us = self._hub.clock.now_us()
+        producers = [
+            Producer(name, partition, sequence)
+            for partition in range(info.partitions)
+            for name, sequence in itertools.islice(self._hub.producers(info.name, partition).items(), ROWS_MAX)
+        ]
+        bounds = [self._hub.bounds(info.name, number) for number in range(info.partitions)]
+        return StreamView(
+            row=self._row(info, cursors, users),
+            kind=info.kind,
+            created_us=info.created_us,
+            bounds=[(one.first, one.next) for one in bounds],
+            producers=producers[:ROWS_MAX],
+            writers=users["write"].get(info.name, [])[:ROWS_MAX],
+            readers=users["read"].get(info.name, [])[:ROWS_MAX],
+            cursors=sorted((_cursor_row(one, now_us) for one in cursors), key=lambda row: -row.lag)[:ROWS_MAX],
+            rates=self._history(info),
+        )
+
+    def _history(self, info: StreamInfo) -> list[float]:
+        """Rates of a stream that somebody looks at, a second each, as long as somebody does."""
+        now = time.monotonic()
+        self._histories = {name: one for name, one in self._histories.items() if now - one.seen_s < HISTORY_KEPT_S}
+        if info.name not in self._histories and len(self._histories) >= HISTORIES_MAX:
+            return []
+        return self._histories.setdefault(info.name, RateHistory()).look(now, self._next(info))
+
+    def _users(self) -> dict[str, dict[str, list[Peer]]]:
+        """Open sessions by what they do and by stream."""
+        found: dict[str, dict[str, list[Peer]]] = {"read": {}, "write": {}}
+        for one in self._hub.sessions.list():
+            for right, names in (("read", one.reads), ("write", one.writes)):
+                for name in names:
+                    found[right].setdefault(name, []).append(Peer(one.id, one.protocol, one.peer))
+        return found
 
     def _measure_rates(self) -> None:
         """Rates since the last look, if that is long enough ago to say anything."""
@@ -139,7 +247,7 @@ class Views:
         bounds = (self._hub.bounds(info.name, number) for number in range(info.partitions))
         return sum(one.next - one.first for one in bounds)
 
-    def _row(self, info: StreamInfo, cursors: list[CursorInfo]) -> StreamRow:
+    def _row(self, info: StreamInfo, cursors: list[CursorInfo], users: dict[str, dict[str, list[Peer]]]) -> StreamRow:
         bounds = [self._hub.bounds(info.name, number) for number in range(info.partitions)]
         return StreamRow(
             name=info.name,
@@ -147,7 +255,10 @@ class Views:
             first=min(one.first for one in bounds),
             next=max(one.next for one in bounds),
             records=sum(one.next - one.first for one in bounds),
+            bytes=self._hub.stored_bytes(info.name),
             rate=round(self._rates.get(info.name, 0.0), 1),
+            writers=len(users["write"].get(info.name, ())),
+            readers=len(users["read"].get(info.name, ())),
             cursors=len(cursors),
             lag=max((one.lag for one in cursors), default=0),
             retention=retention_text(info),

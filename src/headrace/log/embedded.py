@@ -109,9 +109,15 @@ class EmbeddedLog(LogPort):
     def bounds(self, name: str, partition: int = 0) -> ops.Bounds:
         return self.log.bounds(name, partition)
 
+    def stored_bytes(self, name: str) -> int:
+        return sum(one.sealed_bytes + one.tail.bytes for one in self.log.stream(name).partitions)
+
     def producer(self, name: str, producer: str, partition: int = 0) -> int | None:
         state = self.log.partition(name, partition).producers.get(producer)
         return None if state is None else state.sequence
+
+    def producers(self, name: str, partition: int = 0) -> dict[str, int]:
+        return {one: state.sequence for one, state in list(self.log.partition(name, partition).producers.items())}
 
     def cursor(self, cursor: str, stream: str, partition: int = 0) -> int | None:
         found = self.log.state.cursor(self.log.stream(stream).info.id, cursor, partition)

@@ -14,6 +14,7 @@ from headrace.errors import BadRequest, Busy, HeadraceError, LimitExceeded
 from headrace.hub import Hub
 from headrace.log.ops import CheckpointInfo, SetProducer
 from headrace.protocols.ambrosia.codec import Limits, RemoteProtocolError
+from headrace.protocols.ambrosia.debugging import Debugging
 from headrace.protocols.ambrosia.instance import Instance
 from headrace.protocols.ambrosia.link import Link
 from headrace.protocols.ambrosia.ports import Ports
@@ -56,7 +57,7 @@ class Coordinator:
         self.store = Store(hub)
         self.instances: dict[str, Instance] = {}
         self.ports: dict[str, Ports] = {}
-        self.debugging: dict[str, list[Ports]] = {}
+        self.debugging: dict[str, list[Debugging]] = {}
         self.backlog_bytes_max = settings.backlog_bytes_max
         self.limits = Limits(
             message_bytes_max=min(settings.message_bytes_max, hub.config.log.record_bytes_max - MESSAGE_OVERHEAD_BYTES),
@@ -91,8 +92,10 @@ class Coordinator:
         """End all links and free all ports."""
         for link in self.links():
             link.close("the hub stops")
-        for ports in [*self.ports.values(), *(each for many in self.debugging.values() for each in many)]:
+        for ports in self.ports.values():
             await ports.close()
+        for debugging in [one for many in self.debugging.values() for one in many]:
+            await debugging.close()
         for instance in self.instances.values():
             await instance.close()
         for task in list(self._tasks):
@@ -297,7 +300,7 @@ class Coordinator:
             raise BadRequest(f"immortal {name!r}: the binding was lost before the checkpoint was whole")
         return info
 
-    async def replay(self, name: str, checkpoint: int | None, upgrade: bool) -> Ports:
+    async def replay(self, name: str, checkpoint: int | None, upgrade: bool) -> Debugging:
         """Open a port pair on which a debugging binding is served from a checkpoint: it can change nothing."""
         instance = self.find(name)
         found = [info for info in instance.checkpoints() if checkpoint in (None, info.id)]
@@ -309,25 +312,37 @@ class Coordinator:
         if len(open_now) >= DEBUGGING_MAX:
             raise Busy(f"immortal {name!r} has {DEBUGGING_MAX} debugging sessions open already")
         how = Input.CONNECTED_WHAT_IF if upgrade else Input.CONNECTED_DEBUG
+        debugging = Debugging(found[-1], self.hub.bounds(instance.names.log).next)
 
         def link(receive: asyncio.Transport, send: asyncio.Transport) -> Link:
-            made = Link(self, instance, receive, send)
-            made.on_close = lambda: self._end_debugging(open_now, ports)
-            made.start(how, found[-1])
+            debugging.link = made = Link(self, instance, receive, send)
+            made.on_close = lambda: self._end_debugging(open_now, debugging)
+            made.start(how, debugging.checkpoint)
             return made
 
         any_port = f"{self.settings.host}:0"
         tls = self.hub.security.tls(PROTOCOL)
-        ports = Ports(name, "listen", any_port, any_port, link, lambda peer: self._admits(instance, peer), tls)
-        await ports.open()
-        open_now.append(ports)
-        return ports
+        debugging.ports = Ports(
+            name, "listen", any_port, any_port, link, lambda peer: self._admits(instance, peer), tls
+        )
+        await debugging.ports.open()
+        open_now.append(debugging)
+        return debugging
 
-    def _end_debugging(self, open_now: list[Ports], ports: Ports) -> None:
+    def _end_debugging(self, open_now: list[Debugging], debugging: Debugging) -> None:
         """One binding per debugging session: its ports go with it."""
-        if ports in open_now:
-            open_now.remove(ports)
-            self.spawn(ports.close())
+        if debugging in open_now:
+            open_now.remove(debugging)
+            self.spawn(debugging.ports.close())
+
+    async def end_replay(self, name: str, receive: str) -> None:
+        """End the debugging session with that receive port."""
+        open_now = self.debugging.get(name, [])
+        found = next((one for one in open_now if one.ports.receive == receive), None)
+        if found is None:
+            raise BadRequest(f"immortal {name!r} has no debugging session at {receive!r}")
+        open_now.remove(found)
+        await found.close()
 
     # --- routing ------------------------------------------------------------------------------------------------
 

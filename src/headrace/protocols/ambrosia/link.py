@@ -79,6 +79,7 @@ class Link:
         self._stored_waiters: list[asyncio.Future[CheckpointInfo | None]] = []
         self.on_close: Callable[[], None] = lambda: None
         self._shown = self._hub.sessions.open("ambrosia", self.peer, self.describe)
+        self._shown.uses("read", instance.names.log)
         self._actions: dict[Action, Callable[[], None]] = {
             Action.SEND_TAKE_BECOMING_PRIMARY_CHECKPOINT: lambda: self._ask(Type.TAKE_BECOMING_PRIMARY_CHECKPOINT),
             Action.SEND_TAKE_CHECKPOINT: lambda: self._ask(Type.TAKE_CHECKPOINT),
@@ -280,6 +281,7 @@ class Link:
             inbound.impulses[sender] = inbound.impulses_of(sender) + count
         self._touched.add(destination)
         self._fresh.add(destination)
+        self._shown.uses("write", destination.names.log)
         inbound.add(sender, calls)
 
     def _hold_back(self) -> None:

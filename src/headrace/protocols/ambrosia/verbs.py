@@ -105,6 +105,26 @@ class DebugPorts(msgspec.Struct, frozen=True):
     next: int
 
 
+class EndReplayRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A debugging session, named by its receive port as `immortal.replay` gave it."""
+
+    name: str
+    receive: str
+
+
+class DebuggingInfo(msgspec.Struct, frozen=True):
+    """A debugging session: waiting for its binding, replaying to it, or replayed."""
+
+    name: str
+    state: str
+    receive: str
+    send: str
+    checkpoint: int
+    first: int
+    position: int
+    next: int
+
+
 class ImmortalVerbs:
     """The handlers."""
 
@@ -119,6 +139,8 @@ class ImmortalVerbs:
         add("immortal.log", LogRequest, self.log, right="read", summary="Logged messages, decoded")
         add("immortal.checkpoint", NameRequest, self.checkpoint, right="write", summary="Take a checkpoint now")
         add("immortal.replay", ReplayRequest, self.replay, right="admin", summary="Serve a debugging binding")
+        add("immortal.debugging", Nothing, self.debugging, right="read", summary="Debugging sessions that are open")
+        add("immortal.end-replay", EndReplayRequest, self.end_replay, right="admin", summary="End a debugging session")
         add("immortal.forget", NameRequest, self.forget, right="admin", summary="Remove an immortal and its log")
 
     async def register_immortal(self, request: RegisterRequest) -> ImmortalInfo:
@@ -140,11 +162,24 @@ class ImmortalVerbs:
 
     async def replay(self, request: ReplayRequest) -> DebugPorts:
         """Open a port pair for a debugging binding."""
-        instance = self._coordinator.find(request.name)
-        ports = await self._coordinator.replay(request.name, request.checkpoint, request.upgrade)
-        info = next(i for i in reversed(instance.checkpoints()) if request.checkpoint in (None, i.id))
-        bounds = self._coordinator.hub.bounds(instance.names.log)
-        return DebugPorts(ports.receive, ports.send, info.id, info.position, bounds.next)
+        made = await self._coordinator.replay(request.name, request.checkpoint, request.upgrade)
+        ports, info = made.ports, made.checkpoint
+        return DebugPorts(ports.receive, ports.send, info.id, info.position, made.end)
+
+    async def debugging(self, request: Nothing) -> list[DebuggingInfo]:
+        """What has been opened by `immortal.replay` and not ended."""
+        return [
+            DebuggingInfo(
+                name, one.state, one.ports.receive, one.ports.send,
+                one.checkpoint.id, one.checkpoint.position, one.position, one.end,
+            )
+            for name, many in self._coordinator.debugging.items()
+            for one in many
+        ]  # fmt: skip
+
+    async def end_replay(self, request: EndReplayRequest) -> None:
+        """Its ports are free afterwards."""
+        await self._coordinator.end_replay(request.name, request.receive)
 
     async def log(self, request: LogRequest) -> list[LoggedMessage]:
         """Messages in the order in which they were logged."""

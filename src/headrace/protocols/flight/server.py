@@ -123,6 +123,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         except BaseException:
             self._readers.give_back()
             raise
+        for reading in session.readings:
+            handle.uses("read", reading.stream)
         return session, functools.partial(self._in_loop_close, self._readers, handle)
 
     @staticmethod
@@ -167,6 +169,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         except BaseException:
             self._writers.give_back()
             raise
+        handle.uses("write", command.stream)
         return functools.partial(self._in_loop_close, self._writers, handle)
 
     # Verbs ---------------------------------------------------------------------------------------------------------

@@ -125,8 +125,10 @@ class Connection:
             call = self._dispatcher.checked(message, caller, self._channel, self._place)
             request = cast(Request, message)
             if call.function == "addEvent" and caller is not None:
+                self._session.uses("write", self._place.name)
                 await self._add(request, caller, coding)
             elif call.function == "pollEvents":
+                self._session.uses("read", self._place.name)
                 self._begin(self._perform(call, request, caller, coding))
             else:
                 # Quick ones are done before the next message is read: whoever registers and says that it is ready in
@@ -190,6 +192,7 @@ class Connection:
         params = cast(interface.ReadyToReceive, request.p)
         service = self._dispatcher.service
         self._user = caller.user
+        self._session.uses("read", self._place.name)
         reply = self._dispatcher.result(True, request.rid, coding, caller)
         if params.component == LIVE:
             live = LiveReceiver(service, self._place, self, call, coding, params.want)

@@ -214,6 +214,8 @@ class Connection(asyncio.Protocol):
     def _allowed(self, right: Right, stream: str) -> None:
         if self._may is None or not self._may.may(right, stream):
             raise Forbidden(f"{self._may.name if self._may else 'nobody'} may not {right} stream {stream!r}")
+        if self._handle is not None and right != "admin":
+            self._handle.uses(right, stream)
 
     def end(self, why: str) -> None:
         """Hang up, after what is already written."""

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from asyncio import Future
 from collections.abc import Awaitable, Callable, Set
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 from headrace.errors import ConditionFailed, HeadraceError, LogFailed, UnknownStream
@@ -134,11 +134,20 @@ def _identity(key: bytes) -> str:
     return decode_string(key, 0, len(key))[0] or ""
 
 
+class Times(NamedTuple):
+    """When an execution was stored and when it finished."""
+
+    started_us: int | None
+    finished_us: int | None
+
+
 class Executions:
     """All executions, by id and by agent, and those who watch them."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_us: Callable[[], int] = lambda: 0) -> None:
+        self._now_us = now_us
         self._all: dict[str, Execution] = {}
+        self._times: dict[str, Times] = {}
         self._by_agent: dict[str, dict[str, Execution]] = {}
         self._watchers: dict[str, dict[ExecutionWatcher, None]] = {}  # told in the order they came
         self._finished = NamedWaiters()
@@ -153,6 +162,10 @@ class Executions:
     def of_agent(self, agent: str) -> dict[str, Execution]:
         """The executions of an agent, finished ones too, in the order they came."""
         return self._by_agent.get(agent, {})
+
+    def times(self, execution: str) -> Times:
+        """When it was stored and when it finished, as far as this start of the hub has seen it."""
+        return self._times.get(execution, Times(None, None))
 
     def agents(self) -> dict[str, int]:
         """How many executions each agent has."""
@@ -171,7 +184,9 @@ class Executions:
                 del self._by_agent[before.agent]
         if now is None:
             self._all.pop(execution, None)
+            self._times.pop(execution, None)
         else:
+            self._note_time(execution, before, now)
             self._all[execution] = now
             self._by_agent.setdefault(now.agent, {})[execution] = now
         return before
@@ -187,6 +202,16 @@ class Executions:
                     watcher(execution, before, now)
                 except Exception:  # one listener's trouble is not the others'
                     logger.exception("a listener could not be told of execution %r", execution)
+
+    def _note_time(self, execution: str, before: Execution | None, now: Execution) -> None:
+        times = Times(self._now_us(), None) if before is None else self.times(execution)
+        if now.finished and (before is None or not before.finished):
+            times = times._replace(finished_us=self._now_us())
+        self._times[execution] = times
+
+    def forget_times(self) -> None:
+        """What was read at the start is older than that, nobody knows how much."""
+        self._times.clear()
 
     def watch(self, agent: str, watcher: ExecutionWatcher) -> Callable[[], None]:
         """Hear of every change to the agent's executions; the result ends it."""
@@ -297,7 +322,7 @@ class Fabric:
         self.hub = hub
         self.registry = TypeRegistry(hub, section.types_max)
         self.catalogue = Catalogue(hub, section.caches_max, section.recent_bytes_max)
-        self.executions = Executions()
+        self.executions = Executions(hub.clock.now_us)
         self.listeners = Listeners(self._listener_changed)
         self._cleanup_s: float = section.cleanup_s
         self._listened: set[str] = set()
@@ -314,6 +339,7 @@ class Fabric:
         assert isinstance(listeners, ListenerTable)
         listeners.fabric = self
         executions.load()
+        self.executions.forget_times()
         await self.hub.create_table(LISTENED_TABLE)
         self._listened = {key.decode() for key, _ in self.hub.items(LISTENED_TABLE)}
         listeners.load()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,9 +16,13 @@ from .scaler import REGISTRY_AGENT, REPORT_S, ProcessInfo
 if TYPE_CHECKING:
     from headrace.hub import Hub
 
+    from .fabric.executions import Reserver
     from .state import Fabric
 
 RUNNERS_MAX = 1000
+
+Holders = Callable[[], Mapping[tuple[str, str], "Reserver"]]
+"""Who has which execution reserved, by work group and execution."""
 
 
 class AgentInfo(msgspec.Struct, frozen=True):
@@ -43,6 +49,11 @@ class ExecutionInfo(msgspec.Struct, frozen=True):
     instance: str
     delegate: str
     finished: bool
+    worker: str | None = None
+    """Who has it reserved: the address of a client of the fabric."""
+    started_us: int | None = None
+    """When it was stored; None for one that is older than this start of the hub."""
+    finished_us: int | None = None
 
 
 class CacheInfo(msgspec.Struct, frozen=True):
@@ -64,8 +75,9 @@ class RunnerReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class FabricVerbs:
     """The handlers."""
 
-    def __init__(self, fabric: Fabric) -> None:
+    def __init__(self, fabric: Fabric, holders: Holders) -> None:
         self._fabric = fabric
+        self._holders = holders
         self._reports: dict[str, tuple[float, list[ProcessInfo]]] = {}
 
     async def agents(self, request: Nothing) -> list[AgentInfo]:
@@ -91,13 +103,15 @@ class FabricVerbs:
     async def executions(self, request: ExecutionsQuery) -> list[ExecutionInfo]:
         """Executions, finished ones too until they are removed."""
         book = self._fabric.executions
+        workers = {execution: holder.worker for (_, execution), holder in self._holders().items()}
         agents = list(book.agents()) if request.agent is None else [request.agent]
-        found = [
-            ExecutionInfo(name, agent, record.instance, record.delegate, record.finished)
-            for agent in agents
-            for name, record in book.of_agent(agent).items()
+        found = ((agent, name, record) for agent in agents for name, record in book.of_agent(agent).items())
+        return [
+            ExecutionInfo(
+                name, agent, record.instance, record.delegate, record.finished, workers.get(name), *book.times(name)
+            )
+            for agent, name, record in itertools.islice(found, max(0, request.limit))
         ]
-        return found[: request.limit]
 
     async def caches(self, request: Nothing) -> list[CacheInfo]:
         """Caches with their kinds and sizes."""
@@ -117,11 +131,11 @@ class FabricVerbs:
             self._reports[request.runner] = (time.monotonic(), request.processes)
 
 
-def register(hub: Hub, fabric: Fabric) -> None:
+def register(hub: Hub, fabric: Fabric, holders: Holders) -> None:
     """Add the verbs, once for a hub."""
     if "agents.list" in hub.verbs:
         return
-    verbs = FabricVerbs(fabric)
+    verbs = FabricVerbs(fabric, holders)
     hub.verbs.register("agents.list", Nothing, verbs.agents, right="read", summary="Perper agent instances")
     hub.verbs.register(
         "agents.executions", ExecutionsQuery, verbs.executions, right="read", summary="Perper executions"

@@ -180,6 +180,8 @@ class Connection(asyncio.Protocol):
             return
         # From here on connection_lost gives the stream back.
         self._lanes[request.stream_id] = Lane(name, request.stream_id, self.hub.chain())
+        if self._handle is not None:
+            self._handle.uses("write", name)
         await self.hub.create_stream(name)
         await self.worker.introduce(self, request.stream_id, name)
         point = self.worker.point(name)

@@ -507,6 +507,7 @@ class ServerSession:
                 stream.name.decode("utf-8", "backslashreplace"): stream.state.value for stream in self.streams.values()
             },
             "credits": self.limits.window_credits - self.credits_used,
+            "credits_max": self.limits.window_credits,
             "duplicates": self.duplicates,
             "error": self.error,
         }

@@ -94,6 +94,8 @@ class ExecutionFeed:
 class Reserver(Protocol):
     """Somebody who wants executions of a work group."""
 
+    worker: str
+
     def offered(self, execution: str) -> bool:
         """The lock of `execution` is free: take it, or say no."""
 
@@ -145,7 +147,10 @@ class Reservations:
 class ReservedFeed:
     """What the `ReservedExecutions` call sends."""
 
-    def __init__(self, book: Executions, locks: Reservations, group: str, wanted: Filter, send: Send) -> None:
+    def __init__(
+        self, book: Executions, locks: Reservations, group: str, wanted: Filter, send: Send, worker: str = ""
+    ) -> None:
+        self.worker = worker
         self._book = book
         self._locks = locks
         self._group = group
@@ -242,7 +247,8 @@ class ReservedFeed:
 class SingleReservation:
     """What the `ReserveExecution` call does: wait for one lock, tell once, hold it until the call ends."""
 
-    def __init__(self, book: Executions, locks: Reservations, group: str, execution: str) -> None:
+    def __init__(self, book: Executions, locks: Reservations, group: str, execution: str, worker: str = "") -> None:
+        self.worker = worker
         self._book = book
         self._locks = locks
         self._key = (group, execution)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from headrace.errors import HeadraceError, LimitExceeded
 from headrace.listener import Listener, join_address, keep_alive, split_address
@@ -14,7 +14,7 @@ from headrace.security import Principal
 
 from . import http2
 from .codec import METHODS, Message, MessageError, Method, decode, encode, prefixed
-from .services import HANDLERS, OPEN_PATHS, CallError, Handler, Services
+from .services import HANDLERS, OPEN_PATHS, CallError, Handler, ReservedExecutionsHandler, Services
 from .session import CallSession, Event
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headrace.perper.fabric")
 
 WRITE_BUFFER_BYTES_MAX: Final = 1024 * 1024
+# How many calls of a connection the list of sessions shows with their state.
+CALLS_SHOWN_MAX: Final = 20
 # Who asks an open question on a hub that wants names: may do nothing else.
 NOBODY: Final = Principal("nobody", (), ())
 
@@ -32,6 +34,7 @@ class ServerCall:
 
     def __init__(self, connection: Connection, stream: int, path: str, method: Method, principal: Principal) -> None:
         self.principal = principal
+        self.peer = connection.peer
         self.path = path
         self.session = CallSession(method.client_streams)
         self._connection = connection
@@ -49,6 +52,10 @@ class ServerCall:
         self._timer = loop.call_later(timeout_s, self.end, http2.DEADLINE_EXCEEDED, "the deadline has passed")
 
     # what handlers use
+
+    def uses(self, right: Literal["read", "write"], name: str) -> None:
+        """Remember, for people who look, that the client reads or writes a cache."""
+        self._connection.uses(right, name)
 
     def send_headers(self) -> None:
         """The initial metadata, at once."""
@@ -140,7 +147,7 @@ class Connection(asyncio.Protocol):
         self._early: dict[int, list[http2.Event]] = {}
         self._logins: set[asyncio.Task[None]] = set()
         self._flush_due = False
-        self._peer = ""
+        self.peer = ""
         self._handle: Any = None
         self._served = 0
 
@@ -150,11 +157,11 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_MAX)
         keep_alive(transport)
         peer = transport.get_extra_info("peername")
-        self._peer = join_address(str(peer[0]), peer[1]) if peer else "?"
+        self.peer = join_address(str(peer[0]), peer[1]) if peer else "?"
         try:
-            self._handle = self.server.hub.sessions.open("fabric", self._peer, self._describe)
+            self._handle = self.server.hub.sessions.open("fabric", self.peer, self._describe)
         except LimitExceeded as error:
-            logger.warning("connection from %s refused: %s", self._peer, error)
+            logger.warning("connection from %s refused: %s", self.peer, error)
             self._transport.abort()
             return
         self.server.connections.add(self)
@@ -295,7 +302,21 @@ class Connection(asyncio.Protocol):
         methods: dict[str, int] = {}
         for call in self._calls.values():
             methods[call.path] = methods.get(call.path, 0) + 1
-        return {"calls": methods, "calls_served": self._served, "slow": self.peer_slow, "last_error": self.last_error}
+        calls = list(self._calls.values())[:CALLS_SHOWN_MAX]
+        permits = [call.handler.permits for call in calls if isinstance(call.handler, ReservedExecutionsHandler)]
+        return {
+            "calls": methods,
+            "calls_served": self._served,
+            "call_states": [[call.path.rpartition("/")[2], call.session.state.value] for call in calls],
+            "permits": sum(permits) if permits else None,
+            "slow": self.peer_slow,
+            "last_error": self.last_error,
+        }
+
+    def uses(self, right: Literal["read", "write"], name: str) -> None:
+        """For the list of sessions."""
+        if self._handle is not None:
+            self._handle.uses(right, name)
 
 
 class FabricServer:
@@ -329,7 +350,7 @@ async def serve(hub: Hub, address: str) -> Listener:
     """Listen for agents."""
     fabric = await acquire(hub)
     shared = FabricServer(hub, Services(fabric))
-    register(hub, fabric)
+    register(hub, fabric, shared.services.locks.holders)
     host, port = split_address(address)
     context = hub.security.tls("fabric")
     if context is not None:

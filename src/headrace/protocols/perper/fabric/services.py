@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from asyncio import Future
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from headrace.errors import HeadraceError
 from headrace.protocols.perper.catalogue import EXECUTIONS, LISTENERS, Entry
@@ -42,6 +42,10 @@ class Call(Protocol):
     """What a handler may do with its call."""
 
     principal: Principal
+    peer: str
+
+    def uses(self, right: Literal["read", "write"], name: str) -> None:
+        """Remember, for people who look, that the client reads or writes a cache."""
 
     def send_headers(self) -> None:
         """The initial metadata, at once."""
@@ -79,13 +83,14 @@ class Handler:
     def close(self) -> None:
         """The call is over, whatever ended it."""
 
-    def check(self, right: Any, name: str) -> None:
+    def check(self, right: Literal["read", "write"], name: str) -> None:
         """The caller needs a right on a cache."""
         if not self.call.principal.may(right, name):
             raise CallError(
                 http2.PERMISSION_DENIED,
                 f"user {self.call.principal.name!r} needs the right {right!r} on cache {name!r}",
             )
+        self.call.uses(right, name)
 
 
 class ExecutionsHandler(Handler):
@@ -167,7 +172,7 @@ class ReserveExecutionHandler(Handler):
         self.check("write", EXECUTIONS)
         self.call.send_headers()
         reservation = SingleReservation(
-            self.fabric.executions, self.services.locks, message["workGroup"], message["execution"]
+            self.fabric.executions, self.services.locks, message["workGroup"], message["execution"], self.call.peer
         )
         reservation.granted = self._granted
         self._reservation = reservation
@@ -191,6 +196,11 @@ class ReservedExecutionsHandler(Handler):
     _feed: ReservedFeed | None = None
     _early_permits = 0
 
+    @property
+    def permits(self) -> int:
+        """How many executions the worker will still take."""
+        return self._early_permits if self._feed is None else self._feed.permits
+
     def request(self, message: Message) -> None:
         """The message with a filter starts the feed; every message adds permits."""
         if message["filter"] is not None and self._feed is None:
@@ -202,6 +212,7 @@ class ReservedExecutionsHandler(Handler):
                 message["workGroup"],
                 Filter.of(message["filter"]),
                 self.call.send,
+                self.call.peer,
             )
             self._feed.start()
             self._feed.add_permits(self._early_permits)

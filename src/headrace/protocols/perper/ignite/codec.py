@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from struct import Struct
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 from uuid import UUID
 
 from headrace.protocols.perper.errors import BinaryError, FrameError, PeerError, Status
@@ -65,10 +65,12 @@ class Operation(NamedTuple):
     has_cache: bool
     parts: tuple[str, ...]
     answer: str
-    right: str  # read, write or none: the right needed on the cache
+    right: Literal["read", "write", "none"]  # needed on the cache
 
 
-_R, _W, _N = "read", "write", "none"
+_R: Final = "read"
+_W: Final = "write"
+_N: Final = "none"
 
 OPERATIONS: Final[dict[int, Operation]] = {
     0: Operation("resource close", False, ("long",), "nothing", _N),

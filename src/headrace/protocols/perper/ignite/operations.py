@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from asyncio import Future
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from headrace.log.ops import ABSENT, ANY, PRESENT
 from headrace.protocols.perper.catalogue import Entry
@@ -81,9 +81,17 @@ def check_not_null(**arguments: bytes) -> None:
 class Operations:
     """The operations of one connection: cursors belong to it, rights are its user's."""
 
-    def __init__(self, fabric: Fabric, principal: Principal, cursors_max: int = DEFAULT_CURSORS_MAX) -> None:
+    def __init__(
+        self,
+        fabric: Fabric,
+        principal: Principal,
+        cursors_max: int = DEFAULT_CURSORS_MAX,
+        uses: Callable[[Literal["read", "write"], str], None] = lambda right, name: None,
+    ) -> None:
+        """`uses` is told of every cache that is read or written."""
         self.fabric = fabric
         self.principal = principal
+        self._uses = uses
         self._cursors_max = cursors_max
         self._cursors: dict[int, tuple[Cursor, int]] = {}
         self._next_cursor = 1
@@ -152,6 +160,7 @@ class Operations:
         right = OPERATIONS[request.op].right
         if right == "read" or right == "write":
             self._check(right, entry.owner)
+            self._uses(right, entry.owner)
         return entry
 
     def _check(self, right: Any, name: str) -> None:

@@ -170,7 +170,8 @@ class Connection(asyncio.Protocol):
             self._transport.close()
             return
         self._user = principal.name
-        self._operations = Operations(self._server.fabric, principal, self._server.cursors_max)
+        assert self._handle is not None
+        self._operations = Operations(self._server.fabric, principal, self._server.cursors_max, self._handle.uses)
         self._transport.write(self._session.welcome(handshake))
         self._transport.resume_reading()
         early, self._early = self._early, b""

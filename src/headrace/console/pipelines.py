@@ -1,0 +1,69 @@
+"""Pipelines with a past: what each reported, once a second for some minutes, so that a page can draw it."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headrace.spark.registry import Status
+from headrace.verbs import Nothing
+
+if TYPE_CHECKING:
+    from headrace.hub import Hub
+
+LIST_VERB = "pipeline.list"
+KEPT = 180
+PIPELINES_MAX = 200
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """A pipeline in one second."""
+
+    rows_per_s: float
+    batch_ms: float
+    lag: int
+    state_bytes: int
+
+
+class PipelineRow(msgspec.Struct, frozen=True):
+    """A pipeline as the page shows it: `history` is oldest first, a second each."""
+
+    status: Status
+    history: list[Moment]
+
+
+class PipelineViews:
+    """The handler, around one hub."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._histories: dict[str, deque[Moment]] = {}
+
+    def register(self) -> None:
+        self._hub.verbs.register(
+            "console.pipelines", Nothing, self.pipelines, right="read", summary="Pipelines, with their last minutes"
+        )
+
+    async def pipelines(self, asked: Nothing) -> list[PipelineRow]:
+        """All that the hub knows."""
+        return [PipelineRow(one, list(self._histories.get(one.name, ()))) for one in await self._listed()]
+
+    async def take(self) -> None:
+        """Note how each is now; those that nobody knows any more are forgotten."""
+        listed = (await self._listed())[:PIPELINES_MAX]
+        self._histories = {one.name: self._histories.get(one.name, deque(maxlen=KEPT)) for one in listed}
+        for one in listed:
+            report = one.report
+            if report is None or one.state != "running":
+                moment = Moment(0.0, 0.0, 0 if report is None else report.lag, 0)
+            else:
+                moment = Moment(report.rows_per_s, report.batch_ms, report.lag, report.state_bytes)
+            self._histories[one.name].append(moment)
+
+    async def _listed(self) -> list[Status]:
+        if LIST_VERB not in self._hub.verbs:
+            return []
+        found: list[Status] = await self._hub.verbs.get(LIST_VERB).handler(Nothing())
+        return found

@@ -1,0 +1,168 @@
+"""Sessions for people: where each stands in the state machine it runs by, its credits, its last error."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from headrace.console.machines import Machine, machines
+from headrace.sessions import SessionInfo
+from headrace.verbs import Nothing
+
+if TYPE_CHECKING:
+    from headrace.hub import Hub
+
+SESSIONS_MAX = 500
+NOT_FACTS = {"state", "error", "last_error", "credits", "credits_max", "permits", "call_states", "streams", "receivers"}
+
+
+class SessionsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`text` narrows by protocol, peer or stream; `ended` shows the last ended sessions instead of the open ones."""
+
+    text: str = ""
+    ended: bool = False
+
+
+class Place(msgspec.Struct, frozen=True):
+    """What runs by a machine, and the state that it is in."""
+
+    machine: str
+    what: str
+    state: str
+
+
+class Flow(msgspec.Struct, frozen=True):
+    """Something that is counted to keep a peer from sending too much: credits, permits, what is not confirmed."""
+
+    name: str
+    value: int
+    most: int | None = None
+
+
+class SessionRow(msgspec.Struct, frozen=True):
+    """One session. `reason` says why an ended one ended."""
+
+    id: int
+    protocol: str
+    peer: str
+    opened_us: int
+    closed_us: int | None
+    reason: str | None
+    state: str
+    places: list[Place]
+    flow: list[Flow]
+    error: str | None
+    writes: list[str]
+    reads: list[str]
+    facts: dict[str, str]
+
+
+class SessionsPage(msgspec.Struct, frozen=True):
+    """`total` counts all that match; `rows` are the first of them."""
+
+    total: int
+    rows: list[SessionRow]
+
+
+class SessionViews:
+    """The handlers, around one hub."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+
+    def register(self) -> None:
+        add = self._hub.verbs.register
+        add("console.sessions", SessionsRequest, self.sessions, right="read", summary="Sessions and their states")
+        add("console.machines", Nothing, self.machines, right="read", summary="State machines of the protocols")
+
+    async def machines(self, asked: Nothing) -> list[Machine]:
+        """All of them; they never change while the hub runs."""
+        return machines()
+
+    async def sessions(self, asked: SessionsRequest) -> SessionsPage:
+        """Open ones oldest first, ended ones newest first."""
+        infos = [one for one in self._hub.sessions.list(ended=asked.ended) if _fits(one, asked.text.lower())]
+        return SessionsPage(len(infos), [row_of(info) for info in infos[:SESSIONS_MAX]])
+
+
+def _fits(info: SessionInfo, text: str) -> bool:
+    return not text or any(text in word.lower() for word in (info.protocol, info.peer, *info.writes, *info.reads))
+
+
+def row_of(info: SessionInfo) -> SessionRow:
+    """A session as the page shows it."""
+    details = info.details
+    places = places_of(info.protocol, details)
+    error = details.get("last_error") or details.get("error")
+    return SessionRow(
+        id=info.id,
+        protocol=info.protocol,
+        peer=info.peer,
+        opened_us=info.opened_us,
+        closed_us=info.closed_us,
+        reason=info.reason,
+        state=str(details.get("state") or _together(places)),
+        places=places,
+        flow=_flow(info.protocol, details),
+        error=str(error) if error else None,
+        writes=info.writes,
+        reads=info.reads,
+        facts={name: _text(value) for name, value in details.items() if name not in NOT_FACTS and value is not None},
+    )
+
+
+def places_of(protocol: str, details: dict[str, Any]) -> list[Place]:
+    """The states of a session, its streams, receivers or calls, each with the machine that it is a state of."""
+    places = []
+    connection: dict[str, Literal["connection", "link"]] = {
+        "wallaroo": "connection",
+        "ockam": "connection",
+        "ignite": "connection",
+        "ambrosia": "link",
+    }
+    state = details.get("state")
+    if protocol in connection:
+        places.append(Place(f"{protocol}/{connection[protocol]}", connection[protocol], str(state)))
+    if protocol == "flight" and "batches_received" in details:
+        places.append(Place("flight/put", "upload", str(state)))
+    if protocol == "wallaroo" and details.get("dialect"):
+        machine = f"wallaroo/stream {details['dialect']}"
+        places += [Place(machine, f"stream {name}", one) for name, one in details["streams"].items()]
+    if protocol == "futoin":
+        reliable = [one for one in details.get("receivers", ()) if "position" in one]
+        places += [Place("futoin/delivery", f"receiver {one['component']}", one["state"]) for one in reliable]
+    if protocol == "fabric":
+        places += [Place("fabric/call", method, one) for method, one in details.get("call_states", ())]
+    return places
+
+
+def _together(places: list[Place]) -> str:
+    """One word for a session that has several states: the connection itself is simply open."""
+    return ", ".join(dict.fromkeys(place.state for place in places)) or "open"
+
+
+def _flow(protocol: str, details: dict[str, Any]) -> list[Flow]:
+    found = []
+    if "credits" in details:
+        found.append(Flow("credits left", details["credits"], details.get("credits_max")))
+    if details.get("permits") is not None:
+        found.append(Flow("permits left", details["permits"]))
+    receivers = details.get("receivers", ())
+    if receivers:
+        found.append(Flow("groups under way", sum(one["in_flight"] for one in receivers)))
+    named = {
+        "unconfirmed_pushes": "pushes not confirmed",
+        "waiting": "answers not sent",
+        "to_write": "messages to write",
+        "calls": "calls under way",
+    }
+    for name, words in named.items():
+        value = details.get(name)
+        if isinstance(value, int):
+            found.append(Flow(words, value))
+    return found
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
