@@ -97,8 +97,16 @@ def _ockam(record: SeenRecord) -> ProtocolFrame:
 def _futoin(record: SeenRecord) -> ProtocolFrame:
     kind = shown_type(record.type)
     [value], _ = event_data([record.payload], Coding.JSON)
-    data = msgspec.json.encode(Event(str(record.index + 1), kind, value, timestamp(record.time_us // 1_000_000)))
-    return _frame("futoin", "event in pollEvents or onEvents (JSON)", data, [Field("event", len(data), kind)])
+    event = Event(str(record.index + 1), kind, value, timestamp(record.time_us // 1_000_000))
+    fields = []
+    for position, name in enumerate(Event.__struct_fields__):
+        inside = getattr(event, name)
+        before = f'{"," if position else "{"}"{name}":'
+        size = len(msgspec.json.encode(inside))
+        shown = inside if isinstance(inside, str) else "the payload, if it is JSON; else as base64"
+        fields += [Field("name", len(before), name), Field(name, size, shown)]
+    fields.append(Field("end", 1, "}"))
+    return _frame("futoin", "event in pollEvents or onEvents (JSON)", msgspec.json.encode(event), fields)
 
 
 def _perper(record: SeenRecord) -> ProtocolFrame:

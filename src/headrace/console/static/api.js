@@ -1,4 +1,4 @@
-// The hub's admin verbs, and its pulse.
+// The hub's admin verbs, and the one live connection.
 
 let authorization = sessionStorage.getItem("headrace.authorization");
 let askWho = null;
@@ -25,11 +25,14 @@ export const isSignedIn = () => authorization !== null;
 const headers = () => (authorization ? { Authorization: authorization } : {});
 
 export async function call(verb, request = {}) {
-  const response = await fetch(`/api/v1/${verb}`, {
-    method: "POST",
-    headers: { "Content-Type": "application/json", ...headers() },
-    body: JSON.stringify(request),
-  });
+  let response;
+  try {
+    response = await fetch(`/api/v1/${verb}`, {
+      method: "POST",
+      headers: { "Content-Type": "application/json", ...headers() },
+      body: JSON.stringify(request),
+    });
+  } catch { throw new ApiError("away", "The hub does not answer. This page tries again by itself."); }
   const body = await response.text();
   if (response.ok) return JSON.parse(body, exactIntegers);
   let error = { code: "http", message: `${response.status} ${response.statusText}` };
@@ -38,31 +41,69 @@ export async function call(verb, request = {}) {
   throw new ApiError(error.code, error.message);
 }
 
+// The same, or `otherwise` where this hub does not have the verb.
+export async function callIfThere(verb, request, otherwise) {
+  try { return await call(verb, request); } catch (error) {
+    if (error.code !== "unknown-verb") throw error;
+    return otherwise;
+  }
+}
+
 // Ids use all 64 bits, more than a JavaScript number holds: keep the digits of those.
 function exactIntegers(key, value, context) {
   if (typeof value === "number" && !Number.isSafeInteger(value) && Number.isInteger(value) && context?.source) return BigInt(context.source);
   return value;
 }
 
-// Calls back with arrays of samples, and with null whenever the connection is lost; tries again by itself.
-export async function watchPulse(onSamples) {
-  for (;;) {
-    try {
-      const response = await fetch("/console/live", { headers: headers() });
-      if (response.status === 401) { askWho?.(); onSamples(null); await pause(2000); continue; }
-      if (!response.ok) throw new Error(response.statusText);
-      const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-      let rest = "";
-      for (;;) {
-        const { value, done } = await reader.read();
-        if (done) break;
-        const lines = (rest + value).split("\n");
-        rest = lines.pop();
-        for (const line of lines) onSamples(JSON.parse(line));
+// Server-sent events, read by fetch since EventSource cannot say who asks. One connection, opened again when it is lost
+// or when the page shows another stream.
+export class Live {
+  constructor(onEvent) {
+    this.onEvent = onEvent;
+    this.shown = null;
+    this.opened = 0;
+    this.abort = new AbortController();
+    this.run();
+  }
+
+  // Hear of new records in a stream partition from an index on; null for none.
+  show(stream, partition, next) {
+    const shown = stream === null ? null : { stream, partition, next };
+    if (shown === null && this.shown === null) return;
+    this.shown = shown;
+    this.abort.abort();
+  }
+
+  async run() {
+    for (;;) {
+      this.abort = new AbortController();
+      const shown = this.shown;
+      try {
+        const query = shown ? `?${new URLSearchParams(shown)}` : "";
+        const response = await fetch(`/console/live${query}`, { headers: headers(), signal: this.abort.signal });
+        if (response.status === 401) askWho?.();
+        else if (response.ok) await this.read(response.body);
+        else if (shown) this.shown = null;
+      } catch { /* the hub is away, or another stream is shown */ }
+      if (this.abort.signal.aborted) continue;
+      this.onEvent("lost", null);
+      await pause(1000);
+    }
+  }
+
+  async read(stream) {
+    const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
+    let rest = "";
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      const events = (rest + value).split("\n\n");
+      rest = events.pop();
+      for (const one of events) {
+        const [, name, data] = /^event: (\w+)\ndata: (.*)$/.exec(one) ?? [];
+        if (name) this.onEvent(name, JSON.parse(data));
       }
-    } catch { /* the hub is away */ }
-    onSamples(null);
-    await pause(1000);
+    }
   }
 }
 

@@ -1,10 +1,12 @@
-// Routes, sign-in, theme and the pulse that every page may listen to.
+// Routes, sign-in, theme and the live connection that every page may listen to.
 
-import { isSignedIn, onUnauthenticated, signIn, signOut, watchPulse } from "./api.js";
-import { ask, field, fill, h, number } from "./dom.js";
+import { Live, isSignedIn, onUnauthenticated, signIn, signOut } from "./api.js";
+import { ask, field } from "./dialogs.js";
+import { fill, h, number } from "./dom.js";
 import { cursorsPage } from "./cursors.js";
 import { deadPage } from "./dead.js";
-import { executionsPage, immortalsPage } from "./services.js";
+import { executionsPage } from "./executions.js";
+import { immortalsPage } from "./immortals.js";
 import { overviewPage } from "./overview.js";
 import { pipelinesPage } from "./pipelines.js";
 import { sessionsPage } from "./sessions.js";
@@ -16,25 +18,76 @@ const PAGES = [
   ["", "Overview", overviewPage],
   ["streams", "Streams", streamsPage],
   ["cursors", "Cursors", cursorsPage],
+  ["dead", "Dead letters", deadPage],
   ["sessions", "Sessions", sessionsPage],
   ["immortals", "Immortals", immortalsPage],
   ["executions", "Executions", executionsPage],
   ["pipelines", "Pipelines", pipelinesPage],
-  ["dead", "Dead letters", deadPage],
   ["settings", "Settings", settingsPage],
 ];
 const HISTORY = 300;
 
 const main = document.getElementById("main");
-const state = { samples: [], listener: null };
-let leave = null;
+const state = { samples: [], view: null };
+let live = null;
 
-// A page is a function (root, parts, context) that may return a function to be called when it is left.
+// A page is a function (root, parts, view). `view` is this look at it:
+//   samples()      the last minutes of the hub
+//   every(work)    do it now and with every pulse, never twice at once; what goes wrong is said above the page
+//   onPulse(work)  be given the samples with every pulse
+//   follow(stream, partition, next, work)  hear of new records
+//   onLeave(work)  when another page is shown
+class View {
+  constructor(root) {
+    this.root = root;
+    this.trouble = h("div", { class: "alarm bad", role: "alert", hidden: true });
+    this.leaving = [];
+    this.pulses = [];
+    this.moved = null;
+    this.current = true;
+  }
+
+  samples() { return state.samples; }
+
+  async every(work) {
+    let busy = false;
+    const guarded = async () => {
+      if (busy || document.hidden || !this.current) return;
+      busy = true;
+      try {
+        await work();
+        this.trouble.hidden = true;
+      } catch (error) { this.say(error); }
+      busy = false;
+    };
+    this.pulses.push(guarded);
+    await work();
+  }
+
+  onPulse(work) { this.pulses.push(() => work(state.samples)); work(state.samples); }
+
+  follow(stream, partition, next, work) {
+    this.moved = work;
+    live.show(stream, partition, next);
+  }
+
+  onLeave(work) { this.leaving.push(work); }
+
+  say(error) {
+    this.trouble.textContent = error.message;
+    this.trouble.hidden = false;
+  }
+
+  leave() {
+    this.current = false;
+    if (this.moved) live.show(null);
+    for (const work of this.leaving) work();
+  }
+}
+
 async function show() {
   const parts = location.hash.replace(/^#\//, "").split("/").map(decodeURIComponent);
-  leave?.();
-  leave = null;
-  state.listener = null;
+  state.view?.leave();
   const page = parts[0] === "stream" ? ["streams", "Stream", streamPage] : PAGES.find(([path]) => path === parts[0]) ?? PAGES[0];
   document.title = `${page[1]} · Headrace`;
   for (const link of document.querySelectorAll("#nav a")) {
@@ -42,28 +95,26 @@ async function show() {
     else link.removeAttribute("aria-current");
   }
   const root = h("div", { "data-page": page[1] });
-  fill(main, root);
-  const context = { samples: () => state.samples, onPulse: (listener) => { state.listener = listener; } };
-  try {
-    const left = await page[2](root, parts.slice(1), context);
-    if (main.firstChild === root) leave = left ?? null;
-    else left?.();
-  } catch (error) {
-    fill(root, h("div", { class: "alarm bad", role: "alert" }, error.message));
-  }
+  const view = new View(root);
+  state.view = view;
+  fill(main, view.trouble, root);
+  try { await page[2](root, parts.slice(1), view); } catch (error) { view.say(error); }
 }
 
-function pulse(samples) {
+function heard(name, data) {
   const shown = document.getElementById("pulse");
-  if (samples === null) {
+  if (name === "lost") {
     shown.className = "pulse off";
     shown.textContent = "not connected";
-    return;
+  } else if (name === "pulse") {
+    const last = state.samples.at(-1)?.time_ms ?? 0;
+    state.samples = [...state.samples, ...data.filter((sample) => sample.time_ms > last)].slice(-HISTORY);
+    shown.className = "pulse on";
+    shown.textContent = `${number(state.samples.at(-1)?.records_in ?? 0)} records/s in`;
+    for (const work of state.view?.pulses ?? []) work();
+  } else if (name === "moved") {
+    state.view?.moved?.(data);
   }
-  state.samples = [...state.samples, ...samples].slice(-HISTORY);
-  shown.className = "pulse on";
-  shown.textContent = `${number(state.samples.at(-1)?.records_in ?? 0)} records/s in`;
-  state.listener?.(state.samples);
 }
 
 let asking = false;
@@ -75,28 +126,34 @@ async function askWho() {
   const answer = await ask("Sign in", h("div", {},
     wrong ? h("p", { class: "bad", role: "alert" }, "The name or the password is wrong.") : h("p", {}, "This hub wants to know who you are."),
     field("User", "user", { autocomplete: "username", required: true }),
-    field("Password or token", "secret", { type: "password", autocomplete: "current-password" })), { ok: "Sign in" });
+    field("Password or token", "secret", { type: "password", autocomplete: "current-password" })), { ok: "Sign in", cancel: false });
   asking = false;
-  if (answer) { signIn(answer.user, answer.secret); show(); }
+  if (answer) signIn(answer.user, answer.secret);
+  document.getElementById("leave").hidden = !isSignedIn();
+  if (answer) show();
 }
 
-function theme(name) {
-  document.documentElement.dataset.theme = name;
+function chosenTheme() {
+  const wanted = localStorage.getItem("headrace.theme");
+  return wanted ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
 }
 
 function start() {
-  const wanted = localStorage.getItem("headrace.theme");
-  theme(wanted ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
+  document.documentElement.dataset.theme = chosenTheme();
   document.getElementById("theme").addEventListener("click", () => {
     const other = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
     localStorage.setItem("headrace.theme", other);
-    theme(other);
+    document.documentElement.dataset.theme = other;
   });
+  const leave = document.getElementById("leave");
+  leave.hidden = !isSignedIn();
+  leave.addEventListener("click", () => { signOut(); location.reload(); });
+  document.getElementById("skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
   fill(document.getElementById("nav"), PAGES.map(([path, title]) => h("a", { href: `#/${path}`, "data-path": path }, title)));
   onUnauthenticated(askWho);
   addEventListener("hashchange", () => { show(); main.focus(); });
+  live = new Live(heard);
   show();
-  watchPulse(pulse);
 }
 
 start();

@@ -1,27 +1,74 @@
-// Small line charts as SVG.
+// Small line charts as SVG, with their scale in words.
 
-const NAMESPACE = "http://www.w3.org/2000/svg";
+import { fill, h, svg } from "./dom.js";
+
 const WIDTH = 300;
-const HEIGHT = 90;
+const HEIGHT = 80;
 
-function svg(tag, attributes) {
-  const element = document.createElementNS(NAMESPACE, tag);
-  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-  return element;
+// One or more lines on one scale from zero. `format` says a value with its unit.
+export class LineChart {
+  constructor(label, format, names = []) {
+    this.format = format;
+    this.names = names;
+    this.lines = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": label });
+    this.top = h("span", { class: "chart-top" });
+    this.since = h("span", {});
+    this.read = h("span", { class: "chart-read" });
+    this.element = h("div", { class: "chart", onpointermove: (event) => this.point(event), onpointerleave: () => { this.at = null; this.say(); } },
+      this.top, this.lines, h("div", { class: "chart-foot" }, this.since, this.read, h("span", {}, "now")));
+    this.at = null;
+  }
+
+  update(series, stepS = 1) {
+    this.series = series;
+    this.stepS = stepS;
+    const length = Math.max(...series.map((values) => values.length));
+    const top = nice(Math.max(...series.flat().filter((value) => value !== null), 0));
+    this.top.textContent = this.format(top);
+    this.since.textContent = length > 1 ? ago((length - 1) * stepS) : "";
+    fill(this.lines, series.map((values, which) => drawn(values, top, which)));
+    this.say();
+  }
+
+  point(event) {
+    const place = this.lines.getBoundingClientRect();
+    this.at = Math.min(1, Math.max(0, (event.clientX - place.left) / place.width));
+    this.say();
+  }
+
+  say() {
+    if (this.at === null || !this.series) { this.read.textContent = ""; return; }
+    const length = this.series[0].length;
+    const index = Math.round(this.at * (length - 1));
+    const values = this.series.map((one, which) => (one[index] === null || one[index] === undefined ? null : `${this.names[which] ? `${this.names[which]} ` : ""}${this.format(one[index])}`));
+    this.read.textContent = [ago((length - 1 - index) * this.stepS), ...values.filter(Boolean)].join(" · ");
+  }
 }
 
-// series: arrays of numbers (null where there is none), drawn on one scale from zero.
-export function chart(series, label) {
-  const top = Math.max(1e-9, ...series.flat().filter((value) => value !== null));
-  const root = svg("svg", { class: "chart", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": label });
-  series.forEach((values, which) => {
-    const step = WIDTH / Math.max(1, values.length - 1);
-    const points = values.map((value, at) => (value === null ? null : [at * step, HEIGHT - 2 - (value / top) * (HEIGHT - 8)]));
-    const line = points.map((point, at) => (point ? `${at && points[at - 1] ? "L" : "M"}${point[0].toFixed(1)} ${point[1].toFixed(1)}` : "")).join("");
-    const kept = points.filter(Boolean);
-    if (!kept.length) return;
-    if (which === 0) root.append(svg("path", { class: `area s${which + 1}`, d: `M${kept[0][0]} ${HEIGHT}${kept.map((point) => `L${point[0].toFixed(1)} ${point[1].toFixed(1)}`).join("")}L${kept.at(-1)[0]} ${HEIGHT}Z` }));
-    root.append(svg("path", { class: `line s${which + 1}`, d: line }));
+const ago = (value) => (value < 1 ? "now" : value < 100 ? `${Math.round(value)} s ago` : `${Math.round(value / 60)} min ago`);
+
+function drawn(values, top, which) {
+  const step = WIDTH / Math.max(1, values.length - 1);
+  const points = values.map((value, at) => (value === null ? null : [(at * step).toFixed(1), (HEIGHT - 1 - (value / top) * (HEIGHT - 4)).toFixed(1)]));
+  const runs = [];
+  points.forEach((point, at) => {
+    if (!point) return;
+    if (at === 0 || !points[at - 1]) runs.push([]);
+    runs.at(-1).push(point);
   });
-  return root;
+  return runs.map((run) => {
+    const line = run.map(([x, y], at) => `${at ? "L" : "M"}${x} ${y}`).join("");
+    const dot = run.length === 1 ? "h0.1" : "";
+    return [which === 0 ? svg("path", { class: "area s1", d: `${line}L${run.at(-1)[0]} ${HEIGHT}L${run[0][0]} ${HEIGHT}Z` }) : null,
+      svg("path", { class: `line s${which + 1}`, d: line + dot })];
+  });
 }
+
+// A little room above the highest value, at a round number.
+function nice(value) {
+  if (value <= 0) return 1;
+  const unit = 10 ** Math.floor(Math.log10(value));
+  return [1, 1.5, 2, 3, 4, 5, 6, 8, 10].map((one) => one * unit).find((one) => one >= value);
+}
+
+export const legend = (names) => h("div", { class: "legend" }, names.map((name, at) => h("span", {}, h("i", { class: `k${at + 1}` }), name)));

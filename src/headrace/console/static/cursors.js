@@ -1,26 +1,25 @@
 // Who reads what, how far behind they are, and how to move them.
 
 import { call } from "./api.js";
-import { ask, fill, h, number, pill, report, seconds, table } from "./dom.js";
+import { ask, attempt } from "./dialogs.js";
+import { count, empty, fill, h, head, number, pill, seconds, streamLink } from "./dom.js";
+import { liveTable } from "./table.js";
 
-export async function cursorsPage(root) {
+export async function cursorsPage(root, parts, view) {
   const search = h("input", { type: "search", placeholder: "Cursor or stream", "aria-label": "Filter cursors", oninput: () => refresh() });
-  const body = h("div", { class: "card" });
-  fill(root, h("h1", {}, "Cursors"), h("div", { class: "bar" }, search), body);
+  const rows = liveTable([
+    { title: "Cursor", cell: (row) => row.name, wrap: true },
+    { title: "Stream", cell: (row) => streamLink(row.stream) },
+    { title: "Partition", number: true, minor: true, cell: (row) => row.partition },
+    { title: "Next index", number: true, cell: (row) => number(row.index) },
+    { title: "Behind", number: true, cell: (row) => count(row.lag, "record") },
+    { title: "Last moved", number: true, cell: (row) => `${seconds(row.age_s)} ago` },
+    { title: "State", wrap: true, cell: (row) => (row.stuck ? [pill("stuck", "bad"), " ", row.stuck] : row.lag ? pill("behind", "warn") : pill("up to date", "good")) },
+    { title: "", cell: (row) => h("span", { class: "actions" }, h("button", { type: "button", onclick: () => reset(row), "aria-label": `Reset ${row.name} of ${row.stream}` }, "Reset")) },
+  ], { label: "Cursors", key: (row) => `${row.stream}/${row.partition}/${row.name}`, empty: empty("No cursors.", "A consumer that registers or saves its position has one: headrace tail orders --cursor mine.") });
+  fill(root, head("Cursors", "A cursor is a consumer's durable position: the next record that it will read."), h("div", { class: "bar" }, search), h("div", { class: "card" }, rows.element));
 
-  async function refresh() {
-    const rows = await call("console.cursors", { text: search.value });
-    fill(body, table([
-      { title: "Cursor", cell: (row) => row.name, wrap: true },
-      { title: "Stream", cell: (row) => h("a", { href: `#/stream/${encodeURIComponent(row.stream)}` }, row.stream) },
-      { title: "Partition", number: true, cell: (row) => row.partition },
-      { title: "Next index", number: true, cell: (row) => number(row.index) },
-      { title: "Behind", number: true, cell: (row) => `${number(row.lag)} records` },
-      { title: "Last moved", number: true, cell: (row) => `${seconds(row.age_s)} ago` },
-      { title: "State", cell: (row) => (row.stuck ? [pill("stuck", "bad"), " ", row.stuck] : row.lag ? pill("behind", "warn") : pill("up to date", "good")) },
-      { title: "", cell: (row) => h("button", { type: "button", onclick: () => reset(row) }, "Reset") },
-    ], rows, { label: "Cursors", empty: "No cursors. Consumers register them." }));
-  }
+  async function refresh() { rows.update(await call("console.cursors", { text: search.value })); }
 
   async function reset(row) {
     const to = h("select", { name: "to", "aria-label": "Where to", onchange: preview }, h("option", { value: "earliest" }, "the earliest record"), h("option", { value: "latest" }, "the end"), h("option", { value: "index" }, "an index"), h("option", { value: "time" }, "a time (UTC)"));
@@ -41,10 +40,9 @@ export async function cursorsPage(root) {
     preview();
     const answer = await ask(`Reset ${row.name} of ${row.stream}`, [h("div", { class: "bar" }, "Move to", to, index, time), shown], { ok: "Move the cursor", danger: true });
     if (!answer) return;
-    try { await call("cursor.reset", request(false)); await refresh(); } catch (error) { report(error); }
+    await attempt(() => call("cursor.reset", request(false)), `Moved ${row.name}.`);
+    await refresh();
   }
 
-  await refresh();
-  const timer = setInterval(() => refresh().catch(() => {}), 2000);
-  return () => clearInterval(timer);
+  await view.every(refresh);
 }

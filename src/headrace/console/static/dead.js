@@ -1,36 +1,45 @@
 // Dead letters: streams named <stream>.dead, with the reason that each record came there.
 
 import { call } from "./api.js";
-import { ask, asText, decode, fill, h, hex, moment, number, report, table } from "./dom.js";
+import { ask, attempt } from "./dialogs.js";
+import { asText, count, decode, empty, fill, h, head, hex, moment, number, streamLink } from "./dom.js";
+import { table } from "./table.js";
 
 const SUFFIX = ".dead";
+const STREAMS = 50;
 
-export async function deadPage(root) {
+export async function deadPage(root, parts, view) {
   const body = h("div");
-  fill(root, h("h1", {}, "Dead letters"), body);
+  fill(root, head("Dead letters", "Records that a pipeline could not process wait in <stream>.dead, with the reason, until someone sends them again."), body);
+  let shown = null;
+
   async function refresh() {
-    const page = await call("console.streams", { text: `*${SUFFIX}`, limit: 100 });
-    const parts = await Promise.all(page.rows.map(async (row) => ({ row, letters: await call("dead.list", { stream: row.name }) })));
-    fill(body, parts.length ? parts.map(({ row, letters }) => section(row, letters)) : h("div", { class: "card empty" }, "Nothing has failed. Records that a pipeline cannot decode come to <stream>.dead."));
+    const page = await call("console.streams", { text: `*${SUFFIX}`, limit: STREAMS });
+    const state = JSON.stringify(page.rows.map((row) => [row.name, row.first, row.next]));
+    if (state === shown) return;
+    const sections = await Promise.all(page.rows.map(async (row) => section(row, await call("dead.list", { stream: row.name }))));
+    fill(body, sections.length ? sections : h("div", { class: "card" }, empty("Nothing has failed.", "headrace pipeline dead-letter SOURCE --schema … sends what it cannot read to SOURCE.dead.")));
+    shown = state;
   }
+
   function section(row, letters) {
-    return h("section", { class: "card" }, h("div", { class: "bar" }, h("h2", {}, `${row.name} · ${number(row.records)} records`), h("button", { type: "button", class: "push", disabled: !letters.length, onclick: () => redrive(row, letters) }, "Send the shown ones again")), table([
+    return h("section", { class: "card", "aria-label": `Letters in ${row.name}` }, h("div", { class: "bar" }, h("h2", {}, streamLink(row.name)), h("span", { class: "quiet" }, count(row.records, "letter")), h("span", { class: "push" }),
+      h("button", { type: "button", disabled: !letters.length, onclick: () => redrive(row, letters) }, letters.length < row.records ? `Send the oldest ${number(letters.length)} again` : "Send all again")), table([
       { title: "Index", number: true, cell: (one) => number(one.index) },
-      { title: "Time (UTC)", cell: (one) => moment(one.time_us) },
+      { title: "Time (UTC)", cell: (one) => h("span", { class: "still" }, moment(one.time_us)) },
       { title: "Reason", wrap: true, cell: (one) => one.reason },
-      { title: "Belongs to", cell: (one) => one.stream },
-      { title: "Type", cell: (one) => one.type ?? "" },
+      { title: "Belongs to", cell: (one) => streamLink(one.stream) },
+      { title: "Type", minor: true, cell: (one) => one.type ?? "" },
       { title: "Payload", wrap: true, cell: (one) => { const data = decode(one.payload); return h("code", {}, (asText(data) ?? hex(data)).slice(0, 200)); } },
-    ], letters, { label: row.name, empty: "All of them have been sent again." }));
+    ], letters, { label: row.name, empty: empty("All of them have been sent again.") }));
   }
+
   async function redrive(row, letters) {
     const places = [...new Set(letters.map((one) => one.stream))].join(", ");
-    const sure = await ask(`Send again to ${places}`, h("p", {}, `${number(letters.length)} records are appended to ${places} as they were, and leave ${row.name} in the same step.`), { ok: "Send again" });
+    const sure = await ask(`Send again to ${places}`, h("p", {}, `${count(letters.length, "record is", "records are")} appended to ${places} as they were, and leave ${row.name} in the same step.`), { ok: "Send again" });
     if (!sure) return;
-    try {
-      await call("dead.redrive", { stream: row.name, before: letters.at(-1).index + 1 });
-      await refresh();
-    } catch (error) { report(error); }
+    await attempt(() => call("dead.redrive", { stream: row.name, before: letters.at(-1).index + 1 }), `Sent ${count(letters.length, "record")} again.`);
+    await refresh();
   }
-  await refresh();
+  await view.every(refresh);
 }

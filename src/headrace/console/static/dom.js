@@ -1,24 +1,33 @@
-// Elements, numbers and dialogs. Text goes in as text: nothing here ever parses markup.
+// Elements and numbers. Text goes in as text: nothing here ever parses markup.
 
-export function h(tag, attributes = {}, ...children) {
-  const element = document.createElement(tag);
+const SVG = "http://www.w3.org/2000/svg";
+
+function filled(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes ?? {})) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else if (name === "value") element.value = value;
-    else element.setAttribute(name, value === true ? "" : value);
+    else if (name !== "value") element.setAttribute(name, value === true ? "" : value);
   }
-  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  element.append(...kept(children));
+  if (attributes?.value !== null && attributes?.value !== undefined) element.value = attributes.value; // a choice needs its options first
   return element;
 }
 
+const kept = (children) => children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false && child !== "");
+
+export const h = (tag, attributes = {}, ...children) => filled(document.createElement(tag), attributes, children);
+
+export const svg = (tag, attributes = {}, ...children) => filled(document.createElementNS(SVG, tag), attributes, children);
+
 export function fill(parent, ...children) {
-  parent.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
+  parent.replaceChildren(...kept(children));
   return parent;
 }
 
 const plain = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 export const number = (value) => plain.format(value);
+
+export const count = (value, one, many = `${one}s`) => `${plain.format(value)} ${Number(value) === 1 ? one : many}`;
 
 export function bytes(value) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -37,50 +46,35 @@ export function seconds(value) {
 
 export const moment = (micros) => new Date(Number(micros) / 1000).toISOString().replace("T", " ").replace("Z", "");
 
-export function table(columns, rows, options = {}) {
-  const head = columns.map((column) => h("th", { class: column.number ? "number" : null, scope: "col" },
-    column.sort ? h("button", { type: "button", onclick: column.sort }, column.title) : column.title));
-  const body = rows.map((row) => {
-    const line = h("tr", options.row?.(row) ?? {}, columns.map((column) =>
-      h("td", { class: [column.number ? "number" : "", column.wrap ? "wrap" : ""].join(" ").trim() || null }, column.cell(row))));
-    return line;
-  });
-  if (!rows.length) return h("div", { class: "empty" }, options.empty ?? "Nothing here.");
-  return h("div", { class: "table" }, h("table", { "aria-label": options.label }, h("thead", {}, h("tr", {}, head)), h("tbody", {}, body)));
-}
+export const timeOfDay = (micros) => moment(micros).slice(11);
 
-export const pill = (text, kind = "") => h("span", { class: `pill ${kind}` }, text);
+export const pill = (text, kind = "") => h("span", { class: `pill ${kind}`.trim() }, text);
 
-// A dialog with fields; resolves to their values, or null when it is closed.
-export function ask(title, body, { ok = "OK", danger = false } = {}) {
-  return new Promise((resolve) => {
-    const form = h("form", { method: "dialog" }, h("h2", {}, title), body,
-      h("div", { class: "dialog-buttons" },
-        h("button", { type: "button", onclick: () => dialog.close() }, "Cancel"),
-        h("button", { type: "submit", class: danger ? "danger" : "main" }, ok)));
-    const dialog = h("dialog", { "aria-label": title }, form);
-    form.addEventListener("submit", (event) => {
-      event.preventDefault();
-      resolve(Object.fromEntries(new FormData(form)));
-      dialog.close();
-    });
-    dialog.addEventListener("close", () => { resolve(null); dialog.remove(); });
-    document.getElementById("dialogs").append(dialog);
-    dialog.showModal();
-  });
-}
+export const streamLink = (name) => h("a", { href: `#/stream/${encodeURIComponent(name)}` }, name);
 
-export const field = (title, name, attributes = {}) =>
-  h("label", { class: "block" }, title, h("input", { name, autocomplete: "off", ...attributes }));
+// What is shown where there is nothing to show: what would be here, and how it gets here.
+export const empty = (title, ...hints) => h("div", { class: "empty" }, h("p", { class: "empty-title" }, title), hints.map((hint) => h("p", {}, hint)));
 
-export function report(error) {
-  return ask("That did not work", h("p", {}, String(error.message ?? error)), { ok: "Close" });
-}
+export const facts = (pairs) => h("dl", {}, pairs.filter(([, value]) => value !== null && value !== undefined && value !== "")
+  .map(([title, value]) => [h("dt", {}, title), h("dd", {}, value instanceof Node || Array.isArray(value) ? value : String(value))]));
+
+export const head = (title, quiet, ...right) => h("div", { class: "head" },
+  h("div", {}, h("h1", {}, title), quiet ? h("p", { class: "quiet" }, quiet) : null), h("div", { class: "bar" }, right));
+
+export const meter = (value, most) => h("progress", { max: most || 1, value: String(Math.min(value, most)), "aria-hidden": "true" });
 
 export function decode(base64) {
   const text = atob(base64 ?? "");
   return Uint8Array.from(text, (character) => character.charCodeAt(0));
 }
+
+export const encode = (data) => {
+  let text = "";
+  for (const byte of data) text += String.fromCharCode(byte);
+  return btoa(text);
+};
+
+export const utf8 = (text) => new TextEncoder().encode(text);
 
 export const hex = (data) => Array.from(data, (byte) => byte.toString(16).padStart(2, "0")).join("");
 

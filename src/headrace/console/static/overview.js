@@ -1,45 +1,56 @@
 // The hub at a glance.
 
 import { call } from "./api.js";
-import { chart } from "./charts.js";
-import { bytes, fill, h, number, seconds, table } from "./dom.js";
+import { LineChart, legend } from "./charts.js";
+import { bytes, count, fill, h, head, number, seconds } from "./dom.js";
+import { liveTable } from "./table.js";
 
-export async function overviewPage(root, parts, context) {
+const rate = (unit) => (value) => `${number(value)} ${unit}`;
+
+const CARDS = [
+  { title: "Records in and out", keys: ["records_in", "records_out"], names: ["in", "out"], format: rate("records/s"), figure: (last) => [number(last.records_in), " in · ", number(last.records_out), " out"], unit: "records/s" },
+  { title: "Append to durable", keys: ["commit_p50_ms", "commit_p99_ms"], names: ["p50", "p99"], format: rate("ms"), figure: (last) => (last.commit_p50_ms === null ? "no commits" : [number(last.commit_p50_ms), " p50 · ", number(last.commit_p99_ms), " p99"]), unit: (last) => (last.commit_p50_ms === null ? "in the last second" : "ms") },
+  { title: "Payload in", keys: ["bytes_in"], format: (value) => `${bytes(value)}/s`, figure: (last) => bytes(last.bytes_in), unit: "per second" },
+  { title: "Commits", keys: ["commits"], format: rate("per s"), figure: (last) => number(last.commits), unit: "fdatasyncs/s" },
+  { title: "Sealed on disk", keys: ["segment_bytes"], format: bytes, figure: (last) => bytes(last.segment_bytes), unit: (last) => `${bytes(last.free_bytes)} free` },
+  { title: "In memory, not sealed yet", keys: ["tail_bytes"], format: bytes, figure: (last) => bytes(last.tail_bytes), unit: (last) => `${bytes(last.queue_bytes)} wait for the disk` },
+  { title: "Memory of the hub", keys: ["resident_bytes"], format: bytes, figure: (last) => bytes(last.resident_bytes), unit: "resident" },
+];
+
+export async function overviewPage(root, parts, view) {
   const info = await call("hub.info");
-  const alarms = h("div", { role: "status", "aria-label": "Alarms" });
-  const cards = h("div", { class: "grid" });
-  const listeners = h("div", { class: "card" });
-  fill(root, h("h1", {}, "Overview", h("span", { class: "quiet" }, `Headrace ${info.version}, up ${seconds(info.uptime_s)}, data in ${info.data}`)), alarms, cards, listeners);
+  const opened = Date.now();
+  const quiet = h("span", {});
+  const alarms = h("div", { class: "alarms", role: "status", "aria-label": "Alarms" });
+  const cards = CARDS.map(card);
+  const counts = h("span", { class: "quiet" });
+  const listeners = liveTable([
+    { title: "Listener", cell: (row) => row.name },
+    { title: "Address", cell: (row) => h("code", {}, row.address) },
+    { title: "Open sessions", number: true, cell: (row) => (row.sessions ? h("a", { href: "#/sessions" }, number(row.sessions)) : "0") },
+  ], { label: "Listeners", key: (row) => row.name });
+  fill(root, head("Overview", quiet), alarms, h("div", { class: "grid" }, cards.map((one) => one.element)),
+    h("section", { class: "card" }, h("div", { class: "bar" }, h("h2", {}, "Listeners"), counts), listeners.element,
+      info.missing.length ? h("p", { class: "quiet" }, `Not installed: ${info.missing.join(", ")}`) : null));
 
-  function draw(samples) {
+  view.onPulse((samples) => {
     const last = samples.at(-1);
     if (!last) return;
-    fill(alarms, last.alarms.map((text) => h("div", { class: "alarm" }, text)));
-    if (!last.alarms.length) fill(alarms, h("div", { class: "alarm quiet" }, "All is well."));
-    fill(cards,
-      card("Records in and out", [`${number(last.records_in)} in`, `${number(last.records_out)} out`], "records/s", samples, ["records_in", "records_out"], ["in", "out"]),
-      card("Payload in", [bytes(last.bytes_in)], "per second", samples, ["bytes_in"]),
-      card("Append to durable", [last.commit_p50_ms === null ? "no commits" : `${number(last.commit_p50_ms)} p50, ${number(last.commit_p99_ms)} p99`], "ms", samples, ["commit_p50_ms", "commit_p99_ms"], ["p50", "p99"]),
-      card("Commits", [number(last.commits)], "fdatasyncs/s", samples, ["commits"]),
-      card("Waiting for the disk", [bytes(last.queue_bytes)], "", samples, ["queue_bytes"]),
-      card("Not sealed yet, in memory", [bytes(last.tail_bytes)], "", samples, ["tail_bytes"]),
-      card("Sealed on disk", [bytes(last.segment_bytes)], `${bytes(last.free_bytes)} free`, samples, ["segment_bytes"]),
-      card("Memory of the hub", [bytes(last.resident_bytes)], "", samples, ["resident_bytes"]));
-    const rows = Object.entries(info.listeners).map(([name, address]) => ({ name, address, sessions: last.sessions[name] ?? 0 }));
-    fill(listeners, h("h2", {}, `Listeners · ${number(last.streams)} streams · ${number(last.tables)} tables`), table([
-      { title: "Listener", cell: (row) => row.name },
-      { title: "Address", cell: (row) => h("code", {}, row.address) },
-      { title: "Open sessions", number: true, cell: (row) => number(row.sessions) },
-    ], rows, { label: "Listeners" }), info.missing.length ? h("p", { class: "quiet" }, `Not installed: ${info.missing.join(", ")}`) : null);
-  }
-  draw(context.samples());
-  context.onPulse(draw);
+    quiet.textContent = `Headrace ${info.version} · up ${seconds(info.uptime_s + (Date.now() - opened) / 1000)} · data in ${info.data}`;
+    fill(alarms, last.alarms.length ? last.alarms.map((text) => h("div", { class: "alarm" }, text)) : h("div", { class: "alarm good" }, "All is well."));
+    for (const one of cards) one.update(samples, last);
+    counts.textContent = `${count(last.streams, "stream")} · ${count(last.tables, "table")}`;
+    listeners.update(Object.entries(info.listeners).map(([name, address]) => ({ name, address, sessions: last.sessions[name] ?? 0 })));
+  });
 }
 
-function card(title, figures, unit, samples, keys, names) {
-  const series = keys.map((key) => samples.map((sample) => sample[key]));
-  return h("section", { class: "card" }, h("h2", {}, title),
-    h("div", { class: "figure" }, figures.join(" · "), " ", h("small", {}, unit)),
-    chart(series, `${title}, the last ${samples.length} seconds`),
-    names ? h("div", { class: "legend" }, names.map((name, at) => h("span", {}, h("i", { class: `k${at + 1}` }), name))) : null);
+function card({ title, keys, names = [], format, figure, unit }) {
+  const chart = new LineChart(`${title}, the last minutes`, format, names);
+  const shown = h("div", { class: "figure" });
+  const element = h("section", { class: "card" }, h("div", { class: "bar" }, h("h2", {}, title), h("span", { class: "push" }), names.length ? legend(names) : null), shown, chart.element);
+  function update(samples, last) {
+    fill(shown, figure(last), " ", h("small", {}, typeof unit === "function" ? unit(last) : unit));
+    chart.update(keys.map((key) => samples.map((sample) => sample[key])));
+  }
+  return { element, update };
 }

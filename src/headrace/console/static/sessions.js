@@ -1,26 +1,73 @@
 // Who is connected, in which state, and how the last ones ended.
 
 import { call } from "./api.js";
-import { fill, h, moment, pill, table } from "./dom.js";
+import { count, empty, facts, fill, h, head, meter, moment, number, pill, seconds, streamLink } from "./dom.js";
+import { diagram } from "./machine.js";
+import { liveTable } from "./table.js";
 
-export async function sessionsPage(root) {
-  const ended = h("input", { type: "checkbox", onchange: () => refresh() });
-  const body = h("div", { class: "card" });
-  fill(root, h("h1", {}, "Sessions"), h("div", { class: "bar" }, h("label", {}, ended, "Show the ones that ended")), body);
+export async function sessionsPage(root, [chosen, ...rest], view) {
+  const machines = new Map((await call("console.machines")).map((one) => [`${one.protocol}/${one.name}`, one]));
+  const state = { id: chosen ? Number(chosen) : null, drawn: null };
+  const which = h("select", { "aria-label": "Which sessions", onchange: () => refresh() }, h("option", { value: "open" }, "Open now"), h("option", { value: "ended" }, "Ended last"));
+  const search = h("input", { type: "search", placeholder: "Protocol, peer or stream", "aria-label": "Filter sessions", oninput: () => refresh() });
+  const said = h("span", { class: "quiet push", role: "status" });
+  const detail = h("section", { class: "card", "aria-label": "Session", hidden: true });
+  const none = h("div", {});
+  const rows = liveTable([
+    { title: "Protocol", cell: (row) => pill(row.protocol) },
+    { title: "Peer", cell: (row) => h("code", {}, row.peer) },
+    { title: "State", cell: (row) => row.state },
+    { title: "Credits", cell: (row) => row.flow.map(flow) },
+    { title: "Streams", wrap: true, cell: (row) => uses(row) },
+    { title: "Since (UTC)", minor: true, cell: (row) => h("span", { class: "still" }, moment(row.opened_us).slice(0, 19)) },
+    { title: "Last error", wrap: true, cell: (row) => h("span", { class: "bad" }, row.reason ?? row.error ?? "") },
+  ], { label: "Sessions", key: (row) => row.id, empty: none, onOpen: (row) => { state.id = row.id; refresh(); }, isOpen: (row) => row.id === state.id });
+  fill(root, head("Sessions", "Connections of all protocols. Open one to see where it stands in its protocol's state machine."), h("div", { class: "bar" }, which, search, said), h("div", { class: "card" }, rows.element), detail);
 
   async function refresh() {
-    const rows = await call("session.list", { ended: ended.checked });
-    fill(body, table([
-      { title: "Protocol", cell: (row) => pill(row.protocol) },
-      { title: "Peer", cell: (row) => h("code", {}, row.peer) },
-      { title: "Since (UTC)", cell: (row) => moment(row.opened_us) },
-      ended.checked ? { title: "Ended", cell: (row) => moment(row.closed_us) } : null,
-      ended.checked ? { title: "Why", wrap: true, cell: (row) => row.reason ?? "" } : null,
-      { title: "State", cell: (row) => String(row.details.state ?? "") },
-      { title: "Details", wrap: true, cell: (row) => Object.entries(row.details).filter(([name]) => name !== "state").map(([name, value]) => `${name} ${typeof value === "object" ? JSON.stringify(value) : value}`).join(" · ") },
-    ].filter(Boolean), rows, { label: "Sessions", empty: "Nobody is connected." }));
+    const ended = which.value === "ended";
+    const page = await call("console.sessions", { text: search.value, ended });
+    fill(none, ended ? empty("No session has ended since the hub started.") : empty("Nobody is connected.", "The addresses of the listeners are on the overview."));
+    rows.update(page.rows);
+    said.textContent = page.total > page.rows.length ? `${number(page.rows.length)} of ${number(page.total)}` : count(page.total, "session");
+    show(page.rows.find((row) => row.id === state.id));
   }
-  await refresh();
-  const timer = setInterval(() => refresh().catch(() => {}), 2000);
-  return () => clearInterval(timer);
+
+  function show(row) {
+    detail.hidden = !row;
+    const now = JSON.stringify(row ?? null);
+    if (!row || now === state.drawn) return;
+    state.drawn = now;
+    const scrolls = [...detail.querySelectorAll(".machine-scroll")].map((one) => one.scrollLeft);
+    fill(detail, h("div", { class: "bar" }, h("h2", {}, `${row.protocol} · ${row.peer}`), h("span", { class: "push" }), h("button", { type: "button", onclick: () => { state.id = null; refresh(); } }, "Close")),
+      facts([["State", row.state], ["Open for", row.closed_us ? `${seconds((row.closed_us - row.opened_us) / 1e6)}, ended ${moment(row.closed_us)} UTC` : `since ${moment(row.opened_us).slice(0, 19)} UTC`], ["Why it ended", row.reason], ["Last error", row.error ? h("span", { class: "bad" }, row.error) : "none"],
+        ["Writes", row.writes.length ? links(row.writes) : null], ["Reads", row.reads.length ? links(row.reads) : null], ...row.flow.map((one) => [one.name, flow(one)]), ...Object.entries(row.facts)]),
+      machinesOf(row));
+    [...detail.querySelectorAll(".machine-scroll")].forEach((one, at) => { one.scrollLeft = scrolls[at] ?? 0; });
+  }
+
+  function machinesOf(row) {
+    const used = new Map();
+    for (const place of row.places) {
+      const marks = used.get(place.machine) ?? used.set(place.machine, new Map()).get(place.machine);
+      marks.set(place.state, [...(marks.get(place.state) ?? []), place.what]);
+    }
+    return [...used].filter(([name]) => machines.has(name)).map(([name, marks]) => {
+      const machine = machines.get(name);
+      return h("section", { class: "machine-of" }, h("h3", {}, `${machine.protocol}: ${machine.of}`, h("span", { class: "quiet" }, ` ${machine.name}`)), diagram(machine, marks));
+    });
+  }
+
+  await view.every(refresh);
+}
+
+const flow = (one) => h("span", { class: "flow" }, one.most ? meter(one.value, one.most) : null, `${number(one.value)}${one.most ? ` of ${number(one.most)}` : ""} ${one.name}`);
+
+const links = (names) => names.flatMap((name, at) => [at ? ", " : "", streamLink(name)]);
+
+function uses(row) {
+  const said = [];
+  if (row.writes.length) said.push(h("div", {}, h("span", { class: "quiet" }, "writes "), links(row.writes.slice(0, 3)), row.writes.length > 3 ? ` and ${row.writes.length - 3} more` : ""));
+  if (row.reads.length) said.push(h("div", {}, h("span", { class: "quiet" }, "reads "), links(row.reads.slice(0, 3)), row.reads.length > 3 ? ` and ${row.reads.length - 3} more` : ""));
+  return said;
 }

@@ -1,26 +1,42 @@
-// Every setting, its value, and where the value came from.
+// Every setting and limit, its value, and where the value came from.
 
 import { call } from "./api.js";
-import { bytes, fill, h, seconds, table } from "./dom.js";
+import { bytes, count, empty, fill, h, head, pill, seconds } from "./dom.js";
+import { table } from "./table.js";
 
 export async function settingsPage(root) {
   const settings = await call("config.show");
   const search = h("input", { type: "search", placeholder: "Key or description", "aria-label": "Filter settings", oninput: draw });
-  const body = h("div", { class: "card" });
-  fill(root, h("h1", {}, "Settings"), h("div", { class: "bar" }, search), body);
-  function shown(one) {
-    if (one.unit === "bytes" && typeof one.value === "number") return bytes(one.value);
-    if (one.unit === "seconds" && typeof one.value === "number") return seconds(one.value);
-    return typeof one.value === "object" ? JSON.stringify(one.value) : String(one.value);
-  }
+  const which = h("select", { "aria-label": "Which settings", onchange: draw }, h("option", { value: "all" }, "All settings"), h("option", { value: "set" }, "Only what is not a default"), h("option", { value: "limits" }, "Only limits"));
+  const said = h("span", { class: "quiet push", role: "status" });
+  const body = h("div", {});
+  fill(root, head("Settings", "Read when the hub starts: from its file, HEADRACE_… variables and flags, in this order; the last one wins."), h("div", { class: "bar" }, search, which, said), body);
+
+  const kinds = { all: () => true, set: (one) => one.origin !== "default", limits: (one) => /(_max|_min)$/.test(one.key) || one.key.startsWith("limits.") };
   function draw() {
     const wanted = search.value.toLowerCase();
-    fill(body, table([
-      { title: "Key", cell: (one) => h("code", {}, one.key) },
-      { title: "Value", wrap: true, cell: shown },
-      { title: "From", cell: (one) => one.origin },
-      { title: "Meaning", wrap: true, cell: (one) => one.description },
-    ], settings.filter((one) => `${one.key} ${one.description}`.toLowerCase().includes(wanted)), { label: "Settings" }));
+    const kept = settings.filter((one) => kinds[which.value](one) && `${one.key} ${one.description}`.toLowerCase().includes(wanted));
+    const sections = new Map();
+    for (const one of kept) {
+      const name = one.key.split(".")[0];
+      sections.set(name, [...(sections.get(name) ?? []), one]);
+    }
+    said.textContent = `${count(kept.length, "setting")} of ${settings.length}`;
+    fill(body, kept.length ? [...sections].map(section) : h("div", { class: "card" }, empty("No setting fits.")));
   }
   draw();
+}
+
+const section = ([name, rows]) => h("section", { class: "card" }, h("h2", {}, name), table([
+  { title: "Key", cell: (one) => h("code", {}, one.key) },
+  { title: "Value", wrap: true, cell: (one) => h("b", {}, shown(one)) },
+  { title: "From", cell: (one) => (one.origin === "default" ? h("span", { class: "quiet" }, "default") : pill(one.origin, "good")) },
+  { title: "Meaning", wrap: true, cell: (one) => one.description },
+], rows, { label: `Settings of ${name}` }));
+
+function shown(one) {
+  if (one.value === null || one.value === "") return "–";
+  if (typeof one.value === "number" && one.unit === "bytes") return bytes(one.value);
+  if (typeof one.value === "number" && one.unit === "seconds") return seconds(one.value);
+  return typeof one.value === "object" ? JSON.stringify(one.value) : String(one.value);
 }

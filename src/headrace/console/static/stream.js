@@ -1,150 +1,185 @@
-// One stream: its records, live or anywhere in its past, and one record in every protocol.
+// One stream: its records, live or anywhere in its past, who writes and who reads.
 
 import { call } from "./api.js";
-import { ask, asText, decode, field, fill, h, hex, moment, number, pill, report, table } from "./dom.js";
+import { LineChart } from "./charts.js";
+import { ask, attempt, choice, field } from "./dialogs.js";
+import { bytes, count, empty, encode, facts, fill, h, head, moment, number, pill, seconds, utf8 } from "./dom.js";
+import { fits, opened, short, showRecord } from "./record.js";
+import { deleteStream, trimStream } from "./streams.js";
+import { liveTable } from "./table.js";
 
-const SHOWN = 200;
+const PAGE = 200;
+const LIVE_KEPT = 1000;
+const SEARCH_PAGE = 1000;
+const SEARCH_PAGES = 50;
 
-export async function streamPage(root, [name]) {
-  const stream = name;
-  const view = { partition: 0, records: [], following: true, selected: null, at: null };
-  const info = await call("stream.describe", { stream });
-  const list = h("div", { class: "records card" });
-  const detail = h("div", { class: "card", "aria-live": "polite" }, h("div", { class: "empty" }, "Choose a record."));
-  const text = h("input", { type: "search", placeholder: "Text, type:ORDER, key:… or field.name=value", "aria-label": "Filter records", oninput: draw });
-  const live = h("button", { type: "button", "aria-pressed": "true", onclick: follow }, "Live");
-  const partition = h("select", { "aria-label": "Partition", onchange: () => { view.partition = Number(partition.value); follow(); } }, info.bounds.map((one) => h("option", { value: one.partition }, `partition ${one.partition}`)));
-  fill(root, h("h1", {}, stream, h("span", { class: "quiet" }, `${number(info.records)} records, ${info.partitions} partition${info.partitions > 1 ? "s" : ""}, acknowledged ${info.options.ack ?? "durable"}`)),
-    h("div", { class: "bar" }, partition, live, h("button", { type: "button", onclick: earliest }, "Earliest"), h("button", { type: "button", onclick: seekIndex }, "Go to index"), h("button", { type: "button", onclick: seekTime }, "Go to time"), text, h("button", { type: "button", class: "main push", onclick: send }, "Send a record")),
-    h("div", { class: "split" }, list, detail),
-    h("div", { class: "card" }, h("h2", {}, "Who reads"), table([
-      { title: "Cursor", cell: (one) => one.name }, { title: "Partition", number: true, cell: (one) => one.partition },
-      { title: "Next index", number: true, cell: (one) => number(one.index) }, { title: "Behind", number: true, cell: (one) => `${number(one.lag)} records` },
-    ], info.cursors, { empty: "Nobody is registered.", label: "Cursors of this stream" })));
+export async function streamPage(root, [stream], view) {
+  const seen = await call("console.stream", { stream });
+  const state = { partition: 0, records: [], next: 0, first: 0, end: 0, following: true, selected: null };
+  const detail = h("section", { class: "card detail", "aria-live": "polite", "aria-label": "Record" }, empty("Choose a record.", "Click it, or Tab to it and press Enter."));
+  const said = h("span", { class: "quiet", role: "status" });
+  const filters = filterFields(() => draw());
+  const rows = liveTable([
+    { title: "Index", number: true, cell: (one) => number(one.index) },
+    { title: "Time (UTC)", cell: (one) => h("span", { class: "still" }, moment(one.time_us)) },
+    { title: "Type", cell: (one) => one.type ?? "" },
+    { title: "Payload", wrap: true, cell: (one) => h("code", {}, short(one)) },
+  ], { label: "Records", key: (one) => one.index, empty: empty("No records here.", "Send one with the button above, or wait for a producer."), onOpen: select, isOpen: (one) => state.selected === one.index });
+  const live = h("button", { type: "button", "aria-pressed": "true", onclick: () => attempt(follow) }, "Live");
+  const earlier = h("button", { type: "button", onclick: () => go(() => Math.max(0, state.first - PAGE)) }, "Earlier");
+  const later = h("button", { type: "button", onclick: () => go(() => state.next) }, "Later");
+  const search = h("button", { type: "button", hidden: true, onclick: () => attempt(searchOn) }, "Search on");
+  const partition = h("select", { "aria-label": "Partition", hidden: seen.bounds.length === 1, onchange: () => { state.partition = Number(partition.value); attempt(follow); } }, seen.bounds.map((_, at) => h("option", { value: at }, `partition ${at}`)));
+  const about = aboutStream();
+  fill(root, head(stream, about.quiet,
+    h("button", { type: "button", class: "main", onclick: send }, "Send a record"),
+    h("button", { type: "button", onclick: () => trimStream(stream) }, "Trim"),
+    h("button", { type: "button", class: "danger", onclick: async () => { if (await deleteStream(stream)) location.hash = "#/streams"; } }, "Delete")),
+  about.figures,
+  h("div", { class: "bar" }, live, partition, h("button", { type: "button", onclick: () => go(() => "earliest") }, "Earliest"), earlier, later, h("button", { type: "button", onclick: seekIndex }, "Go to index"), h("button", { type: "button", onclick: seekTime }, "Go to time"), said),
+  h("div", { class: "bar", role: "search" }, filters.element, search),
+  h("div", { class: "split" }, h("div", { class: "card records" }, rows.element), detail), about.users);
 
-  async function read(start) {
-    const page = await call("stream.read", { stream, partition: view.partition, start, limit: SHOWN });
-    view.at = page.next;
-    return page.records.map((record) => ({ ...record, data: decode(record.payload) }));
+  async function read(start, limit) {
+    const page = await call("stream.read", { stream, partition: state.partition, start, limit });
+    state.next = page.next;
+    state.end = page.end;
+    return page.records.map(opened);
   }
   async function begin(start) {
-    view.records = await read(start);
+    state.records = await read(start, PAGE);
+    state.first = state.records[0]?.index ?? state.next;
     draw();
   }
-  async function follow() {
-    view.following = true;
-    live.setAttribute("aria-pressed", "true");
-    const [bounds] = await call("stream.bounds", { stream, partition: view.partition });
-    await begin(Math.max(bounds.first, bounds.next - 50));
+  const go = (start) => attempt(async () => { pause(); await begin(start()); });
+  function pause() {
+    if (state.following) view.follow(null);
+    state.following = false;
+    live.setAttribute("aria-pressed", "false");
   }
-  function stop() { view.following = false; live.setAttribute("aria-pressed", "false"); }
-  async function earliest() { stop(); await begin("earliest"); }
+  async function follow() {
+    state.following = true;
+    live.setAttribute("aria-pressed", "true");
+    const [bounds] = await call("stream.bounds", { stream, partition: state.partition });
+    await begin(Math.max(bounds.first, bounds.next - PAGE));
+    view.follow(stream, state.partition, state.next, () => { more().catch((error) => view.say(error)); });
+  }
+  let reading = null;
+  async function more() { // one at a time: news that come while reading are read after it
+    if (reading) { await reading.catch(() => {}); }
+    if (!state.following || reading) return;
+    reading = read(state.next, PAGE);
+    try {
+      const fresh = await reading;
+      if (!state.following) return;
+      state.records = [...state.records, ...fresh].slice(-LIVE_KEPT);
+      draw();
+    } finally { reading = null; }
+    if (state.next < state.end) await more();
+  }
   async function seekIndex() {
-    const answer = await ask("Go to index", field("Index", "index", { type: "number", min: 0, required: true }), { ok: "Go" });
-    if (answer) { stop(); await begin(Number(answer.index)); }
+    const answer = await ask("Go to index", field("Index", "index", { type: "number", min: 0, required: true, value: state.first }), { ok: "Go" });
+    if (answer) await go(() => Number(answer.index));
   }
   async function seekTime() {
     const answer = await ask("Go to time", field("Time (UTC)", "time", { type: "datetime-local", step: 1, required: true }), { ok: "Go" });
     if (!answer) return;
-    stop();
-    const found = await call("stream.index-at-time", { stream, partition: view.partition, time_us: Date.parse(`${answer.time}Z`) * 1000 });
-    await begin(found.index);
+    const found = await call("stream.index-at-time", { stream, partition: state.partition, time_us: Date.parse(`${answer.time}Z`) * 1000 });
+    await go(() => found.index);
   }
-  async function poll() {
-    if (!view.following || view.at === null) return;
-    const more = await read(view.at);
-    if (more.length) { view.records = [...view.records, ...more].slice(-SHOWN); draw(); }
+  // Read on until there is a page of records that fit, or until the end.
+  async function searchOn() {
+    pause();
+    const wanted = filters.values();
+    const found = [];
+    state.records = [];
+    for (let pages = 0; pages < SEARCH_PAGES && found.length < PAGE; pages += 1) {
+      const records = await read(state.next, SEARCH_PAGE);
+      found.push(...records.filter((record) => fits(record, wanted)));
+      said.textContent = `Searched to index ${number(state.next)} of ${number(state.end)}.`;
+      if (state.next >= state.end || !records.length) break;
+    }
+    state.records = found;
+    state.first = found[0]?.index ?? state.next;
+    draw(`${count(found.length, "record fits", "records fit")}, searched to index ${number(state.next)} of ${number(state.end)}.`);
   }
 
-  function draw() {
-    const kept = view.records.filter((record) => fits(record, text.value.trim()));
-    if (view.following) kept.reverse();
-    fill(list, table([
-      { title: "Index", number: true, cell: (one) => number(one.index) },
-      { title: "Time (UTC)", cell: (one) => h("span", { class: "still" }, moment(one.time_us)) },
-      { title: "Type", cell: (one) => one.type ?? "" },
-      { title: "Payload", wrap: true, cell: (one) => h("code", {}, short(one)) },
-    ], kept, { label: "Records", empty: "No records here.", row: (one) => ({ tabindex: 0, "aria-selected": String(view.selected === one.index), onclick: () => select(one), onkeydown: (event) => { if (event.key === "Enter") select(one); } }) }));
+  function draw(words = null) {
+    const wanted = filters.values();
+    const kept = state.records.filter((record) => fits(record, wanted));
+    if (state.following) kept.reverse();
+    rows.update(kept);
+    search.hidden = !filters.used() || state.next >= state.end;
+    earlier.disabled = state.following || state.first === 0;
+    later.disabled = state.following || state.next >= state.end;
+    const range = state.records.length ? `${number(state.records[0].index)} to ${number(state.records.at(-1).index)}` : "nothing";
+    said.textContent = words ?? (state.following ? `Live: ${count(kept.length, "record")} of the last ${number(state.records.length)}` : `Index ${range}: ${count(kept.length, "record")}`);
   }
 
   async function select(record) {
-    view.selected = record.index;
+    state.selected = record.index;
     draw();
-    const frames = h("div", {}, h("p", { class: "quiet" }, "…"));
-    fill(detail, h("h2", {}, `Record ${number(record.index)}`), facts(record), contents(record), h("h2", {}, "As each protocol would send it"), frames);
-    try {
-      const found = await call("record.frames", { stream, partition: view.partition, index: record.index });
-      fill(frames, found.map(frame));
-    } catch (error) { fill(frames, h("p", { class: "bad" }, error.message)); }
+    await showRecord(detail, stream, state.partition, { ...record });
   }
 
   async function send() {
-    const answer = await ask(`Send a record to ${stream}`, [h("label", { class: "block" }, "Payload", h("textarea", { name: "payload" })), field("Type", "type"), field("Key", "key")], { ok: "Send" });
+    const answer = await ask(`Send a record to ${stream}`, [
+      h("label", { class: "block" }, "Payload", h("textarea", { name: "payload" })),
+      choice("The payload is", "form", [["text", "text"], ["hex", "bytes in hex"]]),
+      h("div", { class: "fields" }, field("Type", "type"), field("Key", "key")),
+    ], { ok: "Send", check: (values) => (values.form === "hex" && !/^([0-9a-f]{2}\s*)*$/i.test(values.payload.trim()) ? "That is not hex: two digits for each byte." : null) });
     if (!answer) return;
-    const record = { text: answer.payload };
+    const record = answer.form === "text" ? { text: answer.payload } : { payload: encode((answer.payload.match(/[0-9a-f]{2}/gi) ?? []).map((pair) => parseInt(pair, 16))) };
     if (answer.type) record.type = answer.type;
-    if (answer.key) record.key = btoa(answer.key);
-    try {
-      await call("stream.append", { stream, partition: view.partition, records: [record] });
-      await (view.following ? poll() : follow());
-    } catch (error) { report(error); }
+    if (answer.key) record.key = encode(utf8(answer.key));
+    await attempt(async () => {
+      await call("stream.append", { stream, partition: state.partition, records: [record] });
+      if (!state.following) await follow();
+    }, "Sent, and on disk.");
   }
 
   await follow();
-  const timer = setInterval(() => poll().catch(() => {}), 500);
-  return () => clearInterval(timer);
+  await view.every(async () => about.update(await call("console.stream", { stream })));
 }
 
-function short(record) {
-  const shown = asText(record.data) ?? hex(record.data);
-  return shown.length > 160 ? `${shown.slice(0, 160)}…` : shown;
+function filterFields(changed) {
+  const input = (label, placeholder) => h("input", { type: "search", "aria-label": label, placeholder, oninput: () => changed() });
+  const text = input("Filter by text", "Text in the payload");
+  const type = input("Filter by type", "Type");
+  const key = input("Filter by key", "Key");
+  const json = input("Filter by JSON field", "JSON field: item.count=3");
+  const values = () => ({ text: text.value.trim(), type: type.value.trim(), key: key.value.trim(), json: json.value.trim() });
+  return { element: h("div", { class: "filters" }, text, type, key, json), values, used: () => Object.values(values()).some(Boolean) };
 }
 
-// "type:X", "key:X", "field.path=value", or text anywhere in the payload.
-export function fits(record, wanted) {
-  if (!wanted) return true;
-  const text = asText(record.data) ?? hex(record.data);
-  if (wanted.startsWith("type:")) return (record.type ?? "") === wanted.slice(5);
-  if (wanted.startsWith("key:")) return (asText(decode(record.key)) ?? "") === wanted.slice(4);
-  const field = /^([\w.]+)=(.*)$/.exec(wanted);
-  if (field) {
-    try {
-      const value = field[1].split(".").reduce((at, part) => at?.[part], JSON.parse(text));
-      return String(value) === field[2];
-    } catch { return false; }
+// What changes while one looks: figures, who writes, who reads.
+function aboutStream() {
+  const quiet = h("span", {});
+  const chart = new LineChart("Records per second", (value) => `${number(value)} records/s`);
+  const numbers = h("div", { class: "numbers" });
+  const figures = h("div", { class: "card summary" }, numbers, chart.element);
+  const writers = liveTable([
+    { title: "Who", cell: (one) => one.name },
+    { title: "How", cell: (one) => one.how },
+    { title: "Last sequence", number: true, cell: (one) => (one.sequence === undefined ? "–" : number(one.sequence)) },
+  ], { label: "Who writes", key: (one) => one.key, empty: empty("Nobody that the hub can name.", "Sessions that have written and are still open, and producers that number their records.") });
+  const readers = liveTable([
+    { title: "Who", cell: (one) => one.name },
+    { title: "Next index", number: true, cell: (one) => (one.index === undefined ? "–" : number(one.index)) },
+    { title: "Behind", number: true, cell: (one) => (one.index === undefined ? "–" : count(one.lag, "record")) },
+    { title: "State", wrap: true, cell: (one) => (one.index === undefined ? pill(one.protocol) : one.stuck ? [pill("stuck", "bad"), " ", one.stuck] : one.lag ? pill("behind", "warn") : pill("up to date", "good")) },
+  ], { label: "Who reads", key: (one) => one.key, empty: empty("Nobody.", "Cursors and sessions that read are shown here.") });
+  const users = h("div", { class: "halves" }, h("section", { class: "card" }, h("h2", {}, "Who writes"), writers.element), h("section", { class: "card" }, h("h2", {}, "Who reads"), readers.element));
+
+  function update({ row, producers, writers: writing, readers: reading, cursors, created_us, rates, bounds }) {
+    quiet.textContent = `${count(row.partitions, "partition")} · kept ${row.retention} · acknowledged when ${row.ack} · created ${moment(created_us).slice(0, 16)} UTC`;
+    const range = bounds.length === 1 ? `${number(bounds[0][0])} to ${number(bounds[0][1])}` : bounds.map(([first, next], at) => `${at}: ${number(first)} to ${number(next)}`).join(", ");
+    fill(numbers, facts([["Records", number(row.records)], ["Size", bytes(row.bytes)], ["Rate", `${number(row.rate)} records/s`], ["First and next index", range], ["Furthest behind", row.cursors ? count(row.lag, "record") : "no cursors"]]));
+    chart.update([rates.length ? rates : [0]]);
+    writers.update([...writing.map((one) => ({ key: `s${one.session}`, name: one.peer, how: [pill(one.protocol), " ", h("a", { href: `#/sessions/${one.session}` }, "session")] })),
+      ...producers.map((one) => ({ key: `p${one.partition}/${one.name}`, name: one.name, how: bounds.length > 1 ? `producer, partition ${one.partition}` : "producer", sequence: one.sequence }))]);
+    readers.update([...cursors.map((one) => ({ ...one, key: `c${one.partition}/${one.name}`, name: [one.name, h("span", { class: "quiet" }, ` moved ${seconds(one.age_s)} ago`)] })),
+      ...reading.map((one) => ({ key: `s${one.session}`, name: h("a", { href: `#/sessions/${one.session}` }, one.peer), protocol: one.protocol }))]);
   }
-  return text.toLowerCase().includes(wanted.toLowerCase());
-}
-
-function facts(record) {
-  const rows = [["Time", moment(record.time_us)], ["Event time", record.event_time_us == null ? null : moment(record.event_time_us)], ["Id", record.id], ["Type", record.type], ["Key", record.key ? asText(decode(record.key)) ?? hex(decode(record.key)) : null], ["Size", `${number(record.data.length)} bytes`]];
-  return h("dl", {}, rows.filter(([, value]) => value !== null && value !== undefined).map(([title, value]) => [h("dt", {}, title), h("dd", {}, String(value))]));
-}
-
-function contents(record) {
-  const text = asText(record.data);
-  let json = null;
-  try { json = text === null ? null : JSON.stringify(JSON.parse(text), null, 2); } catch { /* not JSON */ }
-  const forms = [["JSON", json], ["Text", text], ["Hex", hex(record.data).replace(/(..)/g, "$1 ").trim()]].filter(([, form]) => form !== null);
-  const shown = h("pre", {});
-  const choose = (form, button) => {
-    shown.textContent = form;
-    for (const other of buttons) other.setAttribute("aria-pressed", String(other === button));
-  };
-  const buttons = forms.map(([title, form]) => h("button", { type: "button", onclick: (event) => choose(form, event.currentTarget) }, title));
-  choose(forms[0][1], buttons[0]);
-  const copy = (title, value) => h("button", { type: "button", onclick: () => navigator.clipboard?.writeText(value) }, title);
-  const whole = JSON.stringify({ index: record.index, time_us: record.time_us, type: record.type, key: record.key, id: record.id === undefined ? undefined : String(record.id), payload: json ? JSON.parse(json) : text ?? hex(record.data) });
-  return h("div", {}, h("div", { class: "bar" }, buttons, h("span", { class: "push" }), copy("Copy JSON", whole), copy("Copy hex", hex(record.data))), shown);
-}
-
-function frame(found) {
-  let at = 0;
-  const bytes = h("div", { class: "bytes mono" }, found.fields.map((one, which) => {
-    const part = found.hex.slice(at * 2, (at + one.size) * 2);
-    at += one.size;
-    return h("span", { class: `f${which % 6}`, title: `${one.name}${one.text ? `: ${one.text}` : ""} (${one.size} bytes)` }, part.length > 240 ? `${part.slice(0, 240)}…` : part);
-  }));
-  const names = h("div", { class: "legend" }, found.fields.filter((one) => one.size).map((one) => h("span", {}, `${one.name}${one.text ? ` ${one.text}` : ""}`)));
-  return h("section", {}, h("h3", {}, pill(found.protocol), " ", found.message, " ", h("span", { class: "quiet" }, `${number(found.hex.length / 2)} bytes`)), bytes, names);
+  return { quiet, figures, users, update };
 }

@@ -1,59 +1,110 @@
 // All streams, a page at a time.
 
 import { call } from "./api.js";
-import { ask, field, fill, h, number, report, table } from "./dom.js";
+import { ask, attempt, choice, field } from "./dialogs.js";
+import { bytes, count, empty, fill, h, head, number, streamLink } from "./dom.js";
+import { liveTable } from "./table.js";
 
 const ROWS = 100;
 
-export async function streamsPage(root) {
+export async function streamsPage(root, parts, view) {
   const asked = { text: "", kind: "stream", order: "name", descending: false, offset: 0, limit: ROWS };
   const search = h("input", { type: "search", placeholder: "Name, part of it, or a pattern", "aria-label": "Filter streams", oninput: () => { asked.text = search.value; asked.offset = 0; refresh(); } });
   const kind = h("select", { "aria-label": "Kind", onchange: () => { asked.kind = kind.value; asked.offset = 0; refresh(); } }, h("option", { value: "stream" }, "Streams"), h("option", { value: "table" }, "Tables"));
-  const body = h("div");
   const places = h("div", { class: "bar" });
-  fill(root, h("h1", {}, "Streams"), h("div", { class: "bar" }, search, kind, h("button", { class: "main push", type: "button", onclick: create }, "Create a stream")), h("div", { class: "card" }, body), places);
+  const sort = { by: "name", descending: false, on: (order) => { asked.descending = asked.order === order && !asked.descending; asked.order = order; refresh(); } };
+  const none = h("div", {});
+  const rows = liveTable([
+    { title: "Name", sort: "name", wrap: true, cell: (row) => streamLink(row.name) },
+    { title: "Records", number: true, sort: "records", cell: (row) => number(row.records) },
+    { title: "Size", number: true, sort: "bytes", cell: (row) => bytes(row.bytes) },
+    { title: "Records/s", number: true, sort: "rate", cell: (row) => number(row.rate) },
+    { title: "First", number: true, minor: true, cell: (row) => number(row.first) },
+    { title: "Next", number: true, cell: (row) => number(row.next) },
+    { title: "Partitions", number: true, minor: true, cell: (row) => row.partitions },
+    { title: "Written by", number: true, minor: true, cell: (row) => (row.writers ? count(row.writers, "session") : "–") },
+    { title: "Read by", number: true, sort: "cursors", cell: (row) => readers(row) },
+    { title: "Behind", number: true, cell: (row) => (row.cursors ? number(row.lag) : "–") },
+    { title: "Kept", minor: true, cell: (row) => row.retention },
+    { title: "", cell: (row) => h("span", { class: "actions" }, h("button", { type: "button", onclick: () => trim(row), "aria-label": `Trim ${row.name}` }, "Trim"), h("button", { type: "button", class: "danger", onclick: () => remove(row), "aria-label": `Delete ${row.name}` }, "Delete")) },
+  ], { label: "Streams", key: (row) => row.name, sort, empty: none });
+  fill(root, head("Streams", "A stream keeps records in order; every protocol reads and writes the same ones.", h("button", { class: "main", type: "button", onclick: create }, "Create a stream")),
+    h("div", { class: "bar" }, search, kind, h("span", { class: "push" }), places), h("div", { class: "card" }, rows.element));
 
-  const sort = (order) => () => { asked.descending = asked.order === order && !asked.descending; asked.order = order; refresh(); };
   let asking = 0;
   async function refresh() {
     const turn = ++asking;
     const page = await call("console.streams", asked);
     if (turn !== asking) return;
-    fill(body, table([
-      { title: "Name", sort: sort("name"), wrap: true, cell: (row) => h("a", { href: `#/stream/${encodeURIComponent(row.name)}` }, row.name) },
-      { title: "Records", number: true, sort: sort("records"), cell: (row) => number(row.records) },
-      { title: "Records/s", number: true, sort: sort("rate"), cell: (row) => number(row.rate) },
-      { title: "First", number: true, cell: (row) => number(row.first) },
-      { title: "Next", number: true, cell: (row) => number(row.next) },
-      { title: "Partitions", number: true, cell: (row) => row.partitions },
-      { title: "Cursors", number: true, sort: sort("cursors"), cell: (row) => row.cursors },
-      { title: "Behind", number: true, cell: (row) => number(row.lag) },
-      { title: "Kept", cell: (row) => row.retention },
-      { title: "Acknowledged", cell: (row) => row.ack },
-      { title: "", cell: (row) => [h("button", { type: "button", onclick: () => trim(row) }, "Trim"), " ", h("button", { type: "button", class: "danger", onclick: () => remove(row) }, "Delete")] },
-    ], page.rows, { label: "Streams", empty: asked.text ? "No stream fits." : "No streams yet. Create one, or let a producer do it." }));
-    fill(places, h("button", { type: "button", disabled: asked.offset === 0, onclick: () => { asked.offset -= ROWS; refresh(); } }, "Previous"),
-      h("span", { class: "quiet" }, page.total ? `${asked.offset + 1} to ${Math.min(asked.offset + ROWS, page.total)} of ${number(page.total)}` : "none"),
-      h("button", { type: "button", disabled: asked.offset + ROWS >= page.total, onclick: () => { asked.offset += ROWS; refresh(); } }, "Next"));
+    Object.assign(sort, { by: asked.order, descending: (asked.order !== "name") !== asked.descending });
+    fill(none, asked.text ? empty("No stream fits.", "A * stands for anything: orders.*") : empty("No streams yet.", "Create one, or let a producer do it: most protocols create the stream that they write to."));
+    rows.update(page.rows);
+    const step = (by) => () => { asked.offset += by; refresh(); };
+    fill(places, h("button", { type: "button", disabled: asked.offset === 0, onclick: step(-ROWS) }, "Previous"),
+      h("span", { class: "quiet" }, page.total ? `${number(asked.offset + 1)} to ${number(Math.min(asked.offset + ROWS, page.total))} of ${number(page.total)}` : "none"),
+      h("button", { type: "button", disabled: asked.offset + ROWS >= page.total, onclick: step(ROWS) }, "Next"));
   }
-
-  async function act(work) { try { await work(); await refresh(); } catch (error) { report(error); } }
 
   async function create() {
-    const answer = await ask("Create a stream", [field("Name", "name", { required: true }), field("Partitions", "partitions", { type: "number", min: 1, value: 1 })], { ok: "Create" });
-    if (answer) act(() => call("stream.create", { stream: answer.name, partitions: Number(answer.partitions), exist_ok: false }));
-  }
-  async function trim(row) {
-    const answer = await ask(`Trim ${row.name}`, [h("p", {}, "Records below the index are forgotten, also those that a cursor still needs. This cannot be undone."), field(`First index to keep (${row.first} to ${row.next})`, "before", { type: "number", min: row.first, max: row.next, value: row.first })], { ok: "Trim", danger: true });
-    if (answer) act(() => call("stream.trim", { stream: row.name, before: Number(answer.before) }));
-  }
-  async function remove(row) {
-    const answer = await ask(`Delete ${row.name}`, [h("p", {}, `All ${number(row.records)} records, its cursors and checkpoints go. This cannot be undone. Type the name to confirm.`), field("Name", "name", { required: true })], { ok: "Delete", danger: true });
+    const answer = await ask("Create a stream", [
+      field("Name", "name", { required: true }),
+      field("Partitions", "partitions", { type: "number", min: 1, value: 1, required: true }),
+      field("Keep for so many hours (empty: for ever)", "hours", { type: "number", min: 0, step: "any" }),
+      field("Keep so many MiB for each partition (empty: all)", "size", { type: "number", min: 1 }),
+      choice("Forget what all cursors have read", "cursors", [["no", "no"], ["yes", "yes"]]),
+    ], { ok: "Create" });
     if (!answer) return;
-    if (answer.name !== row.name) report(new Error("The name is not the same; nothing was deleted."));
-    else act(() => call("stream.delete", { stream: row.name }));
+    const options = { retention_cursors: answer.cursors === "yes" };
+    if (answer.hours) options.retention_age_s = Number(answer.hours) * 3600;
+    if (answer.size) options.retention_bytes = Number(answer.size) * 1024 * 1024;
+    await attempt(() => call("stream.create", { stream: answer.name, partitions: Number(answer.partitions), options, exist_ok: false }), `Created ${answer.name}.`);
+    await refresh();
   }
-  await refresh();
-  const timer = setInterval(() => refresh().catch(() => {}), 2000);
-  return () => clearInterval(timer);
+
+  async function trim(row) { if (await trimStream(row.name)) await refresh(); }
+  async function remove(row) { if (await deleteStream(row.name)) await refresh(); }
+  await view.every(refresh);
+}
+
+function readers(row) {
+  if (!row.cursors && !row.readers) return "–";
+  return [row.cursors ? count(row.cursors, "cursor") : null, row.readers ? count(row.readers, "session") : null].filter(Boolean).join(", ");
+}
+
+// Forget old records, after saying how many and who still needs them. Whether it was done.
+export async function trimStream(stream) {
+  const seen = await call("console.stream", { stream });
+  const partition = choice("Partition", "partition", seen.bounds.map((_, at) => [at, String(at)]));
+  const before = field("First index to keep", "before", { type: "number", required: true });
+  const shown = h("p", { role: "status", "data-preview": "" });
+  const chosen = () => Number(partition.querySelector("select").value);
+  const input = before.querySelector("input");
+  function preview() {
+    const [first, next] = seen.bounds[chosen()];
+    const keep = Math.min(Math.max(Number(input.value), first), next);
+    const late = seen.cursors.filter((one) => one.partition === chosen() && one.index < keep);
+    shown.textContent = `${count(keep - first, "record")} of ${number(next - first)} go, and cannot be brought back.${late.length ? ` Not read yet by ${late.map((one) => one.name).join(", ")}.` : ""}`;
+  }
+  function choose() {
+    const [first, next] = seen.bounds[chosen()];
+    Object.assign(input, { min: first, max: next, value: first });
+    preview();
+  }
+  partition.addEventListener("change", choose);
+  partition.hidden = seen.bounds.length === 1;
+  input.addEventListener("input", preview);
+  choose();
+  const answer = await ask(`Trim ${stream}`, [partition, before, shown], { ok: "Trim", danger: true });
+  return Boolean(answer) && attempt(() => call("stream.trim", { stream, partition: Number(answer.partition), before: Number(answer.before) }), `Trimmed ${stream}.`);
+}
+
+// Remove a stream for good, after its name was typed. Whether it was done.
+export async function deleteStream(stream) {
+  const { row, cursors, writers } = await call("console.stream", { stream });
+  const users = [writers.length ? `written by ${count(writers.length, "open session")}` : null, cursors.length ? `read by ${cursors.map((one) => one.name).slice(0, 5).join(", ")}` : null].filter(Boolean).join(", ");
+  const answer = await ask(`Delete ${stream}`, [
+    h("p", {}, `All ${count(row.records, "record")} (${bytes(row.bytes)}), its cursors and checkpoints go, and cannot be brought back.${users ? ` It is ${users}.` : ""}`),
+    field("Type its name to confirm", "name", { required: true }),
+  ], { ok: "Delete", danger: true, check: (values) => (values.name === stream ? null : "The name is not the same; nothing was deleted.") });
+  return Boolean(answer) && attempt(() => call("stream.delete", { stream }), `Deleted ${stream}.`);
 }

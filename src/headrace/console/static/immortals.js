@@ -1,0 +1,94 @@
+// AMBROSIA immortals: their state, the timeline of their calls and checkpoints, and replays for debugging.
+
+import { call, callIfThere } from "./api.js";
+import { ask, attempt, choice, copy } from "./dialogs.js";
+import { bytes, count, empty, facts, fill, h, head, meter, moment, number, pill, streamLink } from "./dom.js";
+import { liveTable } from "./table.js";
+import { said, timeline } from "./timeline.js";
+
+const kinds = { running: "good", debugging: "good", standby: "good", absent: "warn", unregistered: "" };
+const ENTRIES = 200;
+
+export async function immortalsPage(root, [chosen], view) {
+  const state = { name: chosen ?? null, known: null, drawn: null };
+  const none = h("div", {});
+  const rows = liveTable([
+    { title: "Immortal", cell: (row) => row.name },
+    { title: "State", cell: (row) => pill(row.state, kinds[row.state] ?? "warn") },
+    { title: "Receive port", minor: true, cell: (row) => h("code", {}, row.receive ?? "") },
+    { title: "Send port", minor: true, cell: (row) => h("code", {}, row.send ?? "") },
+    { title: "Logged", number: true, cell: (row) => count(row.log_next - row.log_first, "message") },
+    { title: "Not delivered", number: true, cell: (row) => number(row.undelivered + row.pending) },
+    { title: "Checkpoints", number: true, cell: (row) => number(row.checkpoints.length) },
+    { title: "Last error", wrap: true, cell: (row) => h("span", { class: "bad" }, row.last_error ?? "") },
+  ], { label: "Immortals", key: (row) => row.name, empty: none, onOpen: (row) => { state.name = row.name; refresh(); }, isOpen: (row) => row.name === state.name });
+  const debugging = liveTable([
+    { title: "Immortal", cell: (one) => one.name },
+    { title: "State", cell: (one) => pill(one.state, one.state === "replayed" ? "good" : "warn") },
+    { title: "Receive port", cell: (one) => h("code", {}, one.receive) },
+    { title: "Send port", cell: (one) => h("code", {}, one.send) },
+    { title: "Replayed", cell: (one) => h("span", { class: "flow" }, meter(one.position - one.first, one.next - one.first), `${number(one.position - one.first)} of ${count(one.next - one.first, "message")}`) },
+    { title: "", cell: (one) => h("span", { class: "actions" }, h("button", { type: "button", onclick: () => end(one), "aria-label": `End the debugging session at ${one.receive}` }, "End")) },
+  ], { label: "Debugging sessions", key: (one) => one.receive });
+  const replays = h("section", { class: "card", hidden: true }, h("h2", {}, "Debugging sessions"), h("p", { class: "quiet" }, "Each serves one binding the past, from a checkpoint on. Whatever it says is discarded."), debugging.element);
+  const detail = h("section", { class: "card", "aria-label": "Timeline", hidden: true });
+  fill(root, head("Immortals", "Services that survive a crash without losing a call: every message is logged before it is delivered."), h("div", { class: "card" }, rows.element), replays, detail);
+
+  async function refresh() {
+    const found = await callIfThere("immortal.list", {}, null);
+    fill(none, found === null ? empty("This hub does not serve immortals.", "listen.ambrosia is off.") : empty("No immortals are registered.", "headrace immortal register NAME"));
+    rows.update(found ?? []);
+    const open = found === null ? [] : await call("immortal.debugging");
+    replays.hidden = !open.length;
+    debugging.update(open);
+    const one = found?.find((row) => row.name === state.name);
+    detail.hidden = !one;
+    if (one) await show(one);
+  }
+
+  async function show(one) {
+    const now = JSON.stringify(one);
+    if (now === state.drawn) return;
+    const entries = one.registered ? await call("immortal.log", { name: one.name, limit: ENTRIES }) : [];
+    state.drawn = now;
+    const text = h("p", { class: "quiet", role: "status" }, "Point at a mark to see what it is; the list below has all of them.");
+    const marks = [...entries.map((entry) => ({ at: entry.index + 0.5, entry })), ...one.checkpoints.map((checkpoint) => ({ at: checkpoint.position, checkpoint }))].sort((first, other) => other.at - first.at);
+    fill(detail, h("div", { class: "bar" }, h("h2", {}, one.name), pill(one.state, kinds[one.state] ?? "warn"), h("span", { class: "push" }),
+      h("button", { type: "button", disabled: one.state !== "running", onclick: () => attempt(() => call("immortal.checkpoint", { name: one.name }), "The checkpoint is on disk.") }, "Take a checkpoint"),
+      h("button", { type: "button", class: "main", disabled: !one.checkpoints.length, onclick: () => replay(one) }, "Replay")),
+    facts([["Log", one.registered ? [streamLink(`immortal/${one.name}/log`), ` index ${number(one.log_first)} to ${number(one.log_next)}`] : "not registered: calls wait for it"], ["Next sequence", number(one.sequence)], ["Version", one.version], ["Standbys", one.standbys ? number(one.standbys) : null], ["Called by", one.senders.map((peer) => `${peer.name}: ${count(peer.calls, "call")}, ${count(peer.impulses, "impulse")}`).join(" · ")], ["Last error", one.last_error ? h("span", { class: "bad" }, one.last_error) : null]]),
+    entries.length || one.checkpoints.length ? [timeline(entries, one.checkpoints, (entry) => { text.textContent = `#${entry.sequence} ${moment(entry.time_us)} UTC: ${said(entry)} ${short(entry)}`; }), text, h("ol", { class: "events" }, marks.map((mark) => line(mark, one)))] : empty("Nothing logged yet."));
+  }
+
+  function line({ entry, checkpoint }, one) {
+    if (checkpoint) {
+      return h("li", { class: "checkpoint" }, h("span", { class: "still" }, moment(checkpoint.time_us)), " ", pill("checkpoint", "warn"), ` ${checkpoint.id}, ${bytes(checkpoint.size)}, stands for all before index ${number(checkpoint.position)} `,
+        h("button", { type: "button", onclick: () => replay(one, checkpoint.id) }, "Replay from here"));
+    }
+    return h("li", {}, h("span", { class: "still" }, moment(entry.time_us)), ` #${number(entry.sequence)} `, pill(entry.kind), entry.sender ? ` from ${entry.sender}` : "", entry.method === null ? "" : ` method ${entry.method}`, " ", h("code", {}, short(entry)), h("span", { class: "quiet" }, ` ${bytes(entry.bytes)}`));
+  }
+
+  async function replay(one, from = null) {
+    const answer = await ask(`Replay ${one.name} for debugging`, [
+      h("p", {}, "The hub opens a pair of ports. A binding that connects to them gets the checkpoint and every message logged after it, as if it were the immortal; what it answers goes nowhere."),
+      choice("From", "checkpoint", [...one.checkpoints].reverse().map((checkpoint) => [checkpoint.id, `checkpoint ${checkpoint.id}, before index ${number(checkpoint.position)}, ${moment(checkpoint.time_us)} UTC`]), { value: from }),
+      choice("As", "upgrade", [["no", "the same code: find out what happened"], ["yes", "upgraded code: find out what would have happened"]]),
+    ], { ok: "Open the ports" });
+    if (!answer) return;
+    await attempt(async () => {
+      const ports = await call("immortal.replay", { name: one.name, checkpoint: Number(answer.checkpoint), upgrade: answer.upgrade === "yes" });
+      await refresh();
+      const command = `run(YourImmortal, name="${one.name}", receive="${ports.receive}", send="${ports.send}")`;
+      await ask("The ports are open", [facts([["Receive", h("code", {}, ports.receive)], ["Send", h("code", {}, ports.send)], ["Replays", `${count(ports.next - ports.first, "message")} behind checkpoint ${ports.checkpoint}`]]),
+        h("p", {}, "Connect the binding, for instance in a debugger:"), h("pre", {}, command), h("button", { type: "button", onclick: () => copy(command, "the call") }, "Copy")], { ok: "Close", cancel: false });
+    });
+  }
+
+  async function end(one) {
+    await attempt(() => call("immortal.end-replay", { name: one.name, receive: one.receive }), "Ended the debugging session.");
+    await refresh();
+  }
+  await view.every(refresh);
+}
+
+const short = (entry) => (entry.text ?? entry.base64 ?? "").slice(0, 120);

@@ -1,0 +1,99 @@
+// Tables that change under the reader's hands: rows and cells that stay the same are left alone, with their focus.
+
+import { fill, h } from "./dom.js";
+
+// columns: { title, cell(row), number, wrap, minor (left out where it is narrow), sort }; sort: { by, descending, on(by) }.
+// options: label, key(row), empty (an element), onOpen(row), isOpen(row).
+export function liveTable(columns, options) {
+  const lines = new Map();
+  const body = h("tbody", {});
+  const heads = columns.map((column) => h("th", { class: classes(column), scope: "col" },
+    column.sort ? h("button", { type: "button", onclick: () => options.sort.on(column.sort) }, column.title) : column.title));
+  const table = h("div", { class: "table" }, h("table", { "aria-label": options.label }, h("thead", {}, h("tr", {}, heads)), body));
+  const element = h("div", {});
+
+  function update(rows) {
+    markSort();
+    const seen = new Set();
+    rows.forEach((row, place) => {
+      const key = String(options.key(row));
+      seen.add(key);
+      const line = lines.get(key) ?? made(key);
+      Object.assign(line.row, row);
+      cells(line);
+      if (options.onOpen) line.element.setAttribute("aria-selected", String(options.isOpen?.(line.row) ?? false));
+      if (body.children[place] !== line.element) body.insertBefore(line.element, body.children[place] ?? null);
+    });
+    for (const [key, line] of lines) {
+      if (!seen.has(key)) { line.element.remove(); lines.delete(key); }
+    }
+    const shown = rows.length || !options.empty ? table : options.empty;
+    if (element.firstChild !== shown) fill(element, shown);
+  }
+
+  function made(key) {
+    const line = { row: {}, element: h("tr", { "data-key": key }), contents: [] };
+    if (options.onOpen) opens(line);
+    lines.set(key, line);
+    return line;
+  }
+
+  function opens({ element: tr, row }) {
+    tr.tabIndex = 0;
+    tr.classList.add("opens");
+    tr.addEventListener("click", (event) => { if (!event.target.closest("button, a, input, select")) options.onOpen(row); });
+    tr.addEventListener("keydown", (event) => {
+      if (event.target !== tr) return;
+      if (event.key === "Enter" || event.key === " ") { event.preventDefault(); options.onOpen(row); }
+      if (event.key === "ArrowDown") { event.preventDefault(); tr.nextElementSibling?.focus(); }
+      if (event.key === "ArrowUp") { event.preventDefault(); tr.previousElementSibling?.focus(); }
+    });
+  }
+
+  function cells(line) {
+    columns.forEach((column, at) => {
+      const fresh = h("td", { class: classes(column) }, column.cell(line.row));
+      const old = line.contents[at];
+      if (old?.isEqualNode(fresh)) return;
+      if (old && old.contains(document.activeElement)) { refill(old, fresh); return; }
+      line.contents[at] = fresh;
+      if (old) old.replaceWith(fresh);
+      else line.element.append(fresh);
+    });
+  }
+
+  function markSort() {
+    columns.forEach((column, at) => {
+      if (!column.sort) return;
+      if (options.sort.by === column.sort) heads[at].setAttribute("aria-sort", options.sort.descending ? "descending" : "ascending");
+      else heads[at].removeAttribute("aria-sort");
+    });
+  }
+
+  update([]);
+  return { element, update };
+}
+
+// A cell whose button has the focus is not replaced: only what its controls say and allow.
+function refill(old, fresh) {
+  const controls = fresh.querySelectorAll("button, a");
+  old.querySelectorAll("button, a").forEach((control, at) => {
+    if (!controls[at]) return;
+    control.textContent = controls[at].textContent;
+    control.disabled = controls[at].disabled;
+  });
+}
+
+const classes = (column) => [column.number && "number", column.wrap && "wrap", column.minor && "minor"].filter(Boolean).join(" ") || null;
+
+// The same for a list that does not change by itself.
+export function table(columns, rows, options) {
+  const made = liveTable(columns, { key: (row) => rows.indexOf(row), ...options, key: options.key ?? counter() });
+  made.update(rows);
+  return made.element;
+}
+
+function counter() {
+  let next = 0;
+  return () => { next += 1; return next; };
+}
