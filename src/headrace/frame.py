@@ -41,5 +41,7 @@ class Frame:
         self.verbs = Verbs(self.metrics.verb_done)
         self.mounts = Mounts()
         self.tracing: Tracing = OFF
+        self.addresses: dict[str, str] = {}
+        """Where the listeners are, by name; filled by whoever starts them."""
         self.stopping = asyncio.Event()
         """Set when the process begins to stop: answers without end should end now."""

@@ -83,7 +83,7 @@ class Runtime:
     def __init__(self, hub: Hub, config: Config) -> None:
         self.hub = hub
         self.config = config
-        self.addresses: dict[str, str] = {}
+        self.addresses = hub.addresses
         self.missing: list[str] = []
         self._running: list[tuple[str, Listener]] = []
         self._chores: list[asyncio.Task[None]] = []

@@ -16,12 +16,13 @@ from support import forget_commit, wait_until
 from headrace.spark import builtin, read
 from headrace.spark.archive import Archive
 from headrace.spark.errors import DataLoss, PipelineError
+from headrace.spark.homes import checkpoint_of
 from headrace.spark.pipelines import Pipeline, console, load_file, parquet, pipeline, sql_pipeline
 from headrace.spark.places import HadoopPlace
 from headrace.spark.port import HubPort, open_port
 from headrace.spark.query import bind
 from headrace.spark.replay import history, replay
-from headrace.spark.runner import Progress, Runner, checkpoint_of, first_start, reset
+from headrace.spark.runner import Progress, Runner, first_start, reset
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 SCHEMA = "item STRING, price INT"

@@ -262,7 +262,7 @@ def reset(
 
     It goes on where its stored results end. State such as open windows is lost.
     """
-    from headrace.spark.runner import default_home
+    from headrace.spark.homes import default_home
     from headrace.spark.runner import reset as forget
 
     forget(hub.port(), home or default_home(), name, source or ["*"], start)

@@ -155,8 +155,9 @@ def _flow(protocol: str, details: dict[str, Any]) -> list[Flow]:
         "unconfirmed_pushes": "pushes not confirmed",
         "waiting": "answers not sent",
         "to_write": "messages to write",
-        "calls": "calls under way",
     }
+    if protocol == "futoin":
+        named["calls"] = "calls under way"
     for name, words in named.items():
         value = details.get(name)
         if isinstance(value, int):

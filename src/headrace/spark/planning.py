@@ -101,6 +101,15 @@ class Planning:
                         known[partition] = max(after, known[partition] or 0)
         return known
 
+    def streams_behind(self, cursor: str) -> set[str]:
+        """The streams whose records stand behind results that a query with this cursor has stored."""
+        from headrace.spark.staging import SINKS, SinkState
+
+        if not self._hub.streams(SINKS, kind="table"):
+            return set()
+        states = [msgspec.msgpack.decode(value, type=SinkState) for _, value in self._hub.items(SINKS)]
+        return {one.stream for state in states for one in state.sources if one.cursor == cursor}
+
     async def forget(self, request: Forget) -> int:
         """Let a query begin anew although results of it are stored; how many sinks were concerned."""
         from headrace.spark.staging import SINKS, SinkState

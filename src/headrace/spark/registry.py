@@ -6,6 +6,7 @@ No PySpark here: this runs inside the hub. Definitions made with `headrace pipel
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from headrace.verbs import Nothing
 PIPELINES = "spark/pipelines"
 REPORT_STALE_US = 15_000_000
 ENDED = ("done", "stopped")
+ALIVE = ("starting", "running", "restarting")
 STATES = ("starting", "running", "restarting", "done", "stopped", "failed", "lost")
 
 
@@ -85,6 +87,10 @@ class Registry:
         self._hub = hub
         self._reports: dict[str, tuple[Report, int]] = {}
         self._stopping: dict[str, str] = {}
+        self.apart: set[str] = set()
+        """Those that run in a process of their own, although they may stand in the configuration."""
+        self.on_stop: Callable[[str], None] = lambda name: None
+        """Told of every request to stop."""
         self._configured = {entry.name: _configured(entry) for entry in hub.config.pipeline}
 
     def register(self) -> None:
@@ -103,7 +109,9 @@ class Registry:
         return [
             name
             for name, one in self._configured.items()
-            if one.enabled and not (name in self._reports and self._reports[name][0].state in ENDED)
+            if one.enabled
+            and name not in self.apart
+            and not (name in self._reports and self._reports[name][0].state in ENDED)
         ]
 
     async def create(self, request: Definition) -> Status:
@@ -138,6 +146,7 @@ class Registry:
         status = self._status(request.name)
         if status.report is not None:
             self._stopping[request.name] = status.report.run
+        self.on_stop(request.name)
         return status
 
     async def report(self, request: Report) -> Heard:
@@ -148,6 +157,14 @@ class Registry:
             self._hub.metrics.spark.batch_records.inc(max(0, request.rows - before.rows))
         self._reports[request.name] = (request, self._hub.clock.now_us())
         return Heard(stop=request.run != "" and self._stopping.get(request.name) == request.run)
+
+    def last_report(self, name: str) -> Report | None:
+        """What a pipeline said last, however long ago."""
+        return self._reports.get(name, (None, 0))[0]
+
+    def note(self, report: Report) -> None:
+        """What the hub itself knows of a pipeline that does not report yet, or no more."""
+        self._reports[report.name] = (report, self._hub.clock.now_us())
 
     def _count(self) -> None:
         gauge = self._hub.metrics.spark.pipelines

@@ -7,8 +7,6 @@ that safe at any point. A failure that comes back each time is given up with its
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import re
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -19,8 +17,8 @@ from typing import Any
 from headrace.errors import HeadraceError
 from headrace.spark import frames, query
 from headrace.spark.cursors import listen
-from headrace.spark.errors import PipelineError
 from headrace.spark.failures import Failure, exception_name, explain
+from headrace.spark.homes import checkpoint_of, default_home
 from headrace.spark.pipelines import Pipeline
 from headrace.spark.port import HubPort
 
@@ -34,24 +32,6 @@ RESTART_PAUSE_MOST_S = 30.0
 HEALTHY_S = 120.0
 # Failures that come back however often one tries.
 FINAL = {"BatchChanged", "Fenced", "DataLoss", "BadOption", "Forbidden", "Unauthenticated", "Damaged"}
-
-
-def default_home() -> Path:
-    """Where checkpoints live unless told otherwise."""
-    import os
-
-    base = os.environ.get("HEADRACE_HOME") or os.environ.get("XDG_STATE_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "state") / "headrace" / "pipelines"
-
-
-def checkpoint_of(home: Path, name: str) -> Path:
-    """The checkpoint directory of a pipeline. Names with other characters get a digest, so that no two meet."""
-    if not name:
-        raise PipelineError("a pipeline needs a name")
-    plain = re.sub(r"[^\w-]", "_", name)
-    if plain != name:
-        plain = f"{plain[:80]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
-    return home / plain / "checkpoint"
 
 
 @dataclass

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.config import Config
+from headrace.errors import BadRequest
 from headrace.listener import Listener, join_address, split_address
 from headrace.logs import fields
 from headrace.spark import process
 from headrace.spark.planning import Planning
 from headrace.spark.registry import Registry
+from headrace.spark.runs import Runs
 from headrace.spark.staging import Staging
 
 if TYPE_CHECKING:
@@ -37,9 +39,12 @@ async def start(hub: Hub) -> Listener:
     staging = Staging(hub, Path(hub.config.log.data) / STAGING_DIRECTORY)
     staging.register()
     await staging.recover()
-    Planning(hub).register()
+    planning = Planning(hub)
+    planning.register()
     registry = Registry(hub)
     registry.register()
+    runs = Runs(hub, registry, planning, lambda name: _launch(hub, [name]))
+    runs.register()
     task = asyncio.create_task(_supervise(hub, registry)) if registry.to_run() else None
 
     async def close() -> None:
@@ -47,6 +52,7 @@ async def start(hub: Hub) -> Listener:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+        await runs.close()
 
     return Listener("", close)
 
@@ -57,12 +63,10 @@ async def _supervise(hub: Hub, registry: Registry) -> None:
     if address == "off" or split_address(address)[1] == 0:
         logger.error("pipelines need listen.flight with a fixed port", extra=fields(pipelines=registry.to_run()))
         return
-    files = hub.security.tls_files("flight")
-    certificate = "" if files is None else files.certificate
     pause_s = RESTART_FIRST_S
     while names := registry.to_run():
         started = asyncio.get_running_loop().time()
-        code = await _run_once(_command(hub.config, names, certificate), _environment(hub.config, certificate))
+        code = await _run_once(*_launch(hub, names))
         lived_s = asyncio.get_running_loop().time() - started
         pause_s = RESTART_FIRST_S if lived_s > RESTART_MOST_S else min(pause_s * 2, RESTART_MOST_S)
         if registry.to_run():
@@ -70,8 +74,18 @@ async def _supervise(hub: Hub, registry: Registry) -> None:
             await asyncio.sleep(pause_s)
 
 
-def _command(config: Config, names: list[str], certificate: str) -> list[str]:
-    host, port = split_address(config.listen.flight)
+def _launch(hub: Hub, names: list[str]) -> tuple[list[str], dict[str, str]]:
+    """The command and the environment of a process that runs these pipelines."""
+    files = hub.security.tls_files("flight")
+    certificate = "" if files is None else files.certificate
+    address = hub.addresses.get("flight", hub.config.listen.flight)
+    if address == "off":
+        raise BadRequest("pipelines read and write by Arrow Flight, and listen.flight is off")
+    return _command(hub.config, names, certificate, address), _environment(hub.config, certificate)
+
+
+def _command(config: Config, names: list[str], certificate: str, address: str) -> list[str]:
+    host, port = split_address(address)
     address = join_address("127.0.0.1" if host in ("", "0.0.0.0", "::") else host, port)
     if certificate:
         address = f"grpc+tls://{address}"

@@ -11,14 +11,18 @@ import pytest
 
 from headrace.config import Config, Grant, Http, SecuritySection, User
 from headrace.console import live
-from headrace.console.live import Pulse, Quantiles
+from headrace.console.live import Pulse, Quantiles, Shown
+from headrace.console.pipelines import PipelineViews
 from headrace.console.server import Console, load_files, start
+from headrace.console.views import RateHistory
 from headrace.errors import BadRequest, LimitExceeded
 from headrace.hub import Hub
 from headrace.log.batch import Batch
 from headrace.log.ops import StreamOptions
 from headrace.metrics import Metrics
+from headrace.spark.registry import Registry, Report
 from headrace.testing import FakeClock, memory_hub
+from headrace.verbs import Nothing
 
 TIMEOUT_S = 10.0
 
@@ -35,7 +39,9 @@ async def ask(hub: Hub, verb: str, **request: Any) -> Any:
     return msgspec.json.decode(await hub.verbs.call_json(verb, msgspec.json.encode(request), principal))
 
 
-async def get(app: Console, path: str, method: str = "GET", headers: tuple[tuple[bytes, bytes], ...] = ()) -> Any:
+async def get(
+    app: Console, path: str, method: str = "GET", headers: tuple[tuple[bytes, bytes], ...] = (), query: bytes = b""
+) -> Any:
     """Status, headers and body of one request."""
     sent: list[Any] = []
 
@@ -46,7 +52,7 @@ async def get(app: Console, path: str, method: str = "GET", headers: tuple[tuple
     async def send(message: Any) -> None:
         sent.append(message)
 
-    scope = {"type": "http", "method": method, "path": path, "headers": list(headers), "query_string": b""}
+    scope = {"type": "http", "method": method, "path": path, "headers": list(headers), "query_string": query}
     await asyncio.wait_for(app(scope, receive, send), TIMEOUT_S)
     body = b"".join(message.get("body", b"") for message in sent[1:])
     return sent[0]["status"], dict(sent[0]["headers"]), body
@@ -59,6 +65,7 @@ async def test_streams_come_in_pages_sorted_and_filtered(hub: Hub) -> None:
         await hub.create_stream(f"s{number:02}", options=StreamOptions(retention_age_s=60.0, retention_cursors=True))
     await hub.append("s07", Batch.of([b"x"] * 5))
     await hub.save_cursor("c", "s07", 2)
+    hub.sessions.open("ockam", "10.0.0.1:1", lambda: {}).uses("write", "s07")
     page = await ask(hub, "console.streams", limit=10, offset=20)
     assert (page["total"], [row["name"] for row in page["rows"]]) == (25, [f"s{n}" for n in range(20, 25)])
     page = await ask(hub, "console.streams", order="records", limit=1)
@@ -68,12 +75,17 @@ async def test_streams_come_in_pages_sorted_and_filtered(hub: Hub) -> None:
         "first": 0,
         "next": 5,
         "records": 5,
+        "bytes": hub.stored_bytes("s07"),
         "rate": 0.0,
+        "writers": 1,
+        "readers": 0,
         "cursors": 1,
         "lag": 3,
         "retention": "60 s, until all cursors have read them",
         "ack": "durable",
     }
+    assert page["rows"][0]["bytes"] >= 5
+    assert (await ask(hub, "console.streams", order="bytes", limit=1))["rows"] == page["rows"]
     assert (await ask(hub, "console.streams", text="s1*"))["total"] == 10
     assert (await ask(hub, "console.streams", text="7"))["total"] == 2
     assert (await ask(hub, "console.streams", order="rate", descending=True))["total"] == 25
@@ -208,7 +220,9 @@ async def test_the_pulse_needs_the_right_to_read() -> None:
         await pulse.close()
         status, _, body = await task
         assert status == 200
-        assert "records_in" in msgspec.json.decode(body.splitlines()[0])[0]
+        name, data = body.splitlines()[:2]
+        assert name == b"event: pulse"
+        assert "records_in" in msgspec.json.decode(data.removeprefix(b"data: "))[0]
 
 
 async def test_a_websocket_is_refused(hub: Hub) -> None:
@@ -230,3 +244,91 @@ async def test_it_can_be_switched_off() -> None:
     async with memory_hub(Config(http=Http(console=False))) as hub:
         assert await start(hub) is None
         assert list(hub.mounts) == []
+
+
+async def test_one_stream_says_who_writes_and_who_reads(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    listener = await start(hub)
+    assert listener is not None
+    await hub.create_stream("s", partitions=2)
+    await hub.append("s", Batch.of([b"x"] * 4), partition=1, producer="till", sequence=9)
+    await hub.save_cursor("late", "s", 1, partition=1)
+    writer = hub.sessions.open("ockam", "10.0.0.1:1", lambda: {})
+    writer.uses("write", "s")
+    hub.sessions.open("flight", "10.0.0.2:1", lambda: {}).uses("read", "s")
+    seen = await ask(hub, "console.stream", stream="s")
+    assert seen["bounds"] == [[0, 0], [0, 4]]
+    assert seen["producers"] == [{"name": "till", "partition": 1, "sequence": 9}]
+    assert [(one["protocol"], one["peer"]) for one in seen["writers"]] == [("ockam", "10.0.0.1:1")]
+    assert [(one["protocol"], one["peer"]) for one in seen["readers"]] == [("flight", "10.0.0.2:1")]
+    assert [(one["name"], one["lag"]) for one in seen["cursors"]] == [("late", 3)]
+    assert seen["row"]["bytes"] == hub.stored_bytes("s") > 0
+    writer.close()
+    assert (await ask(hub, "console.stream", stream="s"))["writers"] == []
+    await listener.close()
+
+
+def test_rates_are_of_the_time_between_two_looks() -> None:
+    history = RateHistory()
+    assert history.look(10.0, 100) == []
+    assert history.look(10.2, 150) == []
+    assert history.look(12.0, 300) == [100.0]
+    assert history.look(13.0, 300) == [100.0, 0.0]
+
+
+async def test_a_page_hears_when_its_stream_moves(hub: Hub) -> None:
+    await hub.create_stream("s")
+    await hub.append("s", Batch.of([b"x"] * 3))
+    pulse = Pulse(hub)
+    events = pulse.watch(Shown("s", 0, 3))
+    assert (await anext(events)).name == "pulse"
+
+    async def moved() -> int:
+        async with asyncio.timeout(TIMEOUT_S):
+            while (event := await anext(events)).name != "moved":
+                pass
+        return int(event.data)
+
+    await hub.append("s", Batch.of([b"x"] * 2))
+    assert await moved() == 5
+    for _ in range(20):
+        await hub.append("s", Batch.one(b"x"))
+    heard = [await moved()]
+    while heard[-1] < 25:
+        heard.append(await moved())
+    assert len(heard) < 20, "not one word for each record"
+    await hub.delete_stream("s")
+    await pulse.close()
+
+
+async def test_a_stream_is_shown_only_to_who_may_read_it() -> None:
+    security = SecuritySection(
+        users={"r": User(secret="pw", roles=["some"])}, roles={"some": [Grant(rights=["read"], streams=["mine*"])]}
+    )
+    async with memory_hub(Config(security=security)) as hub:
+        await hub.create_stream("mine")
+        await hub.create_stream("other")
+        pulse = Pulse(hub)
+        app = Console(hub, pulse)
+        known = ((b"authorization", b"Basic cjpwdw=="),)
+        assert (await get(app, "/console/live", headers=known, query=b"stream=other"))[0] == 403
+        assert (await get(app, "/console/live", headers=known, query=b"stream=mine.no"))[0] == 404
+        assert (await get(app, "/console/live", headers=known, query=b"stream=mine&next=x"))[0] == 400
+        await pulse.close()
+
+
+async def test_pipelines_have_a_past(hub: Hub) -> None:
+    views = PipelineViews(hub)
+    await views.take()
+    assert await views.pipelines(Nothing()) == [], "this hub has no Spark"
+    registry = Registry(hub)
+    registry.register()
+    await registry.report(Report("p", run="r", rows_per_s=5.0, batch_ms=20.0, lag=3, state_bytes=7))
+    await views.take()
+    await registry.report(Report("p", run="r", state="stopped", rows_per_s=5.0, lag=2))
+    await views.take()
+    [row] = await views.pipelines(Nothing())
+    assert row.status.state == "stopped"
+    assert [(one.rows_per_s, one.batch_ms, one.lag, one.state_bytes) for one in row.history] == [
+        (5.0, 20.0, 3, 7),
+        (0.0, 0.0, 2, 0),
+    ]

@@ -107,11 +107,11 @@ async def test_one_that_was_stopped_is_not_started_again(
 def test_the_command_carries_the_settings_of_spark() -> None:
     settings = Spark(master="spark://x:7077", conf={"spark.a": "1"}, home="/checkpoints")
     chosen = msgspec.structs.replace(Config(), spark=settings, listen=Listen(flight="0.0.0.0:1"))
-    command = supervisor._command(chosen, ["p", "q"], "")
+    command = supervisor._command(chosen, ["p", "q"], "", chosen.listen.flight)
     assert command[1:7] == ["-m", "headrace", "pipeline", "run", "--hub", "127.0.0.1:1"]
     expected = ["--master", "spark://x:7077", "--home", "/checkpoints", "--conf", "spark.a=1", "p", "q"]
     assert command[-8:] == expected
-    assert "grpc+tls://127.0.0.1:1" in supervisor._command(chosen, ["p"], "hub.pem")
+    assert "grpc+tls://127.0.0.1:1" in supervisor._command(chosen, ["p"], "hub.pem", chosen.listen.flight)
 
 
 def test_secrets_travel_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +119,7 @@ def test_secrets_travel_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv("HEADRACE_TOKEN", raising=False)
     assert not {"HEADRACE_CA", "HEADRACE_TOKEN"} & set(supervisor._environment(Config(), ""))
     chosen = msgspec.structs.replace(Config(), spark=Spark(token="t"))
-    assert "t" not in supervisor._command(chosen, ["p"], "hub.pem")
+    assert "t" not in supervisor._command(chosen, ["p"], "hub.pem", chosen.listen.flight)
     given = supervisor._environment(chosen, "hub.pem")
     assert (given["HEADRACE_TOKEN"], given["HEADRACE_CA"]) == ("t", "hub.pem")
     chosen = msgspec.structs.replace(Config(), spark=Spark(ca="authority.pem"))

@@ -1,6 +1,6 @@
 // Small line charts as SVG, with their scale in words.
 
-import { fill, h, svg } from "./dom.js";
+import { bytes, fill, h, svg } from "./dom.js";
 
 const WIDTH = 300;
 const HEIGHT = 80;
@@ -9,6 +9,7 @@ const HEIGHT = 80;
 export class LineChart {
   constructor(label, format, names = []) {
     this.format = format;
+    this.unit = format === bytes || format.inBytes ? 1024 : 1000;
     this.names = names;
     this.lines = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": label });
     this.top = h("span", { class: "chart-top" });
@@ -23,7 +24,7 @@ export class LineChart {
     this.series = series;
     this.stepS = stepS;
     const length = Math.max(...series.map((values) => values.length));
-    const top = nice(Math.max(...series.flat().filter((value) => value !== null), 0));
+    const top = nice(Math.max(...series.flat().filter((value) => value !== null), 0), this.unit);
     this.top.textContent = this.format(top);
     this.since.textContent = length > 1 ? ago((length - 1) * stepS) : "";
     fill(this.lines, series.map((values, which) => drawn(values, top, which)));
@@ -64,11 +65,13 @@ function drawn(values, top, which) {
   });
 }
 
-// A little room above the highest value, at a round number.
-function nice(value) {
+// A little room above the highest value, at a number that is round in its unit.
+function nice(value, thousand) {
   if (value <= 0) return 1;
-  const unit = 10 ** Math.floor(Math.log10(value));
-  return [1, 1.5, 2, 3, 4, 5, 6, 8, 10].map((one) => one * unit).find((one) => one >= value);
+  let scale = 1;
+  while (value / scale >= thousand) scale *= thousand;
+  const ten = 10 ** Math.floor(Math.log10(value / scale));
+  return [1, 1.5, 2, 3, 4, 5, 6, 8, 10].map((one) => one * ten * scale).find((one) => one >= value);
 }
 
 export const legend = (names) => h("div", { class: "legend" }, names.map((name, at) => h("span", {}, h("i", { class: `k${at + 1}` }), name)));

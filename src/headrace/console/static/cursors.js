@@ -5,6 +5,14 @@ import { ask, attempt } from "./dialogs.js";
 import { count, empty, fill, h, head, number, pill, seconds, streamLink } from "./dom.js";
 import { liveTable } from "./table.js";
 
+const MOVING_S = 5;
+
+export function cursorState(row) {
+  if (row.stuck) return [pill("stuck", "bad"), " ", row.stuck];
+  if (!row.lag) return pill("up to date", "good");
+  return row.age_s < MOVING_S ? pill("reading", "good") : pill("behind", "warn");
+}
+
 export async function cursorsPage(root, parts, view) {
   const search = h("input", { type: "search", placeholder: "Cursor or stream", "aria-label": "Filter cursors", oninput: () => refresh() });
   const rows = liveTable([
@@ -14,7 +22,7 @@ export async function cursorsPage(root, parts, view) {
     { title: "Next index", number: true, cell: (row) => number(row.index) },
     { title: "Behind", number: true, cell: (row) => count(row.lag, "record") },
     { title: "Last moved", number: true, cell: (row) => `${seconds(row.age_s)} ago` },
-    { title: "State", wrap: true, cell: (row) => (row.stuck ? [pill("stuck", "bad"), " ", row.stuck] : row.lag ? pill("behind", "warn") : pill("up to date", "good")) },
+    { title: "State", wrap: true, cell: cursorState },
     { title: "", cell: (row) => h("span", { class: "actions" }, h("button", { type: "button", onclick: () => reset(row), "aria-label": `Reset ${row.name} of ${row.stream}` }, "Reset")) },
   ], { label: "Cursors", key: (row) => `${row.stream}/${row.partition}/${row.name}`, empty: empty("No cursors.", "A consumer that registers or saves its position has one: headrace tail orders --cursor mine.") });
   fill(root, head("Cursors", "A cursor is a consumer's durable position: the next record that it will read."), h("div", { class: "bar" }, search), h("div", { class: "card" }, rows.element));

@@ -48,6 +48,9 @@ export const moment = (micros) => new Date(Number(micros) / 1000).toISOString().
 
 export const timeOfDay = (micros) => moment(micros).slice(11);
 
+// Only the time for today's moments; the whole moment for others.
+export const today = (micros) => (moment(micros).slice(0, 10) === moment(Date.now() * 1000).slice(0, 10) ? timeOfDay(micros) : moment(micros));
+
 export const pill = (text, kind = "") => h("span", { class: `pill ${kind}`.trim() }, text);
 
 export const streamLink = (name) => h("a", { href: `#/stream/${encodeURIComponent(name)}` }, name);

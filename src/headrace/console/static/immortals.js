@@ -21,7 +21,7 @@ export async function immortalsPage(root, [chosen], view) {
     { title: "Not delivered", number: true, cell: (row) => number(row.undelivered + row.pending) },
     { title: "Checkpoints", number: true, cell: (row) => number(row.checkpoints.length) },
     { title: "Last error", wrap: true, cell: (row) => h("span", { class: "bad" }, row.last_error ?? "") },
-  ], { label: "Immortals", key: (row) => row.name, empty: none, onOpen: (row) => { state.name = row.name; refresh(); }, isOpen: (row) => row.name === state.name });
+  ], { label: "Immortals", key: (row) => row.name, empty: none, onOpen: async (row) => { state.name = row.name; await refresh(); detail.scrollIntoView({ block: "nearest" }); }, isOpen: (row) => row.name === state.name });
   const debugging = liveTable([
     { title: "Immortal", cell: (one) => one.name },
     { title: "State", cell: (one) => pill(one.state, one.state === "replayed" ? "good" : "warn") },

@@ -11,7 +11,7 @@ const MARGIN = 26;
 export function diagram(machine, marks) {
   const places = layout(machine);
   const width = Math.max(...[...places.values()].map((place) => place.x)) + BOX.width + MARGIN;
-  const height = Math.max(...[...places.values()].map((place) => place.y)) + BOX.height + MARGIN;
+  const height = Math.max(...[...places.values()].map((place) => place.y)) + BOX.height + MARGIN + 14;
   const moves = machine.changes.filter((change) => change.before !== change.after);
   const ordered = [...moves].sort((one, other) => marks.has(one.before) - marks.has(other.before)); // what counts now is drawn on top
   const drawing = svg("svg", { class: "machine", viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": words(machine, marks) },
@@ -29,7 +29,7 @@ function words(machine, marks) {
   return `States ${machine.states.join(", ")}. Now: ${now || "none of them"}.`;
 }
 
-// Columns by the fewest steps from the first state; states without a way out stand last.
+// Columns by the fewest steps from the first state; states without a way out stand last, those that lead only there before.
 function layout(machine) {
   const ways = new Map(machine.states.map((state) => [state, machine.changes.filter((change) => change.before === state && change.after !== state).map((change) => change.after)]));
   const ranks = new Map([[machine.states[0], 0]]);
@@ -40,10 +40,13 @@ function layout(machine) {
       if (!ranks.has(after)) { ranks.set(after, ranks.get(state) + 1); queue.push(after); }
     }
   }
-  const deepest = Math.max(...machine.states.filter((state) => ways.get(state).length).map((state) => ranks.get(state) ?? 0));
+  const ends = new Set(machine.states.filter((state) => !ways.get(state).length));
+  const nearEnds = new Set(machine.states.filter((state, at) => at && !ends.has(state) && ways.get(state).every((after) => ends.has(after))));
+  const inside = machine.states.filter((state) => !ends.has(state) && !nearEnds.has(state));
+  const deepest = Math.max(0, ...inside.map((state) => ranks.get(state) ?? 0));
   const columns = [];
   for (const state of machine.states) {
-    const rank = ways.get(state).length ? ranks.get(state) ?? 0 : deepest + 1;
+    const rank = ends.has(state) ? deepest + 2 : nearEnds.has(state) ? deepest + 1 : ranks.get(state) ?? 0;
     (columns[rank] ??= []).push(state);
   }
   const rows = Math.max(...columns.filter(Boolean).map((column) => column.length));
@@ -72,7 +75,8 @@ function curve(change, places) {
     const start = [from.x + BOX.width, middle(from)];
     const end = [to.x, middle(to)];
     const bend = (end[0] - start[0]) / 2;
-    return [start, [start[0] + bend, start[1]], [end[0] - bend, end[1]], end];
+    const over = to.column > from.column + 1 && Math.abs(start[1] - end[1]) < BOX.height ? 30 + 8 * (to.column - from.column) : 0; // below what stands between
+    return [start, [start[0] + bend, start[1] + over], [end[0] - bend, end[1] + over], end];
   }
   if (to.column === from.column) {
     const down = to.y > from.y ? 1 : -1;

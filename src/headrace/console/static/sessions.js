@@ -15,13 +15,13 @@ export async function sessionsPage(root, [chosen, ...rest], view) {
   const none = h("div", {});
   const rows = liveTable([
     { title: "Protocol", cell: (row) => pill(row.protocol) },
-    { title: "Peer", cell: (row) => h("code", {}, row.peer) },
+    { title: "Peer", cell: (row) => h("code", { class: "still" }, row.peer) },
     { title: "State", cell: (row) => row.state },
-    { title: "Credits", cell: (row) => row.flow.map(flow) },
-    { title: "Streams", wrap: true, cell: (row) => uses(row) },
-    { title: "Since (UTC)", minor: true, cell: (row) => h("span", { class: "still" }, moment(row.opened_us).slice(0, 19)) },
+    { title: "Credits", cell: (row) => row.flow.filter((one) => one.value || one.most).map((one) => h("div", {}, flow(one))) },
+    { title: "Streams", wide: true, cell: (row) => uses(row) },
+    { title: "Since (UTC)", least: true, cell: (row) => h("span", { class: "still" }, moment(row.opened_us).slice(0, 19)) },
     { title: "Last error", wrap: true, cell: (row) => h("span", { class: "bad" }, row.reason ?? row.error ?? "") },
-  ], { label: "Sessions", key: (row) => row.id, empty: none, onOpen: (row) => { state.id = row.id; refresh(); }, isOpen: (row) => row.id === state.id });
+  ], { label: "Sessions", key: (row) => row.id, empty: none, onOpen: async (row) => { state.id = row.id; await refresh(); detail.scrollIntoView({ block: "nearest" }); }, isOpen: (row) => row.id === state.id });
   fill(root, head("Sessions", "Connections of all protocols. Open one to see where it stands in its protocol's state machine."), h("div", { class: "bar" }, which, search, said), h("div", { class: "card" }, rows.element), detail);
 
   async function refresh() {
@@ -54,7 +54,7 @@ export async function sessionsPage(root, [chosen, ...rest], view) {
     }
     return [...used].filter(([name]) => machines.has(name)).map(([name, marks]) => {
       const machine = machines.get(name);
-      return h("section", { class: "machine-of" }, h("h3", {}, `${machine.protocol}: ${machine.of}`, h("span", { class: "quiet" }, ` ${machine.name}`)), diagram(machine, marks));
+      return h("section", { class: "machine-of" }, h("h3", {}, `The table of ${machine.of} (${machine.protocol}, ${machine.name})`), diagram(machine, marks));
     });
   }
 

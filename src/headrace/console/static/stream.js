@@ -2,8 +2,9 @@
 
 import { call } from "./api.js";
 import { LineChart } from "./charts.js";
+import { cursorState } from "./cursors.js";
 import { ask, attempt, choice, field } from "./dialogs.js";
-import { bytes, count, empty, encode, facts, fill, h, head, moment, number, pill, seconds, utf8 } from "./dom.js";
+import { bytes, count, empty, encode, facts, fill, h, head, moment, number, pill, seconds, today, utf8 } from "./dom.js";
 import { fits, opened, short, showRecord } from "./record.js";
 import { deleteStream, trimStream } from "./streams.js";
 import { liveTable } from "./table.js";
@@ -21,8 +22,8 @@ export async function streamPage(root, [stream], view) {
   const filters = filterFields(() => draw());
   const rows = liveTable([
     { title: "Index", number: true, cell: (one) => number(one.index) },
-    { title: "Time (UTC)", cell: (one) => h("span", { class: "still" }, moment(one.time_us)) },
-    { title: "Type", cell: (one) => one.type ?? "" },
+    { title: "Time (UTC)", cell: (one) => h("span", { class: "still", title: moment(one.time_us) }, today(one.time_us)) },
+    { title: "Type", cell: (one) => h("span", { class: "clip", title: one.type }, one.type ?? "") },
     { title: "Payload", wrap: true, cell: (one) => h("code", {}, short(one)) },
   ], { label: "Records", key: (one) => one.index, empty: empty("No records here.", "Send one with the button above, or wait for a producer."), onOpen: select, isOpen: (one) => state.selected === one.index });
   const live = h("button", { type: "button", "aria-pressed": "true", onclick: () => attempt(follow) }, "Live");
@@ -164,10 +165,10 @@ function aboutStream() {
     { title: "Last sequence", number: true, cell: (one) => (one.sequence === undefined ? "–" : number(one.sequence)) },
   ], { label: "Who writes", key: (one) => one.key, empty: empty("Nobody that the hub can name.", "Sessions that have written and are still open, and producers that number their records.") });
   const readers = liveTable([
-    { title: "Who", cell: (one) => one.name },
-    { title: "Next index", number: true, cell: (one) => (one.index === undefined ? "–" : number(one.index)) },
+    { title: "Who", wrap: true, cell: (one) => one.name },
+    { title: "Next index", number: true, minor: true, cell: (one) => (one.index === undefined ? "–" : number(one.index)) },
     { title: "Behind", number: true, cell: (one) => (one.index === undefined ? "–" : count(one.lag, "record")) },
-    { title: "State", wrap: true, cell: (one) => (one.index === undefined ? pill(one.protocol) : one.stuck ? [pill("stuck", "bad"), " ", one.stuck] : one.lag ? pill("behind", "warn") : pill("up to date", "good")) },
+    { title: "State", wrap: true, cell: (one) => (one.index === undefined ? pill(one.protocol) : cursorState(one)) },
   ], { label: "Who reads", key: (one) => one.key, empty: empty("Nobody.", "Cursors and sessions that read are shown here.") });
   const users = h("div", { class: "halves" }, h("section", { class: "card" }, h("h2", {}, "Who writes"), writers.element), h("section", { class: "card" }, h("h2", {}, "Who reads"), readers.element));
 
@@ -178,7 +179,7 @@ function aboutStream() {
     chart.update([rates.length ? rates : [0]]);
     writers.update([...writing.map((one) => ({ key: `s${one.session}`, name: one.peer, how: [pill(one.protocol), " ", h("a", { href: `#/sessions/${one.session}` }, "session")] })),
       ...producers.map((one) => ({ key: `p${one.partition}/${one.name}`, name: one.name, how: bounds.length > 1 ? `producer, partition ${one.partition}` : "producer", sequence: one.sequence }))]);
-    readers.update([...cursors.map((one) => ({ ...one, key: `c${one.partition}/${one.name}`, name: [one.name, h("span", { class: "quiet" }, ` moved ${seconds(one.age_s)} ago`)] })),
+    readers.update([...cursors.map((one) => ({ ...one, key: `c${one.partition}/${one.name}`, name: [one.name, h("div", { class: "quiet" }, `moved ${seconds(one.age_s)} ago`)] })),
       ...reading.map((one) => ({ key: `s${one.session}`, name: h("a", { href: `#/sessions/${one.session}` }, one.peer), protocol: one.protocol }))]);
   }
   return { quiet, figures, users, update };

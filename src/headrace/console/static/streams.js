@@ -19,13 +19,12 @@ export async function streamsPage(root, parts, view) {
     { title: "Records", number: true, sort: "records", cell: (row) => number(row.records) },
     { title: "Size", number: true, sort: "bytes", cell: (row) => bytes(row.bytes) },
     { title: "Records/s", number: true, sort: "rate", cell: (row) => number(row.rate) },
-    { title: "First", number: true, minor: true, cell: (row) => number(row.first) },
-    { title: "Next", number: true, cell: (row) => number(row.next) },
-    { title: "Partitions", number: true, minor: true, cell: (row) => row.partitions },
-    { title: "Written by", number: true, minor: true, cell: (row) => (row.writers ? count(row.writers, "session") : "–") },
-    { title: "Read by", number: true, sort: "cursors", cell: (row) => readers(row) },
+    { title: "Index", number: true, minor: true, cell: (row) => `${number(row.first)} to ${number(row.next)}` },
+    { title: "Partitions", number: true, least: true, cell: (row) => row.partitions },
+    { title: "Writers", number: true, minor: true, cell: (row) => h("span", { title: `${count(row.writers, "open session has", "open sessions have")} written` }, row.writers) },
+    { title: "Readers", number: true, sort: "cursors", cell: (row) => h("span", { title: `${count(row.cursors, "cursor")}, ${count(row.readers, "open session")}` }, Math.max(row.cursors, row.readers)) },
     { title: "Behind", number: true, cell: (row) => (row.cursors ? number(row.lag) : "–") },
-    { title: "Kept", minor: true, cell: (row) => row.retention },
+    { title: "Kept", minor: true, cell: (row) => h("span", { class: row.retention === "for ever" ? "still" : null }, row.retention) },
     { title: "", cell: (row) => h("span", { class: "actions" }, h("button", { type: "button", onclick: () => trim(row), "aria-label": `Trim ${row.name}` }, "Trim"), h("button", { type: "button", class: "danger", onclick: () => remove(row), "aria-label": `Delete ${row.name}` }, "Delete")) },
   ], { label: "Streams", key: (row) => row.name, sort, empty: none });
   fill(root, head("Streams", "A stream keeps records in order; every protocol reads and writes the same ones.", h("button", { class: "main", type: "button", onclick: create }, "Create a stream")),
@@ -64,11 +63,6 @@ export async function streamsPage(root, parts, view) {
   async function trim(row) { if (await trimStream(row.name)) await refresh(); }
   async function remove(row) { if (await deleteStream(row.name)) await refresh(); }
   await view.every(refresh);
-}
-
-function readers(row) {
-  if (!row.cursors && !row.readers) return "–";
-  return [row.cursors ? count(row.cursors, "cursor") : null, row.readers ? count(row.readers, "session") : null].filter(Boolean).join(", ");
 }
 
 // Forget old records, after saying how many and who still needs them. Whether it was done.

@@ -2,7 +2,7 @@
 
 import { fill, h } from "./dom.js";
 
-// columns: { title, cell(row), number, wrap, minor (left out where it is narrow), sort }; sort: { by, descending, on(by) }.
+// columns: { title, cell(row), number, wrap, minor and least (left out where it is narrow), sort }; sort: { by, descending, on(by) }.
 // options: label, key(row), empty (an element), onOpen(row), isOpen(row).
 export function liveTable(columns, options) {
   const lines = new Map();
@@ -84,7 +84,7 @@ function refill(old, fresh) {
   });
 }
 
-const classes = (column) => [column.number && "number", column.wrap && "wrap", column.minor && "minor"].filter(Boolean).join(" ") || null;
+const classes = (column) => [column.number && "number", column.wrap && "wrap", column.wide && "wide", column.minor && "minor", column.least && "least"].filter(Boolean).join(" ") || null;
 
 // The same for a list that does not change by itself.
 export function table(columns, rows, options) {

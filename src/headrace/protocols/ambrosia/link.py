@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError
+from headrace.listener import join_address
 from headrace.log.ops import CheckpointInfo
 from headrace.protocols.ambrosia.blob import BlobSink
 from headrace.protocols.ambrosia.calls import (
@@ -56,7 +57,8 @@ class Link:
         self.reader = MessageReader(coordinator.limits)
         self.closed = False
         self.failed = False
-        self.peer = str(receive.get_extra_info("peername"))
+        peer = receive.get_extra_info("peername")
+        self.peer = join_address(peer[0], peer[1]) if peer else "?"
         self.sent: dict[str, int] = {}
         self.attached: set[str] = set()
         self.counts = {"calls": 0, "duplicates": 0, "discarded": 0, "checkpoints": 0}

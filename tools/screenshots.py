@@ -1,0 +1,265 @@
+"""Pictures of the console, taken of the running demo: `python tools/screenshots.py DIRECTORY`.
+
+Nothing in them is painted: a hub with the demo's producers, consumers and (unless `--no-spark`) its Spark pipeline, a
+few agents' executions and a dead letter beside them, and Debian's Chromium in front.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import headrace
+from headrace.listener import split_address
+from headrace.protocols.perper.fabric.client import FabricClient
+from headrace.protocols.perper.ignite.binary import encode_string
+from headrace.protocols.perper.ignite.client import IgniteClient
+from headrace.protocols.perper.ignite.configuration import Configuration
+from headrace.protocols.perper.records import Execution, write_execution
+
+SOURCE = Path(__file__).parents[1] / "src"
+LISTENERS = ("flight", "http", "wallaroo", "ockam", "ignite", "fabric")
+START_S = 60.0
+SETTLE_S = 120.0
+HEIGHT_MAX = 1500
+CHROMIUM_FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+GET_OR_CREATE, PUT = 1054, 1001
+
+
+class Shot(NamedTuple):
+    """One picture: where, what must be there before it is taken, and what is done first."""
+
+    name: str
+    path: str
+    wanted: str
+    prepare: Callable[[Any], None] = lambda page: None
+
+
+def _see_rates(page: Any) -> None:
+    page.locator("tbody td:nth-child(4)").filter(has_text=re.compile("^[1-9]")).first.wait_for()
+
+
+def _choose_record(page: Any) -> None:
+    page.get_by_role("button", name="Earliest").click()
+    page.locator(".records tbody tr").first.click()
+    page.locator(".frame").nth(4).wait_for()
+    page.locator(".summary .chart-foot", has_text="3 s ago").wait_for()
+
+
+def _choose_session(page: Any) -> None:
+    page.get_by_label("Filter sessions").fill("wallaroo")
+    page.locator("tbody tr").nth(1).wait_for(state="detached")
+    page.locator("tbody tr").click()
+    page.locator(".machine .state.now").first.wait_for()
+
+
+def _choose_immortal(page: Any) -> None:
+    page.locator("tr", has_text="demo-ledger").first.click()
+    page.locator(".timeline circle").first.wait_for()
+
+
+SHOTS = (
+    Shot("overview", "", ".figure"),
+    Shot("streams", "streams", "tbody tr", _see_rates),
+    Shot("stream", "stream/demo.orders", ".records tbody tr", _choose_record),
+    Shot("cursors", "cursors", "tbody tr"),
+    Shot("dead-letters", "dead", "tbody tr"),
+    Shot("sessions", "sessions", "tbody tr", _choose_session),
+    Shot("immortals", "immortals", "tbody tr", _choose_immortal),
+    Shot("executions", "executions", "tbody tr"),
+    Shot("pipelines", "pipelines", ".pipeline, .empty"),
+    Shot("settings", "settings", "tbody tr"),
+)
+NAMES = tuple(shot.name for shot in SHOTS)
+
+
+def chromium() -> str | None:
+    """Where Chromium is, or None."""
+    return shutil.which("chromium")
+
+
+@contextlib.contextmanager
+def running_demo(directory: Path, with_spark: bool) -> Iterator[str]:
+    """The demo on free ports; the address of its console."""
+    command = [sys.executable, "-m", "headrace", "demo", "--data", str(directory)]
+    for name in LISTENERS:
+        command += ["--set", f"listen.{name}=127.0.0.1:0"]
+    command += [] if with_spark else ["--no-spark"]
+    environment = os.environ | {"PYTHONPATH": str(SOURCE)}
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=True
+    )
+    assert process.stdout is not None
+    lines: list[str] = []
+    reader = threading.Thread(target=lambda: lines.extend(iter(process.stdout.readline, "")), daemon=True)
+    reader.start()
+    try:
+        yield _console_address(process, lines)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        reader.join(10)
+
+
+def _console_address(process: subprocess.Popen[str], lines: list[str]) -> str:
+    deadline = time.monotonic() + START_S
+    while True:
+        found = re.search(r"console: (http://\S+?)/?\s", "".join(lines))
+        if found:
+            return found[1]
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"the demo did not start:\n{''.join(lines)}")
+        time.sleep(0.05)
+
+
+def call(console: str, verb: str, request: dict[str, Any] | None = None) -> Any:
+    """One verb of the admin API."""
+    body = json.dumps(request or {}).encode()
+    asked = urllib.request.Request(f"{console}/api/v1/{verb}", body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(asked, timeout=20) as answer:
+        return json.load(answer)
+
+
+def _wait_until(what: str, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SETTLE_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"not within {SETTLE_S:g} s: {what}")
+        time.sleep(0.2)
+
+
+def add_letters(flight: str) -> None:
+    """Records that a pipeline could not read, as it leaves them."""
+    letter = {"stream": "demo.orders", "reason": "Malformed JSON: expected ',' or '}' at byte 17"}
+    letters = [letter | {"payload": "eyJpdGVtIjogInBlYXIiIA=="}, letter | {"payload": "bm90IEpTT04=", "type": "order"}]
+    with headrace.connect(flight) as client:
+        client.create("demo.orders.dead")
+        client.append("demo.orders.dead", [json.dumps(one).encode() for one in letters], type="dead-letter")
+
+
+class Agents:
+    """A worker of the fabric, and executions: some finished, some at work, some waiting."""
+
+    async def start(self, addresses: dict[str, str]) -> None:
+        self._ignite = await IgniteClient.connect(*split_address(addresses["ignite"]))
+        self._fabric = await FabricClient.connect(*split_address(addresses["fabric"]))
+        await self._ignite.request(GET_OR_CREATE, Configuration({0: "executions"}))
+        for number in range(6):
+            await self._put(number, finished=False)
+        chosen = {"agent": "Pricing", "instance": "", "delegate": ""}
+        asked = {"workGroup": "prices", "filter": chosen, "reserveNext": 4}
+        worker = self._fabric.start("/perper.Fabric/ReservedExecutions", asked, end=False)
+        taken = 0
+        while taken < 4:
+            message = await worker.next()
+            taken += bool(message and message.get("execution"))
+        for number in range(2):
+            await self._put(number, finished=True)
+
+    async def _put(self, number: int, *, finished: bool) -> None:
+        record = write_execution(Execution("Pricing", f"shop-{number % 2 + 1}", "Quote", finished))
+        await self._ignite.request(PUT, encode_string(f"Quote-{number:04}"), record, cache="executions")
+
+    async def stop(self) -> None:
+        await self._fabric.close()
+        await self._ignite.close()
+
+
+def take(console: str, target: Path, themes: tuple[str, ...], width: int) -> list[Path]:
+    """All pictures of a console; dark ones end in `-dark`."""
+    from playwright.sync_api import sync_playwright
+
+    target.mkdir(parents=True, exist_ok=True)
+    made = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_FLAGS)
+        for theme in themes:
+            context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
+            page = context.new_page()
+            for shot in SHOTS:
+                page.goto(f"{console}/#/{shot.path}")
+                page.locator(shot.wanted).first.wait_for()
+                shot.prepare(page)
+                page.mouse.move(0, 0)
+                file = target / f"{shot.name}{'' if theme == 'light' else f'-{theme}'}.png"
+                height = page.evaluate("document.documentElement.scrollHeight")
+                page.set_viewport_size({"width": width, "height": min(max(height, 700), HEIGHT_MAX)})
+                page.screenshot(path=file)
+                page.set_viewport_size({"width": width, "height": 900})
+                made.append(file)
+            context.close()
+        browser.close()
+    return made
+
+
+def make(
+    target: Path, *, with_spark: bool, themes: tuple[str, ...] = ("light", "dark"), width: int = 1280
+) -> list[Path]:
+    """Start everything, take the pictures, end everything."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    with (
+        tempfile.TemporaryDirectory(prefix="headrace-screenshots-") as directory,
+        running_demo(Path(directory), with_spark) as console,
+    ):
+        addresses = call(console, "hub.info")["listeners"]
+        add_letters(addresses["flight"])
+        agents = Agents()
+        asyncio.run_coroutine_threadsafe(agents.start(addresses), loop).result(30)
+        _wait_until(
+            "enough orders", lambda: call(console, "stream.describe", {"stream": "demo.orders"})["records"] > 80
+        )
+        if with_spark:
+            _wait_until(
+                "the pipeline's first results",
+                lambda: call(console, "stream.describe", {"stream": "counts"})["records"] > 0,
+            )
+        try:
+            return take(console, target, themes, width)
+        finally:
+            asyncio.run_coroutine_threadsafe(agents.stop(), loop).result(30)
+            loop.call_soon_threadsafe(loop.stop)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--no-spark", action="store_true", help="without the demo's pipeline")
+    parser.add_argument("--width", type=int, default=1280)
+    parser.add_argument("--theme", action="append", choices=("light", "dark"), help="both unless given")
+    chosen = parser.parse_args()
+    themes = tuple(chosen.theme or ("light", "dark"))
+    for file in make(chosen.directory, with_spark=not chosen.no_spark, themes=themes, width=chosen.width):
+        print(file)
+
+
+if __name__ == "__main__":
+    main()
