@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import pytest
@@ -20,7 +23,8 @@ from playwright.sync_api import Browser, Page, sync_playwright
 import headrace
 
 SOURCE = Path(__file__).parents[2] / "src"
-ARTEFACTS = Path(__file__).parents[2] / "artefacts"
+ARTEFACTS = Path(os.environ.get("HEADRACE_ARTEFACTS", Path(__file__).parents[2] / "artefacts"))
+"""Where a picture of every page stays that a test has looked at."""
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -33,13 +37,45 @@ FLAGS = [
 LISTENERS = ("flight", "http", "wallaroo", "ockam", "ignite", "fabric")
 DEADLINE_S = 60.0
 
+Result = TypeVar("Result")
+
 
 class RunningHub(NamedTuple):
     page: str
     flight: str
+    addresses: dict[str, str]
+    process: subprocess.Popen[bytes]
 
 
-def run_hub(directory: Path, settings: Path | None = None) -> Iterator[RunningHub]:
+class Background:
+    """An event loop in a thread of its own, for peers of the hub: the browser's own loop runs in this one."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._started: list[Future[Any]] = []
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Do it and wait for the result."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(DEADLINE_S)
+
+    def start(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Do it until the test ends."""
+        self._started.append(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    def close(self) -> None:
+        for future in self._started:
+            future.cancel()
+        self.run(asyncio.sleep(0))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(DEADLINE_S)
+        self._loop.close()
+
+
+def run_hub(
+    directory: Path, settings: Path | None = None, environment: dict[str, str] | None = None
+) -> Iterator[RunningHub]:
     ready = directory / "ready.json"
     command = [sys.executable, "-m", "headrace", "up", "--data", str(directory / "data"), "--ready-file", str(ready)]
     for name in LISTENERS:
@@ -47,9 +83,8 @@ def run_hub(directory: Path, settings: Path | None = None) -> Iterator[RunningHu
     if settings is not None:
         command += ["--config", str(settings)]
     with open(directory / "hub.log", "wb") as log:
-        process = subprocess.Popen(
-            command, stdout=log, stderr=subprocess.STDOUT, env=os.environ | {"PYTHONPATH": str(SOURCE)}
-        )
+        given = os.environ | {"PYTHONPATH": str(SOURCE)} | (environment or {})
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=given)
     try:
         deadline = time.monotonic() + DEADLINE_S
         while not ready.exists():
@@ -57,10 +92,17 @@ def run_hub(directory: Path, settings: Path | None = None) -> Iterator[RunningHu
             assert time.monotonic() < deadline, (directory / "hub.log").read_text()
             time.sleep(0.05)
         addresses = json.loads(ready.read_text())
-        yield RunningHub(f"http://{addresses['http']}", addresses["flight"])
+        yield RunningHub(f"http://{addresses['http']}", addresses["flight"], addresses, process)
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(30)
+
+
+@pytest.fixture
+def background() -> Iterator[Background]:
+    made = Background()
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +129,9 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def open_page(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Callable[[str], Page]]:
     """Opens an address; afterwards: no script errors, no requests to other hosts, and a screenshot is kept."""
-    context = browser.new_context(viewport={"width": 1300, "height": 850})
+    context = browser.new_context(
+        viewport={"width": 1300, "height": 850}, permissions=["clipboard-read", "clipboard-write"]
+    )
     troubles: list[str] = []
     hosts: set[str] = set()
     pages: list[Page] = []
@@ -103,7 +147,7 @@ def open_page(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Call
         return page
 
     yield opened
-    ARTEFACTS.mkdir(exist_ok=True)
+    ARTEFACTS.mkdir(parents=True, exist_ok=True)
     for page in (page for page in pages if not page.is_closed()):
         page.screenshot(path=ARTEFACTS / f"{request.node.name.replace('/', '-')}.png")
         assert hosts <= {urlsplit(page.url).netloc}

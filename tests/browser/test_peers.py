@@ -1,0 +1,180 @@
+"""The console's pages about those who are connected: sessions, immortals, executions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from browser.conftest import Background, RunningHub
+from playwright.sync_api import Page, expect
+
+import headrace
+from headrace.listener import split_address
+from headrace.protocols.ambrosia.client import Host, Immortal, impulse
+from headrace.protocols.perper.fabric.client import FabricClient
+from headrace.protocols.perper.ignite.binary import encode_string
+from headrace.protocols.perper.ignite.client import IgniteClient
+from headrace.protocols.perper.ignite.configuration import Configuration
+from headrace.protocols.perper.records import Execution, write_execution
+from headrace.protocols.wallaroo.client import Connector
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+OpenPage = Callable[[str], Page]
+GET_OR_CREATE, PUT = 1054, 1001
+
+
+def test_a_session_stands_in_the_diagram_of_its_protocol(
+    hub: RunningHub, client: headrace.Client, open_page: OpenPage, background: Background
+) -> None:
+    leave = asyncio.Event()
+
+    async def connect() -> None:
+        async with Connector(hub.addresses["wallaroo"], program="till") as connector:
+            stream = await connector.stream("payments")
+            await stream.send(b"one")
+            await stream.flush()
+            await leave.wait()
+
+    background.start(connect())
+    page = open_page(f"{hub.page}/#/sessions")
+    row = page.locator("tr", has_text="wallaroo")
+    expect(row).to_contain_text("credits left")
+    expect(row).to_contain_text("payments")
+    row.focus()
+    page.keyboard.press("Enter")
+    detail = page.get_by_label("Session", exact=True)
+    connection, stream = detail.locator("svg.machine").nth(0), detail.locator("svg.machine").nth(1)
+    expect(connection.locator(".state.now")).to_have_attribute("data-state", "Streaming")
+    expect(connection.locator(".state")).to_have_count(5)
+    expect(stream.locator(".state.now")).to_have_attribute("data-state", "Open")
+    expect(detail.locator("figcaption").first).to_contain_text("ERROR → Error")
+    expect(detail).to_contain_text("Last error")
+    background.run(_set(leave))
+    expect(row).to_have_count(0)
+    page.get_by_label("Which sessions").select_option("ended")
+    expect(page.locator("tr", has_text="payments")).to_be_visible()
+
+
+async def _set(event: asyncio.Event) -> None:
+    event.set()
+
+
+def test_a_session_that_ended_says_why(hub: RunningHub, open_page: OpenPage, background: Background) -> None:
+    async def talk_nonsense() -> None:
+        reader, writer = await asyncio.open_connection(*split_address(hub.addresses["ignite"]))
+        writer.write(b"\x05\x00\x00\x00nonsense")
+        await reader.read()
+        writer.close()
+
+    background.run(talk_nonsense())
+    page = open_page(f"{hub.page}/#/sessions")
+    page.get_by_label("Which sessions").select_option("ended")
+    page.get_by_label("Filter sessions").fill("ignite")
+    row = page.locator("tbody tr").first
+    expect(row.locator(".bad")).not_to_be_empty()
+    row.click()
+    detail = page.get_by_label("Session", exact=True)
+    expect(detail).to_contain_text("Why it ended")
+    expect(detail.locator(".state.now")).to_have_attribute("data-state", "closed")
+
+
+class Counter(Immortal):
+    total: int = 0
+
+    @impulse
+    def add(self, amount: int) -> None:
+        self.total += amount
+
+
+def test_an_immortal_has_a_timeline_and_is_replayed_for_a_debugger(
+    hub: RunningHub, client: headrace.Client, open_page: OpenPage, background: Background
+) -> None:
+    ports = client.call("immortal.register", {"name": "counter"})
+
+    async def hosted(receive: str, send: str) -> Host:
+        return Host(Counter, name="counter", receive=receive, send=send)
+
+    async def add(host: Host, amount: int) -> None:
+        await host.wait_primary()
+        before = host.immortal.total
+        host.itself.add(amount)
+        while host.immortal.total == before:
+            await asyncio.sleep(0.01)
+
+    host = background.run(hosted(ports["receive"], ports["send"]))
+    background.start(host.run())
+    background.run(add(host, 5))
+    page = open_page(f"{hub.page}/#/immortals")
+    page.locator("tr", has_text="counter").click()
+    detail = page.get_by_label("Timeline", exact=True).first
+    expect(detail).to_contain_text('"amount":5')
+    page.get_by_role("button", name="Take a checkpoint").click()
+    expect(detail.locator("svg.timeline .checkpoint")).to_have_count(2)
+    background.run(add(host, 37))
+    expect(detail.locator("svg.timeline circle")).to_have_count(3)
+    expect(detail.locator(".events li.checkpoint")).to_have_count(2)
+
+    detail.get_by_role("button", name="Replay from here").last.click()
+    page.get_by_role("button", name="Open the ports").click()
+    dialog = page.get_by_role("dialog", name="The ports are open")
+    expect(dialog).to_contain_text("3 messages behind checkpoint")
+    receive, send = (dialog.locator("dd code").nth(at).inner_text() for at in (0, 1))
+    dialog.get_by_role("button", name="Close").click()
+    session = page.get_by_label("Debugging sessions").locator("tbody tr")
+    expect(session).to_contain_text("waiting")
+    debugged = background.run(hosted(receive, send))
+    background.start(debugged.run())
+    expect(session).to_contain_text("replayed")
+    expect(session).to_contain_text("3 of 3 messages")
+    assert background.run(total_of(debugged)) == 42
+    session.get_by_role("button", name="End").click()
+    expect(session).to_have_count(0)
+    [counter] = [one for one in client.call("immortal.list", {}) if one["name"] == "counter"]
+    assert (counter["state"], counter["log_next"]) == ("running", 3)
+
+
+async def total_of(host: Host) -> int:
+    async with asyncio.timeout(20):
+        while host.immortal.total < 42:
+            await asyncio.sleep(0.01)
+    return host.immortal.total
+
+
+def test_executions_show_state_worker_and_duration(
+    hub: RunningHub, open_page: OpenPage, background: Background
+) -> None:
+    async def start() -> IgniteClient:
+        ignite = await IgniteClient.connect(*split_address(hub.addresses["ignite"]))
+        await ignite.request(GET_OR_CREATE, Configuration({0: "executions"}))
+        await put(ignite, "Quote-1", finished=False)
+        await put(ignite, "Quote-2", finished=False)
+        return ignite
+
+    async def put(ignite: IgniteClient, name: str, *, finished: bool) -> None:
+        record = write_execution(Execution("Pricing", "shop", "Quote", finished))
+        await ignite.request(PUT, encode_string(name), record, cache="executions")
+
+    async def work() -> FabricClient:
+        fabric = await FabricClient.connect(*split_address(hub.addresses["fabric"]))
+        wanted = {"agent": "Pricing", "instance": "", "delegate": ""}
+        asked = {"workGroup": "prices", "filter": wanted, "reserveNext": 1}
+        fabric.start("/perper.Fabric/ReservedExecutions", asked, end=False)
+        return fabric
+
+    ignite = background.run(start())
+    page = open_page(f"{hub.page}/#/executions")
+    first, second = page.locator("tr", has_text="Quote-1"), page.locator("tr", has_text="Quote-2")
+    expect(first).to_contain_text("waiting")
+    expect(second).to_contain_text("s so far")
+    fabric = background.run(work())
+    expect(first).to_contain_text("working")
+    expect(first).to_contain_text("127.0.0.1:")
+    background.run(put(ignite, "Quote-1", finished=True))
+    expect(first).to_contain_text("finished")
+    expect(first).not_to_contain_text("so far")
+    page.get_by_label("Which executions").select_option("open")
+    expect(first).to_have_count(0)
+    background.run(fabric.close())
+    background.run(ignite.close())

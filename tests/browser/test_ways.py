@@ -1,0 +1,143 @@
+"""Ways to the console: keyboard, light and dark, a narrow window, a password, ten thousand streams, no hub."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from browser.conftest import RunningHub, run_hub
+from playwright.sync_api import Page, expect
+
+import headrace
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+OpenPage = Callable[[str], Page]
+
+
+def test_everything_is_reached_by_keyboard(hub: RunningHub, client: headrace.Client, open_page: OpenPage) -> None:
+    client.call("stream.create", {"stream": "keys"})
+    client.append("keys", [b"first", b"second", b"third"])
+    page = open_page(f"{hub.page}/#/stream/keys")
+    rows = page.locator(".records tbody tr")
+    expect(rows).to_have_count(3)
+    page.keyboard.press("Tab")
+    expect(page.locator("#skip")).to_be_focused()
+    expect(page.locator("#skip")).to_be_in_viewport()
+    page.keyboard.press("Enter")
+    expect(page.locator("main")).to_be_focused()
+    expect(page.locator("h1")).to_have_text("keys")
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if rows.first.evaluate("(row) => row === document.activeElement"):
+            break
+    expect(rows.first).to_be_focused()
+    outline = rows.first.evaluate("(row) => getComputedStyle(row).outlineStyle")
+    assert outline == "solid", "the focus is seen"
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("Payload")).to_have_text("second")
+    expect(rows.nth(1)).to_have_attribute("aria-selected", "true")
+    expect(rows.nth(1)).to_be_focused()
+
+
+def test_the_focus_stays_while_tables_change(hub: RunningHub, client: headrace.Client, open_page: OpenPage) -> None:
+    client.call("stream.create", {"stream": "moving"})
+    page = open_page(f"{hub.page}/#/streams")
+    page.get_by_label("Filter streams").fill("moving")
+    row = page.locator("tr", has_text="moving")
+    button = row.get_by_role("button", name="Delete")
+    button.focus()
+    for count in (10, 20, 30):
+        client.append("moving", [b"x"] * 10)
+        expect(row).to_contain_text(f"0 to {count}")
+        expect(button).to_be_focused()
+
+
+def test_light_and_dark(hub: RunningHub, open_page: OpenPage) -> None:
+    page = open_page(hub.page)
+    expect(page.locator("html")).to_have_attribute("data-theme", "light")
+    before = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.get_by_role("button", name="Light or dark").click()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
+    page.reload()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+
+
+@pytest.mark.parametrize("path", ["", "streams", "cursors", "sessions", "pipelines", "settings"])
+def test_nothing_is_wider_than_a_narrow_window(hub: RunningHub, open_page: OpenPage, path: str) -> None:
+    page = open_page(f"{hub.page}/#/{path}")
+    page.set_viewport_size({"width": 800, "height": 700})
+    expect(page.locator("h1")).to_be_visible()
+    expect(page.locator("#pulse")).to_contain_text("records/s in")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 800
+
+
+def test_ten_thousand_streams_stay_quick(hub: RunningHub, client: headrace.Client, open_page: OpenPage) -> None:
+    for number in range(10_000):
+        client.call("stream.create", {"stream": f"many/{number:05}"})
+    page = open_page(f"{hub.page}/#/streams")
+    expect(page.locator("tbody tr")).to_have_count(100)
+    page.get_by_label("Filter streams").fill("many/09876")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    took_ms = page.evaluate(
+        """async () => {
+            const began = performance.now();
+            await fetch("/api/v1/console.streams", {method: "POST", headers: {"Content-Type": "application/json"},
+                body: JSON.stringify({order: "records", limit: 100})}).then((answer) => answer.json());
+            return performance.now() - began;
+        }"""
+    )
+    assert took_ms < 5_000
+
+
+def test_who_are_you(tmp_path: Path, open_page: OpenPage, request: pytest.FixtureRequest) -> None:
+    request.node.expected_troubles = ("401",)
+    settings = tmp_path / "headrace.toml"
+    settings.write_text('[security.users.ann]\nsecret = "right"\nroles = ["admin"]\n')
+    for hub in run_hub(tmp_path, settings):
+        page = open_page(hub.page)
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_label("User").fill("ann")
+        dialog.get_by_label("Password or token").fill("wrong")
+        dialog.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("dialog")).to_contain_text("wrong")
+        page.get_by_role("dialog").get_by_label("User").fill("ann")
+        page.get_by_role("dialog").get_by_label("Password or token").fill("right")
+        page.get_by_role("dialog").get_by_role("button", name="Sign in").click()
+        expect(page.locator("#pulse")).to_contain_text("records/s in")
+        expect(page.locator("h1")).to_contain_text("Overview")
+        page.get_by_role("button", name="Sign out").click()
+        expect(page.get_by_role("dialog")).to_contain_text("who you are")
+        page.close()  # before the hub goes: a page that loses its hub says so in the browser's own words
+
+
+def test_a_page_says_that_its_hub_is_away(tmp_path: Path, open_page: OpenPage, request: pytest.FixtureRequest) -> None:
+    request.node.expected_troubles = ("ERR_",)  # the browser's own words
+    for hub in run_hub(tmp_path):
+        page = open_page(f"{hub.page}/#/streams")
+        expect(page.locator("#pulse")).to_contain_text("records/s in")
+        hub.process.send_signal(signal.SIGTERM)
+        expect(page.locator("#pulse")).to_have_text("not connected")
+        page.get_by_label("Filter streams").fill("x")
+        expect(page.get_by_role("heading", name="Streams")).to_be_visible()
+
+
+def test_the_page_may_do_nothing_but_its_own(
+    hub: RunningHub, open_page: OpenPage, request: pytest.FixtureRequest
+) -> None:
+    request.node.expected_troubles = ("Content Security Policy",)
+    page = open_page(hub.page)
+    refused = page.evaluate(
+        """async () => {
+            const script = document.createElement("script");
+            script.textContent = "window.owned = true";
+            document.body.append(script);
+            const answer = await fetch("http://127.0.0.1:9/").then(() => "asked", () => "refused");
+            return [answer, window.owned];
+        }"""
+    )
+    assert refused == ["refused", None]
