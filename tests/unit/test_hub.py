@@ -93,6 +93,11 @@ async def test_producers_are_remembered() -> None:
         await hub.append("s", Batch.one(b"x"), producer="p", sequence=3)
         assert (await hub.append("s", Batch.one(b"x"), producer="p", sequence=3)).duplicate
         assert hub.producer("s", "p") == 3
+        assert hub.producers("s") == {"p": 3}
+        before = hub.stored_bytes("s")
+        await hub.append("s", Batch.one(b"x" * 1000), producer="q", sequence=9)
+        assert hub.producers("s") == {"p": 3, "q": 9}
+        assert hub.stored_bytes("s") >= before + 1000
         assert "headrace_log_duplicates_total 1.0" in hub.metrics.text().decode()
 
 

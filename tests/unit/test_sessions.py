@@ -3,7 +3,7 @@ import itertools
 import pytest
 
 from headrace.errors import LimitExceeded
-from headrace.sessions import Sessions
+from headrace.sessions import STREAMS_SHOWN_MAX, Sessions
 
 
 def test_open_sessions_are_listed_with_what_they_say_now() -> None:
@@ -53,3 +53,19 @@ def test_a_session_that_cannot_describe_itself_hides_no_other() -> None:
     sessions.open("flight", "b", lambda: {"state": "fine"})
     assert sessions.list()[0].details == {"describe": "failed: KeyError('gone')"}
     assert sessions.list()[1].details == {"state": "fine"}
+
+
+def test_a_session_remembers_some_of_the_streams_that_it_uses() -> None:
+    sessions = Sessions()
+    session = sessions.open("ockam", "p", dict)
+    for _ in range(2):
+        session.uses("write", "orders")
+    session.uses("read", "prices")
+    for number in range(STREAMS_SHOWN_MAX + 5):
+        session.uses("read", f"s{number}")
+    [info] = sessions.list()
+    assert info.writes == ["orders"]
+    assert info.reads[:2] == ["prices", "s0"]
+    assert len(info.reads) == STREAMS_SHOWN_MAX
+    session.close(None)
+    assert sessions.list(ended=True)[0].writes == ["orders"]

@@ -240,6 +240,13 @@ def delete(name: str, hub: HubOption = DEFAULT_HUB, token: TokenOption = None) -
 
 
 @app.command()
+def start(name: str, hub: HubOption = DEFAULT_HUB, token: TokenOption = None) -> None:
+    """Let the hub run a pipeline that is defined there, in a process of its own."""
+    found = call(hub, token, "pipeline.start", {"name": name})
+    notes().print(f"{name} is {found['state']}; `headrace pipeline ls` shows how it does")
+
+
+@app.command()
 def stop(name: str, hub: HubOption = DEFAULT_HUB, token: TokenOption = None) -> None:
     """Ask a running pipeline to stop after its batch."""
     found = call(hub, token, "pipeline.stop", {"name": name})

@@ -14,7 +14,22 @@ if TYPE_CHECKING:
     from headrace.hub import Hub
 
 SESSIONS_MAX = 500
-NOT_FACTS = {"state", "error", "last_error", "credits", "credits_max", "permits", "call_states", "streams", "receivers"}
+SHOWN_APART = {
+    "state",
+    "error",
+    "last_error",
+    "credits",
+    "credits_max",
+    "permits",
+    "call_states",
+    "streams",
+    "receivers",
+}
+WAITING = {
+    "unconfirmed_pushes": "pushes not confirmed",
+    "waiting": "answers not sent",
+    "to_write": "messages to write",
+}
 
 
 class SessionsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -95,6 +110,7 @@ def row_of(info: SessionInfo) -> SessionRow:
     details = info.details
     places = places_of(info.protocol, details)
     error = details.get("last_error") or details.get("error")
+    apart = SHOWN_APART | WAITING.keys()
     return SessionRow(
         id=info.id,
         protocol=info.protocol,
@@ -104,11 +120,11 @@ def row_of(info: SessionInfo) -> SessionRow:
         reason=info.reason,
         state=str(details.get("state") or _together(places)),
         places=places,
-        flow=_flow(info.protocol, details),
+        flow=_flow(details),
         error=str(error) if error else None,
         writes=info.writes,
         reads=info.reads,
-        facts={name: _text(value) for name, value in details.items() if name not in NOT_FACTS and value is not None},
+        facts={name: _text(value) for name, value in details.items() if name not in apart and value is not None},
     )
 
 
@@ -142,7 +158,7 @@ def _together(places: list[Place]) -> str:
     return ", ".join(dict.fromkeys(place.state for place in places)) or "open"
 
 
-def _flow(protocol: str, details: dict[str, Any]) -> list[Flow]:
+def _flow(details: dict[str, Any]) -> list[Flow]:
     found = []
     if "credits" in details:
         found.append(Flow("credits left", details["credits"], details.get("credits_max")))
@@ -151,18 +167,7 @@ def _flow(protocol: str, details: dict[str, Any]) -> list[Flow]:
     receivers = details.get("receivers", ())
     if receivers:
         found.append(Flow("groups under way", sum(one["in_flight"] for one in receivers)))
-    named = {
-        "unconfirmed_pushes": "pushes not confirmed",
-        "waiting": "answers not sent",
-        "to_write": "messages to write",
-    }
-    if protocol == "futoin":
-        named["calls"] = "calls under way"
-    for name, words in named.items():
-        value = details.get(name)
-        if isinstance(value, int):
-            found.append(Flow(words, value))
-    return found
+    return found + [Flow(words, details[name]) for name, words in WAITING.items() if name in details]
 
 
 def _text(value: Any) -> str:

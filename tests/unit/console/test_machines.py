@@ -83,7 +83,8 @@ def test_receivers_calls_and_uploads_have_states_of_their_own() -> None:
     futoin = row("futoin", calls=3, to_write=0, receivers=receivers)
     assert futoin.places == [Place("futoin/delivery", "receiver A", "held")]
     assert Flow("groups under way", 3) in futoin.flow
-    assert Flow("calls under way", 3) in futoin.flow
+    assert Flow("messages to write", 0) in futoin.flow
+    assert futoin.facts == {"calls": "3"}
     fabric = row("fabric", calls={"/x": 1}, call_states=[["StreamItems", "answering"]], permits=4, last_error=None)
     assert fabric.places == [Place("fabric/call", "StreamItems", "answering")]
     assert (fabric.state, fabric.flow) == ("answering", [Flow("permits left", 4)])

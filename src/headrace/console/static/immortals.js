@@ -10,7 +10,7 @@ const kinds = { running: "good", debugging: "good", standby: "good", absent: "wa
 const ENTRIES = 200;
 
 export async function immortalsPage(root, [chosen], view) {
-  const state = { name: chosen ?? null, known: null, drawn: null };
+  const state = { name: chosen ?? null, start: null, drawn: null }; // start: where the shown part of the log begins, null for its end
   const none = h("div", {});
   const rows = liveTable([
     { title: "Immortal", cell: (row) => row.name },
@@ -21,7 +21,7 @@ export async function immortalsPage(root, [chosen], view) {
     { title: "Not delivered", number: true, cell: (row) => number(row.undelivered + row.pending) },
     { title: "Checkpoints", number: true, cell: (row) => number(row.checkpoints.length) },
     { title: "Last error", wrap: true, cell: (row) => h("span", { class: "bad" }, row.last_error ?? "") },
-  ], { label: "Immortals", key: (row) => row.name, empty: none, onOpen: async (row) => { state.name = row.name; await refresh(); detail.scrollIntoView({ block: "nearest" }); }, isOpen: (row) => row.name === state.name });
+  ], { label: "Immortals", key: (row) => row.name, empty: none, onOpen: async (row) => { Object.assign(state, { name: row.name, start: null }); await refresh(); detail.scrollIntoView({ block: "nearest" }); }, isOpen: (row) => row.name === state.name });
   const debugging = liveTable([
     { title: "Immortal", cell: (one) => one.name },
     { title: "State", cell: (one) => pill(one.state, one.state === "replayed" ? "good" : "warn") },
@@ -47,17 +47,20 @@ export async function immortalsPage(root, [chosen], view) {
   }
 
   async function show(one) {
-    const now = JSON.stringify(one);
+    const now = JSON.stringify([one, state.start]);
     if (now === state.drawn) return;
-    const entries = one.registered ? await call("immortal.log", { name: one.name, limit: ENTRIES }) : [];
+    const entries = one.registered ? await call("immortal.log", { name: one.name, start: state.start, limit: ENTRIES }) : [];
     state.drawn = now;
+    const first = entries[0]?.index ?? one.log_first;
+    const look = (start) => () => { state.start = start; refresh(); };
+    const parts = h("div", { class: "bar" }, h("button", { type: "button", disabled: first <= one.log_first, onclick: look(Math.max(one.log_first, first - ENTRIES)) }, "Earlier"), h("button", { type: "button", disabled: state.start === null, onclick: look(null) }, "Newest"), h("span", { class: "quiet" }, entries.length ? `index ${number(first)} to ${number(entries.at(-1).index)} of ${number(one.log_next)}` : ""));
     const text = h("p", { class: "quiet", role: "status" }, "Point at a mark to see what it is; the list below has all of them.");
-    const marks = [...entries.map((entry) => ({ at: entry.index + 0.5, entry })), ...one.checkpoints.map((checkpoint) => ({ at: checkpoint.position, checkpoint }))].sort((first, other) => other.at - first.at);
+    const marks = [...entries.map((entry) => ({ at: entry.index + 0.5, entry })), ...one.checkpoints.filter((checkpoint) => checkpoint.position >= first || state.start === null).map((checkpoint) => ({ at: checkpoint.position, checkpoint }))].sort((first, other) => other.at - first.at);
     fill(detail, h("div", { class: "bar" }, h("h2", {}, one.name), pill(one.state, kinds[one.state] ?? "warn"), h("span", { class: "push" }),
       h("button", { type: "button", disabled: one.state !== "running", onclick: () => attempt(() => call("immortal.checkpoint", { name: one.name }), "The checkpoint is on disk.") }, "Take a checkpoint"),
       h("button", { type: "button", class: "main", disabled: !one.checkpoints.length, onclick: () => replay(one) }, "Replay")),
     facts([["Log", one.registered ? [streamLink(`immortal/${one.name}/log`), ` index ${number(one.log_first)} to ${number(one.log_next)}`] : "not registered: calls wait for it"], ["Next sequence", number(one.sequence)], ["Version", one.version], ["Standbys", one.standbys ? number(one.standbys) : null], ["Called by", one.senders.map((peer) => `${peer.name}: ${count(peer.calls, "call")}, ${count(peer.impulses, "impulse")}`).join(" · ")], ["Last error", one.last_error ? h("span", { class: "bad" }, one.last_error) : null]]),
-    entries.length || one.checkpoints.length ? [timeline(entries, one.checkpoints, (entry) => { text.textContent = `#${entry.sequence} ${moment(entry.time_us)} UTC: ${said(entry)} ${short(entry)}`; }), text, h("ol", { class: "events" }, marks.map((mark) => line(mark, one)))] : empty("Nothing logged yet."));
+    entries.length || one.checkpoints.length ? [timeline(entries, one.checkpoints, (entry) => { text.textContent = `#${entry.sequence} ${moment(entry.time_us)} UTC: ${said(entry)} ${short(entry)}`; }), text, parts, h("ol", { class: "events" }, marks.map((mark) => line(mark, one)))] : empty("Nothing logged yet."));
   }
 
   function line({ entry, checkpoint }, one) {

@@ -13,7 +13,7 @@ export function diagram(machine, marks) {
   const width = Math.max(...[...places.values()].map((place) => place.x)) + BOX.width + MARGIN;
   const height = Math.max(...[...places.values()].map((place) => place.y)) + BOX.height + MARGIN + 14;
   const moves = machine.changes.filter((change) => change.before !== change.after);
-  const ordered = [...moves].sort((one, other) => marks.has(one.before) - marks.has(other.before)); // what counts now is drawn on top
+  const ordered = moves.filter((change) => marks.has(change.before) || !crowded(machine, change)).sort((one, other) => marks.has(one.before) - marks.has(other.before)); // what counts now is drawn on top
   const drawing = svg("svg", { class: "machine", viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": words(machine, marks) },
     svg("defs", {}, arrowHead("head", "arrowhead"), arrowHead("head-now", "arrowhead now")),
     ordered.map((change) => arrow(change, places, marks.has(change.before))),
@@ -21,6 +21,9 @@ export function diagram(machine, marks) {
     ordered.filter((change) => marks.has(change.before)).map((change) => label(change, places)));
   return h("figure", { class: "machine-figure" }, h("div", { class: "machine-scroll", tabindex: 0, "aria-label": "Diagram" }, drawing), h("figcaption", {}, next(machine, marks)));
 }
+
+// Where almost every state leads, as when a link is lost, arrows would hide all others: only those that count now are drawn.
+const crowded = (machine, { after }) => machine.changes.filter((change) => change.after === after && change.before !== after).length > 5;
 
 const arrowHead = (id, kind) => svg("marker", { id, class: kind, viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto-start-reverse" }, svg("path", { d: "M0 0L8 4L0 8z" }));
 

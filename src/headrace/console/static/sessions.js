@@ -41,7 +41,7 @@ export async function sessionsPage(root, [chosen, ...rest], view) {
     const scrolls = [...detail.querySelectorAll(".machine-scroll")].map((one) => one.scrollLeft);
     fill(detail, h("div", { class: "bar" }, h("h2", {}, `${row.protocol} · ${row.peer}`), h("span", { class: "push" }), h("button", { type: "button", onclick: () => { state.id = null; refresh(); } }, "Close")),
       facts([["State", row.state], ["Open for", row.closed_us ? `${seconds((row.closed_us - row.opened_us) / 1e6)}, ended ${moment(row.closed_us)} UTC` : `since ${moment(row.opened_us).slice(0, 19)} UTC`], ["Why it ended", row.reason], ["Last error", row.error ? h("span", { class: "bad" }, row.error) : "none"],
-        ["Writes", row.writes.length ? links(row.writes) : null], ["Reads", row.reads.length ? links(row.reads) : null], ...row.flow.map((one) => [one.name, flow(one)]), ...Object.entries(row.facts)]),
+        ["Writes", row.writes.length ? links(row.writes) : null], ["Reads", row.reads.length ? links(row.reads) : null], ...row.flow.map((one) => [titled(one.name), flow({ ...one, name: "" })]), ...Object.entries(row.facts).map(([name, value]) => [titled(name), value])]),
       machinesOf(row));
     [...detail.querySelectorAll(".machine-scroll")].forEach((one, at) => { one.scrollLeft = scrolls[at] ?? 0; });
   }
@@ -54,7 +54,7 @@ export async function sessionsPage(root, [chosen, ...rest], view) {
     }
     return [...used].filter(([name]) => machines.has(name)).map(([name, marks]) => {
       const machine = machines.get(name);
-      return h("section", { class: "machine-of" }, h("h3", {}, `The table of ${machine.of} (${machine.protocol}, ${machine.name})`), diagram(machine, marks));
+      return h("section", { class: "machine-of" }, h("h3", {}, `The states of ${machine.of} (${machine.protocol}, ${machine.name})`), diagram(machine, marks));
     });
   }
 
@@ -62,6 +62,8 @@ export async function sessionsPage(root, [chosen, ...rest], view) {
 }
 
 const flow = (one) => h("span", { class: "flow" }, one.most ? meter(one.value, one.most) : null, `${number(one.value)}${one.most ? ` of ${number(one.most)}` : ""} ${one.name}`);
+
+const titled = (name) => name[0].toUpperCase() + name.slice(1).replaceAll("_", " ");
 
 const links = (names) => names.flatMap((name, at) => [at ? ", " : "", streamLink(name)]);
 

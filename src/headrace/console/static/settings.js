@@ -1,7 +1,7 @@
 // Every setting and limit, its value, and where the value came from.
 
 import { call } from "./api.js";
-import { bytes, count, empty, fill, h, head, pill, seconds } from "./dom.js";
+import { bytes, count, empty, fill, h, head, number, pill, seconds } from "./dom.js";
 import { table } from "./table.js";
 
 export async function settingsPage(root) {
@@ -28,7 +28,7 @@ export async function settingsPage(root) {
 }
 
 const section = ([name, rows]) => h("section", { class: "card" }, h("h2", {}, name), table([
-  { title: "Key", cell: (one) => h("code", {}, one.key) },
+  { title: "Key", cell: (one) => h("code", { class: "still" }, one.key) },
   { title: "Value", wrap: true, cell: (one) => h("b", {}, shown(one)) },
   { title: "From", cell: (one) => (one.origin === "default" ? h("span", { class: "quiet" }, "default") : pill(one.origin, "good")) },
   { title: "Meaning", wrap: true, cell: (one) => one.description },
@@ -38,5 +38,6 @@ function shown(one) {
   if (one.value === null || one.value === "") return "–";
   if (typeof one.value === "number" && one.unit === "bytes") return bytes(one.value);
   if (typeof one.value === "number" && one.unit === "seconds") return seconds(one.value);
+  if (typeof one.value === "number") return number(one.value);
   return typeof one.value === "object" ? JSON.stringify(one.value) : String(one.value);
 }

@@ -121,6 +121,7 @@ export async function streamPage(root, [stream], view) {
     state.selected = record.index;
     draw();
     await showRecord(detail, stream, state.partition, { ...record });
+    if (matchMedia("(max-width: 1000px)").matches) detail.scrollIntoView(); // it stands below the list there
   }
 
   async function send() {

@@ -94,6 +94,33 @@ async def test_transcript_upgrade_what_if_and_time_travel() -> None:
             await call_verb(hub, "immortal.register", **back)
 
 
+async def test_debugging_sessions_are_listed_and_ended() -> None:
+    async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start(b"V0", b"hi")
+        [shown] = [one for one in hub.sessions.list("ambrosia") if one.details["immortal"] == "a"]
+        assert (shown.peer.startswith("127.0.0.1:"), shown.reads) == (True, ["immortal/a/log"])
+        debug = await call_verb(hub, "immortal.replay", name="a")
+        waiting = await call_verb(hub, "immortal.replay", name="a")
+        debugging = await RawBinding.connect(debug.receive, debug.send)
+        await until(lambda: ports.coordinator.debugging["a"][0].state == "replayed")
+        listed = await call_verb(hub, "immortal.debugging")
+        assert [(one.receive, one.state, one.first, one.position, one.next) for one in listed] == [
+            (debug.receive, "replayed", 0, 1, 1),
+            (waiting.receive, "waiting", 0, 0, 1),
+        ]
+        for one in listed:
+            await call_verb(hub, "immortal.end-replay", name="a", receive=one.receive)
+        assert await call_verb(hub, "immortal.debugging") == []
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(*split_address(waiting.receive))
+        with pytest.raises(Exception, match="no debugging session"):
+            await call_verb(hub, "immortal.end-replay", name="a", receive=debug.receive)
+        assert (await info(hub, "a")).state == "running"
+        await debugging.close()
+        await binding.close()
+
+
 async def test_transcript_checkpoint_asked_by_the_binding() -> None:
     section = ImmortalSection(committer=COMMITTER_B8)
     async with memory_hub(settings(a=section)) as hub, coordinator(hub) as ports:

@@ -52,8 +52,8 @@ class Served:
 
 
 @asynccontextmanager
-async def served(config: Config | None = None, disk: Any = None) -> AsyncIterator[Served]:
-    async with memory_hub(config, disk=disk) as hub:
+async def served(config: Config | None = None, disk: Any = None, clock: Any = None) -> AsyncIterator[Served]:
+    async with memory_hub(config, disk=disk, clock=clock) as hub:
         ignite = await serve_ignite(hub, "127.0.0.1:0")
         fabric = await serve_fabric(hub, "127.0.0.1:0")
         pair = Served(hub, ignite.address, fabric.address)

@@ -25,6 +25,7 @@ from headrace.log.batch import Batch
 from headrace.protocols.perper.fabric import http2
 from headrace.protocols.perper.fabric.client import ClientCall, RpcError
 from headrace.protocols.perper.ignite import codec as ignite
+from headrace.testing import FakeClock
 
 EXECUTIONS = "/perper.Fabric/Executions"
 RESERVED = "/perper.Fabric/ReservedExecutions"
@@ -558,3 +559,38 @@ async def test_a_stopping_hub_says_so() -> None:
     with pytest.raises(RpcError) as ended:
         await call.next()
     assert ended.value.status == http2.UNAVAILABLE
+
+
+async def test_executions_say_who_works_on_them_and_how_long() -> None:
+    clock = FakeClock()
+    async with served(clock=clock) as pair:
+        client, rpc = await pair.client(), await pair.rpc()
+        principal = pair.hub.security.anonymous()
+        assert principal is not None
+
+        async def shown() -> list[tuple[str, bool, bool, int | None]]:
+            found = await pair.hub.verbs.call("agents.executions", {}, principal)
+            return [
+                (
+                    one.execution,
+                    one.worker is not None,
+                    one.finished,
+                    one.finished_us and one.finished_us - one.started_us,
+                )
+                for one in found
+            ]
+
+        await put_execution(client, "one")
+        await put_execution(client, "two")
+        assert await shown() == [("one", False, False, None), ("two", False, False, None)]
+        call = rpc.start(RESERVED, {"reserveNext": 1, "filter": {"agent": "a"}}, end=False)
+        assert await take(call, 2) == ["|", "+one"]
+        assert await shown() == [("one", True, False, None), ("two", False, False, None)]
+        [details] = [info.details for info in pair.hub.sessions.list("fabric")]
+        assert (details["permits"], details["call_states"]) == (0, [["ReservedExecutions", "serving"]])
+        clock.advance(2)
+        await put_execution(client, "one", finished=True)
+        assert (await shown())[0] == ("one", False, True, 2_000_000)
+        await remove(pair, client, "one")
+        assert await shown() == [("two", False, False, None)]
+        assert "executions" in pair.hub.sessions.list("ignite")[0].writes
