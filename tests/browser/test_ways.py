@@ -123,7 +123,9 @@ def test_a_page_says_that_its_hub_is_away(tmp_path: Path, open_page: OpenPage, r
         hub.process.send_signal(signal.SIGTERM)
         expect(page.locator("#pulse")).to_have_text("not connected")
         page.get_by_label("Filter streams").fill("x")
-        expect(page.get_by_role("heading", name="Streams")).to_be_visible()
+        expect(page.locator("main .alarm.bad")).to_contain_text("The hub does not answer.")
+        page.get_by_role("link", name="Cursors").click()
+        expect(page.locator("main .alarm.bad")).to_contain_text("The hub does not answer.")
 
 
 def test_the_page_may_do_nothing_but_its_own(

@@ -28,6 +28,12 @@ class UnknownPipeline(HeadraceError):
     code = "unknown-pipeline"
 
 
+class PipelineRunning(HeadraceError):
+    """The pipeline is at work, and this needs it to be stopped."""
+
+    code = "pipeline-running"
+
+
 class Definition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A pipeline that someone runs: a SQL text or a Python file, and where its results go."""
 

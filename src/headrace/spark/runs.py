@@ -25,7 +25,7 @@ from headrace.nouns.requests import Moment
 from headrace.spark import process
 from headrace.spark.homes import checkpoint_of, default_home, directory_name
 from headrace.spark.planning import Forget, Planning, ReadPosition
-from headrace.spark.registry import ALIVE, PipelineName, Registry, Report, Status
+from headrace.spark.registry import ALIVE, PipelineName, PipelineRunning, Registry, Report, Status
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
@@ -36,6 +36,7 @@ RUNS_MAX = 16
 LOG_DIRECTORY = "spark-runs"
 LOG_SHOWN_BYTES = 16 * 1024
 STOP_S = 8.0
+ENDING_S = 20.0
 
 Launch = Callable[[str], tuple[list[str], dict[str, str]]]
 """The command and the environment of a process that runs one pipeline."""
@@ -99,8 +100,8 @@ class Runs:
         status = await self._registry.status(request)
         if status.definition is None:
             raise BadRequest(f"pipeline {name!r} is not defined at this hub; start it where it ran")
-        if name in self._tasks or status.state in ALIVE:
-            raise Busy(f"pipeline {name!r} is {status.state}")
+        if status.state in ALIVE or not await self._process_is_gone(name):
+            raise PipelineRunning(f"pipeline {name!r} is {status.state}, and its process is at work")
         if len(self._tasks) >= RUNS_MAX:
             raise Busy(f"{RUNS_MAX} pipelines run in processes of this hub; stop one, or run this one elsewhere")
         if importlib.util.find_spec("pyspark") is None:
@@ -135,6 +136,12 @@ class Runs:
             known = report or Report(name)
             self._registry.note(msgspec.structs.replace(known, state=state, error=error or known.error))
 
+    async def _process_is_gone(self, name: str) -> bool:
+        """A pipeline says that it has stopped some seconds before its process has ended: wait for that."""
+        if name in self._tasks:
+            await asyncio.wait([self._tasks[name]], timeout=ENDING_S)
+        return name not in self._tasks
+
     def _asked_to_stop(self, name: str) -> None:
         """One that reports ends after its batch; one that does not yet is simply ended."""
         report = self._registry.last_report(name)
@@ -146,8 +153,10 @@ class Runs:
     async def reset(self, request: PipelineReset) -> ResetPlan:
         """Do it, or only say what it would do."""
         status = await self._registry.status(PipelineName(request.name))
-        if not request.dry_run and (request.name in self._tasks or status.state in ALIVE):
-            raise Busy(f"pipeline {request.name!r} is {status.state}; stop it first")
+        if not request.dry_run and (status.state in ALIVE or not await self._process_is_gone(request.name)):
+            raise PipelineRunning(
+                f"pipeline {request.name!r} is {status.state}, and its process is at work; stop it first"
+            )
         home = self._hub.config.spark.home
         checkpoint = checkpoint_of(Path(home) if home else default_home(), request.name)
         moves = await self._moves(request)

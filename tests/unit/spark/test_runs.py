@@ -20,7 +20,7 @@ from headrace.nouns.requests import Moment
 from headrace.spark import runs as module
 from headrace.spark.homes import checkpoint_of
 from headrace.spark.planning import Planning
-from headrace.spark.registry import Definition, PipelineName, Registry, Report, UnknownPipeline
+from headrace.spark.registry import Definition, PipelineName, PipelineRunning, Registry, Report, UnknownPipeline
 from headrace.spark.runs import PipelineReset, Runs
 from headrace.testing import FakeClock, memory_hub
 
@@ -68,9 +68,9 @@ async def stage(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Stage]:
 
 async def test_one_that_waits_for_spark_is_starting_and_can_be_stopped(stage: Stage) -> None:
     assert (await stage.runs.start(NAME)).state == "starting"
-    with pytest.raises(Busy):
+    with pytest.raises(PipelineRunning):
         await stage.runs.start(NAME)
-    with pytest.raises(Busy):
+    with pytest.raises(PipelineRunning):
         await stage.runs.reset(PipelineReset("p"))
     await stage.registry.stop(NAME)
     await stage.state("stopped")
@@ -161,3 +161,18 @@ async def test_a_reset_says_what_it_does_before_it_does_it(
     assert not checkpoint.exists()
     assert stage.hub.cursor("p", "a") == after
     assert stage.hub.cursor("other", "a") == 3
+
+
+async def test_a_process_that_is_still_ending_is_waited_for(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.program = "import time; time.sleep(0.3)"
+    await stage.runs.start(NAME)
+    await stage.registry.report(Report("p", state="stopped", run="r"))
+    assert (await stage.runs.reset(PipelineReset("p"))).name == "p"
+    stage.program = WAITS
+    await stage.runs.start(NAME)
+    await stage.registry.report(Report("p", state="stopped", run="r"))
+    monkeypatch.setattr(module, "ENDING_S", 0.01)
+    with pytest.raises(PipelineRunning, match="its process is at work"):
+        await stage.runs.reset(PipelineReset("p"))
+    with pytest.raises(PipelineRunning, match="its process is at work"):
+        await stage.runs.start(NAME)

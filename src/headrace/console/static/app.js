@@ -34,6 +34,7 @@ let live = null;
 // A page is a function (root, parts, view). `view` is this look at it:
 //   samples()      the last minutes of the hub
 //   every(work)    do it now and with every pulse, never twice at once; what goes wrong is said above the page
+//   now()          do that now, or once more after what is under way
 //   onPulse(work)  be given the samples with every pulse
 //   follow(stream, partition, next, work)  hear of new records
 //   onLeave(work)  when another page is shown
@@ -44,24 +45,34 @@ class View {
     this.leaving = [];
     this.pulses = [];
     this.moved = null;
+    this.running = null;
+    this.again = false;
     this.current = true;
   }
 
   samples() { return state.samples; }
 
   async every(work) {
-    let busy = false;
-    const guarded = async () => {
-      if (busy || document.hidden || !this.current) return;
-      busy = true;
+    this.work = work;
+    this.pulses.push(() => { if (!document.hidden && !this.running) this.now(); });
+    await work();
+  }
+
+  now() {
+    if (this.running) { this.again = true; return this.running; }
+    this.running = this.look();
+    return this.running;
+  }
+
+  async look() {
+    do {
+      this.again = false;
       try {
-        await work();
+        await this.work();
         this.trouble.hidden = true;
       } catch (error) { this.say(error); }
-      busy = false;
-    };
-    this.pulses.push(guarded);
-    await work();
+    } while (this.again && this.current);
+    this.running = null;
   }
 
   onPulse(work) { this.pulses.push(() => work(state.samples)); work(state.samples); }

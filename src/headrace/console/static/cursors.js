@@ -14,7 +14,7 @@ export function cursorState(row) {
 }
 
 export async function cursorsPage(root, parts, view) {
-  const search = h("input", { type: "search", placeholder: "Cursor or stream", "aria-label": "Filter cursors", oninput: () => refresh() });
+  const search = h("input", { type: "search", placeholder: "Cursor or stream", "aria-label": "Filter cursors", oninput: () => view.now() });
   const rows = liveTable([
     { title: "Cursor", cell: (row) => row.name, wrap: true },
     { title: "Stream", cell: (row) => streamLink(row.stream) },
@@ -49,7 +49,7 @@ export async function cursorsPage(root, parts, view) {
     const answer = await ask(`Reset ${row.name} of ${row.stream}`, [h("div", { class: "bar" }, "Move to", to, index, time), shown], { ok: "Move the cursor", danger: true });
     if (!answer) return;
     await attempt(() => call("cursor.reset", request(false)), `Moved ${row.name}.`);
-    await refresh();
+    await view.now();
   }
 
   await view.every(refresh);

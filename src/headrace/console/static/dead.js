@@ -39,7 +39,7 @@ export async function deadPage(root, parts, view) {
     const sure = await ask(`Send again to ${places}`, h("p", {}, `${count(letters.length, "record is", "records are")} appended to ${places} as they were, and leave ${row.name} in the same step.`), { ok: "Send again" });
     if (!sure) return;
     await attempt(() => call("dead.redrive", { stream: row.name, before: letters.at(-1).index + 1 }), `Sent ${count(letters.length, "record")} again.`);
-    await refresh();
+    await view.now();
   }
   await view.every(refresh);
 }

@@ -7,8 +7,8 @@ import { liveTable } from "./table.js";
 const LIMIT = 500;
 
 export async function executionsPage(root, parts, view) {
-  const which = h("select", { "aria-label": "Which executions", onchange: () => refresh() }, h("option", { value: "all" }, "All"), h("option", { value: "open" }, "Only open ones"), h("option", { value: "finished" }, "Only finished ones"));
-  const search = h("input", { type: "search", placeholder: "Agent, instance, delegate or id", "aria-label": "Filter executions", oninput: () => refresh() });
+  const which = h("select", { "aria-label": "Which executions", onchange: () => view.now() }, h("option", { value: "all" }, "All"), h("option", { value: "open" }, "Only open ones"), h("option", { value: "finished" }, "Only finished ones"));
+  const search = h("input", { type: "search", placeholder: "Agent, instance, delegate or id", "aria-label": "Filter executions", oninput: () => view.now() });
   const said = h("span", { class: "quiet push", role: "status" });
   const none = h("div", {});
   let longest = 1;

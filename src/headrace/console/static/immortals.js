@@ -21,7 +21,7 @@ export async function immortalsPage(root, [chosen], view) {
     { title: "Not delivered", number: true, cell: (row) => number(row.undelivered + row.pending) },
     { title: "Checkpoints", number: true, cell: (row) => number(row.checkpoints.length) },
     { title: "Last error", wrap: true, cell: (row) => h("span", { class: "bad" }, row.last_error ?? "") },
-  ], { label: "Immortals", key: (row) => row.name, empty: none, onOpen: async (row) => { Object.assign(state, { name: row.name, start: null }); await refresh(); detail.scrollIntoView({ block: "nearest" }); }, isOpen: (row) => row.name === state.name });
+  ], { label: "Immortals", key: (row) => row.name, empty: none, onOpen: async (row) => { Object.assign(state, { name: row.name, start: null }); await view.now(); detail.scrollIntoView({ block: "nearest" }); }, isOpen: (row) => row.name === state.name });
   const debugging = liveTable([
     { title: "Immortal", cell: (one) => one.name },
     { title: "State", cell: (one) => pill(one.state, one.state === "replayed" ? "good" : "warn") },
@@ -52,7 +52,7 @@ export async function immortalsPage(root, [chosen], view) {
     const entries = one.registered ? await call("immortal.log", { name: one.name, start: state.start, limit: ENTRIES }) : [];
     state.drawn = now;
     const first = entries[0]?.index ?? one.log_first;
-    const look = (start) => () => { state.start = start; refresh(); };
+    const look = (start) => () => { state.start = start; view.now(); };
     const parts = h("div", { class: "bar" }, h("button", { type: "button", disabled: first <= one.log_first, onclick: look(Math.max(one.log_first, first - ENTRIES)) }, "Earlier"), h("button", { type: "button", disabled: state.start === null, onclick: look(null) }, "Newest"), h("span", { class: "quiet" }, entries.length ? `index ${number(first)} to ${number(entries.at(-1).index)} of ${number(one.log_next)}` : ""));
     const text = h("p", { class: "quiet", role: "status" }, "Point at a mark to see what it is; the list below has all of them.");
     const marks = [...entries.map((entry) => ({ at: entry.index + 0.5, entry })), ...one.checkpoints.filter((checkpoint) => checkpoint.position >= first || state.start === null).map((checkpoint) => ({ at: checkpoint.position, checkpoint }))].sort((first, other) => other.at - first.at);
@@ -80,7 +80,7 @@ export async function immortalsPage(root, [chosen], view) {
     if (!answer) return;
     await attempt(async () => {
       const ports = await call("immortal.replay", { name: one.name, checkpoint: Number(answer.checkpoint), upgrade: answer.upgrade === "yes" });
-      await refresh();
+      await view.now();
       const command = `run(YourImmortal, name="${one.name}", receive="${ports.receive}", send="${ports.send}")`;
       await ask("The ports are open", [facts([["Receive", h("code", {}, ports.receive)], ["Send", h("code", {}, ports.send)], ["Replays", `${count(ports.next - ports.first, "message")} behind checkpoint ${ports.checkpoint}`]]),
         h("p", {}, "Connect the binding, for instance in a debugger:"), h("pre", {}, command), h("button", { type: "button", onclick: () => copy(command, "the call") }, "Copy")], { ok: "Close", cancel: false });
@@ -89,7 +89,7 @@ export async function immortalsPage(root, [chosen], view) {
 
   async function end(one) {
     await attempt(() => call("immortal.end-replay", { name: one.name, receive: one.receive }), "Ended the debugging session.");
-    await refresh();
+    await view.now();
   }
   await view.every(refresh);
 }

@@ -70,7 +70,7 @@ export async function pipelinesPage(root, parts, view) {
 
   async function act(verb, name, done) {
     await attempt(() => call(verb, { name }), done);
-    await refresh();
+    await view.now();
   }
 
   async function stopped(name) {
@@ -96,7 +96,7 @@ export async function pipelinesPage(root, parts, view) {
     const answer = await ask(`Reset ${name}`, [h("p", {}, "Its checkpoint is forgotten, as after a change of what it computes. Open windows and other state are lost."), to, time, shown], { ok: "Reset", danger: true });
     if (!answer) return;
     await attempt(() => call("pipeline.reset", { name, to: target() }), `Reset ${name}.`);
-    await refresh();
+    await view.now();
   }
 
   async function create() {
@@ -108,7 +108,7 @@ export async function pipelinesPage(root, parts, view) {
     ], { ok: "Create" });
     if (!answer) return;
     await attempt(() => call("pipeline.create", answer), `Created ${answer.name}.`);
-    await refresh();
+    await view.now();
   }
 
   await view.every(refresh);

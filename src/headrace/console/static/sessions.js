@@ -8,8 +8,8 @@ import { liveTable } from "./table.js";
 export async function sessionsPage(root, [chosen, ...rest], view) {
   const machines = new Map((await call("console.machines")).map((one) => [`${one.protocol}/${one.name}`, one]));
   const state = { id: chosen ? Number(chosen) : null, drawn: null };
-  const which = h("select", { "aria-label": "Which sessions", onchange: () => refresh() }, h("option", { value: "open" }, "Open now"), h("option", { value: "ended" }, "Ended last"));
-  const search = h("input", { type: "search", placeholder: "Protocol, peer or stream", "aria-label": "Filter sessions", oninput: () => refresh() });
+  const which = h("select", { "aria-label": "Which sessions", onchange: () => view.now() }, h("option", { value: "open" }, "Open now"), h("option", { value: "ended" }, "Ended last"));
+  const search = h("input", { type: "search", placeholder: "Protocol, peer or stream", "aria-label": "Filter sessions", oninput: () => view.now() });
   const said = h("span", { class: "quiet push", role: "status" });
   const detail = h("section", { class: "card", "aria-label": "Session", hidden: true });
   const none = h("div", {});
@@ -21,7 +21,7 @@ export async function sessionsPage(root, [chosen, ...rest], view) {
     { title: "Streams", wide: true, cell: (row) => uses(row) },
     { title: "Since (UTC)", least: true, cell: (row) => h("span", { class: "still" }, moment(row.opened_us).slice(0, 19)) },
     { title: "Last error", wrap: true, cell: (row) => h("span", { class: "bad" }, row.reason ?? row.error ?? "") },
-  ], { label: "Sessions", key: (row) => row.id, empty: none, onOpen: async (row) => { state.id = row.id; await refresh(); detail.scrollIntoView({ block: "nearest" }); }, isOpen: (row) => row.id === state.id });
+  ], { label: "Sessions", key: (row) => row.id, empty: none, onOpen: async (row) => { state.id = row.id; await view.now(); detail.scrollIntoView({ block: "nearest" }); }, isOpen: (row) => row.id === state.id });
   fill(root, head("Sessions", "Connections of all protocols. Open one to see where it stands in its protocol's state machine."), h("div", { class: "bar" }, which, search, said), h("div", { class: "card" }, rows.element), detail);
 
   async function refresh() {
@@ -39,7 +39,7 @@ export async function sessionsPage(root, [chosen, ...rest], view) {
     if (!row || now === state.drawn) return;
     state.drawn = now;
     const scrolls = [...detail.querySelectorAll(".machine-scroll")].map((one) => one.scrollLeft);
-    fill(detail, h("div", { class: "bar" }, h("h2", {}, `${row.protocol} · ${row.peer}`), h("span", { class: "push" }), h("button", { type: "button", onclick: () => { state.id = null; refresh(); } }, "Close")),
+    fill(detail, h("div", { class: "bar" }, h("h2", {}, `${row.protocol} · ${row.peer}`), h("span", { class: "push" }), h("button", { type: "button", onclick: () => { state.id = null; view.now(); } }, "Close")),
       facts([["State", row.state], ["Open for", row.closed_us ? `${seconds((row.closed_us - row.opened_us) / 1e6)}, ended ${moment(row.closed_us)} UTC` : `since ${moment(row.opened_us).slice(0, 19)} UTC`], ["Why it ended", row.reason], ["Last error", row.error ? h("span", { class: "bad" }, row.error) : "none"],
         ["Writes", row.writes.length ? links(row.writes) : null], ["Reads", row.reads.length ? links(row.reads) : null], ...row.flow.map((one) => [titled(one.name), flow({ ...one, name: "" })]), ...Object.entries(row.facts).map(([name, value]) => [titled(name), value])]),
       machinesOf(row));

@@ -52,7 +52,7 @@ export async function streamPage(root, [stream], view) {
     state.first = state.records[0]?.index ?? state.next;
     draw();
   }
-  const go = (start) => attempt(async () => { pause(); await begin(start()); });
+  const go = (start) => attempt(async () => { const place = await start(); pause(); await begin(place); });
   function pause() {
     if (state.following) view.follow(null);
     state.following = false;
@@ -84,9 +84,7 @@ export async function streamPage(root, [stream], view) {
   }
   async function seekTime() {
     const answer = await ask("Go to time", field("Time (UTC)", "time", { type: "datetime-local", step: 1, required: true }), { ok: "Go" });
-    if (!answer) return;
-    const found = await call("stream.index-at-time", { stream, partition: state.partition, time_us: Date.parse(`${answer.time}Z`) * 1000 });
-    await go(() => found.index);
+    if (answer) await go(async () => (await call("stream.index-at-time", { stream, partition: state.partition, time_us: Date.parse(`${answer.time}Z`) * 1000 })).index);
   }
   // Read on until there is a page of records that fit, or until the end.
   async function searchOn() {

@@ -9,10 +9,10 @@ const ROWS = 100;
 
 export async function streamsPage(root, parts, view) {
   const asked = { text: "", kind: "stream", order: "name", descending: false, offset: 0, limit: ROWS };
-  const search = h("input", { type: "search", placeholder: "Name, part of it, or a pattern", "aria-label": "Filter streams", oninput: () => { asked.text = search.value; asked.offset = 0; refresh(); } });
-  const kind = h("select", { "aria-label": "Kind", onchange: () => { asked.kind = kind.value; asked.offset = 0; refresh(); } }, h("option", { value: "stream" }, "Streams"), h("option", { value: "table" }, "Tables"));
+  const search = h("input", { type: "search", placeholder: "Name, part of it, or a pattern", "aria-label": "Filter streams", oninput: () => { asked.text = search.value; asked.offset = 0; view.now(); } });
+  const kind = h("select", { "aria-label": "Kind", onchange: () => { asked.kind = kind.value; asked.offset = 0; view.now(); } }, h("option", { value: "stream" }, "Streams"), h("option", { value: "table" }, "Tables"));
   const places = h("div", { class: "bar" });
-  const sort = { by: "name", descending: false, on: (order) => { asked.descending = asked.order === order && !asked.descending; asked.order = order; refresh(); } };
+  const sort = { by: "name", descending: false, on: (order) => { asked.descending = asked.order === order && !asked.descending; asked.order = order; view.now(); } };
   const none = h("div", {});
   const rows = liveTable([
     { title: "Name", sort: "name", wrap: true, cell: (row) => streamLink(row.name) },
@@ -30,15 +30,12 @@ export async function streamsPage(root, parts, view) {
   fill(root, head("Streams", "A stream keeps records in order; every protocol reads and writes the same ones.", h("button", { class: "main", type: "button", onclick: create }, "Create a stream")),
     h("div", { class: "bar" }, search, kind, h("span", { class: "push" }), places), h("div", { class: "card" }, rows.element));
 
-  let asking = 0;
   async function refresh() {
-    const turn = ++asking;
     const page = await call("console.streams", asked);
-    if (turn !== asking) return;
     Object.assign(sort, { by: asked.order, descending: (asked.order !== "name") !== asked.descending });
     fill(none, asked.text ? empty("No stream fits.", "A * stands for anything: orders.*") : empty("No streams yet.", "Create one, or let a producer do it: most protocols create the stream that they write to."));
     rows.update(page.rows);
-    const step = (by) => () => { asked.offset += by; refresh(); };
+    const step = (by) => () => { asked.offset += by; view.now(); };
     fill(places, h("button", { type: "button", disabled: asked.offset === 0, onclick: step(-ROWS) }, "Previous"),
       h("span", { class: "quiet" }, page.total ? `${number(asked.offset + 1)} to ${number(Math.min(asked.offset + ROWS, page.total))} of ${number(page.total)}` : "none"),
       h("button", { type: "button", disabled: asked.offset + ROWS >= page.total, onclick: step(ROWS) }, "Next"));
@@ -57,17 +54,24 @@ export async function streamsPage(root, parts, view) {
     if (answer.hours) options.retention_age_s = Number(answer.hours) * 3600;
     if (answer.size) options.retention_bytes = Number(answer.size) * 1024 * 1024;
     await attempt(() => call("stream.create", { stream: answer.name, partitions: Number(answer.partitions), options, exist_ok: false }), `Created ${answer.name}.`);
-    await refresh();
+    await view.now();
   }
 
-  async function trim(row) { if (await trimStream(row.name)) await refresh(); }
-  async function remove(row) { if (await deleteStream(row.name)) await refresh(); }
+  async function trim(row) { if (await trimStream(row.name)) await view.now(); }
+  async function remove(row) { if (await deleteStream(row.name)) await view.now(); }
   await view.every(refresh);
+}
+
+async function looked(stream) {
+  let seen = null;
+  await attempt(async () => { seen = await call("console.stream", { stream }); });
+  return seen;
 }
 
 // Forget old records, after saying how many and who still needs them. Whether it was done.
 export async function trimStream(stream) {
-  const seen = await call("console.stream", { stream });
+  const seen = await looked(stream);
+  if (!seen) return false;
   const partition = choice("Partition", "partition", seen.bounds.map((_, at) => [at, String(at)]));
   const before = field("First index to keep", "before", { type: "number", required: true });
   const shown = h("p", { role: "status", "data-preview": "" });
@@ -94,7 +98,9 @@ export async function trimStream(stream) {
 
 // Remove a stream for good, after its name was typed. Whether it was done.
 export async function deleteStream(stream) {
-  const { row, cursors, writers } = await call("console.stream", { stream });
+  const seen = await looked(stream);
+  if (!seen) return false;
+  const { row, cursors, writers } = seen;
   const users = [writers.length ? `written by ${count(writers.length, "open session")}` : null, cursors.length ? `read by ${cursors.map((one) => one.name).slice(0, 5).join(", ")}` : null].filter(Boolean).join(", ");
   const answer = await ask(`Delete ${stream}`, [
     h("p", {}, `All ${count(row.records, "record")} (${bytes(row.bytes)}), its cursors and checkpoints go, and cannot be brought back.${users ? ` It is ${users}.` : ""}`),

@@ -110,7 +110,7 @@ class FabricVerbs:
             ExecutionInfo(
                 name, agent, record.instance, record.delegate, record.finished, workers.get(name), *book.times(name)
             )
-            for agent, name, record in itertools.islice(found, max(0, request.limit))
+            for agent, name, record in itertools.islice(found, min(max(0, request.limit), len(book)))
         ]
 
     async def caches(self, request: Nothing) -> list[CacheInfo]:
