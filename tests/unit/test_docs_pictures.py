@@ -45,12 +45,11 @@ def test_words_stand_for_one_that_could_not_be_taken(hook: ModuleType) -> None:
 
 
 def test_without_a_browser_the_docs_are_built_without_pictures_but_not_for_others(
-    hook: ModuleType, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    hook: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(hook._tool(), "chromium", lambda: None)
-    with caplog.at_level("INFO"):
-        assert hook._pictures() == []
-    assert "Chromium is not installed" in caplog.text
+    assert hook._pictures() == []
+    assert "Chromium is not installed" in capsys.readouterr().err
     monkeypatch.setenv("CI", "true")
     with pytest.raises(PluginError, match="Chromium is not installed"):
         hook._pictures()
