@@ -114,6 +114,7 @@ def test_an_immortal_has_a_timeline_and_is_replayed_for_a_debugger(
     expect(detail.locator("svg.timeline .checkpoint")).to_have_count(2)
     background.run(add(host, 37))
     expect(detail.locator("svg.timeline circle")).to_have_count(3)
+    expect(page.get_by_role("button", name="Take a checkpoint")).to_be_focused()
     expect(detail.locator(".events li.checkpoint")).to_have_count(2)
 
     detail.get_by_role("button", name="Replay from here").last.click()

@@ -56,6 +56,19 @@ def test_the_focus_stays_while_tables_change(hub: RunningHub, client: headrace.C
         expect(button).to_be_focused()
 
 
+def test_the_focus_stays_in_a_pipeline_that_reports(
+    hub: RunningHub, client: headrace.Client, open_page: OpenPage
+) -> None:
+    report = {"name": "busy", "run": "r", "batch": 1, "rows_per_s": 5.0}
+    client.call("pipeline.report", report)
+    page = open_page(f"{hub.page}/#/pipelines")
+    card = page.get_by_label("Pipeline busy")
+    card.get_by_role("button", name="Stop").focus()
+    client.call("pipeline.report", report | {"rows_per_s": 7.0})
+    expect(card).to_contain_text("7 rows/s")
+    expect(card.get_by_role("button", name="Stop")).to_be_focused()
+
+
 def test_light_and_dark(hub: RunningHub, open_page: OpenPage) -> None:
     page = open_page(hub.page)
     expect(page.locator("html")).to_have_attribute("data-theme", "light")

@@ -24,6 +24,12 @@ export function fill(parent, ...children) {
   return parent;
 }
 
+// The same for what changes by itself: not while someone is in it with the keyboard, or has scrolled it to read.
+export function refill(parent, ...children) {
+  const read = parent.contains(document.activeElement) || parent.scrollTop > 0;
+  return read && parent.firstChild ? parent : fill(parent, ...children);
+}
+
 const plain = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 export const number = (value) => plain.format(value);
 

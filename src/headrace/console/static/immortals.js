@@ -2,7 +2,7 @@
 
 import { call, callIfThere } from "./api.js";
 import { ask, attempt, choice, copy } from "./dialogs.js";
-import { bytes, count, empty, facts, fill, h, head, meter, moment, number, pill, streamLink } from "./dom.js";
+import { bytes, count, empty, facts, fill, h, head, meter, moment, number, pill, refill, streamLink } from "./dom.js";
 import { liveTable } from "./table.js";
 import { said, timeline } from "./timeline.js";
 
@@ -10,7 +10,7 @@ const kinds = { running: "good", debugging: "good", standby: "good", absent: "wa
 const ENTRIES = 200;
 
 export async function immortalsPage(root, [chosen], view) {
-  const state = { name: chosen ?? null, start: null, drawn: null }; // start: where the shown part of the log begins, null for its end
+  const state = { name: chosen ?? null, one: null, start: null, first: 0, drawn: null }; // start: where the shown part of the log begins, null for its end
   const none = h("div", {});
   const rows = liveTable([
     { title: "Immortal", cell: (row) => row.name },
@@ -21,7 +21,7 @@ export async function immortalsPage(root, [chosen], view) {
     { title: "Not delivered", number: true, cell: (row) => number(row.undelivered + row.pending) },
     { title: "Checkpoints", number: true, cell: (row) => number(row.checkpoints.length) },
     { title: "Last error", wrap: true, cell: (row) => h("span", { class: "bad" }, row.last_error ?? "") },
-  ], { label: "Immortals", key: (row) => row.name, empty: none, onOpen: async (row) => { Object.assign(state, { name: row.name, start: null }); await view.now(); detail.scrollIntoView({ block: "nearest" }); }, isOpen: (row) => row.name === state.name });
+  ], { label: "Immortals", key: (row) => row.name, empty: none, onOpen: async (row) => { Object.assign(state, { name: row.name, start: null }); fill(list); await view.now(); detail.scrollIntoView({ block: "nearest" }); }, isOpen: (row) => row.name === state.name });
   const debugging = liveTable([
     { title: "Immortal", cell: (one) => one.name },
     { title: "State", cell: (one) => pill(one.state, one.state === "replayed" ? "good" : "warn") },
@@ -31,7 +31,18 @@ export async function immortalsPage(root, [chosen], view) {
     { title: "", cell: (one) => h("span", { class: "actions" }, h("button", { type: "button", onclick: () => end(one), "aria-label": `End the debugging session at ${one.receive}` }, "End")) },
   ], { label: "Debugging sessions", key: (one) => one.receive });
   const replays = h("section", { class: "card", hidden: true }, h("h2", {}, "Debugging sessions"), h("p", { class: "quiet" }, "Each serves one binding the past, from a checkpoint on. Whatever it says is discarded."), debugging.element);
-  const detail = h("section", { class: "card", "aria-label": "Timeline", hidden: true });
+  const title = h("h2", {});
+  const badge = h("span", {});
+  const take = h("button", { type: "button", onclick: () => attempt(() => call("immortal.checkpoint", { name: state.name }), "The checkpoint is on disk.") }, "Take a checkpoint");
+  const again = h("button", { type: "button", class: "main", onclick: () => replay(state.one) }, "Replay");
+  const about = h("div", {});
+  const picture = h("div", {});
+  const text = h("p", { class: "quiet", role: "status" }, "Point at a mark to see what it is; the list below has all of them.");
+  const earlier = h("button", { type: "button", onclick: () => look(Math.max(state.one.log_first, state.first - ENTRIES)) }, "Earlier");
+  const newest = h("button", { type: "button", onclick: () => look(null) }, "Newest");
+  const range = h("span", { class: "quiet" });
+  const list = h("ol", { class: "events" });
+  const detail = h("section", { class: "card", "aria-label": "Timeline", hidden: true }, h("div", { class: "bar" }, title, badge, h("span", { class: "push" }), take, again), about, picture, text, h("div", { class: "bar" }, earlier, newest, range), list);
   fill(root, head("Immortals", "Services that survive a crash without losing a call: every message is logged before it is delivered."), h("div", { class: "card" }, rows.element), replays, detail);
 
   async function refresh() {
@@ -47,20 +58,30 @@ export async function immortalsPage(root, [chosen], view) {
   }
 
   async function show(one) {
+    state.one = one;
     const now = JSON.stringify([one, state.start]);
     if (now === state.drawn) return;
     const entries = one.registered ? await call("immortal.log", { name: one.name, start: state.start, limit: ENTRIES }) : [];
     state.drawn = now;
-    const first = entries[0]?.index ?? one.log_first;
-    const look = (start) => () => { state.start = start; view.now(); };
-    const parts = h("div", { class: "bar" }, h("button", { type: "button", disabled: first <= one.log_first, onclick: look(Math.max(one.log_first, first - ENTRIES)) }, "Earlier"), h("button", { type: "button", disabled: state.start === null, onclick: look(null) }, "Newest"), h("span", { class: "quiet" }, entries.length ? `index ${number(first)} to ${number(entries.at(-1).index)} of ${number(one.log_next)}` : ""));
-    const text = h("p", { class: "quiet", role: "status" }, "Point at a mark to see what it is; the list below has all of them.");
-    const marks = [...entries.map((entry) => ({ at: entry.index + 0.5, entry })), ...one.checkpoints.filter((checkpoint) => checkpoint.position >= first || state.start === null).map((checkpoint) => ({ at: checkpoint.position, checkpoint }))].sort((first, other) => other.at - first.at);
-    fill(detail, h("div", { class: "bar" }, h("h2", {}, one.name), pill(one.state, kinds[one.state] ?? "warn"), h("span", { class: "push" }),
-      h("button", { type: "button", disabled: one.state !== "running", onclick: () => attempt(() => call("immortal.checkpoint", { name: one.name }), "The checkpoint is on disk.") }, "Take a checkpoint"),
-      h("button", { type: "button", class: "main", disabled: !one.checkpoints.length, onclick: () => replay(one) }, "Replay")),
-    facts([["Log", one.registered ? [streamLink(`immortal/${one.name}/log`), ` index ${number(one.log_first)} to ${number(one.log_next)}`] : "not registered: calls wait for it"], ["Next sequence", number(one.sequence)], ["Version", one.version], ["Standbys", one.standbys ? number(one.standbys) : null], ["Called by", one.senders.map((peer) => `${peer.name}: ${count(peer.calls, "call")}, ${count(peer.impulses, "impulse")}`).join(" · ")], ["Last error", one.last_error ? h("span", { class: "bad" }, one.last_error) : null]]),
-    entries.length || one.checkpoints.length ? [timeline(entries, one.checkpoints, (entry) => { text.textContent = `#${entry.sequence} ${moment(entry.time_us)} UTC: ${said(entry)} ${short(entry)}`; }), text, parts, h("ol", { class: "events" }, marks.map((mark) => line(mark, one)))] : empty("Nothing logged yet."));
+    state.first = entries[0]?.index ?? one.log_first;
+    title.textContent = one.name;
+    fill(badge, pill(one.state, kinds[one.state] ?? "warn"));
+    take.disabled = one.state !== "running";
+    again.disabled = !one.checkpoints.length;
+    refill(about, facts([["Log", one.registered ? [streamLink(`immortal/${one.name}/log`), ` index ${number(one.log_first)} to ${number(one.log_next)}`] : "not registered: calls wait for it"], ["Next sequence", number(one.sequence)], ["Version", one.version], ["Standbys", one.standbys ? number(one.standbys) : null], ["Called by", one.senders.map((peer) => `${peer.name}: ${count(peer.calls, "call")}, ${count(peer.impulses, "impulse")}`).join(" · ")], ["Last error", one.last_error ? h("span", { class: "bad" }, one.last_error) : null]]));
+    refill(picture, entries.length ? timeline(entries, one.checkpoints, (entry) => { text.textContent = `#${entry.sequence} ${moment(entry.time_us)} UTC: ${said(entry)} ${short(entry)}`; }) : empty("Nothing logged yet."));
+    earlier.disabled = state.first <= one.log_first;
+    newest.disabled = state.start === null;
+    range.textContent = entries.length ? `index ${number(state.first)} to ${number(entries.at(-1).index)} of ${number(one.log_next)}` : "";
+    const checkpoints = one.checkpoints.filter((checkpoint) => checkpoint.position >= state.first || state.start === null);
+    const marks = [...entries.map((entry) => ({ at: entry.index + 0.5, entry })), ...checkpoints.map((checkpoint) => ({ at: checkpoint.position, checkpoint }))].sort((one, other) => other.at - one.at);
+    refill(list, marks.map((mark) => line(mark, one)));
+  }
+
+  function look(start) {
+    state.start = start;
+    list.scrollTop = 0;
+    view.now();
   }
 
   function line({ entry, checkpoint }, one) {

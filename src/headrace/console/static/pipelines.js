@@ -3,7 +3,7 @@
 import { call } from "./api.js";
 import { LineChart } from "./charts.js";
 import { ask, attempt, choice, field } from "./dialogs.js";
-import { bytes, count, empty, facts, fill, h, head, number, pill, seconds, streamLink } from "./dom.js";
+import { bytes, count, empty, facts, fill, h, head, number, pill, refill, seconds, streamLink } from "./dom.js";
 import { table } from "./table.js";
 
 const kinds = { running: "good", failed: "bad", lost: "bad", starting: "warn", restarting: "warn" };
@@ -62,7 +62,7 @@ export async function pipelinesPage(root, parts, view) {
       stop.disabled = !ALIVE.includes(status.state);
       reset.disabled = ALIVE.includes(status.state);
       reset.title = reset.disabled ? "Stop it first." : "";
-      fill(about, facts([["Batch", report && report.batch >= 0 ? number(report.batch) : "none yet"], ["Rows so far", report ? number(report.rows) : null], ["Rows of state", report?.state_rows ? number(report.state_rows) : null], ["Restarts", report?.restarts ? number(report.restarts) : null],
+      refill(about, facts([["Batch", report && report.batch >= 0 ? number(report.batch) : "none yet"], ["Rows so far", report ? number(report.rows) : null], ["Rows of state", report?.state_rows ? number(report.state_rows) : null], ["Restarts", report?.restarts ? number(report.restarts) : null],
         ["Results go to", definition?.into ? streamLink(definition.into) : null], ["Runs every", definition?.trigger], ["File", definition?.file ? h("code", {}, definition.file) : null], ["SQL", definition?.sql ? h("code", {}, definition.sql) : null], ["Defined", definition === null ? "where it runs, not at this hub" : null]]));
     }
     return { element, update };

@@ -1,7 +1,7 @@
 // Who is connected, in which state, and how the last ones ended.
 
 import { call } from "./api.js";
-import { count, empty, facts, fill, h, head, meter, moment, number, pill, seconds, streamLink } from "./dom.js";
+import { count, empty, facts, fill, h, head, meter, moment, number, pill, refill, seconds, streamLink } from "./dom.js";
 import { diagram } from "./machine.js";
 import { liveTable } from "./table.js";
 
@@ -11,7 +11,10 @@ export async function sessionsPage(root, [chosen, ...rest], view) {
   const which = h("select", { "aria-label": "Which sessions", onchange: () => view.now() }, h("option", { value: "open" }, "Open now"), h("option", { value: "ended" }, "Ended last"));
   const search = h("input", { type: "search", placeholder: "Protocol, peer or stream", "aria-label": "Filter sessions", oninput: () => view.now() });
   const said = h("span", { class: "quiet push", role: "status" });
-  const detail = h("section", { class: "card", "aria-label": "Session", hidden: true });
+  const title = h("h2", {});
+  const about = h("div", {});
+  const diagrams = h("div", {});
+  const detail = h("section", { class: "card", "aria-label": "Session", hidden: true }, h("div", { class: "bar" }, title, h("span", { class: "push" }), h("button", { type: "button", onclick: () => { state.id = null; view.now(); } }, "Close")), about, diagrams);
   const none = h("div", {});
   const rows = liveTable([
     { title: "Protocol", cell: (row) => pill(row.protocol) },
@@ -35,15 +38,16 @@ export async function sessionsPage(root, [chosen, ...rest], view) {
 
   function show(row) {
     detail.hidden = !row;
-    const now = JSON.stringify(row ?? null);
-    if (!row || now === state.drawn) return;
-    state.drawn = now;
-    const scrolls = [...detail.querySelectorAll(".machine-scroll")].map((one) => one.scrollLeft);
-    fill(detail, h("div", { class: "bar" }, h("h2", {}, `${row.protocol} · ${row.peer}`), h("span", { class: "push" }), h("button", { type: "button", onclick: () => { state.id = null; view.now(); } }, "Close")),
-      facts([["State", row.state], ["Open for", row.closed_us ? `${seconds((row.closed_us - row.opened_us) / 1e6)}, ended ${moment(row.closed_us)} UTC` : `since ${moment(row.opened_us).slice(0, 19)} UTC`], ["Why it ended", row.reason], ["Last error", row.error ? h("span", { class: "bad" }, row.error) : "none"],
-        ["Writes", row.writes.length ? links(row.writes) : null], ["Reads", row.reads.length ? links(row.reads) : null], ...row.flow.map((one) => [titled(one.name), flow({ ...one, name: "" })]), ...Object.entries(row.facts).map(([name, value]) => [titled(name), value])]),
-      machinesOf(row));
-    [...detail.querySelectorAll(".machine-scroll")].forEach((one, at) => { one.scrollLeft = scrolls[at] ?? 0; });
+    if (!row) { state.drawn = null; return; }
+    title.textContent = `${row.protocol} · ${row.peer}`;
+    const given = [["State", row.state], ["Open for", row.closed_us ? `${seconds((row.closed_us - row.opened_us) / 1e6)}, ended ${moment(row.closed_us)} UTC` : `since ${moment(row.opened_us).slice(0, 19)} UTC`], ["Why it ended", row.reason], ["Last error", row.error ? h("span", { class: "bad" }, row.error) : "none"],
+      ["Writes", row.writes.length ? links(row.writes) : null], ["Reads", row.reads.length ? links(row.reads) : null], ...row.flow.map((one) => [titled(one.name), flow({ ...one, name: "" })]), ...Object.entries(row.facts).map(([name, value]) => [titled(name), value])];
+    const places = JSON.stringify([row.id, row.places]);
+    if (places !== state.drawn) { // another session, or another state: only then there is something else to draw
+      state.drawn = places;
+      fill(about, facts(given));
+      fill(diagrams, machinesOf(row));
+    } else refill(about, facts(given));
   }
 
   function machinesOf(row) {
