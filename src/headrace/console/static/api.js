@@ -4,10 +4,15 @@ let authorization = sessionStorage.getItem("headrace.authorization");
 let askWho = null;
 
 export class ApiError extends Error {
-  constructor(code, message) { super(message); this.code = code; }
+  constructor(code, message) {
+    super(message);
+    this.code = code;
+  }
 }
 
-export function onUnauthenticated(handler) { askWho = handler; }
+export function onUnauthenticated(handler) {
+  askWho = handler;
+}
 
 export function signIn(user, secret) {
   const utf8 = new TextEncoder().encode(`${user}:${secret}`);
@@ -32,18 +37,26 @@ export async function call(verb, request = {}) {
       headers: { "Content-Type": "application/json", ...headers() },
       body: JSON.stringify(request),
     });
-  } catch { throw new ApiError("away", "The hub does not answer. This page tries again by itself."); }
+  } catch {
+    throw new ApiError("away", "The hub does not answer. This page tries again by itself.");
+  }
   const body = await response.text();
   if (response.ok) return JSON.parse(body, exactIntegers);
   let error = { code: "http", message: `${response.status} ${response.statusText}` };
-  try { error = JSON.parse(body).error; } catch { /* not ours */ }
+  try {
+    error = JSON.parse(body).error;
+  } catch {
+    /* not ours */
+  }
   if (response.status === 401) askWho?.();
   throw new ApiError(error.code, error.message);
 }
 
 // The same, or `otherwise` where this hub does not have the verb.
 export async function callIfThere(verb, request, otherwise) {
-  try { return await call(verb, request); } catch (error) {
+  try {
+    return await call(verb, request);
+  } catch (error) {
     if (error.code !== "unknown-verb") throw error;
     return otherwise;
   }
@@ -51,7 +64,8 @@ export async function callIfThere(verb, request, otherwise) {
 
 // Ids use all 64 bits, more than a JavaScript number holds: keep the digits of those.
 function exactIntegers(key, value, context) {
-  if (typeof value === "number" && !Number.isSafeInteger(value) && Number.isInteger(value) && context?.source) return BigInt(context.source);
+  if (typeof value === "number" && !Number.isSafeInteger(value) && Number.isInteger(value) && context?.source)
+    return BigInt(context.source);
   return value;
 }
 
@@ -84,7 +98,9 @@ export class Live {
         if (response.status === 401) askWho?.();
         else if (response.ok) await this.read(response.body);
         else if (shown) this.shown = null;
-      } catch { /* the hub is away, or another stream is shown */ }
+      } catch {
+        /* the hub is away, or another stream is shown */
+      }
       if (this.abort.signal.aborted) continue;
       this.onEvent("lost", null);
       await pause(1000);
@@ -107,4 +123,7 @@ export class Live {
   }
 }
 
-const pause = (milliseconds) => new Promise((resolve) => { setTimeout(resolve, milliseconds); });
+const pause = (milliseconds) =>
+  new Promise((resolve) => {
+    setTimeout(resolve, milliseconds);
+  });

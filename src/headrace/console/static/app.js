@@ -50,16 +50,23 @@ class View {
     this.current = true;
   }
 
-  samples() { return state.samples; }
+  samples() {
+    return state.samples;
+  }
 
   async every(work) {
     this.work = work;
-    this.pulses.push(() => { if (!document.hidden && !this.running) this.now(); });
+    this.pulses.push(() => {
+      if (!document.hidden && !this.running) this.now();
+    });
     await work();
   }
 
   now() {
-    if (this.running) { this.again = true; return this.running; }
+    if (this.running) {
+      this.again = true;
+      return this.running;
+    }
     this.running = this.look();
     return this.running;
   }
@@ -70,19 +77,26 @@ class View {
       try {
         await this.work();
         this.trouble.hidden = true;
-      } catch (error) { this.say(error); }
+      } catch (error) {
+        this.say(error);
+      }
     } while (this.again && this.current);
     this.running = null;
   }
 
-  onPulse(work) { this.pulses.push(() => work(state.samples)); work(state.samples); }
+  onPulse(work) {
+    this.pulses.push(() => work(state.samples));
+    work(state.samples);
+  }
 
   follow(stream, partition, next, work) {
     this.moved = work;
     live.show(stream, partition, next);
   }
 
-  onLeave(work) { this.leaving.push(work); }
+  onLeave(work) {
+    this.leaving.push(work);
+  }
 
   say(error) {
     this.trouble.textContent = error.message;
@@ -99,7 +113,8 @@ class View {
 async function show() {
   const parts = location.hash.replace(/^#\//, "").split("/").map(decodeURIComponent);
   state.view?.leave();
-  const page = parts[0] === "stream" ? ["streams", "Stream", streamPage] : PAGES.find(([path]) => path === parts[0]) ?? PAGES[0];
+  const page =
+    parts[0] === "stream" ? ["streams", "Stream", streamPage] : (PAGES.find(([path]) => path === parts[0]) ?? PAGES[0]);
   document.title = `${page[1]} · Headrace`;
   for (const link of document.querySelectorAll("#nav a")) {
     if (link.dataset.path === page[0]) link.setAttribute("aria-current", "page");
@@ -109,7 +124,11 @@ async function show() {
   const view = new View(root);
   state.view = view;
   fill(main, view.trouble, root);
-  try { await page[2](root, parts.slice(1), view); } catch (error) { view.say(error); }
+  try {
+    await page[2](root, parts.slice(1), view);
+  } catch (error) {
+    view.say(error);
+  }
 }
 
 function heard(name, data) {
@@ -134,10 +153,19 @@ async function askWho() {
   asking = true;
   const wrong = isSignedIn();
   signOut();
-  const answer = await ask("Sign in", h("div", {},
-    wrong ? h("p", { class: "bad", role: "alert" }, "The name or the password is wrong.") : h("p", {}, "This hub wants to know who you are."),
-    field("User", "user", { autocomplete: "username", required: true }),
-    field("Password or token", "secret", { type: "password", autocomplete: "current-password" })), { ok: "Sign in", cancel: false });
+  const answer = await ask(
+    "Sign in",
+    h(
+      "div",
+      {},
+      wrong
+        ? h("p", { class: "bad", role: "alert" }, "The name or the password is wrong.")
+        : h("p", {}, "This hub wants to know who you are."),
+      field("User", "user", { autocomplete: "username", required: true }),
+      field("Password or token", "secret", { type: "password", autocomplete: "current-password" }),
+    ),
+    { ok: "Sign in", cancel: false },
+  );
   asking = false;
   if (answer) signIn(answer.user, answer.secret);
   document.getElementById("leave").hidden = !isSignedIn();
@@ -158,11 +186,23 @@ function start() {
   });
   const leave = document.getElementById("leave");
   leave.hidden = !isSignedIn();
-  leave.addEventListener("click", () => { signOut(); location.reload(); });
-  document.getElementById("skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
-  fill(document.getElementById("nav"), PAGES.map(([path, title]) => h("a", { href: `#/${path}`, "data-path": path }, title)));
+  leave.addEventListener("click", () => {
+    signOut();
+    location.reload();
+  });
+  document.getElementById("skip").addEventListener("click", (event) => {
+    event.preventDefault();
+    main.focus();
+  });
+  fill(
+    document.getElementById("nav"),
+    PAGES.map(([path, title]) => h("a", { href: `#/${path}`, "data-path": path }, title)),
+  );
   onUnauthenticated(askWho);
-  addEventListener("hashchange", () => { show(); main.focus(); });
+  addEventListener("hashchange", () => {
+    show();
+    main.focus();
+  });
   live = new Live(heard);
   show();
 }

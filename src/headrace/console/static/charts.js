@@ -11,12 +11,29 @@ export class LineChart {
     this.format = format;
     this.unit = format === bytes || format.inBytes ? 1024 : 1000;
     this.names = names;
-    this.lines = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": label });
+    this.lines = svg("svg", {
+      viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
+      preserveAspectRatio: "none",
+      role: "img",
+      "aria-label": label,
+    });
     this.top = h("span", { class: "chart-top" });
     this.since = h("span", {});
     this.read = h("span", { class: "chart-read" });
-    this.element = h("div", { class: "chart", onpointermove: (event) => this.point(event), onpointerleave: () => { this.at = null; this.say(); } },
-      this.top, this.lines, h("div", { class: "chart-foot" }, this.since, this.read, h("span", {}, "now")));
+    this.element = h(
+      "div",
+      {
+        class: "chart",
+        onpointermove: (event) => this.point(event),
+        onpointerleave: () => {
+          this.at = null;
+          this.say();
+        },
+      },
+      this.top,
+      this.lines,
+      h("div", { class: "chart-foot" }, this.since, this.read, h("span", {}, "now")),
+    );
     this.at = null;
   }
 
@@ -27,7 +44,10 @@ export class LineChart {
     const top = nice(Math.max(...series.flat().filter((value) => value !== null), 0), this.unit);
     this.top.textContent = this.format(top);
     this.since.textContent = length > 1 ? ago((length - 1) * stepS) : "";
-    fill(this.lines, series.map((values, which) => drawn(values, top, which)));
+    fill(
+      this.lines,
+      series.map((values, which) => drawn(values, top, which)),
+    );
     this.say();
   }
 
@@ -38,19 +58,29 @@ export class LineChart {
   }
 
   say() {
-    if (this.at === null || !this.series) { this.read.textContent = ""; return; }
+    if (this.at === null || !this.series) {
+      this.read.textContent = "";
+      return;
+    }
     const length = this.series[0].length;
     const index = Math.round(this.at * (length - 1));
-    const values = this.series.map((one, which) => (one[index] === null || one[index] === undefined ? null : `${this.names[which] ? `${this.names[which]} ` : ""}${this.format(one[index])}`));
+    const values = this.series.map((one, which) =>
+      one[index] === null || one[index] === undefined
+        ? null
+        : `${this.names[which] ? `${this.names[which]} ` : ""}${this.format(one[index])}`,
+    );
     this.read.textContent = [ago((length - 1 - index) * this.stepS), ...values.filter(Boolean)].join(" · ");
   }
 }
 
-const ago = (value) => (value < 1 ? "now" : value < 100 ? `${Math.round(value)} s ago` : `${Math.round(value / 60)} min ago`);
+const ago = (value) =>
+  value < 1 ? "now" : value < 100 ? `${Math.round(value)} s ago` : `${Math.round(value / 60)} min ago`;
 
 function drawn(values, top, which) {
   const step = WIDTH / Math.max(1, values.length - 1);
-  const points = values.map((value, at) => (value === null ? null : [(at * step).toFixed(1), (HEIGHT - 1 - (value / top) * (HEIGHT - 4)).toFixed(1)]));
+  const points = values.map((value, at) =>
+    value === null ? null : [(at * step).toFixed(1), (HEIGHT - 1 - (value / top) * (HEIGHT - 4)).toFixed(1)],
+  );
   const runs = [];
   points.forEach((point, at) => {
     if (!point) return;
@@ -60,8 +90,12 @@ function drawn(values, top, which) {
   return runs.map((run) => {
     const line = run.map(([x, y], at) => `${at ? "L" : "M"}${x} ${y}`).join("");
     const dot = run.length === 1 ? "h0.1" : "";
-    return [which === 0 ? svg("path", { class: "area s1", d: `${line}L${run.at(-1)[0]} ${HEIGHT}L${run[0][0]} ${HEIGHT}Z` }) : null,
-      svg("path", { class: `line s${which + 1}`, d: line + dot })];
+    return [
+      which === 0
+        ? svg("path", { class: "area s1", d: `${line}L${run.at(-1)[0]} ${HEIGHT}L${run[0][0]} ${HEIGHT}Z` })
+        : null,
+      svg("path", { class: `line s${which + 1}`, d: line + dot }),
+    ];
   });
 }
 
@@ -74,4 +108,9 @@ function nice(value, thousand) {
   return [1, 1.5, 2, 3, 4, 5, 6, 8, 10].map((one) => one * ten * scale).find((one) => one >= value);
 }
 
-export const legend = (names) => h("div", { class: "legend" }, names.map((name, at) => h("span", {}, h("i", { class: `k${at + 1}` }), name)));
+export const legend = (names) =>
+  h(
+    "div",
+    { class: "legend" },
+    names.map((name, at) => h("span", {}, h("i", { class: `k${at + 1}` }), name)),
+  );

@@ -10,35 +10,93 @@ const STREAMS = 50;
 
 export async function deadPage(root, parts, view) {
   const body = h("div");
-  fill(root, head("Dead letters", "Records that a pipeline could not process wait in <stream>.dead, with the reason, until someone sends them again."), body);
+  fill(
+    root,
+    head(
+      "Dead letters",
+      "Records that a pipeline could not process wait in <stream>.dead, with the reason, until someone sends them again.",
+    ),
+    body,
+  );
   let shown = null;
 
   async function refresh() {
     const page = await call("console.streams", { text: `*${SUFFIX}`, limit: STREAMS });
     const state = JSON.stringify(page.rows.map((row) => [row.name, row.first, row.next]));
     if (state === shown) return;
-    const sections = await Promise.all(page.rows.map(async (row) => section(row, await call("dead.list", { stream: row.name }))));
-    fill(body, sections.length ? sections : h("div", { class: "card" }, empty("Nothing has failed.", "headrace pipeline dead-letter SOURCE --schema … sends what it cannot read to SOURCE.dead.")));
+    const sections = await Promise.all(
+      page.rows.map(async (row) => section(row, await call("dead.list", { stream: row.name }))),
+    );
+    fill(
+      body,
+      sections.length
+        ? sections
+        : h(
+            "div",
+            { class: "card" },
+            empty(
+              "Nothing has failed.",
+              "headrace pipeline dead-letter SOURCE --schema … sends what it cannot read to SOURCE.dead.",
+            ),
+          ),
+    );
     shown = state;
   }
 
   function section(row, letters) {
-    return h("section", { class: "card", "aria-label": `Letters in ${row.name}` }, h("div", { class: "bar" }, h("h2", {}, streamLink(row.name)), h("span", { class: "quiet" }, count(row.records, "letter")), h("span", { class: "push" }),
-      h("button", { type: "button", disabled: !letters.length, onclick: () => redrive(row, letters) }, letters.length < row.records ? `Send the oldest ${number(letters.length)} again` : "Send all again")), table([
-      { title: "Index", number: true, cell: (one) => number(one.index) },
-      { title: "Time (UTC)", cell: (one) => h("span", { class: "still" }, moment(one.time_us)) },
-      { title: "Reason", wrap: true, cell: (one) => one.reason },
-      { title: "Belongs to", cell: (one) => streamLink(one.stream) },
-      { title: "Type", minor: true, cell: (one) => one.type ?? "" },
-      { title: "Payload", wrap: true, cell: (one) => { const data = decode(one.payload); return h("code", {}, (asText(data) ?? hex(data)).slice(0, 200)); } },
-    ], letters, { label: row.name, empty: empty("All of them have been sent again.") }));
+    return h(
+      "section",
+      { class: "card", "aria-label": `Letters in ${row.name}` },
+      h(
+        "div",
+        { class: "bar" },
+        h("h2", {}, streamLink(row.name)),
+        h("span", { class: "quiet" }, count(row.records, "letter")),
+        h("span", { class: "push" }),
+        h(
+          "button",
+          { type: "button", disabled: !letters.length, onclick: () => redrive(row, letters) },
+          letters.length < row.records ? `Send the oldest ${number(letters.length)} again` : "Send all again",
+        ),
+      ),
+      table(
+        [
+          { title: "Index", number: true, cell: (one) => number(one.index) },
+          { title: "Time (UTC)", cell: (one) => h("span", { class: "still" }, moment(one.time_us)) },
+          { title: "Reason", wrap: true, cell: (one) => one.reason },
+          { title: "Belongs to", cell: (one) => streamLink(one.stream) },
+          { title: "Type", minor: true, cell: (one) => one.type ?? "" },
+          {
+            title: "Payload",
+            wrap: true,
+            cell: (one) => {
+              const data = decode(one.payload);
+              return h("code", {}, (asText(data) ?? hex(data)).slice(0, 200));
+            },
+          },
+        ],
+        letters,
+        { label: row.name, empty: empty("All of them have been sent again.") },
+      ),
+    );
   }
 
   async function redrive(row, letters) {
     const places = [...new Set(letters.map((one) => one.stream))].join(", ");
-    const sure = await ask(`Send again to ${places}`, h("p", {}, `${count(letters.length, "record is", "records are")} appended to ${places} as they were, and leave ${row.name} in the same step.`), { ok: "Send again" });
+    const sure = await ask(
+      `Send again to ${places}`,
+      h(
+        "p",
+        {},
+        `${count(letters.length, "record is", "records are")} appended to ${places} as they were, and leave ${row.name} in the same step.`,
+      ),
+      { ok: "Send again" },
+    );
     if (!sure) return;
-    await attempt(() => call("dead.redrive", { stream: row.name, before: letters.at(-1).index + 1 }), `Sent ${count(letters.length, "record")} again.`);
+    await attempt(
+      () => call("dead.redrive", { stream: row.name, before: letters.at(-1).index + 1 }),
+      `Sent ${count(letters.length, "record")} again.`,
+    );
     await view.now();
   }
   await view.every(refresh);

@@ -6,10 +6,19 @@ import { h } from "./dom.js";
 export function ask(title, body, { ok = "OK", danger = false, cancel = true, check = null } = {}) {
   return new Promise((resolve) => {
     const wrong = h("p", { class: "bad", role: "alert" });
-    const form = h("form", { method: "dialog" }, h("h2", {}, title), body, wrong,
-      h("div", { class: "dialog-buttons" },
+    const form = h(
+      "form",
+      { method: "dialog" },
+      h("h2", {}, title),
+      body,
+      wrong,
+      h(
+        "div",
+        { class: "dialog-buttons" },
         cancel ? h("button", { type: "button", onclick: () => dialog.close() }, "Cancel") : null,
-        h("button", { type: "submit", class: danger ? "main danger" : "main" }, ok)));
+        h("button", { type: "submit", class: danger ? "main danger" : "main" }, ok),
+      ),
+    );
     const dialog = h("dialog", { "aria-label": title }, form);
     form.addEventListener("submit", async (event) => {
       event.preventDefault();
@@ -19,7 +28,10 @@ export function ask(title, body, { ok = "OK", danger = false, cancel = true, che
       resolve(values);
       dialog.close();
     });
-    dialog.addEventListener("close", () => { resolve(null); dialog.remove(); });
+    dialog.addEventListener("close", () => {
+      resolve(null);
+      dialog.remove();
+    });
     document.getElementById("dialogs").append(dialog);
     dialog.showModal();
   });
@@ -29,7 +41,16 @@ export const field = (title, name, attributes = {}) =>
   h("label", { class: "block" }, title, h("input", { name, autocomplete: "off", ...attributes }));
 
 export const choice = (title, name, options, attributes = {}) =>
-  h("label", { class: "block" }, title, h("select", { name, ...attributes }, options.map(([value, text]) => h("option", { value }, text))));
+  h(
+    "label",
+    { class: "block" },
+    title,
+    h(
+      "select",
+      { name, ...attributes },
+      options.map(([value, text]) => h("option", { value }, text)),
+    ),
+  );
 
 export function report(error) {
   return ask("That did not work", h("p", {}, String(error.message ?? error)), { ok: "Close", cancel: false });
@@ -37,7 +58,12 @@ export function report(error) {
 
 // Do something and say what went wrong, if something does; whether all went well.
 export async function attempt(work, done = null) {
-  try { await work(); } catch (error) { await report(error); return false; }
+  try {
+    await work();
+  } catch (error) {
+    await report(error);
+    return false;
+  }
   if (done) note(done);
   return true;
 }
@@ -47,19 +73,25 @@ export function note(text) {
   const place = document.getElementById("note");
   place.textContent = text;
   clearTimeout(gone);
-  gone = setTimeout(() => { place.textContent = ""; }, 4000);
+  gone = setTimeout(() => {
+    place.textContent = "";
+  }, 4000);
 }
 
 export async function copy(text, what) {
   try {
     await navigator.clipboard.writeText(text);
-  } catch { // not allowed, or not a secure page: the old way
+  } catch {
+    // not allowed, or not a secure page: the old way
     const area = h("textarea", { class: "offscreen", "aria-hidden": "true" }, text);
     (document.querySelector("dialog[open]") ?? document.body).append(area);
     area.select();
     const copied = document.execCommand("copy");
     area.remove();
-    if (!copied) { note("This browser does not let the page copy."); return; }
+    if (!copied) {
+      note("This browser does not let the page copy.");
+      return;
+    }
   }
   note(`Copied ${what}.`);
 }

@@ -13,11 +13,13 @@ function filled(element, attributes, children) {
   return element;
 }
 
-const kept = (children) => children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false && child !== "");
+const kept = (children) =>
+  children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false && child !== "");
 
 export const h = (tag, attributes = {}, ...children) => filled(document.createElement(tag), attributes, children);
 
-export const svg = (tag, attributes = {}, ...children) => filled(document.createElementNS(SVG, tag), attributes, children);
+export const svg = (tag, attributes = {}, ...children) =>
+  filled(document.createElementNS(SVG, tag), attributes, children);
 
 export function fill(parent, ...children) {
   parent.replaceChildren(...kept(children));
@@ -38,7 +40,10 @@ export const count = (value, one, many = `${one}s`) => `${plain.format(value)} $
 export function bytes(value) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let unit = 0;
-  while (value >= 1024 && unit < units.length - 1) { value /= 1024; unit += 1; }
+  while (value >= 1024 && unit < units.length - 1) {
+    value /= 1024;
+    unit += 1;
+  }
   return `${plain.format(value)} ${units[unit]}`;
 }
 
@@ -55,22 +60,44 @@ export const moment = (micros) => new Date(Number(micros) / 1000).toISOString().
 export const timeOfDay = (micros) => moment(micros).slice(11);
 
 // Only the time for today's moments; the whole moment for others.
-export const today = (micros) => (moment(micros).slice(0, 10) === moment(Date.now() * 1000).slice(0, 10) ? timeOfDay(micros) : moment(micros));
+export const today = (micros) =>
+  moment(micros).slice(0, 10) === moment(Date.now() * 1000).slice(0, 10) ? timeOfDay(micros) : moment(micros);
 
 export const pill = (text, kind = "") => h("span", { class: `pill ${kind}`.trim() }, text);
 
 export const streamLink = (name) => h("a", { href: `#/stream/${encodeURIComponent(name)}` }, name);
 
 // What is shown where there is nothing to show: what would be here, and how it gets here.
-export const empty = (title, ...hints) => h("div", { class: "empty" }, h("p", { class: "empty-title" }, title), hints.map((hint) => h("p", {}, hint)));
+export const empty = (title, ...hints) =>
+  h(
+    "div",
+    { class: "empty" },
+    h("p", { class: "empty-title" }, title),
+    hints.map((hint) => h("p", {}, hint)),
+  );
 
-export const facts = (pairs) => h("dl", {}, pairs.filter(([, value]) => value !== null && value !== undefined && value !== "")
-  .map(([title, value]) => [h("dt", {}, title), h("dd", {}, value instanceof Node || Array.isArray(value) ? value : String(value))]));
+export const facts = (pairs) =>
+  h(
+    "dl",
+    {},
+    pairs
+      .filter(([, value]) => value !== null && value !== undefined && value !== "")
+      .map(([title, value]) => [
+        h("dt", {}, title),
+        h("dd", {}, value instanceof Node || Array.isArray(value) ? value : String(value)),
+      ]),
+  );
 
-export const head = (title, quiet, ...right) => h("div", { class: "head" },
-  h("div", {}, h("h1", {}, title), quiet ? h("p", { class: "quiet" }, quiet) : null), h("div", { class: "bar" }, right));
+export const head = (title, quiet, ...right) =>
+  h(
+    "div",
+    { class: "head" },
+    h("div", {}, h("h1", {}, title), quiet ? h("p", { class: "quiet" }, quiet) : null),
+    h("div", { class: "bar" }, right),
+  );
 
-export const meter = (value, most) => h("progress", { max: most || 1, value: String(Math.min(value, most)), "aria-hidden": "true" });
+export const meter = (value, most) =>
+  h("progress", { max: most || 1, value: String(Math.min(value, most)), "aria-hidden": "true" });
 
 export function decode(base64) {
   const text = atob(base64 ?? "");
@@ -88,5 +115,9 @@ export const utf8 = (text) => new TextEncoder().encode(text);
 export const hex = (data) => Array.from(data, (byte) => byte.toString(16).padStart(2, "0")).join("");
 
 export function asText(data) {
-  try { return new TextDecoder("utf-8", { fatal: true }).decode(data); } catch { return null; }
+  try {
+    return new TextDecoder("utf-8", { fatal: true }).decode(data);
+  } catch {
+    return null;
+  }
 }

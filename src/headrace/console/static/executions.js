@@ -7,30 +7,70 @@ import { liveTable } from "./table.js";
 const LIMIT = 500;
 
 export async function executionsPage(root, parts, view) {
-  const which = h("select", { "aria-label": "Which executions", onchange: () => view.now() }, h("option", { value: "all" }, "All"), h("option", { value: "open" }, "Only open ones"), h("option", { value: "finished" }, "Only finished ones"));
-  const search = h("input", { type: "search", placeholder: "Agent, instance, delegate or id", "aria-label": "Filter executions", oninput: () => view.now() });
+  const which = h(
+    "select",
+    { "aria-label": "Which executions", onchange: () => view.now() },
+    h("option", { value: "all" }, "All"),
+    h("option", { value: "open" }, "Only open ones"),
+    h("option", { value: "finished" }, "Only finished ones"),
+  );
+  const search = h("input", {
+    type: "search",
+    placeholder: "Agent, instance, delegate or id",
+    "aria-label": "Filter executions",
+    oninput: () => view.now(),
+  });
   const said = h("span", { class: "quiet push", role: "status" });
   const none = h("div", {});
   let longest = 1;
-  const rows = liveTable([
-    { title: "Execution", wrap: true, cell: (row) => h("code", {}, row.execution) },
-    { title: "Agent", cell: (row) => row.agent },
-    { title: "Delegate", cell: (row) => row.delegate },
-    { title: "Instance", minor: true, wrap: true, cell: (row) => row.instance },
-    { title: "State", cell: (row) => state(row) },
-    { title: "Worker", cell: (row) => (row.worker ? h("code", {}, row.worker) : "–") },
-    { title: "Since (UTC)", minor: true, cell: (row) => (row.started_us === null ? "before the hub started" : h("span", { class: "still" }, moment(row.started_us).slice(0, 19))) },
-    { title: "Duration", cell: (row) => duration(row, longest) },
-  ], { label: "Executions", key: (row) => row.execution, empty: none });
-  fill(root, head("Executions", "Calls between Perper agents and the streams they make. Open ones wait for a worker or are worked on."), h("div", { class: "bar" }, which, search, said), h("div", { class: "card" }, rows.element));
+  const rows = liveTable(
+    [
+      { title: "Execution", wrap: true, cell: (row) => h("code", {}, row.execution) },
+      { title: "Agent", cell: (row) => row.agent },
+      { title: "Delegate", cell: (row) => row.delegate },
+      { title: "Instance", minor: true, wrap: true, cell: (row) => row.instance },
+      { title: "State", cell: (row) => state(row) },
+      { title: "Worker", cell: (row) => (row.worker ? h("code", {}, row.worker) : "–") },
+      {
+        title: "Since (UTC)",
+        minor: true,
+        cell: (row) =>
+          row.started_us === null
+            ? "before the hub started"
+            : h("span", { class: "still" }, moment(row.started_us).slice(0, 19)),
+      },
+      { title: "Duration", cell: (row) => duration(row, longest) },
+    ],
+    { label: "Executions", key: (row) => row.execution, empty: none },
+  );
+  fill(
+    root,
+    head(
+      "Executions",
+      "Calls between Perper agents and the streams they make. Open ones wait for a worker or are worked on.",
+    ),
+    h("div", { class: "bar" }, which, search, said),
+    h("div", { class: "card" }, rows.element),
+  );
 
   async function refresh() {
     const found = await callIfThere("agents.executions", { limit: LIMIT }, null);
     const wanted = search.value.toLowerCase();
-    const kept = (found ?? []).filter((row) => (which.value === "all" || (which.value === "finished") === row.finished) && [row.execution, row.agent, row.instance, row.delegate].some((word) => word.toLowerCase().includes(wanted)));
+    const kept = (found ?? []).filter(
+      (row) =>
+        (which.value === "all" || (which.value === "finished") === row.finished) &&
+        [row.execution, row.agent, row.instance, row.delegate].some((word) => word.toLowerCase().includes(wanted)),
+    );
     longest = Math.max(1e6, ...kept.map(took));
-    fill(none, found === null ? empty("This hub does not serve agents.", "listen.fabric is off.") : empty("No executions.", "They come when an agent calls another one: headrace agents run …"));
-    rows.update(kept.sort((one, other) => one.finished - other.finished || (other.started_us ?? 0) - (one.started_us ?? 0)));
+    fill(
+      none,
+      found === null
+        ? empty("This hub does not serve agents.", "listen.fabric is off.")
+        : empty("No executions.", "They come when an agent calls another one: headrace agents run …"),
+    );
+    rows.update(
+      kept.sort((one, other) => one.finished - other.finished || (other.started_us ?? 0) - (one.started_us ?? 0)),
+    );
     said.textContent = found?.length === LIMIT ? `the first ${LIMIT}` : count(kept.length, "execution");
   }
   await view.every(refresh);
@@ -48,5 +88,10 @@ function duration(row, longest) {
   if (row.finished && row.finished_us === null) return "–";
   const micros = Math.max(0, took(row));
   const shown = row.finished ? seconds(micros / 1e6) : `${seconds(Math.floor(micros / 1e6))} so far`;
-  return h("span", { class: "flow" }, h("progress", { max: longest, value: String(micros), "aria-hidden": "true" }), shown);
+  return h(
+    "span",
+    { class: "flow" },
+    h("progress", { max: longest, value: String(micros), "aria-hidden": "true" }),
+    shown,
+  );
 }

@@ -12,42 +12,128 @@ const ENTRIES = 200;
 export async function immortalsPage(root, [chosen], view) {
   const state = { name: chosen ?? null, one: null, start: null, first: 0, drawn: null }; // start: where the shown part of the log begins, null for its end
   const none = h("div", {});
-  const rows = liveTable([
-    { title: "Immortal", cell: (row) => row.name },
-    { title: "State", cell: (row) => pill(row.state, kinds[row.state] ?? "warn") },
-    { title: "Receive port", minor: true, cell: (row) => h("code", {}, row.receive ?? "") },
-    { title: "Send port", minor: true, cell: (row) => h("code", {}, row.send ?? "") },
-    { title: "Logged", number: true, cell: (row) => count(row.log_next - row.log_first, "message") },
-    { title: "Not delivered", number: true, cell: (row) => number(row.undelivered + row.pending) },
-    { title: "Checkpoints", number: true, cell: (row) => number(row.checkpoints.length) },
-    { title: "Last error", wrap: true, cell: (row) => h("span", { class: "bad" }, row.last_error ?? "") },
-  ], { label: "Immortals", key: (row) => row.name, empty: none, onOpen: async (row) => { Object.assign(state, { name: row.name, start: null }); fill(list); await view.now(); detail.scrollIntoView({ block: "nearest" }); }, isOpen: (row) => row.name === state.name });
-  const debugging = liveTable([
-    { title: "Immortal", cell: (one) => one.name },
-    { title: "State", cell: (one) => pill(one.state, one.state === "replayed" ? "good" : "warn") },
-    { title: "Receive port", cell: (one) => h("code", {}, one.receive) },
-    { title: "Send port", cell: (one) => h("code", {}, one.send) },
-    { title: "Replayed", cell: (one) => h("span", { class: "flow" }, meter(one.position - one.first, one.next - one.first), `${number(one.position - one.first)} of ${count(one.next - one.first, "message")}`) },
-    { title: "", cell: (one) => h("span", { class: "actions" }, h("button", { type: "button", onclick: () => end(one), "aria-label": `End the debugging session at ${one.receive}` }, "End")) },
-  ], { label: "Debugging sessions", key: (one) => one.receive });
-  const replays = h("section", { class: "card", hidden: true }, h("h2", {}, "Debugging sessions"), h("p", { class: "quiet" }, "Each serves one binding the past, from a checkpoint on. Whatever it says is discarded."), debugging.element);
+  const rows = liveTable(
+    [
+      { title: "Immortal", cell: (row) => row.name },
+      { title: "State", cell: (row) => pill(row.state, kinds[row.state] ?? "warn") },
+      { title: "Receive port", minor: true, cell: (row) => h("code", {}, row.receive ?? "") },
+      { title: "Send port", minor: true, cell: (row) => h("code", {}, row.send ?? "") },
+      { title: "Logged", number: true, cell: (row) => count(row.log_next - row.log_first, "message") },
+      { title: "Not delivered", number: true, cell: (row) => number(row.undelivered + row.pending) },
+      { title: "Checkpoints", number: true, cell: (row) => number(row.checkpoints.length) },
+      { title: "Last error", wrap: true, cell: (row) => h("span", { class: "bad" }, row.last_error ?? "") },
+    ],
+    {
+      label: "Immortals",
+      key: (row) => row.name,
+      empty: none,
+      onOpen: async (row) => {
+        Object.assign(state, { name: row.name, start: null });
+        fill(list);
+        await view.now();
+        detail.scrollIntoView({ block: "nearest" });
+      },
+      isOpen: (row) => row.name === state.name,
+    },
+  );
+  const debugging = liveTable(
+    [
+      { title: "Immortal", cell: (one) => one.name },
+      { title: "State", cell: (one) => pill(one.state, one.state === "replayed" ? "good" : "warn") },
+      { title: "Receive port", cell: (one) => h("code", {}, one.receive) },
+      { title: "Send port", cell: (one) => h("code", {}, one.send) },
+      {
+        title: "Replayed",
+        cell: (one) =>
+          h(
+            "span",
+            { class: "flow" },
+            meter(one.position - one.first, one.next - one.first),
+            `${number(one.position - one.first)} of ${count(one.next - one.first, "message")}`,
+          ),
+      },
+      {
+        title: "",
+        cell: (one) =>
+          h(
+            "span",
+            { class: "actions" },
+            h(
+              "button",
+              { type: "button", onclick: () => end(one), "aria-label": `End the debugging session at ${one.receive}` },
+              "End",
+            ),
+          ),
+      },
+    ],
+    { label: "Debugging sessions", key: (one) => one.receive },
+  );
+  const replays = h(
+    "section",
+    { class: "card", hidden: true },
+    h("h2", {}, "Debugging sessions"),
+    h(
+      "p",
+      { class: "quiet" },
+      "Each serves one binding the past, from a checkpoint on. Whatever it says is discarded.",
+    ),
+    debugging.element,
+  );
   const title = h("h2", {});
   const badge = h("span", {});
-  const take = h("button", { type: "button", onclick: () => attempt(() => call("immortal.checkpoint", { name: state.name }), "The checkpoint is on disk.") }, "Take a checkpoint");
+  const take = h(
+    "button",
+    {
+      type: "button",
+      onclick: () => attempt(() => call("immortal.checkpoint", { name: state.name }), "The checkpoint is on disk."),
+    },
+    "Take a checkpoint",
+  );
   const again = h("button", { type: "button", class: "main", onclick: () => replay(state.one) }, "Replay");
   const about = h("div", {});
   const picture = h("div", {});
-  const text = h("p", { class: "quiet", role: "status" }, "Point at a mark to see what it is; the list below has all of them.");
-  const earlier = h("button", { type: "button", onclick: () => look(Math.max(state.one.log_first, state.first - ENTRIES)) }, "Earlier");
+  const text = h(
+    "p",
+    { class: "quiet", role: "status" },
+    "Point at a mark to see what it is; the list below has all of them.",
+  );
+  const earlier = h(
+    "button",
+    { type: "button", onclick: () => look(Math.max(state.one.log_first, state.first - ENTRIES)) },
+    "Earlier",
+  );
   const newest = h("button", { type: "button", onclick: () => look(null) }, "Newest");
   const range = h("span", { class: "quiet" });
   const list = h("ol", { class: "events" });
-  const detail = h("section", { class: "card", "aria-label": "Timeline", hidden: true }, h("div", { class: "bar" }, title, badge, h("span", { class: "push" }), take, again), about, picture, text, h("div", { class: "bar" }, earlier, newest, range), list);
-  fill(root, head("Immortals", "Services that survive a crash without losing a call: every message is logged before it is delivered."), h("div", { class: "card" }, rows.element), replays, detail);
+  const detail = h(
+    "section",
+    { class: "card", "aria-label": "Timeline", hidden: true },
+    h("div", { class: "bar" }, title, badge, h("span", { class: "push" }), take, again),
+    about,
+    picture,
+    text,
+    h("div", { class: "bar" }, earlier, newest, range),
+    list,
+  );
+  fill(
+    root,
+    head(
+      "Immortals",
+      "Services that survive a crash without losing a call: every message is logged before it is delivered.",
+    ),
+    h("div", { class: "card" }, rows.element),
+    replays,
+    detail,
+  );
 
   async function refresh() {
     const found = await callIfThere("immortal.list", {}, null);
-    fill(none, found === null ? empty("This hub does not serve immortals.", "listen.ambrosia is off.") : empty("No immortals are registered.", "headrace immortal register NAME"));
+    fill(
+      none,
+      found === null
+        ? empty("This hub does not serve immortals.", "listen.ambrosia is off.")
+        : empty("No immortals are registered.", "headrace immortal register NAME"),
+    );
     rows.update(found ?? []);
     const open = found === null ? [] : await call("immortal.debugging");
     replays.hidden = !open.length;
@@ -61,21 +147,60 @@ export async function immortalsPage(root, [chosen], view) {
     state.one = one;
     const now = JSON.stringify([one, state.start]);
     if (now === state.drawn) return;
-    const entries = one.registered ? await call("immortal.log", { name: one.name, start: state.start, limit: ENTRIES }) : [];
+    const entries = one.registered
+      ? await call("immortal.log", { name: one.name, start: state.start, limit: ENTRIES })
+      : [];
     state.drawn = now;
     state.first = entries[0]?.index ?? one.log_first;
     title.textContent = one.name;
     fill(badge, pill(one.state, kinds[one.state] ?? "warn"));
     take.disabled = one.state !== "running";
     again.disabled = !one.checkpoints.length;
-    refill(about, facts([["Log", one.registered ? [streamLink(`immortal/${one.name}/log`), ` index ${number(one.log_first)} to ${number(one.log_next)}`] : "not registered: calls wait for it"], ["Next sequence", number(one.sequence)], ["Version", one.version], ["Standbys", one.standbys ? number(one.standbys) : null], ["Called by", one.senders.map((peer) => `${peer.name}: ${count(peer.calls, "call")}, ${count(peer.impulses, "impulse")}`).join(" · ")], ["Last error", one.last_error ? h("span", { class: "bad" }, one.last_error) : null]]));
-    refill(picture, entries.length ? timeline(entries, one.checkpoints, (entry) => { text.textContent = `#${entry.sequence} ${moment(entry.time_us)} UTC: ${said(entry)} ${short(entry)}`; }) : empty("Nothing logged yet."));
+    refill(
+      about,
+      facts([
+        [
+          "Log",
+          one.registered
+            ? [streamLink(`immortal/${one.name}/log`), ` index ${number(one.log_first)} to ${number(one.log_next)}`]
+            : "not registered: calls wait for it",
+        ],
+        ["Next sequence", number(one.sequence)],
+        ["Version", one.version],
+        ["Standbys", one.standbys ? number(one.standbys) : null],
+        [
+          "Called by",
+          one.senders
+            .map((peer) => `${peer.name}: ${count(peer.calls, "call")}, ${count(peer.impulses, "impulse")}`)
+            .join(" · "),
+        ],
+        ["Last error", one.last_error ? h("span", { class: "bad" }, one.last_error) : null],
+      ]),
+    );
+    refill(
+      picture,
+      entries.length
+        ? timeline(entries, one.checkpoints, (entry) => {
+            text.textContent = `#${entry.sequence} ${moment(entry.time_us)} UTC: ${said(entry)} ${short(entry)}`;
+          })
+        : empty("Nothing logged yet."),
+    );
     earlier.disabled = state.first <= one.log_first;
     newest.disabled = state.start === null;
-    range.textContent = entries.length ? `index ${number(state.first)} to ${number(entries.at(-1).index)} of ${number(one.log_next)}` : "";
-    const checkpoints = one.checkpoints.filter((checkpoint) => checkpoint.position >= state.first || state.start === null);
-    const marks = [...entries.map((entry) => ({ at: entry.index + 0.5, entry })), ...checkpoints.map((checkpoint) => ({ at: checkpoint.position, checkpoint }))].sort((one, other) => other.at - one.at);
-    refill(list, marks.map((mark) => line(mark, one)));
+    range.textContent = entries.length
+      ? `index ${number(state.first)} to ${number(entries.at(-1).index)} of ${number(one.log_next)}`
+      : "";
+    const checkpoints = one.checkpoints.filter(
+      (checkpoint) => checkpoint.position >= state.first || state.start === null,
+    );
+    const marks = [
+      ...entries.map((entry) => ({ at: entry.index + 0.5, entry })),
+      ...checkpoints.map((checkpoint) => ({ at: checkpoint.position, checkpoint })),
+    ].sort((one, other) => other.at - one.at);
+    refill(
+      list,
+      marks.map((mark) => line(mark, one)),
+    );
   }
 
   function look(start) {
@@ -86,30 +211,88 @@ export async function immortalsPage(root, [chosen], view) {
 
   function line({ entry, checkpoint }, one) {
     if (checkpoint) {
-      return h("li", { class: "checkpoint" }, h("span", { class: "still" }, moment(checkpoint.time_us)), " ", pill("checkpoint", "warn"), ` ${checkpoint.id}, ${bytes(checkpoint.size)}, stands for all before index ${number(checkpoint.position)} `,
-        h("button", { type: "button", onclick: () => replay(one, checkpoint.id) }, "Replay from here"));
+      return h(
+        "li",
+        { class: "checkpoint" },
+        h("span", { class: "still" }, moment(checkpoint.time_us)),
+        " ",
+        pill("checkpoint", "warn"),
+        ` ${checkpoint.id}, ${bytes(checkpoint.size)}, stands for all before index ${number(checkpoint.position)} `,
+        h("button", { type: "button", onclick: () => replay(one, checkpoint.id) }, "Replay from here"),
+      );
     }
-    return h("li", {}, h("span", { class: "still" }, moment(entry.time_us)), ` #${number(entry.sequence)} `, pill(entry.kind), entry.sender ? ` from ${entry.sender}` : "", entry.method === null ? "" : ` method ${entry.method}`, " ", h("code", {}, short(entry)), h("span", { class: "quiet" }, ` ${bytes(entry.bytes)}`));
+    return h(
+      "li",
+      {},
+      h("span", { class: "still" }, moment(entry.time_us)),
+      ` #${number(entry.sequence)} `,
+      pill(entry.kind),
+      entry.sender ? ` from ${entry.sender}` : "",
+      entry.method === null ? "" : ` method ${entry.method}`,
+      " ",
+      h("code", {}, short(entry)),
+      h("span", { class: "quiet" }, ` ${bytes(entry.bytes)}`),
+    );
   }
 
   async function replay(one, from = null) {
-    const answer = await ask(`Replay ${one.name} for debugging`, [
-      h("p", {}, "The hub opens a pair of ports. A binding that connects to them gets the checkpoint and every message logged after it, as if it were the immortal; what it answers goes nowhere."),
-      choice("From", "checkpoint", [...one.checkpoints].reverse().map((checkpoint) => [checkpoint.id, `checkpoint ${checkpoint.id}, before index ${number(checkpoint.position)}, ${moment(checkpoint.time_us)} UTC`]), { value: from }),
-      choice("As", "upgrade", [["no", "the same code: find out what happened"], ["yes", "upgraded code: find out what would have happened"]]),
-    ], { ok: "Open the ports" });
+    const answer = await ask(
+      `Replay ${one.name} for debugging`,
+      [
+        h(
+          "p",
+          {},
+          "The hub opens a pair of ports. A binding that connects to them gets the checkpoint and every message logged after it, as if it were the immortal; what it answers goes nowhere.",
+        ),
+        choice(
+          "From",
+          "checkpoint",
+          [...one.checkpoints]
+            .reverse()
+            .map((checkpoint) => [
+              checkpoint.id,
+              `checkpoint ${checkpoint.id}, before index ${number(checkpoint.position)}, ${moment(checkpoint.time_us)} UTC`,
+            ]),
+          { value: from },
+        ),
+        choice("As", "upgrade", [
+          ["no", "the same code: find out what happened"],
+          ["yes", "upgraded code: find out what would have happened"],
+        ]),
+      ],
+      { ok: "Open the ports" },
+    );
     if (!answer) return;
     await attempt(async () => {
-      const ports = await call("immortal.replay", { name: one.name, checkpoint: Number(answer.checkpoint), upgrade: answer.upgrade === "yes" });
+      const ports = await call("immortal.replay", {
+        name: one.name,
+        checkpoint: Number(answer.checkpoint),
+        upgrade: answer.upgrade === "yes",
+      });
       await view.now();
       const command = `run(YourImmortal, name="${one.name}", receive="${ports.receive}", send="${ports.send}")`;
-      await ask("The ports are open", [facts([["Receive", h("code", {}, ports.receive)], ["Send", h("code", {}, ports.send)], ["Replays", `${count(ports.next - ports.first, "message")} behind checkpoint ${ports.checkpoint}`]]),
-        h("p", {}, "Connect the binding, for instance in a debugger:"), h("pre", {}, command), h("button", { type: "button", onclick: () => copy(command, "the call") }, "Copy")], { ok: "Close", cancel: false });
+      await ask(
+        "The ports are open",
+        [
+          facts([
+            ["Receive", h("code", {}, ports.receive)],
+            ["Send", h("code", {}, ports.send)],
+            ["Replays", `${count(ports.next - ports.first, "message")} behind checkpoint ${ports.checkpoint}`],
+          ]),
+          h("p", {}, "Connect the binding, for instance in a debugger:"),
+          h("pre", {}, command),
+          h("button", { type: "button", onclick: () => copy(command, "the call") }, "Copy"),
+        ],
+        { ok: "Close", cancel: false },
+      );
     });
   }
 
   async function end(one) {
-    await attempt(() => call("immortal.end-replay", { name: one.name, receive: one.receive }), "Ended the debugging session.");
+    await attempt(
+      () => call("immortal.end-replay", { name: one.name, receive: one.receive }),
+      "Ended the debugging session.",
+    );
     await view.now();
   }
   await view.every(refresh);

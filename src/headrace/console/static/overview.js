@@ -11,15 +11,74 @@ const rate = (unit) => (value) => `${number(value)} ${unit}`;
 const PROTOCOLS = { http: "futoin" };
 
 const CARDS = [
-  { title: "Records in and out", keys: ["records_in", "records_out"], names: ["in", "out"], format: rate("records/s"), figure: (last) => [number(last.records_in), " in · ", number(last.records_out), " out"], unit: "records/s" },
-  { title: "Append to durable", keys: ["commit_p50_ms", "commit_p99_ms"], names: ["p50", "p99"], format: rate("ms"), figure: (last) => (last.commit_p50_ms === null ? "no commits" : [number(last.commit_p50_ms), " p50 · ", number(last.commit_p99_ms), " p99"]), unit: (last) => (last.commit_p50_ms === null ? "in the last second" : "ms") },
-  { title: "Payload in", keys: ["bytes_in"], format: perSecond, figure: (last) => bytes(last.bytes_in), unit: "per second" },
-  { title: "Commits", keys: ["commits"], format: rate("per s"), figure: (last) => number(last.commits), unit: "fdatasyncs/s" },
-  { title: "Sealed on disk", keys: ["segment_bytes"], format: bytes, figure: (last) => bytes(last.segment_bytes), unit: (last) => `${bytes(last.free_bytes)} free` },
-  { title: "In memory, not sealed yet", keys: ["tail_bytes"], format: bytes, figure: (last) => bytes(last.tail_bytes), unit: "on disk in the journal" },
-  { title: "Waiting for the disk", keys: ["queue_bytes"], format: bytes, figure: (last) => bytes(last.queue_bytes), unit: "not acknowledged" },
-  { title: "Memory of the hub", keys: ["resident_bytes"], format: bytes, figure: (last) => bytes(last.resident_bytes), unit: "resident" },
-  { title: "Open sessions", keys: ["open_sessions"], format: (value) => count(value, "session"), figure: (last) => number(last.open_sessions), unit: "of all protocols" },
+  {
+    title: "Records in and out",
+    keys: ["records_in", "records_out"],
+    names: ["in", "out"],
+    format: rate("records/s"),
+    figure: (last) => [number(last.records_in), " in · ", number(last.records_out), " out"],
+    unit: "records/s",
+  },
+  {
+    title: "Append to durable",
+    keys: ["commit_p50_ms", "commit_p99_ms"],
+    names: ["p50", "p99"],
+    format: rate("ms"),
+    figure: (last) =>
+      last.commit_p50_ms === null
+        ? "no commits"
+        : [number(last.commit_p50_ms), " p50 · ", number(last.commit_p99_ms), " p99"],
+    unit: (last) => (last.commit_p50_ms === null ? "in the last second" : "ms"),
+  },
+  {
+    title: "Payload in",
+    keys: ["bytes_in"],
+    format: perSecond,
+    figure: (last) => bytes(last.bytes_in),
+    unit: "per second",
+  },
+  {
+    title: "Commits",
+    keys: ["commits"],
+    format: rate("per s"),
+    figure: (last) => number(last.commits),
+    unit: "fdatasyncs/s",
+  },
+  {
+    title: "Sealed on disk",
+    keys: ["segment_bytes"],
+    format: bytes,
+    figure: (last) => bytes(last.segment_bytes),
+    unit: (last) => `${bytes(last.free_bytes)} free`,
+  },
+  {
+    title: "In memory, not sealed yet",
+    keys: ["tail_bytes"],
+    format: bytes,
+    figure: (last) => bytes(last.tail_bytes),
+    unit: "on disk in the journal",
+  },
+  {
+    title: "Waiting for the disk",
+    keys: ["queue_bytes"],
+    format: bytes,
+    figure: (last) => bytes(last.queue_bytes),
+    unit: "not acknowledged",
+  },
+  {
+    title: "Memory of the hub",
+    keys: ["resident_bytes"],
+    format: bytes,
+    figure: (last) => bytes(last.resident_bytes),
+    unit: "resident",
+  },
+  {
+    title: "Open sessions",
+    keys: ["open_sessions"],
+    format: (value) => count(value, "session"),
+    figure: (last) => number(last.open_sessions),
+    unit: "of all protocols",
+  },
 ];
 
 export async function overviewPage(root, parts, view) {
@@ -30,32 +89,74 @@ export async function overviewPage(root, parts, view) {
   const cards = CARDS.map(card);
   const counts = h("span", { class: "quiet" });
   const immortals = h("p", { class: "quiet" });
-  const listeners = liveTable([
-    { title: "Listener", cell: (row) => row.name },
-    { title: "Address", cell: (row) => h("code", {}, row.address) },
-    { title: "Open sessions", number: true, cell: (row) => (row.sessions ? h("a", { href: "#/sessions" }, count(row.sessions, "session")) : "none") },
-  ], { label: "Listeners", key: (row) => row.name });
-  fill(root, head("Overview", quiet), alarms, h("div", { class: "grid" }, cards.map((one) => one.element)),
-    h("section", { class: "card" }, h("div", { class: "bar" }, h("h2", {}, "Listeners"), counts), listeners.element, immortals,
-      info.missing.length ? h("p", { class: "quiet" }, `Not installed: ${info.missing.join(", ")}`) : null));
+  const listeners = liveTable(
+    [
+      { title: "Listener", cell: (row) => row.name },
+      { title: "Address", cell: (row) => h("code", {}, row.address) },
+      {
+        title: "Open sessions",
+        number: true,
+        cell: (row) => (row.sessions ? h("a", { href: "#/sessions" }, count(row.sessions, "session")) : "none"),
+      },
+    ],
+    { label: "Listeners", key: (row) => row.name },
+  );
+  fill(
+    root,
+    head("Overview", quiet),
+    alarms,
+    h(
+      "div",
+      { class: "grid" },
+      cards.map((one) => one.element),
+    ),
+    h(
+      "section",
+      { class: "card" },
+      h("div", { class: "bar" }, h("h2", {}, "Listeners"), counts),
+      listeners.element,
+      immortals,
+      info.missing.length ? h("p", { class: "quiet" }, `Not installed: ${info.missing.join(", ")}`) : null,
+    ),
+  );
 
   view.onPulse((taken) => {
     if (!taken.length) return;
-    const samples = taken.map((sample) => ({ ...sample, open_sessions: Object.values(sample.sessions).reduce((sum, one) => sum + one, 0) }));
+    const samples = taken.map((sample) => ({
+      ...sample,
+      open_sessions: Object.values(sample.sessions).reduce((sum, one) => sum + one, 0),
+    }));
     const last = samples.at(-1);
     quiet.textContent = `Headrace ${info.version} · up ${seconds(info.uptime_s + (Date.now() - opened) / 1000)} · data in ${info.data}`;
-    fill(alarms, last.alarms.length ? last.alarms.map((text) => h("div", { class: "alarm" }, text)) : h("div", { class: "alarm good" }, "All is well."));
+    fill(
+      alarms,
+      last.alarms.length
+        ? last.alarms.map((text) => h("div", { class: "alarm" }, text))
+        : h("div", { class: "alarm good" }, "All is well."),
+    );
     for (const one of cards) one.update(samples, last);
     counts.textContent = `${count(last.streams, "stream")} · ${count(last.tables, "table")}`;
-    listeners.update(Object.entries(info.listeners).map(([name, address]) => ({ name, address, sessions: last.sessions[PROTOCOLS[name] ?? name] ?? 0 })).filter((row) => !row.name.startsWith("ambrosia.")));
-    immortals.textContent = Object.keys(info.listeners).some((name) => name.startsWith("ambrosia.")) ? `Immortals have ports of their own (page Immortals): ${count(last.sessions.ambrosia ?? 0, "open session")}.` : "";
+    listeners.update(
+      Object.entries(info.listeners)
+        .map(([name, address]) => ({ name, address, sessions: last.sessions[PROTOCOLS[name] ?? name] ?? 0 }))
+        .filter((row) => !row.name.startsWith("ambrosia.")),
+    );
+    immortals.textContent = Object.keys(info.listeners).some((name) => name.startsWith("ambrosia."))
+      ? `Immortals have ports of their own (page Immortals): ${count(last.sessions.ambrosia ?? 0, "open session")}.`
+      : "";
   });
 }
 
 function card({ title, keys, names = [], format, figure, unit }) {
   const chart = new LineChart(`${title}, the last minutes`, format, names);
   const shown = h("div", { class: "figure" });
-  const element = h("section", { class: "card" }, h("div", { class: "bar" }, h("h2", {}, title), h("span", { class: "push" }), names.length ? legend(names) : null), shown, chart.element);
+  const element = h(
+    "section",
+    { class: "card" },
+    h("div", { class: "bar" }, h("h2", {}, title), h("span", { class: "push" }), names.length ? legend(names) : null),
+    shown,
+    chart.element,
+  );
   function update(samples, last) {
     fill(shown, figure(last), " ", h("small", {}, typeof unit === "function" ? unit(last) : unit));
     chart.update(keys.map((key) => samples.map((sample) => sample[key])));

@@ -15,13 +15,14 @@ export function short(record) {
   return shown.length > SHORT ? `${shown.slice(0, SHORT)}…` : shown;
 }
 
-const keyText = (record) => (record.key ? asText(decode(record.key)) ?? hex(decode(record.key)) : null);
+const keyText = (record) => (record.key ? (asText(decode(record.key)) ?? hex(decode(record.key))) : null);
 
 // wanted: { text, type, key, json }, where json is "path.to.field=value" or "path.to.field" for any value.
 export function fits(record, wanted) {
   if (wanted.type && (record.type ?? "") !== wanted.type) return false;
   if (wanted.key && keyText(record) !== wanted.key) return false;
-  if (wanted.text && !(asText(record.data) ?? hex(record.data)).toLowerCase().includes(wanted.text.toLowerCase())) return false;
+  if (wanted.text && !(asText(record.data) ?? hex(record.data)).toLowerCase().includes(wanted.text.toLowerCase()))
+    return false;
   return !wanted.json || fieldFits(record, wanted.json);
 }
 
@@ -32,36 +33,84 @@ function fieldFits(record, json) {
     const found = path.split(".").reduce((at, part) => at?.[part], JSON.parse(asText(record.data)));
     if (value === undefined) return found !== undefined;
     return (typeof found === "object" && found !== null ? JSON.stringify(found) : String(found)) === value;
-  } catch { return false; }
+  } catch {
+    return false;
+  }
 }
 
 export async function showRecord(place, stream, partition, record) {
   const frames = h("div", {}, h("p", { class: "quiet" }, "…"));
-  fill(place, h("h2", {}, `Record ${number(record.index)}`),
-    facts([["Time (UTC)", moment(record.time_us)], ["Event time (UTC)", record.event_time_us === undefined ? null : moment(record.event_time_us)], ["Id", record.id], ["Type", record.type], ["Key", keyText(record)], ["Size", bytes(record.data.length)]]),
-    contents(record), h("h2", {}, "As each protocol would send it"), frames);
+  fill(
+    place,
+    h("h2", {}, `Record ${number(record.index)}`),
+    facts([
+      ["Time (UTC)", moment(record.time_us)],
+      ["Event time (UTC)", record.event_time_us === undefined ? null : moment(record.event_time_us)],
+      ["Id", record.id],
+      ["Type", record.type],
+      ["Key", keyText(record)],
+      ["Size", bytes(record.data.length)],
+    ]),
+    contents(record),
+    h("h2", {}, "As each protocol would send it"),
+    frames,
+  );
   try {
     const found = await call("record.frames", { stream, partition, index: record.index });
     fill(frames, found.map(frame));
-  } catch (error) { fill(frames, h("p", { class: "bad" }, error.message)); }
+  } catch (error) {
+    fill(frames, h("p", { class: "bad" }, error.message));
+  }
 }
 
 function contents(record) {
   const text = asText(record.data);
   let json = null;
-  try { json = text === null ? null : JSON.stringify(JSON.parse(text), null, 2); } catch { /* not JSON */ }
-  const forms = [["JSON", json], ["Text", text], ["Hex", dump(record.data)]].filter(([, form]) => form !== null);
+  try {
+    json = text === null ? null : JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    /* not JSON */
+  }
+  const forms = [
+    ["JSON", json],
+    ["Text", text],
+    ["Hex", dump(record.data)],
+  ].filter(([, form]) => form !== null);
   const shown = h("pre", { tabindex: 0, "aria-label": "Payload" });
-  const buttons = forms.map(([title, form]) => h("button", { type: "button", onclick: (event) => choose(form, event.currentTarget) }, title));
+  const buttons = forms.map(([title, form]) =>
+    h("button", { type: "button", onclick: (event) => choose(form, event.currentTarget) }, title),
+  );
   function choose(form, button) {
     shown.textContent = form;
     for (const other of buttons) other.setAttribute("aria-pressed", String(other === button));
   }
   choose(forms[0][1], buttons[0]);
-  const whole = JSON.stringify({ index: record.index, time_us: record.time_us, event_time_us: record.event_time_us, id: record.id === undefined ? undefined : String(record.id), type: record.type, key: keyText(record) ?? undefined, payload: json === null ? text ?? { hex: hex(record.data) } : JSON.parse(json) }, null, 2);
-  return h("div", {}, h("div", { class: "bar tight" }, h("span", { class: "group", role: "group", "aria-label": "Shown as" }, buttons), h("span", { class: "push" }),
-    h("button", { type: "button", onclick: () => copy(whole, "the record as JSON") }, "Copy JSON"),
-    h("button", { type: "button", onclick: () => copy(hex(record.data), "the payload as hex") }, "Copy hex")), shown);
+  const whole = JSON.stringify(
+    {
+      index: record.index,
+      time_us: record.time_us,
+      event_time_us: record.event_time_us,
+      id: record.id === undefined ? undefined : String(record.id),
+      type: record.type,
+      key: keyText(record) ?? undefined,
+      payload: json === null ? (text ?? { hex: hex(record.data) }) : JSON.parse(json),
+    },
+    null,
+    2,
+  );
+  return h(
+    "div",
+    {},
+    h(
+      "div",
+      { class: "bar tight" },
+      h("span", { class: "group", role: "group", "aria-label": "Shown as" }, buttons),
+      h("span", { class: "push" }),
+      h("button", { type: "button", onclick: () => copy(whole, "the record as JSON") }, "Copy JSON"),
+      h("button", { type: "button", onclick: () => copy(hex(record.data), "the payload as hex") }, "Copy hex"),
+    ),
+    shown,
+  );
 }
 
 // Sixteen bytes a line, with their place and what of them is printable.
@@ -84,8 +133,39 @@ function frame(found) {
     const part = found.hex.slice(at * 2, (at + one.size) * 2);
     at += one.size;
     const said = `${one.name}${one.text ? `: ${one.text}` : ""} (${count(one.size, "byte")})`;
-    return h("span", { class: `f${which % 6}`, title: said }, part.length > PART_SHOWN ? `${part.slice(0, PART_SHOWN)}…` : part);
+    return h(
+      "span",
+      { class: `f${which % 6}`, title: said },
+      part.length > PART_SHOWN ? `${part.slice(0, PART_SHOWN)}…` : part,
+    );
   });
-  const names = h("ol", { class: "fieldnames" }, fields.map((one, which) => h("li", {}, h("i", { class: `b${which % 6}` }), h("b", {}, one.name), one.text ? ` ${one.text}` : "", h("span", { class: "quiet" }, ` ${number(one.size)} B`))));
-  return h("details", { open: true, class: "frame" }, h("summary", {}, pill(found.protocol), " ", found.message, " ", h("span", { class: "quiet" }, bytes(found.hex.length / 2))), h("div", { class: "bytes mono" }, parts), names);
+  const names = h(
+    "ol",
+    { class: "fieldnames" },
+    fields.map((one, which) =>
+      h(
+        "li",
+        {},
+        h("i", { class: `b${which % 6}` }),
+        h("b", {}, one.name),
+        one.text ? ` ${one.text}` : "",
+        h("span", { class: "quiet" }, ` ${number(one.size)} B`),
+      ),
+    ),
+  );
+  return h(
+    "details",
+    { open: true, class: "frame" },
+    h(
+      "summary",
+      {},
+      pill(found.protocol),
+      " ",
+      found.message,
+      " ",
+      h("span", { class: "quiet" }, bytes(found.hex.length / 2)),
+    ),
+    h("div", { class: "bytes mono" }, parts),
+    names,
+  );
 }

@@ -8,42 +8,125 @@ import { liveTable } from "./table.js";
 export async function sessionsPage(root, [chosen, ...rest], view) {
   const machines = new Map((await call("console.machines")).map((one) => [`${one.protocol}/${one.name}`, one]));
   const state = { id: chosen ? Number(chosen) : null, drawn: null };
-  const which = h("select", { "aria-label": "Which sessions", onchange: () => view.now() }, h("option", { value: "open" }, "Open now"), h("option", { value: "ended" }, "Ended last"));
-  const search = h("input", { type: "search", placeholder: "Protocol, peer or stream", "aria-label": "Filter sessions", oninput: () => view.now() });
+  const which = h(
+    "select",
+    { "aria-label": "Which sessions", onchange: () => view.now() },
+    h("option", { value: "open" }, "Open now"),
+    h("option", { value: "ended" }, "Ended last"),
+  );
+  const search = h("input", {
+    type: "search",
+    placeholder: "Protocol, peer or stream",
+    "aria-label": "Filter sessions",
+    oninput: () => view.now(),
+  });
   const said = h("span", { class: "quiet push", role: "status" });
   const title = h("h2", {});
   const about = h("div", {});
   const diagrams = h("div", {});
-  const detail = h("section", { class: "card", "aria-label": "Session", hidden: true }, h("div", { class: "bar" }, title, h("span", { class: "push" }), h("button", { type: "button", onclick: () => { state.id = null; view.now(); } }, "Close")), about, diagrams);
+  const detail = h(
+    "section",
+    { class: "card", "aria-label": "Session", hidden: true },
+    h(
+      "div",
+      { class: "bar" },
+      title,
+      h("span", { class: "push" }),
+      h(
+        "button",
+        {
+          type: "button",
+          onclick: () => {
+            state.id = null;
+            view.now();
+          },
+        },
+        "Close",
+      ),
+    ),
+    about,
+    diagrams,
+  );
   const none = h("div", {});
-  const rows = liveTable([
-    { title: "Protocol", cell: (row) => pill(row.protocol) },
-    { title: "Peer", cell: (row) => h("code", { class: "still" }, row.peer) },
-    { title: "State", cell: (row) => row.state },
-    { title: "Credits", cell: (row) => row.flow.filter((one) => one.value || one.most).map((one) => h("div", {}, flow(one))) },
-    { title: "Streams", wide: true, cell: (row) => uses(row) },
-    { title: "Since (UTC)", least: true, cell: (row) => h("span", { class: "still" }, moment(row.opened_us).slice(0, 19)) },
-    { title: "Last error", wrap: true, cell: (row) => h("span", { class: "bad" }, row.reason ?? row.error ?? "") },
-  ], { label: "Sessions", key: (row) => row.id, empty: none, onOpen: async (row) => { state.id = row.id; await view.now(); detail.scrollIntoView({ block: "nearest" }); }, isOpen: (row) => row.id === state.id });
-  fill(root, head("Sessions", "Connections of all protocols. Open one to see where it stands in its protocol's state machine."), h("div", { class: "bar" }, which, search, said), h("div", { class: "card" }, rows.element), detail);
+  const rows = liveTable(
+    [
+      { title: "Protocol", cell: (row) => pill(row.protocol) },
+      { title: "Peer", cell: (row) => h("code", { class: "still" }, row.peer) },
+      { title: "State", cell: (row) => row.state },
+      {
+        title: "Credits",
+        cell: (row) => row.flow.filter((one) => one.value || one.most).map((one) => h("div", {}, flow(one))),
+      },
+      { title: "Streams", wide: true, cell: (row) => uses(row) },
+      {
+        title: "Since (UTC)",
+        least: true,
+        cell: (row) => h("span", { class: "still" }, moment(row.opened_us).slice(0, 19)),
+      },
+      { title: "Last error", wrap: true, cell: (row) => h("span", { class: "bad" }, row.reason ?? row.error ?? "") },
+    ],
+    {
+      label: "Sessions",
+      key: (row) => row.id,
+      empty: none,
+      onOpen: async (row) => {
+        state.id = row.id;
+        await view.now();
+        detail.scrollIntoView({ block: "nearest" });
+      },
+      isOpen: (row) => row.id === state.id,
+    },
+  );
+  fill(
+    root,
+    head("Sessions", "Connections of all protocols. Open one to see where it stands in its protocol's state machine."),
+    h("div", { class: "bar" }, which, search, said),
+    h("div", { class: "card" }, rows.element),
+    detail,
+  );
 
   async function refresh() {
     const ended = which.value === "ended";
     const page = await call("console.sessions", { text: search.value, ended });
-    fill(none, ended ? empty("No session has ended since the hub started.") : empty("Nobody is connected.", "The addresses of the listeners are on the overview."));
+    fill(
+      none,
+      ended
+        ? empty("No session has ended since the hub started.")
+        : empty("Nobody is connected.", "The addresses of the listeners are on the overview."),
+    );
     rows.update(page.rows);
-    said.textContent = page.total > page.rows.length ? `${number(page.rows.length)} of ${number(page.total)}` : count(page.total, "session");
+    said.textContent =
+      page.total > page.rows.length
+        ? `${number(page.rows.length)} of ${number(page.total)}`
+        : count(page.total, "session");
     show(page.rows.find((row) => row.id === state.id));
   }
 
   function show(row) {
     detail.hidden = !row;
-    if (!row) { state.drawn = null; return; }
+    if (!row) {
+      state.drawn = null;
+      return;
+    }
     title.textContent = `${row.protocol} · ${row.peer}`;
-    const given = [["State", row.state], ["Open for", row.closed_us ? `${seconds((row.closed_us - row.opened_us) / 1e6)}, ended ${moment(row.closed_us)} UTC` : `since ${moment(row.opened_us).slice(0, 19)} UTC`], ["Why it ended", row.reason], ["Last error", row.error ? h("span", { class: "bad" }, row.error) : "none"],
-      ["Writes", row.writes.length ? links(row.writes) : null], ["Reads", row.reads.length ? links(row.reads) : null], ...row.flow.map((one) => [titled(one.name), flow({ ...one, name: "" })]), ...Object.entries(row.facts).map(([name, value]) => [titled(name), value])];
+    const given = [
+      ["State", row.state],
+      [
+        "Open for",
+        row.closed_us
+          ? `${seconds((row.closed_us - row.opened_us) / 1e6)}, ended ${moment(row.closed_us)} UTC`
+          : `since ${moment(row.opened_us).slice(0, 19)} UTC`,
+      ],
+      ["Why it ended", row.reason],
+      ["Last error", row.error ? h("span", { class: "bad" }, row.error) : "none"],
+      ["Writes", row.writes.length ? links(row.writes) : null],
+      ["Reads", row.reads.length ? links(row.reads) : null],
+      ...row.flow.map((one) => [titled(one.name), flow({ ...one, name: "" })]),
+      ...Object.entries(row.facts).map(([name, value]) => [titled(name), value]),
+    ];
     const places = JSON.stringify([row.id, row.places]);
-    if (places !== state.drawn) { // another session, or another state: only then there is something else to draw
+    if (places !== state.drawn) {
+      // another session, or another state: only then there is something else to draw
       state.drawn = places;
       fill(about, facts(given));
       fill(diagrams, machinesOf(row));
@@ -56,16 +139,29 @@ export async function sessionsPage(root, [chosen, ...rest], view) {
       const marks = used.get(place.machine) ?? used.set(place.machine, new Map()).get(place.machine);
       marks.set(place.state, [...(marks.get(place.state) ?? []), place.what]);
     }
-    return [...used].filter(([name]) => machines.has(name)).map(([name, marks]) => {
-      const machine = machines.get(name);
-      return h("section", { class: "machine-of" }, h("h3", {}, `The states of ${machine.of} (${machine.protocol}, ${machine.name})`), diagram(machine, marks));
-    });
+    return [...used]
+      .filter(([name]) => machines.has(name))
+      .map(([name, marks]) => {
+        const machine = machines.get(name);
+        return h(
+          "section",
+          { class: "machine-of" },
+          h("h3", {}, `The states of ${machine.of} (${machine.protocol}, ${machine.name})`),
+          diagram(machine, marks),
+        );
+      });
   }
 
   await view.every(refresh);
 }
 
-const flow = (one) => h("span", { class: "flow" }, one.most ? meter(one.value, one.most) : null, `${number(one.value)}${one.most ? ` of ${number(one.most)}` : ""} ${one.name}`);
+const flow = (one) =>
+  h(
+    "span",
+    { class: "flow" },
+    one.most ? meter(one.value, one.most) : null,
+    `${number(one.value)}${one.most ? ` of ${number(one.most)}` : ""} ${one.name}`,
+  );
 
 const titled = (name) => name[0].toUpperCase() + name.slice(1).replaceAll("_", " ");
 
@@ -73,7 +169,25 @@ const links = (names) => names.flatMap((name, at) => [at ? ", " : "", streamLink
 
 function uses(row) {
   const said = [];
-  if (row.writes.length) said.push(h("div", {}, h("span", { class: "quiet" }, "writes "), links(row.writes.slice(0, 3)), row.writes.length > 3 ? ` and ${row.writes.length - 3} more` : ""));
-  if (row.reads.length) said.push(h("div", {}, h("span", { class: "quiet" }, "reads "), links(row.reads.slice(0, 3)), row.reads.length > 3 ? ` and ${row.reads.length - 3} more` : ""));
+  if (row.writes.length)
+    said.push(
+      h(
+        "div",
+        {},
+        h("span", { class: "quiet" }, "writes "),
+        links(row.writes.slice(0, 3)),
+        row.writes.length > 3 ? ` and ${row.writes.length - 3} more` : "",
+      ),
+    );
+  if (row.reads.length)
+    said.push(
+      h(
+        "div",
+        {},
+        h("span", { class: "quiet" }, "reads "),
+        links(row.reads.slice(0, 3)),
+        row.reads.length > 3 ? ` and ${row.reads.length - 3} more` : "",
+      ),
+    );
   return said;
 }

@@ -6,16 +6,41 @@ import { table } from "./table.js";
 
 export async function settingsPage(root) {
   const settings = await call("config.show");
-  const search = h("input", { type: "search", placeholder: "Key or description", "aria-label": "Filter settings", oninput: draw });
-  const which = h("select", { "aria-label": "Which settings", onchange: draw }, h("option", { value: "all" }, "All settings"), h("option", { value: "set" }, "Only what is not a default"), h("option", { value: "limits" }, "Only limits"));
+  const search = h("input", {
+    type: "search",
+    placeholder: "Key or description",
+    "aria-label": "Filter settings",
+    oninput: draw,
+  });
+  const which = h(
+    "select",
+    { "aria-label": "Which settings", onchange: draw },
+    h("option", { value: "all" }, "All settings"),
+    h("option", { value: "set" }, "Only what is not a default"),
+    h("option", { value: "limits" }, "Only limits"),
+  );
   const said = h("span", { class: "quiet push", role: "status" });
   const body = h("div", {});
-  fill(root, head("Settings", "Read when the hub starts: from its file, HEADRACE_… variables and flags, in this order; the last one wins."), h("div", { class: "bar" }, search, which, said), body);
+  fill(
+    root,
+    head(
+      "Settings",
+      "Read when the hub starts: from its file, HEADRACE_… variables and flags, in this order; the last one wins.",
+    ),
+    h("div", { class: "bar" }, search, which, said),
+    body,
+  );
 
-  const kinds = { all: () => true, set: (one) => one.origin !== "default", limits: (one) => /(_max|_min)$/.test(one.key) || one.key.startsWith("limits.") };
+  const kinds = {
+    all: () => true,
+    set: (one) => one.origin !== "default",
+    limits: (one) => /(_max|_min)$/.test(one.key) || one.key.startsWith("limits."),
+  };
   function draw() {
     const wanted = search.value.toLowerCase();
-    const kept = settings.filter((one) => kinds[which.value](one) && `${one.key} ${one.description}`.toLowerCase().includes(wanted));
+    const kept = settings.filter(
+      (one) => kinds[which.value](one) && `${one.key} ${one.description}`.toLowerCase().includes(wanted),
+    );
     const sections = new Map();
     for (const one of kept) {
       const name = one.key.split(".")[0];
@@ -27,12 +52,26 @@ export async function settingsPage(root) {
   draw();
 }
 
-const section = ([name, rows]) => h("section", { class: "card" }, h("h2", {}, name), table([
-  { title: "Key", cell: (one) => h("code", { class: "still" }, one.key) },
-  { title: "Value", wrap: true, cell: (one) => h("b", {}, shown(one)) },
-  { title: "From", cell: (one) => (one.origin === "default" ? h("span", { class: "quiet" }, "default") : pill(one.origin, "good")) },
-  { title: "Meaning", wrap: true, cell: (one) => one.description },
-], rows, { label: `Settings of ${name}` }));
+const section = ([name, rows]) =>
+  h(
+    "section",
+    { class: "card" },
+    h("h2", {}, name),
+    table(
+      [
+        { title: "Key", cell: (one) => h("code", { class: "still" }, one.key) },
+        { title: "Value", wrap: true, cell: (one) => h("b", {}, shown(one)) },
+        {
+          title: "From",
+          cell: (one) =>
+            one.origin === "default" ? h("span", { class: "quiet" }, "default") : pill(one.origin, "good"),
+        },
+        { title: "Meaning", wrap: true, cell: (one) => one.description },
+      ],
+      rows,
+      { label: `Settings of ${name}` },
+    ),
+  );
 
 function shown(one) {
   if (one.value === null || one.value === "") return "–";

@@ -7,9 +7,20 @@ import { fill, h } from "./dom.js";
 export function liveTable(columns, options) {
   const lines = new Map();
   const body = h("tbody", {});
-  const heads = columns.map((column) => h("th", { class: classes(column), scope: "col" },
-    column.sort ? h("button", { type: "button", onclick: () => options.sort.on(column.sort) }, column.title) : column.title));
-  const table = h("div", { class: "table" }, h("table", { "aria-label": options.label }, h("thead", {}, h("tr", {}, heads)), body));
+  const heads = columns.map((column) =>
+    h(
+      "th",
+      { class: classes(column), scope: "col" },
+      column.sort
+        ? h("button", { type: "button", onclick: () => options.sort.on(column.sort) }, column.title)
+        : column.title,
+    ),
+  );
+  const table = h(
+    "div",
+    { class: "table" },
+    h("table", { "aria-label": options.label }, h("thead", {}, h("tr", {}, heads)), body),
+  );
   const element = h("div", {});
 
   function update(rows) {
@@ -25,7 +36,10 @@ export function liveTable(columns, options) {
       if (body.children[place] !== line.element) body.insertBefore(line.element, body.children[place] ?? null);
     });
     for (const [key, line] of lines) {
-      if (!seen.has(key)) { line.element.remove(); lines.delete(key); }
+      if (!seen.has(key)) {
+        line.element.remove();
+        lines.delete(key);
+      }
     }
     const shown = rows.length || !options.empty ? table : options.empty;
     if (element.firstChild !== shown) fill(element, shown);
@@ -41,12 +55,23 @@ export function liveTable(columns, options) {
   function opens({ element: tr, row }) {
     tr.tabIndex = 0;
     tr.classList.add("opens");
-    tr.addEventListener("click", (event) => { if (!event.target.closest("button, a, input, select")) options.onOpen(row); });
+    tr.addEventListener("click", (event) => {
+      if (!event.target.closest("button, a, input, select")) options.onOpen(row);
+    });
     tr.addEventListener("keydown", (event) => {
       if (event.target !== tr) return;
-      if (event.key === "Enter" || event.key === " ") { event.preventDefault(); options.onOpen(row); }
-      if (event.key === "ArrowDown") { event.preventDefault(); tr.nextElementSibling?.focus(); }
-      if (event.key === "ArrowUp") { event.preventDefault(); tr.previousElementSibling?.focus(); }
+      if (event.key === "Enter" || event.key === " ") {
+        event.preventDefault();
+        options.onOpen(row);
+      }
+      if (event.key === "ArrowDown") {
+        event.preventDefault();
+        tr.nextElementSibling?.focus();
+      }
+      if (event.key === "ArrowUp") {
+        event.preventDefault();
+        tr.previousElementSibling?.focus();
+      }
     });
   }
 
@@ -55,7 +80,10 @@ export function liveTable(columns, options) {
       const fresh = h("td", { class: classes(column) }, column.cell(line.row));
       const old = line.contents[at];
       if (old?.isEqualNode(fresh)) return;
-      if (old && old.contains(document.activeElement)) { refill(old, fresh); return; }
+      if (old && old.contains(document.activeElement)) {
+        refill(old, fresh);
+        return;
+      }
       line.contents[at] = fresh;
       if (old) old.replaceWith(fresh);
       else line.element.append(fresh);
@@ -65,7 +93,8 @@ export function liveTable(columns, options) {
   function markSort() {
     columns.forEach((column, at) => {
       if (!column.sort) return;
-      if (options.sort.by === column.sort) heads[at].setAttribute("aria-sort", options.sort.descending ? "descending" : "ascending");
+      if (options.sort.by === column.sort)
+        heads[at].setAttribute("aria-sort", options.sort.descending ? "descending" : "ascending");
       else heads[at].removeAttribute("aria-sort");
     });
   }
@@ -84,7 +113,16 @@ function refill(old, fresh) {
   });
 }
 
-const classes = (column) => [column.number && "number", column.wrap && "wrap", column.wide && "wide", column.minor && "minor", column.least && "least"].filter(Boolean).join(" ") || null;
+const classes = (column) =>
+  [
+    column.number && "number",
+    column.wrap && "wrap",
+    column.wide && "wide",
+    column.minor && "minor",
+    column.least && "least",
+  ]
+    .filter(Boolean)
+    .join(" ") || null;
 
 // The same for a list that does not change by itself.
 export function table(columns, rows, options) {
@@ -95,5 +133,8 @@ export function table(columns, rows, options) {
 
 function counter() {
   let next = 0;
-  return () => { next += 1; return next; };
+  return () => {
+    next += 1;
+    return next;
+  };
 }
