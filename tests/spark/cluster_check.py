@@ -1,6 +1,7 @@
 """`--master spark://…`: a real cluster of one machine, whose executors have never heard of Headrace.
 
-Four Java processes on two cores take their time, so this is not part of the suite: `pytest tests/spark/cluster_check.py`.
+Four Java processes on two cores take their time, so this is not part of the suite:
+`pytest tests/spark/cluster_check.py`.
 """
 
 from __future__ import annotations

@@ -84,8 +84,8 @@ def _wanted_extras(config: Config) -> Iterator[tuple[str, str]]:
         yield "speed", "limits.event_loop = 'uvloop'"
     if config.tracing.endpoint:
         yield "otel", "tracing.endpoint"
-    if config.pipelines:
-        yield "spark", f"[pipelines.{next(iter(config.pipelines))}]"
+    if config.pipeline:
+        yield "spark", f"[[pipeline]] {config.pipeline[0].name!r}"
 
 
 def _has(module: str) -> bool:
@@ -111,7 +111,7 @@ def check_java(config: Config) -> Iterator[Finding]:
             return
         tried.append(f"{origin}: {program} " + ("does not run" if major is None else f"is Java {major}"))
     text = f"no Java {JAVA_MAJOR_MIN} or newer" + (f" ({'; '.join(tried)})" if tried else "") + ": pipelines need it"
-    level = fail if config.pipelines else warn
+    level = fail if config.pipeline else warn
     yield level("java", text, "pip install 'headrace[spark]', which brings one, or set JAVA_HOME")
 
 

@@ -8,7 +8,7 @@ from headrace.config import Config, Limits, PipelineEntry, Tracing
 from headrace.doctor import software
 from headrace.doctor.software import check_java, check_packages, fits, wrong_packages
 
-PIPELINES = {"counts": PipelineEntry(sql="select 1", into="counts")}
+PIPELINES = [PipelineEntry(name="counts", sql="select 1", into="counts")]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_run_from_source(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_extras_that_the_settings_need(monkeypatch: pytest.MonkeyPatch) -> None:
     wanting = Config(
-        limits=Limits(event_loop="uvloop"), tracing=Tracing(endpoint="http://127.0.0.1:4318"), pipelines=PIPELINES
+        limits=Limits(event_loop="uvloop"), tracing=Tracing(endpoint="http://127.0.0.1:4318"), pipeline=PIPELINES
     )
     assert [finding.level for finding in check_packages(wanting)] == ["ok"]
     monkeypatch.setattr(software, "_has", lambda module: False)
@@ -92,7 +92,7 @@ def test_java_that_will_not_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     (finding,) = check_java(Config())
     assert (finding.level, words in finding.text) == ("warn", True)
     assert "headrace[spark]" in finding.advice
-    assert [finding.level for finding in check_java(Config(pipelines=PIPELINES))] == ["fail"]
+    assert [finding.level for finding in check_java(Config(pipeline=PIPELINES))] == ["fail"]
 
 
 def test_java_from_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from unit.protocols.ambrosia.ambrosia_binding import (
 )
 
 from headrace.config import Ambrosia, Config, ImmortalSection, Log
+from headrace.listener import split_address
 from headrace.protocols.ambrosia import codec
 from headrace.protocols.ambrosia.codec import (
     AttachTo,

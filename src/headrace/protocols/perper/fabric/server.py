@@ -240,7 +240,7 @@ class Connection(asyncio.Protocol):
 
     async def _log_in(self, event: http2.CallStarted, method: Method, header: str) -> None:
         try:
-            principal = await self.server.hub.security.from_authorization(header, self._peer)
+            principal = await self.server.hub.security.from_authorization(header, self.peer)
         except HeadraceError as error:
             del self._early[event.stream]
             self.server.login_refused()
