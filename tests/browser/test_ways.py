@@ -135,6 +135,7 @@ def test_a_page_says_that_its_hub_is_away(tmp_path: Path, open_page: OpenPage, r
         expect(page.locator("#pulse")).to_contain_text("records/s in")
         hub.process.send_signal(signal.SIGTERM)
         expect(page.locator("#pulse")).to_have_text("not connected")
+        hub.process.wait(30)  # what is asked while it stops may still be answered
         page.get_by_label("Filter streams").fill("x")
         expect(page.locator("main .alarm.bad")).to_contain_text("The hub does not answer.")
         page.get_by_role("link", name="Cursors").click()
