@@ -3,6 +3,7 @@ import os
 from pathlib import Path
 
 import pytest
+from google_crc32c import value as crc32c
 
 from headrace.config import Config, Log
 from headrace.doctor import Finding, data
@@ -81,6 +82,18 @@ async def test_damage_in_a_checkpoint_is_named(tmp_path: Path) -> None:
     flip(blob, blob.stat().st_size // 2)
     (found,) = bad(tmp_path)
     assert (found.check, found.stream) == ("data", "orders")
+
+
+async def test_a_directory_of_a_newer_version_is_not_called_well(tmp_path: Path) -> None:
+    await filled(tmp_path)
+    journal = min(file for file in (tmp_path / "journal").iterdir() if file.is_file())
+    content = bytearray(journal.read_bytes())
+    content[8:12] = (2).to_bytes(4, "little")
+    content[24:28] = crc32c(bytes(content[:24])).to_bytes(4, "little")
+    journal.write_bytes(content)
+    (finding,) = check_data(tmp_path)
+    assert (finding.level, "format version 2; this program reads version 1" in finding.text) == ("fail", True)
+    assert finding.advice.startswith("use the version that wrote it or a newer one")
 
 
 async def test_a_torn_tail_is_no_damage(tmp_path: Path) -> None:
