@@ -72,7 +72,14 @@ ROWS: dict[str, list[Panel]] = {
     "Administration": [
         Panel("Verbs, p99", "s", {"{{verb}}": quantile(0.99, "headrace_verb_seconds", "verb")}),
         Panel("Verbs refused", "cps", {"{{code}}": "sum by (code) (rate(headrace_verb_errors_total[1m]))"}),
-        Panel("Refused logins", "cps", {"{{protocol}}": "sum by (protocol) (rate(headrace_refused_logins_total[1m]))"}),
+        Panel(
+            "Refused logins",
+            "cps",
+            {
+                "{{protocol}}": "sum by (protocol) (rate(headrace_refused_logins_total[1m]))",
+                "held back": "rate(headrace_logins_held_back_total[1m])",
+            },
+        ),
         Panel("Event loop lag", "s", {"lag": "headrace_loop_lag_seconds"}),
     ],
 }

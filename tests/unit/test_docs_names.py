@@ -29,7 +29,8 @@ FREE = ("security.users", "security.roles", "tls.listeners", "futoin.mac_keys", 
 NO_SETTINGS = {
     "futoin.add", "futoin.poll", "futoin.push", "spark.commit",
     "log.commit", "log.segment", "flight.put", "flight.get", "flight.action",
-    "ockam.addresses", "perper.types", "perper.caches", "perper.expiry", "wallaroo.streams", "futoin.consumers",
+    "ockam.addresses", "perper.types", "perper.caches", "perper.expiry", "perper.listened",
+    "wallaroo.streams", "futoin.consumers",
     "ambrosia.counter.receive", "ambrosia.counter.send",
     "wallaroo.experimental",
 }  # fmt: skip
@@ -70,7 +71,7 @@ def test_settings_that_a_page_names_exist(page: Path) -> None:
     groups = {".".join(key.split(".")[:depth]) for key in known for depth in (1, 2)}
     for words in quoted(page):
         found = re.match(rf"((?:{'|'.join(Config.__struct_fields__)})\.[a-z_][a-z_.]*)(?:$| =|=)", words)
-        if found is None or found[1].endswith((".py", ".md", ".toml", ".mark")):
+        if found is None or found[1].endswith((".py", ".md", ".toml", ".log", ".mark")):
             continue
         key = found[1].rstrip(".")
         is_free = key.startswith(FREE) or key.startswith("pipelines.") or key.startswith("spark.sql")

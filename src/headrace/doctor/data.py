@@ -21,6 +21,7 @@ MOUNTS = Path("/proc/self/mountinfo")
 IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 OVER_NETWORK = re.compile(r"nfs\d?|cifs|smb\d?|smbfs|9p|ceph|glusterfs|lustre|fuse\..*|virtiofs|vboxsf|drvfs")
 UNSAFE_OPTIONS = frozenset({"nobarrier", "barrier=0"})
+UNRECOVERABLE = "unrecoverable"
 CLOCK_BEHIND_S = 1.0
 """So far behind the newest record a clock may be: two commits may be that close to a small step."""
 
@@ -152,7 +153,8 @@ def check_data(data: Path, progress: Progress = lambda text: None, now_us: int |
         f"{len(report.streams)} partitions of streams and tables, {report.segments} segments, {report.journal_files} "
         f"journal files ({format_bytes(report.journal_bytes)}), {report.checkpoints} checkpoints: all read and checked"
     )
-    yield ok("data", text)
+    if not any(found.kind == UNRECOVERABLE for found in report.findings):
+        yield ok("data", text)
     for found in report.findings:
         yield _data_finding(found)
     if report.strangers:
@@ -165,6 +167,8 @@ def _data_finding(found: LogFinding) -> Finding:
     text = f"{found.text} ({found.path})" if found.path else found.text
     if not found.is_damage:
         return ok("data", f"{text}: never acknowledged, the next start repairs it")
+    if found.kind == UNRECOVERABLE:
+        return fail("data", text, "use the version that wrote it or a newer one, or restore from a backup")
     advice = "restore from a backup, or read on behind it"
     if found.kind == "damaged-records" and found.stream:
         return Finding("data", "fail", text, advice, found.stream, found.partition, found.first, found.last)

@@ -3,12 +3,14 @@ import os
 from pathlib import Path
 
 import pytest
+from google_crc32c import value as crc32c
 
 from headrace.config import Config, Log
 from headrace.doctor import Finding, data
 from headrace.doctor.data import check_data, check_place, process_using
 from headrace.hub import Hub
 from headrace.log.batch import Batch
+from headrace.log.journal import END
 
 RECORDS = 200
 
@@ -83,10 +85,23 @@ async def test_damage_in_a_checkpoint_is_named(tmp_path: Path) -> None:
     assert (found.check, found.stream) == ("data", "orders")
 
 
+async def test_a_directory_of_a_newer_version_is_not_called_well(tmp_path: Path) -> None:
+    await filled(tmp_path)
+    journal = min(file for file in (tmp_path / "journal").iterdir() if file.is_file())
+    content = bytearray(journal.read_bytes())
+    content[8:12] = (99).to_bytes(4, "little")
+    content[24:28] = crc32c(bytes(content[:24])).to_bytes(4, "little")
+    journal.write_bytes(content)
+    (finding,) = check_data(tmp_path)
+    assert (finding.level, "has format version 99" in finding.text) == ("fail", True)
+    assert finding.advice.startswith("use the version that wrote it or a newer one")
+
+
 async def test_a_torn_tail_is_no_damage(tmp_path: Path) -> None:
     await filled(tmp_path)
     journal = max(file for file in (tmp_path / "journal").iterdir() if file.is_file())
-    with journal.open("ab") as file:
+    with journal.open("r+b") as file:
+        file.seek(-len(END), os.SEEK_END)  # a frame that was begun where the file was to end
         file.write(os.urandom(100))
     findings = list(check_data(tmp_path))
     assert not [finding for finding in findings if finding.level == "fail"]
