@@ -7,7 +7,7 @@ import errno
 import importlib
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import msgspec
@@ -68,29 +68,24 @@ async def test_two_publishers_interleaved() -> None:
 
 
 class GatedDisk(MemoryDisk):
-    """Its files cannot be synced while the gate is shut."""
+    """The journal cannot be written while the gate is shut."""
 
     def __init__(self) -> None:
         super().__init__()
         self.gate, self.waiting = threading.Event(), threading.Event()
         self.gate.set()
 
-    def create(self, path: str) -> Any:
-        return self._gated(super().create(path))
+    def open_synced(self, path: str) -> Any:
+        file = super().open_synced(path)
+        write_at = file.write_at
 
-    def open_append(self, path: str) -> Any:
-        return self._gated(super().open_append(path))
-
-    def _gated(self, file: Any) -> Any:
-        sync = file.sync
-
-        def gated() -> None:
+        def gated(offset: int, pieces: Sequence[bytes]) -> None:
             if not self.gate.is_set():
                 self.waiting.set()
                 self.gate.wait(DEADLINE_S)
-            sync()
+            write_at(offset, pieces)
 
-        file.sync = gated
+        file.write_at = gated  # type: ignore[method-assign]
         return file
 
 
