@@ -13,6 +13,7 @@ import pytest
 from hubs import ThreadHub
 from support import forget_commit, wait_until
 
+from headrace.errors import BadRequest
 from headrace.spark import builtin, read
 from headrace.spark.archive import Archive
 from headrace.spark.errors import DataLoss, PipelineError
@@ -100,8 +101,24 @@ def test_reset_goes_on_at_the_cursor_or_begins_anew(
     hub.append(name, [b"{}"])
     run_once(spark, port, one, tmp_path)
     assert [row["index"] for row in documents(hub, f"{name}=out")] == [0, 1, 2, 3]
+    reset(port, tmp_path, name, ["*"], "2")
+    assert first_start(port, one) == "cursor"
+    run_once(spark, port, one, tmp_path)
+    assert [row["index"] for row in documents(hub, f"{name}=out")] == [0, 1, 2, 3, 2, 3]
     reset(port, tmp_path, name, [name], "earliest")
-    assert first_start(port, one) == "earliest"
+    run_once(spark, port, one, tmp_path)
+    assert [row["index"] for row in documents(hub, f"{name}=out")][6:] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("start", "words"), [("latest", "has no cursor"), ("cursor", "cannot be reset to")])
+def test_resets_that_mean_nothing_change_nothing(
+    hub: ThreadHub, port: HubPort, name: str, tmp_path: Path, start: str, words: str
+) -> None:
+    orders(hub, name, 1)
+    checkpoint_of(tmp_path, name).mkdir(parents=True)
+    with pytest.raises(BadRequest, match=words):
+        reset(port, tmp_path, name, [name], start)
+    assert checkpoint_of(tmp_path, name).exists()
 
 
 def test_names_stay_inside_the_home(tmp_path: Path) -> None:

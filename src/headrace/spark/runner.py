@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import HeadraceError
+from headrace.errors import BadRequest, HeadraceError
 from headrace.spark import frames, query
 from headrace.spark.cursors import listen
 from headrace.spark.failures import Failure, exception_name, explain
 from headrace.spark.homes import checkpoint_of, default_home
+from headrace.spark.options import parse_point
 from headrace.spark.pipelines import Pipeline
 from headrace.spark.port import HubPort
 
@@ -276,11 +277,32 @@ def trigger_arguments(trigger: str) -> dict[str, Any]:
 
 
 def reset(port: HubPort, home: Path, name: str, streams: Sequence[str], start: str | None) -> None:
-    """Forget a pipeline's checkpoint. It goes on at its cursor, or at `start`, which forgets the cursor too."""
+    """Forget a pipeline's checkpoint. It goes on at its cursor, or at `start`, where the cursor is put then."""
+    if start is not None:
+        place = _place(start)
+        read = [
+            state.name
+            for state in port.describe(streams)
+            if any(at is not None for at in port.position(name, state.name))
+        ]
+        if not read:
+            raise BadRequest(
+                f"pipeline {name!r} has no cursor in {', '.join(streams)}: it begins where its definition says"
+            )
+        for stream in read:
+            port.call("cursor.reset", {"cursor": name, "stream": stream, "to": place})
+        port.call("spark.forget", {"cursor": name})
     shutil.rmtree(checkpoint_of(home, name), ignore_errors=True)
-    if start is None:
-        return
-    for state in port.describe(streams):
-        for partition in range(len(state.bounds)):
-            port.call("cursor.delete", {"cursor": name, "stream": state.name, "partition": partition})
-    port.call("spark.forget", {"cursor": name})
+
+
+def _place(start: str) -> Any:
+    """A start as the hub's verbs spell it."""
+    point = parse_point("start", start)
+    match point.kind:
+        case "index":
+            return point.value
+        case "time":
+            return {"time_us": point.value}
+        case "earliest" | "latest":
+            return point.kind
+    raise BadRequest(f"a pipeline cannot be reset to {start!r}: earliest, latest, an index or a time")

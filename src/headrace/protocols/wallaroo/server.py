@@ -13,13 +13,12 @@ import asyncio
 import contextlib
 import logging
 import select
-import socket
 import time
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, cast
 
 from headrace.errors import HeadraceError, LimitExceeded
-from headrace.listener import Listener, join_address, split_address
+from headrace.listener import Listener, join_address, keep_alive, split_address
 from headrace.log.ops import Appended, SetProducer
 from headrace.logins import TooManyLogins
 from headrace.protocols.wallaroo.codec import DRAFT
@@ -39,9 +38,6 @@ LOOK_BYTES = 512 * 1024
 """So much is looked at even while the disk works, so that encoding and syncing overlap."""
 RETRY_AFTER_REFUSAL_S = 1.0
 """A refused v3 client asks again when an ACK comes: this often, or as soon as the stream is free."""
-KEEPALIVE = ((socket.SO_KEEPALIVE, 1),)
-KEEPALIVE_TCP = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
-"""A machine that vanished without a word gives its streams back after a minute."""
 
 
 class Connection(asyncio.Protocol):
@@ -80,7 +76,7 @@ class Connection(asyncio.Protocol):
         transport = cast(asyncio.Transport, transport)  # uvloop has a class of its own
         self._transport = transport
         self._loop = asyncio.get_running_loop()
-        set_keepalive(transport.get_extra_info("socket"))
+        keep_alive(transport)
         peer = transport.get_extra_info("peername")
         address = join_address(peer[0], peer[1]) if peer else "?"
         self._host = peer[0] if peer else ""
@@ -388,17 +384,6 @@ class Connection(asyncio.Protocol):
         self._write()
         if self._transport is not None:
             self._transport.close()
-
-
-def set_keepalive(connected: socket.socket | None) -> None:
-    if connected is None:
-        return
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    for option, value in KEEPALIVE:
-        connected.setsockopt(socket.SOL_SOCKET, option, value)
-    for name, value in KEEPALIVE_TCP:
-        if hasattr(socket, name):
-            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 async def serve(hub: Hub, address: str) -> Listener:
