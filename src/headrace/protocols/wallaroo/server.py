@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("headrace.wallaroo")
 
-LOOK_BYTES = 512 * 1024
-"""So much is looked at even while the disk works, so that encoding and syncing overlap."""
+LOOK_BYTES = 1536 * 1024
+"""So much is looked at even while the disk works, so that encoding and syncing overlap. Large, for large pieces win."""
 RETRY_AFTER_REFUSAL_S = 1.0
 """A refused v3 client asks again when an ACK comes: this often, or as soon as the stream is free."""
 

@@ -13,7 +13,6 @@ from headrace.log.ops import StreamOptions
 from headrace.protocols.wallaroo import frames, server
 from headrace.protocols.wallaroo.codec import DRAFT, V3, Dialect
 from headrace.protocols.wallaroo.frames import NO_POINT, Flag, Message
-from headrace.protocols.wallaroo.lane import UNDER_WAY_MAX
 from headrace.protocols.wallaroo.worker import Rewind
 from headrace.security import EVERYTHING
 
@@ -311,7 +310,9 @@ async def test_an_end_is_acknowledged_after_what_was_under_way_before_it(
         await peer.close()
 
 
-async def test_the_next_transaction_waits_at_the_disk_while_one_is_synced(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_comes_while_the_disk_works_is_gathered_into_one_transaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with hub_and_address() as (hub, address):
         peer = await Peer.connect(address)
         await peer.hello()
@@ -321,9 +322,10 @@ async def test_the_next_transaction_waits_at_the_disk_while_one_is_synced(monkey
         for number in range(1, 5):
             peer.send(Message(1, number, b"x"))
             await credits_left(hub, 1_000 - number)
-        assert [len(operations) for operations in disk.handed_in] == [1] * UNDER_WAY_MAX
+        assert [len(operations) for operations in disk.handed_in] == [1]
         disk.released.set()
         await peer.acked(1, 4)
+        assert [len(operations) for operations in disk.handed_in] == [1, 3]
         assert [row["id"] for row in await records(hub, "s")] == [1, 2, 3, 4]
         await peer.close()
 
