@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace.hub import Chain
 
 UNDER_WAY_MAX = 1
-"""Two, so that the disk need not wait for the loop, were measured: smaller pieces cost a fifth of the speed."""
+"""Two, so that the disk need not wait for the loop, were measured: a quarter slower at 100 B, no faster at 1 KiB."""
 UNITS: dict[str, tuple[int, int]] = {"ns": (1, 1000), "us": (1, 1), "ms": (1000, 1), "s": (1_000_000, 1)}
 """Event time units: by what to multiply and divide for microseconds."""
 
