@@ -235,6 +235,8 @@ class Journal:
         self.position = Position(next_sequence, 0)
         self.spares = deque(f"{DIRECTORY}/{name}" for name in disk.list(DIRECTORY) if name.endswith(SPARE))
         """Files to write over. Their names are durable: no power cut gives them their old ones back."""
+        if self.spares:
+            disk.sync_dir(DIRECTORY)  # the process before may have died between a new name and its sync
 
     @property
     def first_sequence(self) -> int:
@@ -300,9 +302,9 @@ class Journal:
                 kept.append(path + SPARE)
             else:
                 self._disk.unlink(path)
-        if kept:
+        if paths:
             self._disk.sync_dir(DIRECTORY)
-            self.spares += kept
+        self.spares += kept
 
     def close(self) -> None:
         if self._file is not None:

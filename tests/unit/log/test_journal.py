@@ -308,3 +308,33 @@ def test_a_power_cut_while_a_spare_is_taken_shows_nothing_of_its_past(before: bo
             continue
         break
     assert cuts > 100
+
+
+def test_a_spare_whose_name_was_not_durable_when_the_process_died_is_safe_to_take() -> None:
+    """Killed between the renaming and the sync; then a power cut while the next process takes the spare."""
+    memory = MemoryDisk()
+    made = write(memory, [12, 1], file_bytes_max=700)
+    made.write([made.frame(0, b"", BODY)])
+    dying = FaultyDisk(memory)
+    made._disk = dying
+    dying.fail_all("sync_dir", errno.EIO)
+    with pytest.raises(OSError, match="injected"):
+        made.retire(journal.journal_files(memory)[:1], spares_max=1)
+    disk = FaultyDisk(memory)
+    again = Journal(disk, made.next_sequence, 700)
+    assert len(again.spares) == 1
+    disk.fail_all("sync_dir", errno.EIO)  # the spare has its new header, and its new name is not durable
+    with pytest.raises(OSError, match="injected"):
+        again.write([again.frame(0, b"", BODY)])
+    for seed in range(30):
+        kinds = {type(found) for found in scan(memory.after_power_cut(random.Random(seed)))}
+        assert kinds <= {GoodFrame}, seed
+
+
+def test_files_that_went_do_not_come_back() -> None:
+    disk = MemoryDisk()
+    made = write(disk, [2] * 4, file_bytes_max=100)
+    *old, last = journal.journal_files(disk)
+    made.retire(old, spares_max=0)
+    for seed in range(20):
+        assert journal.journal_files(disk.after_power_cut(random.Random(seed))) == [last]
