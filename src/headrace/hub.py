@@ -96,35 +96,6 @@ class CheckpointWriter:
         await asyncio.to_thread(self._blob.abort)
 
 
-class Chain:
-    """Transactions of one sender, handed in without waiting. When one is refused, so are all that follow it: a full
-    disk that has room again a moment later leaves no hole."""
-
-    def __init__(
-        self,
-        log: LogPort,
-        loop: asyncio.AbstractEventLoop,
-        refuse: Callable[[asyncio.Future[Any], HeadraceError], None],
-    ) -> None:
-        self._log = log
-        self._loop = loop
-        self._refuse = refuse
-        self._last: Pending | None = None
-        self._broken: HeadraceError | None = None
-
-    def transact(self, operations: Sequence[Op]) -> asyncio.Future[list[Any]]:
-        """As `Hub.transact`, and only if everything before it in this chain is done."""
-        future: asyncio.Future[list[Any]] = self._loop.create_future()
-        try:
-            if self._broken is not None:
-                raise self._broken
-            self._last = self._log.submit(operations, (future, False, time.perf_counter()), self._last)
-        except HeadraceError as error:
-            self._broken = error
-            self._refuse(future, error)
-        return future
-
-
 class Hub(Frame):
     """One hub, open. Make it with `Hub.open`."""
 
@@ -261,10 +232,6 @@ class Hub(Frame):
         except HeadraceError as error:
             self._refuse(future, error)
         return future
-
-    def chain(self) -> Chain:
-        """For a sender that does not wait for one transaction before the next."""
-        return Chain(self._log, self._loop, self._refuse)
 
     def _submit_one(self, operation: Op) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self._loop.create_future()

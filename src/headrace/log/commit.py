@@ -46,13 +46,11 @@ commit: so every other operation finds the streams as they are on disk."""
 class Pending:
     """A transaction on its way to the disk."""
 
-    __slots__ = ("after", "done", "error", "nbytes", "operations", "result", "token")
+    __slots__ = ("done", "error", "nbytes", "operations", "result", "token")
 
-    def __init__(self, operations: list[ops.Op], nbytes: int, token: Any = None, after: Pending | None = None) -> None:
+    def __init__(self, operations: list[ops.Op], nbytes: int, token: Any = None) -> None:
         self.operations = operations
         self.nbytes = nbytes
-        self.after = after
-        """One submitted before it, without whose success this one is refused too."""
         self.token = token
         """Whatever the submitter wants back with the outcome."""
         self.result: list[Any] = []
@@ -83,9 +81,6 @@ class Commit:
 
     def add(self, pending: Pending) -> None:
         """Check a transaction and encode its frame. Sets `result`, or `error` when it is refused."""
-        if pending.after is not None and pending.after.error is not None:
-            pending.error = pending.after.error
-            return
         self._directory.clear()
         self._bodies.clear()
         many = len(pending.operations) > 1

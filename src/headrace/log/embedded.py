@@ -81,8 +81,8 @@ class EmbeddedLog(LogPort):
 
     # -- change ----------------------------------------------------------------------------------------------------
 
-    def submit(self, operations: Sequence[ops.Op], token: Any = None, after: Pending | None = None) -> Pending:
-        return self.log.submit(operations, token, after)
+    def submit(self, operations: Sequence[ops.Op], token: Any = None) -> Pending:
+        return self.log.submit(operations, token)
 
     def begin_checkpoint(self, stream: str) -> BlobWriter:
         return self.log.begin_checkpoint(stream)

@@ -86,7 +86,7 @@ class Log:
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    def submit(self, operations: Sequence[ops.Op], token: Any = None, after: Pending | None = None) -> Pending:
+    def submit(self, operations: Sequence[ops.Op], token: Any = None) -> Pending:
         """Hand in a transaction. What is wrong with it by itself is raised here; all else comes with the outcome."""
         if self.failed is not None:
             raise self.failed
@@ -98,7 +98,7 @@ class Log:
                 f"{self.queue_bytes} bytes wait for the disk already (log.queue_bytes_max is "
                 f"{self.settings.queue_bytes_max}); slow down and try again"
             )
-        pending = Pending(list(operations), nbytes, token, after)
+        pending = Pending(list(operations), nbytes, token)
         with self._queue_lock:
             self.queue_bytes += nbytes
             self._queue.append(pending)
@@ -223,7 +223,6 @@ class Log:
             if error is not None and pending.error is None:
                 pending.error = error
             pending.done = True
-            pending.after = None  # or a long chain would stay in memory
         if self.on_commit is not None:
             self.on_commit(gathered, touched)
 

@@ -77,9 +77,8 @@ class LogPort(Protocol):
 
     # -- change ----------------------------------------------------------------------------------------------------
 
-    def submit(self, operations: Sequence[Op], token: Any = None, after: Pending | None = None) -> Pending:
-        """Hand in a transaction; `token` comes back with the outcome. Raises what is wrong with it by itself. When
-        `after`, submitted before, does not succeed, this one is refused with the same error."""
+    def submit(self, operations: Sequence[Op], token: Any = None) -> Pending:
+        """Hand in a transaction; `token` comes back with the outcome. Raises what is wrong with it by itself."""
         ...
 
     def begin_checkpoint(self, stream: str) -> Blob:

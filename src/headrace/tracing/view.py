@@ -1,7 +1,7 @@
 """The hub and the disk as seen through traces.
 
 A `TracedHub` shares all of a hub's state, so it *is* that hub, and passes through the ways in which anything reaches
-the log: one operation, several, a chain of these, a read, a scan. Every other verb of the hub is made of them.
+the log: one operation, several, a read, a scan. Every other verb of the hub is made of them.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import asyncio
 import functools
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from opentelemetry import trace
 
-from headrace.hub import READ_BYTES, Chain, Hub
+from headrace.hub import READ_BYTES, Hub
 from headrace.log import ops
 
 if TYPE_CHECKING:
@@ -49,22 +49,12 @@ class TracedHub(Hub):
         return future
 
     def transact(self, operations: Sequence[ops.Op]) -> asyncio.Future[list[Any]]:
-        return self.transacting(operations, super().transact)
-
-    def chain(self) -> Chain:
-        return _TracedChain(super().chain(), self)
-
-    def transacting(
-        self, operations: Sequence[ops.Op], transact: Callable[[Sequence[ops.Op]], asyncio.Future[list[Any]]]
-    ) -> asyncio.Future[list[Any]]:
-        """A transaction inside its span, by whichever way it goes."""
-
         def describe() -> dict[str, str | int]:
             first = self._about(operations[0] if operations else None)
             return {**first, **_size(operations), "headrace.operations": len(operations)}
 
         span = self._tracing.begin("hub.transact", describe)
-        future = transact(operations)
+        future = super().transact(operations)
         self._tracing.settles(span, future)
         return future
 
@@ -102,17 +92,6 @@ class TracedHub(Hub):
     def _about(self, operation: ops.Op | None) -> dict[str, str | int]:
         stream = getattr(operation, "stream", None) or getattr(operation, "table", None)
         return self._where(str(stream or getattr(operation, "name", "")), getattr(operation, "partition", 0))
-
-
-class _TracedChain(Chain):
-    """A chain whose transactions make spans."""
-
-    def __init__(self, chain: Chain, hub: TracedHub) -> None:
-        self._chain = chain
-        self._hub = hub
-
-    def transact(self, operations: Sequence[ops.Op]) -> asyncio.Future[list[Any]]:
-        return self._hub.transacting(operations, self._chain.transact)
 
 
 @functools.cache

@@ -23,7 +23,7 @@ from headrace.log.ops import Appended, SetProducer
 from headrace.logins import TooManyLogins
 from headrace.protocols.wallaroo.codec import DRAFT
 from headrace.protocols.wallaroo.frames import PeerFault
-from headrace.protocols.wallaroo.lane import UNDER_WAY_MAX, Lane, Waiting
+from headrace.protocols.wallaroo.lane import Lane, Waiting
 from headrace.protocols.wallaroo.requests import Close, Greet, Limits, Open, Release, Request, Store
 from headrace.protocols.wallaroo.session import ServerSession
 from headrace.protocols.wallaroo.worker import PRODUCER, PROTOCOL, Rewind, Worker
@@ -95,7 +95,7 @@ class Connection(asyncio.Protocol):
         self._unread.append(data)
         self._unread_bytes += len(data)
         # Looking at bytes has a price per look. While the disk works nothing can be submitted, so they may gather.
-        if self._under_way < UNDER_WAY_MAX or self._unread_bytes >= LOOK_BYTES:
+        if not self._under_way or self._unread_bytes >= LOOK_BYTES:
             self._look()
 
     def _look(self) -> None:
@@ -175,7 +175,7 @@ class Connection(asyncio.Protocol):
             await self._refuse(request, name)
             return
         # From here on connection_lost gives the stream back.
-        self._lanes[request.stream_id] = Lane(name, request.stream_id, self.hub.chain())
+        self._lanes[request.stream_id] = Lane(name, request.stream_id)
         if self._handle is not None:
             self._handle.uses("write", name)
         await self.hub.create_stream(name)
@@ -230,25 +230,22 @@ class Connection(asyncio.Protocol):
         except PeerFault as fault:
             self._do(self.session.fail(fault.reason))
             return
-        if not lane.is_busy:
+        if not lane.busy:
             self._submit(lane)
 
     def _submit(self, lane: Lane) -> None:
         taken, operations = lane.take()
         if not operations:  # nothing to make durable: boundaries that are no points of reference
-            if lane.under_way:
-                lane.waiting = taken  # until those before it are done
-            else:
-                self._finish(lane, None, taken)
+            self._finish(lane, None, taken)
             return
-        lane.under_way += 1
+        lane.busy = True
         self._under_way += 1
         self.worker.submitted(lane.name)
-        future = lane.chain.transact(operations)
+        future = self.hub.transact(operations)
         future.add_done_callback(lambda done: self._submitted(lane, taken, done))
 
     def _submitted(self, lane: Lane, taken: list[Waiting], done: asyncio.Future[list[Any]]) -> None:
-        lane.under_way -= 1
+        lane.busy = False
         self._under_way -= 1
         self._in_flight_bytes -= sum(each.nbytes for each in taken)
         error = None if done.cancelled() else done.exception()
@@ -264,7 +261,7 @@ class Connection(asyncio.Protocol):
         self._finish(lane, ends[-1] if ends else None, taken)
         if self._unread and not self.session.ended:
             self._look()
-        if lane.waiting and not lane.is_busy and not self.session.ended:
+        if lane.waiting and not lane.busy and not self.session.ended:
             self._submit(lane)
         self._pace()
 

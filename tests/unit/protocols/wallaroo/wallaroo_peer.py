@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from headrace.config import Config, Wallaroo
-from headrace.hub import Chain, Hub
-from headrace.log.ops import Op
+from headrace.hub import Hub
+from headrace.log.ops import Append, Op
 from headrace.protocols.wallaroo import frames
 from headrace.protocols.wallaroo.codec import V3, Dialect
 from headrace.protocols.wallaroo.frames import Frame
@@ -111,16 +111,18 @@ class HeldDisk:
 
 def hold_transactions(monkeypatch: pytest.MonkeyPatch) -> HeldDisk:
     """From now on what connectors send stays under way until it is released."""
-    disk, original = HeldDisk(), Chain.transact
+    disk, original = HeldDisk(), Hub.transact
 
-    def held(chain: Chain, operations: list[Op]) -> object:
+    def held(hub: Hub, operations: list[Op]) -> object:
+        if not isinstance(operations[0], Append):
+            return original(hub, operations)
         disk.handed_in.append(operations)
 
         async def later() -> object:
             await disk.released.wait()
-            return await original(chain, operations)
+            return await original(hub, operations)
 
         return asyncio.ensure_future(later())
 
-    monkeypatch.setattr(Chain, "transact", held)
+    monkeypatch.setattr(Hub, "transact", held)
     return disk
