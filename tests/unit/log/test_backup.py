@@ -5,6 +5,7 @@ import contextlib
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,6 +14,7 @@ from headrace.config import Config, Log
 from headrace.errors import BadRequest, Busy
 from headrace.hub import Hub
 from headrace.log import backup as backups
+from headrace.log import journal
 from headrace.log.backup import BackupDamaged, BackupFailed, restore
 from headrace.log.batch import Batch
 from headrace.log.doctor import examine
@@ -257,3 +259,34 @@ async def test_background_work_stands_still_while_files_get_their_second_names(
         assert await asyncio.to_thread(finished.wait, 20), "and goes on afterwards"
     finally:
         await hub.close()
+
+
+async def test_a_backup_takes_of_a_reused_journal_file_what_is_written_and_nothing_is_written_over_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = await Hub.open(str(tmp_path / "data"), RESTLESS)
+    log = hub._log.log  # type: ignore[attr-defined]
+    await hub.create_stream("orders")
+
+    def is_reused() -> bool:
+        size: int = log.disk.size(journal.file_name(log.journal.first_sequence))
+        return size > log.journal.size + 4 * KIB
+
+    for _ in range(5_000):
+        await hub.append("orders", Batch.one(bytes(700)))
+        if is_reused():
+            break
+    assert is_reused(), "no journal file was written over"
+    written, real, reused_meanwhile = log.journal.position, backups._copy_all, []
+
+    def copy_all(*arguments: Any, **options: Any) -> Any:
+        reused_meanwhile.append(log.maintenance._reuses_files)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(backups, "_copy_all", copy_all)
+    await hub.back_up(tmp_path / "backup")
+    assert reused_meanwhile == [False]
+    assert log.maintenance._reuses_files
+    copied = tmp_path / "backup" / journal.file_name(written.first_sequence)
+    assert copied.stat().st_size == written.size
+    await hub.close()

@@ -379,3 +379,18 @@ def test_a_batch_larger_than_a_segment_is_sealed_whole() -> None:
     maintain(log)
     [ref] = log.partition("s").segments
     assert (ref.first, ref.next) == (0, 50)
+
+
+def test_nothing_is_written_over_while_somebody_copies() -> None:
+    log = open_log()
+    do(log, ops.CreateStream("s"))
+    with log.maintenance.without_reuse():
+        for _ in range(8):
+            fill(log, "s", 20)
+            maintain(log)
+        assert journal.first_sequence_of(journal.journal_files(log.disk)[0]) > 0, "no file was finished"
+        assert not log.journal.spares
+    for _ in range(8):
+        fill(log, "s", 20)
+        maintain(log)
+    assert log.journal.spares

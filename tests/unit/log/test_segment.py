@@ -9,7 +9,7 @@ from headrace.log import segment
 from headrace.log.batch import Batch, Columns
 from headrace.log.records import SCHEMA
 from headrace.log.segment import Segment, SegmentDamaged, SegmentRef, content_crc, list_segments, write_segment
-from headrace.testing import MemoryDisk
+from headrace.testing import FaultyDisk, MemoryDisk
 
 
 def batches(count: int = 10, base: int = 5, size: int = 20) -> list[pa.RecordBatch]:
@@ -155,3 +155,10 @@ def test_interrupted_merges_and_seals_leave_nothing_that_counts() -> None:
         [small[0].path, small[1].path, "segments/7/0/00000000000000000015-00000000000000000021.arrow.tmp"]
     )
     assert list_segments(disk, 8, 0) == ([], [])
+
+
+def test_each_batch_is_synced_by_itself() -> None:
+    """Or the journal's next sync would wait for a whole segment."""
+    disk = FaultyDisk(MemoryDisk())
+    write_segment(disk, "orders", 7, 0, batches(count=4, size=segment.BATCH_BYTES))
+    assert [call for call, _ in disk.calls].count("sync") == 4 + 1
