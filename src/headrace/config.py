@@ -49,6 +49,9 @@ class Log(Section, frozen=True):
     tail_bytes_max: Annotated[
         Bytes, Meta(description="Memory for all tails together; above half of it the largest are sealed")
     ] = 256 * MIB
+    seal_apart_bytes: Annotated[
+        Bytes, Meta(description="A segment of this size is made by a process of its own; 0 for never")
+    ] = 8 * MIB
     seal_age_s: Annotated[Seconds, Meta(description="A stream's tail is sealed once its oldest record is this old")] = (
         600
     )

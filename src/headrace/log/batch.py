@@ -24,10 +24,11 @@ from itertools import accumulate
 from typing import cast
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import BadRequest
-from headrace.log.records import SCHEMA, TIMESTAMP
+from headrace.log.records import SCHEMA, TIMESTAMP, longs, repeated
 
 EVENT_TIME = 1
 ID = 2
@@ -144,6 +145,27 @@ class Batch:
             _arrow_type(records, names, type),
             _arrow_variable(records, "key", pa.binary()) if "key" in names else None,
         )
+
+    @classmethod
+    def even(cls, payloads: npt.NDArray[np.uint8], ids: npt.NDArray[np.int64], *, type: str) -> Batch:
+        """Records whose payloads have one length: the rows of a matrix, which need not lie close together. They are
+        copied once, to where they stand in the body."""
+        count, size = payloads.shape
+        if count * size > DATA_BYTES_MAX:
+            raise BadRequest(f"the payloads have {count * size} bytes; one batch holds at most {DATA_BYTES_MAX}")
+        one_type = _one_type(type)
+        lengths = (HEAD.size, 4 * (count + 1), count * size, 8 * count, len(one_type))
+        starts = list(accumulate((length + -length % 8 for length in lengths), initial=0))
+        body = np.empty(starts[-1], np.uint8)
+        sections = [body[start : start + length] for start, length in zip(starts, lengths, strict=False)]
+        sections[0][:] = np.frombuffer(HEAD.pack(ID | TYPE | ONE_TYPE, 0, count), np.uint8)
+        np.multiply(np.arange(count + 1, dtype=np.int32), np.int32(size), out=sections[1].view(np.int32))
+        sections[2].reshape(count, size)[:] = payloads
+        sections[3].view(np.int64)[:] = ids
+        sections[4][:] = np.frombuffer(one_type, np.uint8)
+        for start, length, end in zip(starts, lengths, starts[1:], strict=False):
+            body[start + length : end] = 0
+        return cls(pa.py_buffer(body), count, size)
 
     @classmethod
     def _encode(
@@ -307,7 +329,7 @@ class Columns:
             self.id, at = _read_fixed(buffer, at, count, bool(nulls & ID), pa.int64())
         if columns & ONE_TYPE:
             text, at = read_one_type(body, at)
-            self.type = pa.array([text], pa.string()) if count == 1 else pa.repeat(text, count)
+            self.type = repeated(text, count)
         elif columns & TYPE:
             self.type, at = _read_variable(buffer, at, count, bool(nulls & TYPE), pa.string())
         if columns & KEY:
@@ -316,12 +338,10 @@ class Columns:
     def to_arrow(self, base: int, time_us: int) -> pa.RecordBatch:
         """The stored records, first index `base`, all accepted at `time_us`."""
         count = self.count
-        index = pa.array(np.arange(base, base + count, dtype=np.int64))
-        times = pa.array(np.full(count, time_us, np.int64)).view(TIMESTAMP)
         return pa.RecordBatch.from_arrays(
             [
-                index,
-                times,
+                longs(np.arange(base, base + count, dtype=np.int64), pa.int64()),
+                longs(np.full(count, time_us, np.int64), TIMESTAMP),
                 pa.nulls(count, TIMESTAMP) if self.event_time is None else self.event_time,
                 pa.nulls(count, pa.int64()) if self.id is None else self.id,
                 pa.nulls(count, pa.string()) if self.type is None else self.type,
@@ -376,7 +396,7 @@ def read_one_type(body: bytes, at: int) -> tuple[str, int]:
     """The type that all records of a body share, and where the next section starts."""
     size, _ = ONE_TYPE_HEAD.unpack_from(body, at)
     at += ONE_TYPE_HEAD.size
-    return body[at : at + size].decode(), at + size + -size % 8
+    return bytes(body[at : at + size]).decode(), at + size + -size % 8
 
 
 def _read_validity(buffer: pa.Buffer, at: int, count: int, present: bool) -> tuple[pa.Buffer | None, int]:

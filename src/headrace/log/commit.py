@@ -95,8 +95,7 @@ class Commit:
             del self._appended[marks[0] :], self._changed[marks[1] :], self._events[marks[2] :]
             return
         if self._directory:
-            data = self._bodies[0] if len(self._bodies) == 1 else b"".join(self._bodies)
-            self.frames.append(self._journal.frame(len(self.frames), b"".join(self._directory), data))
+            self.frames.append(self._journal.frame(len(self.frames), b"".join(self._directory), *self._bodies))
 
     def _operate(self, op: ops.Op, position: int, many: bool) -> Any:
         match op:

@@ -7,9 +7,11 @@ when told to. Paths are relative to the data directory, with forward slashes.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -17,17 +19,32 @@ from typing import Protocol
 import pyarrow as pa
 
 from headrace.errors import DataDirectoryLocked
+from headrace.log.direct import OsSyncedFile
 
 FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """What a write answers when there is no room: nothing is broken, and room may come back."""
+LOCK_WAIT_S = 5.0
 PIECES_MAX = 1024
 """Of one call, by POSIX's IOV_MAX."""
 
 
-class AppendFile(Protocol):
-    """A file open for appending. `write` may be short, as write(2) may."""
+SYNC_FILE_RANGE_WRITE = 2
+_sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
+"""Of Linux. Python has no name for it."""
+if _sync_file_range is not None:
+    _sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 
-    def write(self, data: bytes | memoryview) -> int: ...
+
+class AppendFile(Protocol):
+    """A file open for appending."""
+
+    def write(self, *pieces: bytes | memoryview) -> int:
+        """Write pieces, one behind the other. May be short, as writev(2) may; `write_all` writes the rest."""
+        ...
+
+    def begin_sync(self) -> None:
+        """Have the disk begin to take what was written, without waiting for it. Promises nothing."""
+        ...
 
     def sync(self) -> None:
         """fdatasync: returns when the bytes written so far would survive a power cut."""
@@ -44,8 +61,8 @@ class SyncedFile(Protocol):
     """A file in which every write is durable when it returns."""
 
     def write_at(self, offset: int, pieces: Sequence[bytes]) -> None:
-        """Write all pieces, one behind the other, from a place in the file on. When it raises, any part of them may be
-        there, and nothing else has changed."""
+        """Write all pieces, one behind the other, from a place in the file on. Zeros may follow them, up to the end of
+        a block. When it raises, any part of that may be there, and nothing before it has changed."""
         ...
 
     def truncate(self, size: int) -> None: ...
@@ -102,6 +119,10 @@ class Disk(Protocol):
         """Where another process on this machine finds the file, if it can."""
         ...
 
+    def handover(self) -> tuple[str, int] | None:
+        """The directory and the descriptor of its lock, for a process that works for this one; None without such."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -110,9 +131,16 @@ class OsAppendFile:
 
     def __init__(self, path: Path, flags: int) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | flags, 0o640)
+        self._begun = 0
 
-    def write(self, data: bytes | memoryview) -> int:
-        return os.write(self._fd, data)
+    def write(self, *pieces: bytes | memoryview) -> int:
+        return os.writev(self._fd, pieces[:PIECES_MAX])
+
+    def begin_sync(self) -> None:
+        if _sync_file_range is not None:
+            end = os.fstat(self._fd).st_size
+            _sync_file_range(self._fd, self._begun, end - self._begun, SYNC_FILE_RANGE_WRITE)
+            self._begun = end
 
     def sync(self) -> None:
         os.fdatasync(self._fd)
@@ -124,48 +152,13 @@ class OsAppendFile:
         os.close(self._fd)
 
 
-class OsSyncedFile:
-    """A file descriptor. Writing and syncing are one call of the system, in which no other thread has to wait."""
-
-    def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o640)
-
-    def write_at(self, offset: int, pieces: Sequence[bytes]) -> None:
-        left = [memoryview(piece) for piece in pieces if piece]
-        while left:
-            written = os.pwritev(self._fd, left[:PIECES_MAX], offset, os.RWF_DSYNC)
-            offset += written
-            while left and written >= len(left[0]):
-                written -= len(left.pop(0))
-            if written:
-                left[0] = left[0][written:]
-
-    def truncate(self, size: int) -> None:
-        os.ftruncate(self._fd, size)
-        os.fdatasync(self._fd)
-
-    def close(self) -> None:
-        os.close(self._fd)
-
-
 class OsDisk:
     """A directory of the operating system, locked against a second hub."""
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(self, root: str | os.PathLike[str], *, lock: int | None = None) -> None:
+        """`lock` is the descriptor of a lock that was handed over; without it the directory is locked."""
         self._root = Path(root).absolute()
-        self._root.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(self._root / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            owner = os.pread(self._lock, 32, 0).decode(errors="replace").strip()
-            os.close(self._lock)
-            raise DataDirectoryLocked(
-                f"data directory {self._root} is in use by another hub"
-                f"{f' (process {owner})' if owner else ''}; stop it, or choose another directory with --data"
-            ) from error
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+        self._lock = _lock_directory(self._root) if lock is None else lock
 
     def create(self, path: str) -> OsAppendFile:
         return OsAppendFile(self._root / path, os.O_CREAT | os.O_TRUNC)
@@ -229,8 +222,45 @@ class OsDisk:
     def local_path(self, path: str) -> str | None:
         return str(self._root / path)
 
+    def handover(self) -> tuple[str, int] | None:
+        return str(self._root), self._lock
+
     def close(self) -> None:
         os.close(self._lock)
+
+
+def _lock_directory(root: Path) -> int:
+    root.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(root / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    deadline = time.monotonic() + LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except OSError as error:
+            owner = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+            if not _is_gone(owner) or time.monotonic() > deadline:
+                os.close(descriptor)
+                raise DataDirectoryLocked(
+                    f"data directory {root} is in use by another hub"
+                    f"{f' (process {owner})' if owner else ''}; stop it, or choose another directory with --data"
+                ) from error
+            time.sleep(0.01)
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor
+
+
+def _is_gone(owner: str) -> bool:
+    """Whether the process that wrote its number into the lock has ended. A process that worked for it may have the lock
+    for an instant longer."""
+    try:
+        os.kill(int(owner), 0)
+    except ProcessLookupError:
+        return True
+    except (ValueError, PermissionError):
+        return False
+    return False
 
 
 class Room:
@@ -264,11 +294,18 @@ def fsync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_all(file: AppendFile, data: bytes | memoryview) -> None:
+def write_all(file: AppendFile, *pieces: bytes | memoryview) -> None:
     """Write every byte, however short the single writes are."""
-    view = memoryview(data)
-    while view:
-        view = view[file.write(view) :]
+    left = [memoryview(piece) for piece in pieces if len(piece)]
+    while left:
+        written = file.write(*left)
+        done = 0
+        while done < len(left) and written >= len(left[done]):
+            written -= len(left[done])
+            done += 1
+        del left[:done]
+        if written:
+            left[0] = left[0][written:]
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ import struct
 from typing import NamedTuple
 
 import msgspec
+from google_crc32c import extend as crc32c_extend
 from google_crc32c import value as crc32c
 
 from headrace.log.ops import StreamOptions
@@ -181,16 +182,20 @@ def encode_event(event: AnyEvent) -> bytes:
     return EVENT.pack(KIND_EVENT, len(data)) + data
 
 
-EncodedFrame = tuple[bytes, bytes]
-"""Header and directory, and the data: apart, so that large data need not be copied to be written."""
+EncodedFrame = tuple[bytes, ...]
+"""Header and directory, and the bodies: apart, so that large ones need not be copied to be written."""
 
 
-def encode_frame(sequence: int, durable: int, directory: bytes, data: bytes) -> EncodedFrame:
-    """A whole frame. `data` is already a multiple of 8."""
+def encode_frame(sequence: int, durable: int, directory: bytes, *bodies: bytes) -> EncodedFrame:
+    """A whole frame. Each body is already a multiple of 8."""
     directory += _PADDING[-len(directory) % 8]
-    before = _BEFORE_CRC.pack(MAGIC, len(directory), len(data), crc32c(directory), crc32c(data))
+    data_crc = data_bytes = 0
+    for body in bodies:
+        data_crc = crc32c_extend(data_crc, body)
+        data_bytes += len(body)
+    before = _BEFORE_CRC.pack(MAGIC, len(directory), data_bytes, crc32c(directory), data_crc)
     after = _AFTER_CRC.pack(sequence, durable)
-    return b"".join((before, crc32c(before + after).to_bytes(4, "little"), after, directory)), data
+    return b"".join((before, crc32c(before + after).to_bytes(4, "little"), after, directory)), *bodies
 
 
 class Header(NamedTuple):

@@ -36,8 +36,8 @@ VERSION = 2
 VERSIONS = (1, 2)
 """Those of version 1 have no end: they are over where the file is."""
 END = bytes(8)
-DIRECT_BYTES = 512 * 1024
-"""Data of this size is written without being copied first; below it one call more costs more than the copy."""
+DIRECT_BYTES = 64 * 1024
+"""A body of this size is not joined with others before it is written."""
 FILE_HEADER = struct.Struct("<8sIIQII")
 
 
@@ -195,22 +195,20 @@ def _next_header(data: bytes, at: int, expected: int) -> tuple[int, int]:
 
 
 def frames_bytes(frames: list[EncodedFrame]) -> int:
-    return sum(len(head) + len(data) for head, data in frames)
+    return sum(len(piece) for frame in frames for piece in frame)
 
 
-def _pieces(frames: list[EncodedFrame]) -> Iterator[bytes]:
-    """What to write, in order: small parts joined, large data as it is; and the end."""
+def _pieces(frames: list[EncodedFrame]) -> list[bytes]:
+    """What to write, in order: small parts joined, large bodies as they are; and the end."""
+    pieces: list[bytes] = []
     small: list[bytes] = []
-    for head, data in frames:
-        small.append(head)
-        if len(data) >= DIRECT_BYTES:
-            yield b"".join(small)
-            yield data
-            small = []
+    for part in itertools.chain.from_iterable(frames):
+        if len(part) < DIRECT_BYTES:
+            small.append(part)
         else:
-            small.append(data)
-    small.append(END)
-    yield b"".join(small)
+            pieces += (b"".join(small), part)
+            small.clear()
+    return [*pieces, b"".join((*small, END))]
 
 
 class Position(NamedTuple):
@@ -246,9 +244,9 @@ class Journal:
     def size(self) -> int:
         return self.position.size
 
-    def frame(self, offset: int, directory: bytes, data: bytes) -> EncodedFrame:
+    def frame(self, offset: int, directory: bytes, *bodies: bytes) -> EncodedFrame:
         """The `offset`-th frame of the commit being made."""
-        return encode_frame(self.next_sequence + offset, self.next_sequence, directory, data)
+        return encode_frame(self.next_sequence + offset, self.next_sequence, directory, *bodies)
 
     def write(self, frames: list[EncodedFrame]) -> None:
         """Make the frames of one commit durable. When there is no room the file is cut back and nothing has happened;
@@ -257,7 +255,7 @@ class Journal:
         assert self._file is not None
         first_sequence, size = self.position
         try:
-            self._file.write_at(size, list(_pieces(frames)))
+            self._file.write_at(size, _pieces(frames))
         except OSError as error:
             if error.errno in FULL_ERRNOS:
                 self._file.truncate(size)

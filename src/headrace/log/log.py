@@ -254,6 +254,7 @@ class Log:
             self._report(waiting, set(), error)
         if self.failed is None:
             self._close_journal()
+        self.maintenance.close()
         self.journal.close()
         self.opened.close()
         self.disk.close()

@@ -20,18 +20,19 @@ from headrace.log import checkpoint, journal, ops, retention, snapshot
 from headrace.log.commit import Pending
 from headrace.log.partition import Partition
 from headrace.log.recovery import remove_stream_files
-from headrace.log.segment import BATCH_BYTES, SegmentDamaged, SegmentRef, write_segment
+from headrace.log.sealer import Sealing
+from headrace.log.segment import SegmentDamaged, SegmentRef, write_segment
 from headrace.log.state import Stream
 from headrace.log.table import Table
-from headrace.log.tail import TailEntry, to_arrow
+from headrace.log.tail import TailEntry
 
 if TYPE_CHECKING:
     from headrace.log.log import Log
 
 logger = logging.getLogger(__name__)
 
-SEAL_BYTES_AT_ONCE = BATCH_BYTES * 3 // 4
-"""Tail entries are turned into Arrow in pieces of about this size."""
+SEALER_IDLE_S = 60.0
+"""The process that seals large segments ends after so long without one."""
 SEALED_AT_ONCE = 256
 """Small tails that one step seals to free a journal file."""
 COMPACT_BYTES_AT_ONCE = 1024 * 1024
@@ -48,6 +49,7 @@ class Maintenance:
         self._due_us = 0
         self._reuses_files = True
         self._compaction: Pending | None = None
+        self.sealing = Sealing(log.disk, log.settings.seal_apart_bytes, SEALER_IDLE_S)
         self.sealed_segments = 0
         self.merged_segments = 0
         self._turn = threading.Lock()
@@ -73,6 +75,10 @@ class Maintenance:
             yield
         finally:
             self._reuses_files = True
+
+    def close(self) -> None:
+        """After the last step."""
+        self.sealing.close()
 
     def step(self) -> bool:
         """One piece of work; False when nothing is due."""
@@ -102,6 +108,7 @@ class Maintenance:
         is_due = now_us >= self._due_us
         if is_due:
             self._due_us = now_us + int(self._log.settings.maintenance_interval_s * 1_000_000)
+            self.sealing.rest(now_us)
             self._retain(now_us)
             self._merge_all()
         if is_due or self._compaction is not None:
@@ -141,7 +148,8 @@ class Maintenance:
         kept = [entry for entry in entries if entry.next > partition.first]
         ref: SegmentRef | None = None
         if kept:
-            ref = write_segment(self._log.disk, partition.stream, partition.stream_id, partition.number, _pieces(kept))
+            now_us = self._log.clock.now_us()
+            ref = self.sealing.seal(partition.stream, partition.stream_id, partition.number, kept, now_us)
             self.sealed_segments += 1
         with self._log.lock:
             if partition.stream_id not in self._log.state.by_id:
@@ -324,19 +332,3 @@ def mergeable(segments: list[SegmentRef], segment_bytes: int, count_min: int) ->
             return run
         run, size = ([ref], ref.bytes) if is_small else ([], 0)
     return run if len(run) >= count_min else []
-
-
-def _pieces(entries: list[TailEntry]) -> list[pa.RecordBatch]:
-    """Tail entries as record batches of about SEAL_BYTES_AT_ONCE."""
-    pieces: list[pa.RecordBatch] = []
-    gathered: list[TailEntry] = []
-    size = 0
-    for entry in entries:
-        gathered.append(entry)
-        size += len(entry.body)
-        if size >= SEAL_BYTES_AT_ONCE:
-            pieces.append(to_arrow(gathered))
-            gathered, size = [], 0
-    if gathered:
-        pieces.append(to_arrow(gathered))
-    return pieces

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -19,8 +21,21 @@ SCHEMA = pa.schema(
 )
 """What every read gives. Unsigned ids keep their bit pattern in `id`."""
 
-# `pa.nulls` and not `pa.array`: the latter imports pandas, which costs every process that starts a quarter of a second.
+# The log avoids `pa.array`, `pa.scalar` and `pa.repeat`: where pandas is installed the first call imports it, and all
+# other threads wait for a quarter of a second.
 EMPTY = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in SCHEMA], schema=SCHEMA)
+
+
+def longs(values: npt.NDArray[np.int64], kind: pa.DataType) -> pa.Array:
+    """Numbers as an Arrow array of a 64-bit type, without a copy."""
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
+def repeated(text: str, count: int) -> pa.Array:
+    """A column that says the same everywhere."""
+    data = text.encode()
+    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(data))
+    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data * count)])
 
 
 def concat(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

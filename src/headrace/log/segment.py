@@ -27,8 +27,8 @@ DIRECTORY = "segments"
 SUFFIX = ".arrow"
 METADATA_KEY = b"headrace"
 BATCH_BYTES = 1024 * 1024
-DIRECT_BYTES = 16 * 1024
-"""Buffers of this size are written without being copied first."""
+SYNC_BYTES = 4 * 1024 * 1024
+"""So much of a new segment is handed to the disk before the rest waits for it."""
 TYPES_MAX = 32
 """How many distinct types a manifest lists; with more it lists none."""
 
@@ -125,40 +125,44 @@ def write_segment(disk: Disk, stream: str, stream_id: int, partition: int, batch
 
 
 def _write_batches(file: AppendFile, schema: pa.Schema, chunks: list[pa.RecordBatch]) -> int:
-    """Write an Arrow file and return its size. Each batch is synced by itself: a disk that has a whole segment to take
-    lets the journal's next sync wait for ten milliseconds, and one megabyte for one."""
+    """Write an Arrow file and return its size. The disk is given it by the megabyte and not as a whole, or the
+    journal's next sync would wait for all of it."""
     sink = _Sink(file)
+    synced = 0
     with pa.PythonFile(sink, mode="w") as stream, pa.ipc.new_file(stream, schema) as writer:
         for chunk in chunks:
             writer.write_batch(pa.RecordBatch.from_arrays(chunk.columns, schema=schema))
-            sink.flush()
-            file.sync()
+            if sink.gathered_bytes >= BATCH_BYTES // 2:
+                sink.flush()
+                file.begin_sync()
+            if sink.tell() - synced >= SYNC_BYTES:
+                file.sync()
+                synced = sink.tell()
     return sink.tell()
 
 
 class _Sink:
-    """What Arrow writes to: small pieces are gathered, large ones go to the file as they are."""
+    """What Arrow writes to: its pieces are gathered, and go to the file in one call. Each call costs this thread its
+    turn, and a record batch has more than twenty pieces."""
 
     closed = False
 
     def __init__(self, file: AppendFile) -> None:
         self._file = file
-        self._gathered: list[bytes] = []
+        self._gathered: list[bytes | memoryview] = []
         self._size = 0
+        self.gathered_bytes = 0
 
     def write(self, data: bytes | pa.Buffer) -> int:
-        size = len(data)
-        self._size += size
-        if size < DIRECT_BYTES:
-            self._gathered.append(bytes(data))
-        else:
-            self.flush()
-            write_all(self._file, memoryview(data))
-        return size
+        self._gathered.append(memoryview(data))
+        self._size += len(data)
+        self.gathered_bytes += len(data)
+        return len(data)
 
     def flush(self) -> None:
-        write_all(self._file, b"".join(self._gathered))
+        write_all(self._file, *self._gathered)
         self._gathered.clear()
+        self.gathered_bytes = 0
 
     def tell(self) -> int:
         return self._size
@@ -179,7 +183,7 @@ def _rechunk(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             piece = batch.slice(start, rows_each)
             gathered.append(piece)
             size += piece.nbytes
-            if size >= BATCH_BYTES // 2:
+            if size >= BATCH_BYTES // 4:
                 yield concat(gathered)
                 gathered, size = [], 0
     if gathered:

@@ -21,6 +21,8 @@ class LogSettings(msgspec.Struct, frozen=True):
     """A partition's tail of this size is sealed; smaller segments are merged up to it."""
     tail_bytes_max: int = 256 * MIB
     """All tails together; above it commits wait for the sealing of segments."""
+    seal_apart_bytes: int = 8 * MIB
+    """A segment of this size is made by a process of its own; 0 for never."""
     seal_age_s: float = 600.0
     """A tail whose oldest record is older is sealed."""
     merge_segments_min: int = 8

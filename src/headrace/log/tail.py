@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from headrace.log.batch import Columns, Row, decode_single
 from headrace.log.merge import merge
-from headrace.log.records import SCHEMA, TIMESTAMP, concat
+from headrace.log.records import SCHEMA, TIMESTAMP, concat, longs
 
 
 class TailEntry(msgspec.Struct, frozen=True, gc=False):
@@ -68,6 +68,11 @@ class Tail:
         return Tail(self.entries[count:])
 
 
+PIECE_BYTES = 768 * 1024
+"""Small entries are turned into Arrow in pieces of about this size."""
+LARGE_BYTES = 256 * 1024
+"""An entry of this size is a piece by itself."""
+FEW = 32
 SMALL_RECORDS = 1024
 """Entries with fewer records are joined before Arrow sees them: its cost is per array."""
 
@@ -109,7 +114,7 @@ def _small_to_arrow(entries: list[TailEntry]) -> pa.RecordBatch:
         for name, column in zip(merged._fields[:4], merged[:4], strict=True)
     ]
     return pa.RecordBatch.from_arrays(
-        [pa.array((first + within).astype(np.int64)), pa.array(times).view(TIMESTAMP), *optional, merged.payload],
+        [longs((first + within).astype(np.int64), pa.int64()), longs(times, TIMESTAMP), *optional, merged.payload],
         schema=SCHEMA,
     )
 
@@ -119,8 +124,8 @@ def _singles_to_arrow(entries: list[TailEntry]) -> pa.RecordBatch:
     event_times, ids, types, keys, payloads = zip(*rows, strict=True)
     return pa.RecordBatch.from_arrays(
         [
-            pa.array(np.fromiter((entry.base for entry in entries), np.int64, len(entries))),
-            pa.array(np.fromiter((entry.time_us for entry in entries), np.int64, len(entries))).view(TIMESTAMP),
+            longs(np.fromiter((entry.base for entry in entries), np.int64, len(entries)), pa.int64()),
+            longs(np.fromiter((entry.time_us for entry in entries), np.int64, len(entries)), TIMESTAMP),
             pa.array(event_times, pa.int64()).view(TIMESTAMP),
             pa.array(ids, pa.int64()),
             pa.array(types, pa.string()),
@@ -129,3 +134,28 @@ def _singles_to_arrow(entries: list[TailEntry]) -> pa.RecordBatch:
         ],
         schema=SCHEMA,
     )
+
+
+def pieces(entries: Sequence[TailEntry]) -> list[pa.RecordBatch]:
+    """Entries as record batches: large ones each by itself, which copies nothing, small ones some together."""
+    made: list[pa.RecordBatch] = []
+    gathered: list[TailEntry] = []
+    size = 0
+    for entry in entries:
+        is_large = len(entry.body) >= LARGE_BYTES
+        if gathered and (is_large or size >= PIECE_BYTES):
+            made.append(_piece(gathered))
+            gathered, size = [], 0
+        if is_large:
+            made.append(to_arrow([entry]))
+        else:
+            gathered.append(entry)
+            size += len(entry.body)
+    if gathered:
+        made.append(_piece(gathered))
+    return made
+
+
+def _piece(entries: list[TailEntry]) -> pa.RecordBatch:
+    """A few single records are not worth the import that `_singles_to_arrow` may cause, beside a hub at work."""
+    return _small_to_arrow(entries) if len(entries) < FEW else to_arrow(entries)

@@ -43,9 +43,13 @@ class _MemoryAppendFile:
     def __init__(self, file: _MemoryFile) -> None:
         self._file = file
 
-    def write(self, data: bytes | memoryview) -> int:
+    def write(self, *pieces: bytes | memoryview) -> int:
+        data = b"".join(pieces)
         self._file.data += data
         return len(data)
+
+    def begin_sync(self) -> None:
+        pass
 
     def sync(self) -> None:
         self._file.durable = bytearray(self._file.data)
@@ -147,6 +151,9 @@ class MemoryDisk:
     def local_path(self, path: str) -> str | None:
         return None
 
+    def handover(self) -> tuple[str, int] | None:
+        return None
+
     def close(self) -> None:
         pass
 
@@ -193,11 +200,15 @@ class _FaultyFile:
         self._path = path
         self._file = file
 
-    def write(self, data: bytes | memoryview) -> int:
+    def write(self, *pieces: bytes | memoryview) -> int:
+        data = b"".join(pieces)
         self._disk.before("write", self._path)
-        written = self._file.write(bytes(data)[: self._disk.take_room(len(data), self._path)])
+        written = self._file.write(data[: self._disk.take_room(len(data), self._path)])
         self._disk.after("write", self._path)
         return written
+
+    def begin_sync(self) -> None:
+        self._file.begin_sync()
 
     def sync(self) -> None:
         self._disk.before("sync", self._path)
@@ -361,6 +372,9 @@ class FaultyDisk:
 
     def local_path(self, path: str) -> str | None:
         return self._disk.local_path(path)
+
+    def handover(self) -> tuple[str, int] | None:
+        return self._disk.handover()
 
     def close(self) -> None:
         self._disk.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -139,3 +140,29 @@ def test_a_column_beyond_32_bit_offsets_is_refused(monkeypatch: pytest.MonkeyPat
     Batch.of([b"abc"])
     with pytest.raises(BadRequest, match="payload column has 4 bytes"):
         Batch.of([b"ab", b"cd"])
+
+
+@given(
+    count=st.integers(1, 40),
+    size=st.integers(0, 30),
+    gap=st.integers(0, 5),
+    type=st.text(max_size=9),
+    first_id=st.integers(-(2**63), 2**63 - 50),
+)
+def test_even_batches_are_the_same_bytes_as_others(count: int, size: int, gap: int, type: str, first_id: int) -> None:
+    received = np.frombuffer(bytes(range(256)) * 6, np.uint8)
+    matrix = np.ndarray((count, size), np.uint8, received, 3, (size + gap, 1))
+    ids = np.arange(first_id, first_id + count, dtype=np.int64)
+    made = Batch.even(matrix, ids, type=type)
+    expected = Batch.of([row.tobytes() for row in matrix], ids=ids.tolist(), types=type)
+    assert bytes(made.body) == expected.body
+    assert (made.count, made.largest, made.nbytes) == (count, size, expected.nbytes)
+    assert decoded(made) == decoded(expected)
+
+
+def test_even_batches_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_module, "DATA_BYTES_MAX", 20)
+    ids = np.arange(5, dtype=np.int64)
+    assert Batch.even(np.zeros((5, 4), np.uint8), ids, type="t").count == 5
+    with pytest.raises(BadRequest, match="25 bytes"):
+        Batch.even(np.zeros((5, 5), np.uint8), ids, type="t")

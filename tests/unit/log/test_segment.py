@@ -157,8 +157,10 @@ def test_interrupted_merges_and_seals_leave_nothing_that_counts() -> None:
     assert list_segments(disk, 8, 0) == ([], [])
 
 
-def test_each_batch_is_synced_by_itself() -> None:
-    """Or the journal's next sync would wait for a whole segment."""
+def test_a_segment_is_synced_in_parts() -> None:
+    """Or the journal's next sync would wait for all of it."""
     disk = FaultyDisk(MemoryDisk())
-    write_segment(disk, "orders", 7, 0, batches(count=4, size=segment.BATCH_BYTES))
-    assert [call for call, _ in disk.calls].count("sync") == 4 + 1
+    write_segment(disk, "orders", 7, 0, batches(count=12, size=segment.BATCH_BYTES))
+    calls = [call for call, _ in disk.calls]
+    assert calls.count("sync") == 12 * segment.BATCH_BYTES // segment.SYNC_BYTES + 1
+    assert calls.count("write") >= 12

@@ -72,13 +72,16 @@ class Lane:
 
 def batch_of(rows: Rows, type: str, unit: str) -> Batch:
     """Rows as the log's columns; no object per record."""
-    names = ["payload", "id"]
-    columns = [rows.payloads(), pa.array(rows.message_ids.view(np.int64))]
+    ids = rows.message_ids.view(np.int64)
     times = rows.times(*UNITS[unit])
+    keys = rows.keys()
+    if times is None and keys is None and (matrix := rows.even_payloads()) is not None:
+        return Batch.even(matrix, ids, type=type)
+    names = ["payload", "id"]
+    columns = [rows.payloads(), pa.array(ids)]
     if times is not None:
         names.append("event_time")
         columns.append(times)
-    keys = rows.keys()
     if keys is not None:
         names.append("key")
         columns.append(keys)

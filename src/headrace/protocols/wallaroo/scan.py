@@ -30,12 +30,19 @@ FRAME_BYTES_MAX = 4 * 1024 * 1024
 HELLO_BYTES_MAX = 1 + 4 * (2 + SHORT_BYTES_MAX)
 """No HELLO can be longer, so an unknown peer cannot make us hold more than this."""
 
+CHUNK_BYTES_MIN = 24 * 1024
+CHUNK_BYTES_MAX = CHUNK_BYTES_MIN << 6
+"""Bytes are received in chunks that grow with the traffic up to this: large, for large pieces win. Only the beginning
+of a still larger frame makes one grow further."""
+
 LENGTH_BYTES = 4
 UNIFORM_AFTER = 8
 """So many equal lengths in a row before the strided comparison is worth its fixed cost."""
 
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+"""Received bytes."""
 
 
 class Layout:
@@ -56,12 +63,12 @@ DRAFT_LAYOUT = Layout(DRAFT, [("stream", "<u8"), ("flags", "<u2"), ("id", "<u8")
 LAYOUTS: dict[Dialect, Layout] = {V3: V3_LAYOUT, DRAFT: DRAFT_LAYOUT}
 
 
-def scan_messages(data: bytes, position: int, length_max: int, layout: Layout) -> tuple[I64, I64, int]:
+def scan_messages(data: Bytes, position: int, length_max: int, layout: Layout) -> tuple[I64, I64, int]:
     """The starts and ends of the whole MESSAGE frames from `position` on, and the position after them.
 
     Stops at the first frame that is another kind, incomplete, too short or too long: the caller looks at that one.
     """
-    unpack_head = layout.unpack_head
+    unpack_head, heads = layout.unpack_head, data.data
     tag_wanted, length_min = layout.tag, layout.length_min
     end = len(data)
     starts: list[int] = []
@@ -70,7 +77,7 @@ def scan_messages(data: bytes, position: int, length_max: int, layout: Layout) -
     equal = 0
     first = position
     while end - position >= LENGTH_BYTES + 1:
-        length, tag = unpack_head(data, position)
+        length, tag = unpack_head(heads, position)
         after = position + LENGTH_BYTES + length
         if tag != tag_wanted or after > end or length < length_min or length > length_max:
             break
@@ -98,7 +105,7 @@ def scan_messages(data: bytes, position: int, length_max: int, layout: Layout) -
     return begins, ends, position
 
 
-def _uniform(data: bytes, position: int, length: int, layout: Layout) -> int:
+def _uniform(data: Bytes, position: int, length: int, layout: Layout) -> int:
     """How many whole frames of this very length and tag follow one another from here; at least one."""
     stride = length + LENGTH_BYTES
     count = (len(data) - position) // stride
@@ -123,7 +130,7 @@ class Rows:
 
     def __init__(
         self,
-        data: bytes,
+        data: Bytes,
         stream_ids: U64,
         message_ids: U64,
         event_times: I64 | None,
@@ -163,6 +170,10 @@ class Rows:
             self._ends[which],
         )
 
+    def even_payloads(self) -> npt.NDArray[np.uint8] | None:
+        """The payloads as rows of a matrix over the received bytes, when all have one length and one distance."""
+        return _even(self._data, self._payload_starts, self._ends) if self.count > 1 else None
+
     def payloads(self) -> pa.Array:
         return gather(self._data, self._payload_starts, self._ends)
 
@@ -196,7 +207,7 @@ class Rows:
         return pa.array(micros, pa.timestamp("us", tz="UTC"), mask=absent)
 
 
-def gather(data: bytes, starts: I64, ends: I64) -> pa.Array:
+def gather(data: Bytes, starts: I64, ends: I64) -> pa.Array:
     """A binary column of `data[start:end]`, for slices that ascend and do not overlap.
 
     The bytes are looked at as a binary array of slice, gap, slice, gap …: taking every other element copies
@@ -205,8 +216,6 @@ def gather(data: bytes, starts: I64, ends: I64) -> pa.Array:
     count = len(starts)
     if count == 0:
         return pa.array([], pa.binary())
-    if count > 1 and (column := _gather_even(data, starts, ends)) is not None:
-        return column
     offsets = np.empty(2 * count, np.int32)
     offsets[0::2] = starts
     offsets[1::2] = ends
@@ -214,17 +223,15 @@ def gather(data: bytes, starts: I64, ends: I64) -> pa.Array:
     return view.take(pa.array(np.arange(0, 2 * count - 1, 2, dtype=np.int32)))
 
 
-def _gather_even(data: bytes, starts: I64, ends: I64) -> pa.Array | None:
-    """The same for slices of one length at equal distances, which is one strided copy; None when they are not."""
+def _even(data: Bytes, starts: I64, ends: I64) -> npt.NDArray[np.uint8] | None:
+    """A view of slices of one length at equal distances; None when they are not."""
     count, size, stride = len(starts), int(ends[0] - starts[0]), int(starts[1] - starts[0])
     if (ends - starts != size).any() or (np.diff(starts) != stride).any():
         return None
-    values = np.ascontiguousarray(np.ndarray((count, size), np.uint8, data, int(starts[0]), (stride, 1)))
-    offsets = np.arange(0, (count + 1) * size, size, dtype=np.int32) if size else np.zeros(count + 1, np.int32)
-    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(values)])
+    return np.ndarray((count, size), np.uint8, data, int(starts[0]), (stride, 1))
 
 
-def read_rows(data: bytes, starts: I64, ends: I64, layout: Layout) -> tuple[Rows, PeerFault | None]:
+def read_rows(data: Bytes, starts: I64, ends: I64, layout: Layout) -> tuple[Rows, PeerFault | None]:
     """The rows of the frames up to the first one whose fields contradict its length or the rules, and that fault."""
     fixed = _fixed_fields(data, starts, ends, layout)
     if layout is V3_LAYOUT:
@@ -232,7 +239,7 @@ def read_rows(data: bytes, starts: I64, ends: I64, layout: Layout) -> tuple[Rows
     return _draft_rows(data, starts, ends, fixed)
 
 
-def _fixed_fields(data: bytes, starts: I64, ends: I64, layout: Layout) -> npt.NDArray[Any]:
+def _fixed_fields(data: Bytes, starts: I64, ends: I64, layout: Layout) -> npt.NDArray[Any]:
     size = layout.fixed.itemsize
     count = len(starts)
     stride = int(ends[0] - starts[0])
@@ -242,7 +249,7 @@ def _fixed_fields(data: bytes, starts: I64, ends: I64, layout: Layout) -> npt.ND
     return np.frombuffer(column.buffers()[2], layout.fixed, count)
 
 
-def _v3_rows(data: bytes, starts: I64, ends: I64, fixed: npt.NDArray[Any]) -> tuple[Rows, PeerFault | None]:
+def _v3_rows(data: Bytes, starts: I64, ends: I64, fixed: npt.NDArray[Any]) -> tuple[Rows, PeerFault | None]:
     fault = None
     key_lengths = fixed["key_length"].astype(np.int64)
     key_starts = starts + V3_LAYOUT.fixed.itemsize
@@ -267,7 +274,7 @@ def _v3_rows(data: bytes, starts: I64, ends: I64, fixed: npt.NDArray[Any]) -> tu
     return rows, fault
 
 
-def _draft_rows(data: bytes, starts: I64, ends: I64, fixed: npt.NDArray[Any]) -> tuple[Rows, PeerFault | None]:
+def _draft_rows(data: Bytes, starts: I64, ends: I64, fixed: npt.NDArray[Any]) -> tuple[Rows, PeerFault | None]:
     flags = fixed["flags"].astype(np.uint16)
     timed = (flags & Flag.EVENT_TIME) != 0
     payload_starts = starts + DRAFT_LAYOUT.fixed.itemsize + timed * 8
@@ -311,7 +318,7 @@ def _check_draft(flags: npt.NDArray[np.uint16], payload_starts: I64, ends: I64) 
 
 
 def _draft_times(
-    data: bytes, payload_starts: I64, timed: npt.NDArray[np.bool_], count: int, fault: PeerFault | None
+    data: Bytes, payload_starts: I64, timed: npt.NDArray[np.bool_], count: int, fault: PeerFault | None
 ) -> tuple[I64, int, PeerFault | None]:
     """The event times, 0 where there is none. The draft's are unsigned; ours end at 2**63 - 1."""
     where = np.flatnonzero(timed[:count])
@@ -327,7 +334,11 @@ def _draft_times(
 
 
 class FrameBuffer:
-    """Bytes go in as they come; frames, and runs of messages as `Rows`, come out."""
+    """Bytes go in as they come; frames, and runs of messages as `Rows`, come out.
+
+    Bytes are received where they stay: `Rows` are views of the chunk they arrived in. A chunk that rows were made of is
+    not written to again; the beginning of a frame that is left in it moves to the next one.
+    """
 
     def __init__(self, *, frame_bytes_max: int = FRAME_BYTES_MAX, dialect: Dialect | None = None) -> None:
         if not HELLO_BYTES_MAX <= frame_bytes_max < 2**31:
@@ -335,69 +346,84 @@ class FrameBuffer:
         self.dialect = dialect
         self._first = dialect is None
         self._frame_bytes_max = frame_bytes_max
-        self._data = b""
+        self._chunk = np.empty(CHUNK_BYTES_MIN, np.uint8)
+        self._lent = False
+        """Whether rows were made of the chunk."""
         self._position = 0
-        self._partial = bytearray()
-        self._needed = LENGTH_BYTES
+        self._end = 0
         self._fault: PeerFault | None = None
 
     @property
     def held(self) -> int:
         """How many bytes wait for the rest of their frame, or to be taken."""
-        return len(self._data) - self._position + len(self._partial)
+        return self._end - self._position
 
-    def feed(self, *parts: bytes) -> None:
-        """Take more bytes. A frame that arrives in many pieces is put together once, when it is complete."""
-        if self._partial:
-            if len(self._partial) + sum(map(len, parts)) < self._needed:
-                for part in parts:
-                    self._partial += part
-                return
-            self._data = b"".join((self._partial, *parts))
-            self._partial = bytearray()
-        elif self._position == len(self._data):
-            self._data = parts[0] if len(parts) == 1 else b"".join(parts)
-        else:
-            self._data = b"".join((memoryview(self._data)[self._position :], *parts))
-        self._position = 0
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no room for more until some of it has been taken; though `room` always finds some."""
+        return self._end == len(self._chunk) >= CHUNK_BYTES_MAX
+
+    def room(self) -> memoryview:
+        """Where to put the next bytes; then say with `add` how many there are."""
+        if self._lent or self._end == len(self._chunk):
+            self._change_chunk()
+        return self._chunk[self._end :].data
+
+    def add(self, count: int) -> None:
+        self._end += count
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes that are elsewhere already."""
+        left = memoryview(data)
+        while left:
+            room = self.room()
+            count = min(len(room), len(left))
+            room[:count] = left[:count]
+            self.add(count)
+            left = left[count:]
+
+    def _change_chunk(self) -> None:
+        """One twice as large after one that was filled, and half as large after one that was mostly empty."""
+        size = len(self._chunk)
+        if self._end == size and (size < CHUNK_BYTES_MAX or not self._position):
+            size *= 2
+        elif self._end < size // 4 and size > CHUNK_BYTES_MIN:
+            size //= 2
+        chunk = np.empty(max(size, 2 * self.held), np.uint8)
+        chunk[: self.held] = self._chunk[self._position : self._end]
+        self._chunk, self._position, self._end, self._lent = chunk, 0, self.held, False
 
     def clear(self) -> None:
         """Forget what is held: "any data received after the error frame should be discarded"."""
-        self._data = b""
-        self._position = 0
-        self._partial = bytearray()
+        self._position = self._end
 
     def next(self) -> Frame | Rows | None:
         """The next frame, or run of messages; `None` when more bytes are needed. Raises `PeerFault`."""
         if self._fault is not None:
             raise self._fault
-        if self._partial:
-            return None
-        data, position = self._data, self._position
-        available = len(data) - position
         if self.dialect is None:
-            if available < LENGTH_BYTES + 1:
-                self._wait(LENGTH_BYTES + 1)
+            if self.held < LENGTH_BYTES + 1:
                 return None
-            self.dialect = detect(data[position : position + 5])
+            self.dialect = detect(self._bytes(0, LENGTH_BYTES + 1))
             if self.dialect is None:
                 raise PeerFault("This port speaks the Wallaroo connector protocol, which begins with a HELLO frame")
-        if available < LENGTH_BYTES:
-            self._wait(LENGTH_BYTES)
+        if self.held < LENGTH_BYTES:
             return None
-        length = int.from_bytes(data[position : position + 4], "little" if self.dialect.order == "<" else "big")
+        length = int.from_bytes(self._bytes(0, LENGTH_BYTES), "little" if self.dialect.order == "<" else "big")
         self._check_length(length)
-        after = position + LENGTH_BYTES + length
-        if after > len(data):
-            self._wait(LENGTH_BYTES + length)
+        if self.held < LENGTH_BYTES + length:
             return None
         self._first = False
         layout = LAYOUTS.get(self.dialect)
-        if layout is not None and data[position + LENGTH_BYTES] == layout.tag:
+        if layout is not None and self._chunk[self._position + LENGTH_BYTES] == layout.tag:
             return self._messages(layout)
-        frame = self.dialect.decode(data[position + LENGTH_BYTES : after])
-        self._position = after
+        frame = self.dialect.decode(self._bytes(LENGTH_BYTES, LENGTH_BYTES + length))
+        self._position += LENGTH_BYTES + length
         return frame
+
+    def _bytes(self, start: int, end: int) -> bytes:
+        """Some of the bytes that are held."""
+        return self._chunk[self._position + start : self._position + end].tobytes()
 
     def _check_length(self, length: int) -> None:
         if length == 0:
@@ -408,19 +434,13 @@ class FrameBuffer:
             raise PeerFault(f"Frame of {length} bytes is above the limit of {maximum} bytes ({key})")
 
     def _messages(self, layout: Layout) -> Rows:
-        starts, ends, position = scan_messages(self._data, self._position, self._frame_bytes_max, layout)
+        data = self._chunk[: self._end]
+        starts, ends, position = scan_messages(data, self._position, self._frame_bytes_max, layout)
         if not len(starts):
             raise PeerFault(f"Unable to decode MESSAGE: it needs at least {layout.length_min} bytes")
-        rows, self._fault = read_rows(self._data, starts, ends, layout)
+        rows, self._fault = read_rows(data, starts, ends, layout)
         self._position = position
+        self._lent = True
         if self._fault is not None and not rows.count:
             raise self._fault
         return rows
-
-    def _wait(self, needed: int) -> None:
-        """Keep the beginning of a frame aside until the rest of it has come."""
-        if not self._partial and self._position < len(self._data):
-            self._partial = bytearray(memoryview(self._data)[self._position :])
-        self._data = b""
-        self._position = 0
-        self._needed = needed

@@ -1,6 +1,6 @@
 """asyncio and the hub around the worker's session.
 
-    socket ──► Connection.data_received ──► session.receive ──► requests ──► hub
+    socket ──► Connection.buffer_updated ──► session.process ──► requests ──► hub
     socket ◄── one write per turn of the loop ◄── session.take_output ◄── hub results
 
 Back-pressure: nothing is read while the session waits for the hub, while more than `wallaroo.in_flight_bytes_max` is on
@@ -34,13 +34,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("headrace.wallaroo")
 
-LOOK_BYTES = 1536 * 1024
-"""So much is looked at even while the disk works, so that encoding and syncing overlap. Large, for large pieces win."""
 RETRY_AFTER_REFUSAL_S = 1.0
 """A refused v3 client asks again when an ACK comes: this often, or as soon as the stream is free."""
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """One connector."""
 
     def __init__(self, worker: Worker) -> None:
@@ -59,8 +57,7 @@ class Connection(asyncio.Protocol):
         self._host = ""
         self._lanes: dict[int, Lane] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._unread: list[bytes] = []
-        self._unread_bytes = 0
+        self._has_unread = False
         self._under_way = 0
         """Transactions that have been submitted and not answered."""
         self._in_flight_bytes = 0
@@ -70,7 +67,7 @@ class Connection(asyncio.Protocol):
         self._handshake_timer: asyncio.TimerHandle | None = None
         self._duplicates_counted = 0
 
-    # asyncio.Protocol
+    # asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # uvloop has a class of its own
@@ -90,17 +87,20 @@ class Connection(asyncio.Protocol):
             return
         self._handshake_timer = self._loop.call_later(self.worker.settings.handshake_s, self._no_hello)
 
-    def data_received(self, data: bytes) -> None:
-        self.worker.received_bytes.inc(len(data))
-        self._unread.append(data)
-        self._unread_bytes += len(data)
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.session.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.worker.received_bytes.inc(nbytes)
+        self._has_unread = True
+        is_full = self.session.arrived(nbytes)
         # Looking at bytes has a price per look. While the disk works nothing can be submitted, so they may gather.
-        if not self._under_way or self._unread_bytes >= LOOK_BYTES:
+        if is_full or not self._under_way:
             self._look()
 
     def _look(self) -> None:
-        parts, self._unread, self._unread_bytes = self._unread, [], 0
-        self._do(self.session.receive(*parts))
+        self._has_unread = False
+        self._do(self.session.process())
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
@@ -259,7 +259,7 @@ class Connection(asyncio.Protocol):
         self.worker.records_in.inc(records)
         ends = [result.first + result.count for result in done.result() if isinstance(result, Appended)]
         self._finish(lane, ends[-1] if ends else None, taken)
-        if self._unread and not self.session.ended:
+        if self._has_unread and not self.session.ended:
             self._look()
         if lane.waiting and not lane.busy and not self.session.ended:
             self._submit(lane)

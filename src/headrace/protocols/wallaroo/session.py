@@ -108,12 +108,23 @@ class ServerSession:
     def ended(self) -> bool:
         return self.state in (SessionState.ERROR, SessionState.DISCONNECTED)
 
-    def receive(self, *parts: bytes) -> list[Request]:
-        """Take bytes from the peer, as they came; several pieces are looked at together."""
+    def receive(self, data: bytes) -> list[Request]:
+        """Take bytes from the peer, as they came."""
         if self.ended:
             return []
-        self._buffer.feed(*parts)
+        self._buffer.feed(data)
         return self.process()
+
+    def room(self) -> memoryview:
+        """Where the next bytes from the peer may be put; `arrived` says how many were, and `process` looks at them."""
+        return self._buffer.room()
+
+    def arrived(self, count: int) -> bool:
+        """Whether they should be looked at before more come."""
+        self._buffer.add(count)
+        if self.ended:
+            self._buffer.clear()
+        return self._buffer.is_full
 
     def process(self) -> list[Request]:
         """Look at what was received, as far as that is possible now."""

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from headrace.protocols.wallaroo import frames
 from headrace.protocols.wallaroo.codec import DRAFT, V3, Dialect
 from headrace.protocols.wallaroo.frames import Flag, Frame, LocalFault, Message, PeerFault
-from headrace.protocols.wallaroo.scan import HELLO_BYTES_MAX, UNIFORM_AFTER, FrameBuffer, Rows, gather
+from headrace.protocols.wallaroo.scan import (
+    CHUNK_BYTES_MAX,
+    CHUNK_BYTES_MIN,
+    HELLO_BYTES_MAX,
+    UNIFORM_AFTER,
+    FrameBuffer,
+    Rows,
+    gather,
+)
 
 u64 = st.integers(0, 2**64 - 1)
 v3_messages = st.builds(
@@ -278,3 +286,70 @@ def test_a_limit_that_cannot_be() -> None:
 
 def test_gather_of_nothing() -> None:
     assert gather(b"", np.array([], np.int64), np.array([], np.int64)).to_pylist() == []
+
+
+# -- chunks -----------------------------------------------------------------------------------------------------------
+
+
+def receive(buffer: FrameBuffer, data: bytes) -> None:
+    """As a socket does: as much as there is room for, with a look in between."""
+    while data:
+        room = buffer.room()
+        count = min(len(room), len(data))
+        room[:count] = data[:count]
+        buffer.add(count)
+        data = data[count:]
+
+
+def test_rows_stay_as_they_are_while_more_is_received() -> None:
+    buffer = FrameBuffer(dialect=V3)
+    kept = []
+    for number in range(1, 200):
+        message = V3.encode(Message(1, number, bytes([number]) * 40))
+        receive(buffer, message + message[:7])  # the beginning of a frame moves to the next chunk
+        rows = buffer.next()
+        assert isinstance(rows, Rows)
+        kept.append(rows)
+        assert buffer.next() is None
+        receive(buffer, message[7:])
+        again = buffer.next()
+        assert isinstance(again, Rows)
+        assert messages_of(again) == messages_of(rows)
+    assert [messages_of(rows)[0].payload for rows in kept] == [bytes([number]) * 40 for number in range(1, 200)]
+
+
+def test_a_chunk_grows_with_the_traffic_and_shrinks_again() -> None:
+    buffer = FrameBuffer(dialect=V3)
+    lot = V3.encode(Message(1, 1, bytes(1_000))) * 4_000
+    sizes = []
+    for _ in range(12):
+        receive(buffer, lot[: len(buffer.room())])
+        while buffer.next() is not None:
+            pass
+        buffer.clear()
+        sizes.append(len(buffer._chunk))
+    assert sizes[0] == CHUNK_BYTES_MIN
+    assert sizes[-1] == CHUNK_BYTES_MAX
+    assert sizes == sorted(sizes)
+    for _ in range(12):
+        receive(buffer, V3.encode(Message(1, 1, b"x")))
+        assert isinstance(buffer.next(), Rows)
+    assert len(buffer.room()) == CHUNK_BYTES_MIN
+
+
+def test_a_full_chunk_says_so_and_still_finds_room_for_a_larger_frame() -> None:
+    buffer = FrameBuffer(dialect=V3, frame_bytes_max=4 * CHUNK_BYTES_MAX)
+    data = V3.encode(Message(1, 7, bytes(3 * CHUNK_BYTES_MAX)))
+    said = []
+    while data:
+        room = buffer.room()
+        count = min(len(room), len(data))
+        room[:count] = data[:count]
+        buffer.add(count)
+        said.append((buffer.held, buffer.is_full))
+        data = data[count:]
+    assert all(is_full == (held >= CHUNK_BYTES_MAX) for held, is_full in said[:-1])
+    rows = buffer.next()
+    assert isinstance(rows, Rows)
+    assert rows.message_ids.tolist() == [7]
+    assert rows.nbytes == 3 * CHUNK_BYTES_MAX

@@ -10,9 +10,10 @@ from unit.protocols.wallaroo.wallaroo_peer import Peer, hold_transactions, hub_a
 
 from headrace.hub import Hub
 from headrace.log.ops import StreamOptions
-from headrace.protocols.wallaroo import frames, server
+from headrace.protocols.wallaroo import frames
 from headrace.protocols.wallaroo.codec import DRAFT, V3, Dialect
 from headrace.protocols.wallaroo.frames import NO_POINT, Flag, Message
+from headrace.protocols.wallaroo.scan import FrameBuffer
 from headrace.protocols.wallaroo.worker import Rewind
 from headrace.security import EVERYTHING
 
@@ -298,7 +299,7 @@ async def test_an_end_is_acknowledged_after_what_was_under_way_before_it(
         peer.send(frames.Notify(1, b"s", 0))
         assert await peer.receive() == frames.Ack(1)
         disk = hold_transactions(monkeypatch)
-        monkeypatch.setattr(server, "LOOK_BYTES", 0)  # look at the end although the disk is busy
+        monkeypatch.setattr(FrameBuffer, "is_full", True)  # look at the end although the disk is busy
         peer.send(Message(1, 1, b"x"))
         await credits_left(hub, 999)
         peer.send(Message(1, 2, None, flags=Flag.EOS | Flag.UNSTABLE_REFERENCE))
@@ -318,7 +319,7 @@ async def test_what_comes_while_the_disk_works_is_gathered_into_one_transaction(
         await peer.hello()
         await peer.notify(1, b"s")
         disk = hold_transactions(monkeypatch)
-        monkeypatch.setattr(server, "LOOK_BYTES", 0)
+        monkeypatch.setattr(FrameBuffer, "is_full", True)
         for number in range(1, 5):
             peer.send(Message(1, number, b"x"))
             await credits_left(hub, 1_000 - number)

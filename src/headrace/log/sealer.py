@@ -1,0 +1,263 @@
+"""Sealing in a process of its own, for segments that are worth it.
+
+Making a segment takes thousands of small steps. Beside a busy event loop each of them is a turn at Python's lock that
+somebody waits for: under full load sealing slowed everything down by a quarter or more, while a core was idle.
+
+    log ──► memory that both have: the bodies of the records, one behind the other
+        ──► pipe: size:u32, MessagePack of `Order`
+        ◄── pipe: size:u32, MessagePack of `Sealed` or `Failed`
+
+The process lives as long as its pipe. When the log closes it, or dies, the process is gone at once, in the middle of
+whatever it does, as a log that is killed would be. Until then it holds the data directory's lock too, so that no other
+hub can start while it may still put a segment in place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import mmap
+import os
+import queue
+import signal
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from typing import IO
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from headrace.log.disk import Disk, OsDisk
+from headrace.log.segment import SegmentRef, write_segment
+from headrace.log.tail import TailEntry, pieces
+
+logger = logging.getLogger(__name__)
+
+LIVES = 3
+"""So often a process that died is replaced; then segments are made here."""
+CLOSE_WAIT_S = 10.0
+_SIZE = struct.Struct("<I")
+
+
+class Body(msgspec.Struct, frozen=True, array_like=True):
+    """A tail entry; its bytes are in the shared memory, behind those of the entries before it."""
+
+    base: int
+    count: int
+    time_us: int
+    size: int
+
+
+class Order(msgspec.Struct, frozen=True, array_like=True):
+    """Make a segment of these."""
+
+    stream: str
+    stream_id: int
+    partition: int
+    bodies: list[Body]
+
+
+class Sealed(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """It is in its place."""
+
+    first: int
+    next: int
+    path: str
+    bytes: int
+
+
+class Failed(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """What the disk said."""
+
+    errno: int
+    text: str
+
+
+class SealerGone(Exception):
+    """The process does not answer any more."""
+
+
+class Sealing:
+    """Makes segments of tails: large ones elsewhere when it can, the others here. Used by one thread."""
+
+    def __init__(self, disk: Disk, apart_bytes: int, idle_s: float) -> None:
+        self._disk = disk
+        self._place = disk.handover() if hasattr(os, "memfd_create") else None
+        self._apart_bytes = apart_bytes
+        self._idle_us = int(idle_s * 1_000_000)
+        self._used_us = 0
+        self._lives = LIVES
+        self.process: Sealer | None = None
+        self.apart = 0
+        """How many segments were made elsewhere."""
+
+    def seal(
+        self, stream: str, stream_id: int, partition: int, entries: Sequence[TailEntry], now_us: int
+    ) -> SegmentRef:
+        if self._is_worth_it(entries):
+            with contextlib.suppress(SealerGone):
+                return self._seal_apart(stream, stream_id, partition, entries, now_us)
+        return write_segment(self._disk, stream, stream_id, partition, pieces(entries))
+
+    def _is_worth_it(self, entries: Sequence[TailEntry]) -> bool:
+        if self._place is None or not self._lives or not self._apart_bytes:
+            return False
+        return sum(len(entry.body) for entry in entries) >= self._apart_bytes
+
+    def _seal_apart(
+        self, stream: str, stream_id: int, partition: int, entries: Sequence[TailEntry], now_us: int
+    ) -> SegmentRef:
+        try:
+            self.process = self.process or self._start()
+            ref = self.process.seal(stream, stream_id, partition, entries)
+        except SealerGone as gone:
+            self.close()
+            self._lives -= 1
+            after = "a new one will be started" if self._lives else "segments are made by the hub itself from now on"
+            logger.warning("the process that seals segments is gone (%s); nothing is lost, and %s", gone, after)
+            raise
+        self._used_us = now_us
+        self.apart += 1
+        return ref
+
+    def _start(self) -> Sealer:
+        assert self._place is not None
+        try:
+            return Sealer(*self._place)
+        except OSError as error:
+            raise SealerGone(f"it could not be started: {error}") from error
+
+    def rest(self, now_us: int) -> None:
+        """Let a process go that has had nothing to do for a while."""
+        if self.process is not None and now_us - self._used_us > self._idle_us:
+            self.close()
+
+    def close(self) -> None:
+        if self.process is not None:
+            self.process.close()
+            self.process = None
+
+
+class Sealer:
+    """The process, seen from the log."""
+
+    def __init__(self, root: str, lock: int) -> None:
+        self._memory = _Memory()
+        command = [sys.executable, "-P", "-m", __name__, root, str(lock), str(self._memory.descriptor)]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=(lock, self._memory.descriptor),
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+        self.pid = self._process.pid
+
+    def seal(self, stream: str, stream_id: int, partition: int, entries: Sequence[TailEntry]) -> SegmentRef:
+        """Raises what the disk said to the process, as an `OSError`; or `SealerGone`."""
+        bodies = [Body(entry.base, entry.count, entry.time_us, len(entry.body)) for entry in entries]
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._memory.fill([entry.body for entry in entries])
+            _send(self._process.stdin, Order(stream, stream_id, partition, bodies))
+            answer = msgspec.msgpack.decode(_receive(self._process.stdout), type=Sealed | Failed)
+        except (OSError, EOFError, msgspec.MsgspecError) as error:
+            raise SealerGone(str(error)) from error
+        if isinstance(answer, Failed):
+            raise OSError(answer.errno, answer.text)
+        return SegmentRef(answer.first, answer.next, answer.path, answer.bytes)
+
+    def close(self) -> None:
+        """Returns when the process is gone, and the lock is ours alone."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(OSError):
+                pipe.close()
+        try:
+            self._process.wait(CLOSE_WAIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._memory.close()
+
+
+class _Memory:
+    """Memory that another process may map, by its descriptor."""
+
+    def __init__(self) -> None:
+        self.descriptor = os.memfd_create("headrace-bodies")
+        self._mapped = np.empty(0, np.uint8)
+
+    def fill(self, bodies: list[bytes]) -> None:
+        size = sum(map(len, bodies))
+        if size > len(self._mapped):
+            os.ftruncate(self.descriptor, size + size // 4)
+            self._mapped = np.frombuffer(mmap.mmap(self.descriptor, 0), np.uint8)
+        np.concatenate([np.frombuffer(body, np.uint8) for body in bodies], out=self._mapped[:size])
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+
+def _send(pipe: IO[bytes], message: msgspec.Struct) -> None:
+    encoded = msgspec.msgpack.encode(message)
+    pipe.write(_SIZE.pack(len(encoded)) + encoded)
+    pipe.flush()
+
+
+def _receive(pipe: IO[bytes]) -> bytes:
+    head = pipe.read(_SIZE.size)
+    if len(head) < _SIZE.size:
+        raise EOFError("its pipe has ended")
+    return pipe.read(_SIZE.unpack(head)[0])
+
+
+# -- in the process --------------------------------------------------------------------------------------------------
+
+
+def execute(disk: Disk, order: Order, memory: pa.Buffer) -> Sealed | Failed:
+    at = 0
+    entries = []
+    for body in order.bodies:
+        data = memory.slice(at, body.size)
+        at += body.size
+        entries.append(
+            TailEntry(body.base, body.count, body.time_us, data.to_pybytes() if body.count == 1 else data, 0)
+        )
+    try:
+        ref = write_segment(disk, order.stream, order.stream_id, order.partition, pieces(entries))
+    except OSError as error:
+        return Failed(error.errno or 0, error.strerror or str(error))
+    return Sealed(*ref)
+
+
+def work(disk: Disk, descriptor: int, orders: queue.SimpleQueue[bytes], answers: IO[bytes]) -> None:
+    memory = pa.py_buffer(b"")
+    while True:
+        order = msgspec.msgpack.decode(orders.get(), type=Order)
+        if sum(body.size for body in order.bodies) > memory.size:
+            memory = pa.py_buffer(mmap.mmap(descriptor, 0, mmap.MAP_SHARED, mmap.PROT_READ))
+        _send(answers, execute(disk, order, memory))
+
+
+def main() -> None:
+    """Do what the pipe says until it ends; then end at once, whatever is under way."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the hub, which closes the pipe
+        signal.signal(number, signal.SIG_IGN)
+    root, lock, descriptor = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    disk = OsDisk(root, lock=lock)
+    threading.Thread(target=work, args=(disk, descriptor, orders, sys.stdout.buffer), daemon=True).start()
+    with contextlib.suppress(EOFError):
+        while True:
+            orders.put(_receive(sys.stdin.buffer))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,249 @@
+"""Segments made by another process: the same files, and nothing lost when it dies."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from headrace.errors import DataDirectoryLocked
+from headrace.log import ops, sealer
+from headrace.log.batch import Batch
+from headrace.log.clock import SystemClock
+from headrace.log.disk import OsDisk
+from headrace.log.log import Log
+from headrace.log.sealer import Body, Failed, Order, Sealed, Sealer, SealerGone, Sealing, execute
+from headrace.log.segment import SegmentRef, write_segment
+from headrace.log.settings import LogSettings
+from headrace.log.tail import TailEntry, pieces
+from headrace.testing import FaultyDisk, MemoryDisk
+
+SECOND_US = 1_000_000
+
+
+def entries(count: int = 6, records: int = 50) -> list[TailEntry]:
+    """Of all sizes: single records, some, and one large enough to be a record batch by itself."""
+    made = []
+    base = 0
+    for number in range(count):
+        payload = bytes([65 + number]) * 200
+        batch = (
+            Batch.one(payload, id=number) if number == 2 else Batch.of([payload] * records * (1 + 50 * (number == 4)))
+        )
+        made.append(TailEntry(base, batch.count, SECOND_US + number, batch.body, number))
+        base += batch.count
+    return made
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[OsDisk]:
+    disk = OsDisk(tmp_path / "data")
+    yield disk
+    with contextlib.suppress(OSError):
+        disk.close()
+
+
+@pytest.fixture
+def process(disk: OsDisk) -> Iterator[Sealer]:
+    process = Sealer(*disk.handover())
+    yield process
+    if is_running(process.pid):
+        process.close()
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def wait_until_gone(pid: int) -> None:
+    deadline = time.monotonic() + 20
+    while is_running(pid):
+        assert time.monotonic() < deadline, f"process {pid} is still there"
+        time.sleep(0.005)
+
+
+def test_it_makes_the_same_files(disk: OsDisk, process: Sealer) -> None:
+    here = write_segment(disk, "orders", 1, 0, pieces(entries()))
+    there = process.seal("orders", 2, 0, entries())
+    assert (here.first, here.next, here.bytes) == (there.first, there.next, there.bytes)
+    one, other = (pa.ipc.open_file(pa.py_buffer(disk.read(ref.path))).read_all() for ref in (here, there))
+    assert one.equals(other)
+    later = [TailEntry(entry.base + 10_000, entry.count, 5, entry.body, 9) for entry in entries(records=400)]
+    assert process.seal("orders", 2, 0, later).first == 10_000, "more than the memory that it had mapped"
+    assert process.seal("orders", 2, 1, entries()).bytes == here.bytes
+
+
+def test_what_the_disk_says_comes_back_as_it_was_said(disk: OsDisk, process: Sealer, tmp_path: Path) -> None:
+    (tmp_path / "data" / "segments").write_text("in the way")
+    with pytest.raises(FileExistsError) as raised:
+        process.seal("orders", 1, 0, entries())
+    assert raised.value.errno == errno.EEXIST
+    (tmp_path / "data" / "segments").unlink()
+    assert process.seal("orders", 1, 0, entries()).first == 0
+
+
+def test_orders_are_executed_and_failures_reported() -> None:
+    memory = MemoryDisk()
+    bodies = [Body(entry.base, entry.count, entry.time_us, len(entry.body)) for entry in entries()]
+    order = Order("orders", 3, 1, bodies)
+    shared = pa.py_buffer(b"".join(bytes(entry.body) for entry in entries()))
+    done = execute(memory, order, shared)
+    assert isinstance(done, Sealed)
+    assert done.path in memory.paths()
+    full = FaultyDisk(MemoryDisk())
+    full.room_bytes = 100
+    failed = execute(full, order, shared)
+    assert isinstance(failed, Failed)
+    assert failed.errno == errno.ENOSPC
+
+
+def test_only_large_segments_are_made_elsewhere(disk: OsDisk) -> None:
+    sealing = Sealing(disk, 10_000_000, idle_s=60)
+    sealing.seal("s", 1, 0, entries(), 0)
+    assert sealing.process is None
+    sealing = Sealing(disk, 0, idle_s=60)
+    sealing.seal("s", 1, 1, entries(), 0)
+    assert sealing.process is None
+    sealing = Sealing(disk, 1000, idle_s=60)
+    sealing.seal("s", 1, 2, entries(), 0)
+    assert sealing.process is not None
+    assert sealing.apart == 1
+    sealing.close()
+
+
+def test_an_idle_process_ends_and_a_new_one_is_started(disk: OsDisk) -> None:
+    sealing = Sealing(disk, 1000, idle_s=60)
+    sealing.seal("s", 1, 0, entries(), 10 * SECOND_US)
+    assert sealing.process is not None
+    first = sealing.process.pid
+    sealing.rest(70 * SECOND_US)
+    assert is_running(first)
+    sealing.rest(70 * SECOND_US + 1)
+    assert not is_running(first)
+    sealing.rest(200 * SECOND_US)
+    sealing.seal("s", 1, 1, entries(), 300 * SECOND_US)
+    assert sealing.process is not None
+    sealing.close()
+
+
+def test_a_process_that_dies_costs_nothing(disk: OsDisk, caplog: pytest.LogCaptureFixture) -> None:
+    """The segment is made here; a new process is started, three times; then no more."""
+    sealing = Sealing(disk, 1000, idle_s=60)
+    for number in range(sealer.LIVES + 1):
+        sealing.seal("s", 1, 2 * number, entries(), 0)
+        if sealing.process is not None:
+            os.kill(sealing.process.pid, signal.SIGKILL)
+        ref = sealing.seal("s", 1, 2 * number + 1, entries(), 0)
+        assert ref.bytes == disk.size(ref.path)
+        assert sealing.process is None
+    assert sealing.apart == sealer.LIVES
+    warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == sealer.LIVES
+    assert "by the hub itself from now on" in warnings[-1]
+
+
+def test_an_answer_that_is_none_counts_as_death(disk: OsDisk, process: Sealer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sealer, "_receive", lambda pipe: b"\xc1")
+    with pytest.raises(SealerGone):
+        process.seal("s", 1, 0, entries())
+
+
+def test_a_process_that_cannot_be_started_is_not_needed(
+    disk: OsDisk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EAGAIN, "no more processes")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    sealing = Sealing(disk, 1000, idle_s=60)
+    assert sealing.seal("s", 1, 0, entries(), 0).first == 0
+    assert "no more processes" in caplog.text
+
+
+def test_a_disk_in_memory_has_no_process() -> None:
+    sealing = Sealing(MemoryDisk(), 1000, idle_s=60)
+    assert isinstance(sealing.seal("s", 1, 0, entries(), 0), SegmentRef)
+    assert sealing.process is None
+
+
+def test_signals_for_the_hub_do_not_end_it(disk: OsDisk, process: Sealer) -> None:
+    process.seal("s", 1, 0, entries())
+    os.kill(process.pid, signal.SIGINT)
+    os.kill(process.pid, signal.SIGTERM)
+    assert process.seal("s", 1, 1, entries()).first == 0
+
+
+def test_a_process_that_does_not_end_is_killed(disk: OsDisk, process: Sealer, monkeypatch: pytest.MonkeyPatch) -> None:
+    process.seal("s", 1, 0, entries())
+    monkeypatch.setattr(sealer, "CLOSE_WAIT_S", 0.01)
+    os.kill(process.pid, signal.SIGSTOP)
+    process.close()
+    assert not is_running(process.pid)
+
+
+def test_the_lock_is_held_as_long_as_the_process_may_write(disk: OsDisk, process: Sealer, tmp_path: Path) -> None:
+    process.seal("s", 1, 0, entries())
+    disk.close()
+    with pytest.raises(DataDirectoryLocked):
+        OsDisk(tmp_path / "data")
+    process.close()
+    OsDisk(tmp_path / "data").close()
+
+
+LONELY = """
+    import os, signal, sys
+    from headrace.log.disk import OsDisk
+    from headrace.log.sealer import Sealer
+    sys.path.insert(0, {here!r})
+    from test_sealer import entries
+    disk = OsDisk({root!r})
+    process = Sealer(*disk.handover())
+    process.seal("s", 1, 0, entries())
+    print(process.pid, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_it_goes_with_a_hub_that_is_killed_and_the_next_hub_can_start(tmp_path: Path) -> None:
+    code = textwrap.dedent(LONELY).format(here=str(Path(__file__).parent), root=str(tmp_path / "data"))
+    hub = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert hub.returncode == -signal.SIGKILL, hub.stderr
+    OsDisk(tmp_path / "data").close()  # waits until the lock is free
+    wait_until_gone(int(hub.stdout))
+
+
+def test_a_log_seals_elsewhere_and_reads_what_was_sealed(tmp_path: Path) -> None:
+    settings = LogSettings(segment_bytes=200_000, seal_apart_bytes=100_000)
+    log = Log(OsDisk(tmp_path / "data"), SystemClock(), settings)
+    log.submit([ops.CreateStream("s")])
+    for number in range(10):
+        log.submit([ops.Append("s", Batch.of([b"%d" % number * 100] * 500))])
+    while log.commit_once():
+        pass
+    while log.maintain_once():
+        pass
+    process = log.maintenance.sealing.process
+    assert process is not None
+    assert log.maintenance.sealing.apart > 0
+    found = [row for batch in log.scan("s", 0, 5_000) for row in batch.column("payload").to_pylist()]
+    assert found == [b"%d" % number * 100 for number in range(10) for _ in range(500)]
+    log.close()
+    assert not is_running(process.pid)
+    again = Log(OsDisk(tmp_path / "data"), SystemClock(), settings)
+    assert again.bounds("s").next == 5_000
+    again.close()
