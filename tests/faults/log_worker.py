@@ -1,6 +1,6 @@
 """A process that appends without end and says what was acknowledged: the victim of the fault tests.
 
-    python log_worker.py DIRECTORY [small]
+    python log_worker.py DIRECTORY [apart]        with segments made by a process of their own
 
 Each line on standard output is "stream index value", or "table key value", printed only after the acknowledgement.
 A value is `stream:round:random` so that the test can tell where it came from. On a full disk it says "full" and goes
@@ -13,6 +13,8 @@ import asyncio
 import os
 import random
 import sys
+
+from msgspec import structs
 
 from headrace.config import Config, Log
 from headrace.errors import DiskFull, HeadraceError, LogFailed
@@ -58,8 +60,9 @@ async def append_without_end(hub: Hub, stream: str, generator: random.Random) ->
         )
 
 
-async def run(directory: str) -> None:
-    hub = await Hub.open(directory, Config(log=SMALL))
+async def run(directory: str, *, apart: bool) -> None:
+    settings = structs.replace(SMALL, seal_apart_bytes=1_000) if apart else SMALL
+    hub = await Hub.open(directory, Config(log=settings))
     for number in range(STREAMS):
         await hub.create_stream(f"s{number}")
     await hub.create_table("state")
@@ -70,7 +73,7 @@ async def run(directory: str) -> None:
 
 def main() -> None:
     try:
-        asyncio.run(run(sys.argv[1]))
+        asyncio.run(run(sys.argv[1], apart="apart" in sys.argv[2:]))
     except LogFailed as error:
         say(f"failed {error}")
         sys.exit(4)

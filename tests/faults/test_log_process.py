@@ -41,6 +41,27 @@ def test_kill_nine_under_load_again_and_again(tmp_path: Path) -> None:
     check(tmp_path, acknowledged)
 
 
+def test_kill_nine_while_another_process_seals(tmp_path: Path) -> None:
+    """The hub dies in the middle of a seal, and the next one starts at once; or the other process dies."""
+    generator = random.Random(3)
+    acknowledged: list[tuple[str, str, str]] = []
+    helped = 0
+    for turn in range(20):
+        with Victim(tmp_path, options=("apart",)) as victim:
+            victim.wait_for("ready")
+            while not victim.children():
+                victim.wait_for_lines(len(victim.lines) + 10)
+            victim.wait_for_lines(len(victim.lines) + generator.randrange(0, 4_000))
+            children = victim.children()
+            helped += len(children)
+            if turn % 3 == 0 and children:
+                os.kill(children[0], signal.SIGKILL)
+                victim.wait_for_lines(len(victim.lines) + 1_000)
+        acknowledged += victim.acknowledged()
+    assert helped >= 10
+    check(tmp_path, acknowledged)
+
+
 @pytest.fixture
 def image(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
     """A small ext4 file system in a file, mounted: copying the file is a power cut."""

@@ -23,10 +23,12 @@ DEADLINE_S = 60.0
 class Victim:
     """A worker process and what it has acknowledged."""
 
-    def __init__(self, directory: Path, prefix: list[str] | None = None, preexec: object = None) -> None:
+    def __init__(
+        self, directory: Path, prefix: list[str] | None = None, preexec: object = None, options: tuple[str, ...] = ()
+    ) -> None:
         environment = os.environ | {"PYTHONPATH": str(SOURCE), "PYTHONUNBUFFERED": "1"}
         self.process = subprocess.Popen(
-            [*(prefix or []), sys.executable, str(WORKER), str(directory)],
+            [*(prefix or []), sys.executable, str(WORKER), str(directory), *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environment,
@@ -72,6 +74,10 @@ class Victim:
         while not any(line.startswith(word) for line in self.lines):
             assert self.read(0.1), f"ended without {word!r}: {self.lines[-3:]} {self.errors()}"
             assert time.monotonic() < deadline, f"no {word!r}: {self.lines[-3:]}"
+
+    def children(self) -> list[int]:
+        tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
+        return [int(child) for task in tasks for child in (task / "children").read_text().split()]
 
     def errors(self) -> str:
         assert self.process.stderr is not None

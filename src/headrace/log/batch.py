@@ -58,6 +58,7 @@ class Batch:
 
     def __init__(self, body: bytes, count: int, largest: int) -> None:
         self.body = body
+        """Bytes, or an Arrow buffer of them where that saves a copy."""
         self.count = count
         self.largest = largest
         """Bytes of the largest payload."""

@@ -73,6 +73,7 @@ PIECE_BYTES = 768 * 1024
 LARGE_BYTES = 256 * 1024
 """An entry of this size is a piece by itself."""
 FEW = 32
+"""Entries that are made into a piece without lists of Python objects."""
 SMALL_RECORDS = 1024
 """Entries with fewer records are joined before Arrow sees them: its cost is per array."""
 
