@@ -147,15 +147,22 @@ class Sealer:
 
     def __init__(self, root: str, lock: int) -> None:
         self._memory = _Memory()
-        command = [sys.executable, "-P", "-m", __name__, root, str(lock), str(self._memory.descriptor)]
-        self._process = subprocess.Popen(
-            command,
+        try:
+            self._process = self._start(root, lock, self._memory.descriptor)
+        except OSError:
+            self._memory.close()
+            raise
+        self.pid = self._process.pid
+
+    @staticmethod
+    def _start(root: str, lock: int, memory: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", __name__, root, str(lock), str(memory)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            pass_fds=(lock, self._memory.descriptor),
+            pass_fds=(lock, memory),
             env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
-        self.pid = self._process.pid
 
     def seal(self, stream: str, stream_id: int, partition: int, entries: Sequence[TailEntry]) -> SegmentRef:
         """Raises what the disk said to the process, as an `OSError`; or `SealerGone`."""
@@ -196,7 +203,8 @@ class _Memory:
     def fill(self, bodies: list[bytes]) -> None:
         size = sum(map(len, bodies))
         if size > len(self._mapped):
-            os.ftruncate(self.descriptor, size + size // 4)
+            # Taken now: memory that turned out to be missing while it is written to would be the hub's death.
+            os.posix_fallocate(self.descriptor, 0, size + size // 4)
             self._mapped = np.frombuffer(mmap.mmap(self.descriptor, 0), np.uint8)
         np.concatenate([np.frombuffer(body, np.uint8) for body in bodies], out=self._mapped[:size])
 

@@ -175,6 +175,19 @@ def test_a_process_that_cannot_be_started_is_not_needed(
     assert "no more processes" in caplog.text
 
 
+def test_without_memory_to_share_the_segment_is_made_here(
+    disk: OsDisk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOMEM, "no memory")
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    sealing = Sealing(disk, 1000, idle_s=60)
+    assert sealing.seal("s", 1, 0, entries(), 0).first == 0
+    assert sealing.process is None
+    assert "no memory" in caplog.text
+
+
 def test_a_disk_in_memory_has_no_process() -> None:
     sealing = Sealing(MemoryDisk(), 1000, idle_s=60)
     assert isinstance(sealing.seal("s", 1, 0, entries(), 0), SegmentRef)
