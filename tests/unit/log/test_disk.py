@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
+import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from headrace.errors import DataDirectoryLocked
+from headrace.log import disk as disk_module
 from headrace.log.disk import Disk, OsDisk, Room, write_all, write_durably
 from headrace.testing import FaultyDisk, MemoryDisk
 from headrace.testing.disk import DiskKilled
@@ -85,6 +89,47 @@ def test_a_directory_belongs_to_one_hub(tmp_path: Path) -> None:
         OsDisk(tmp_path)
     first.close()
     OsDisk(tmp_path).close()
+
+
+@pytest.fixture
+def orphaned(tmp_path: Path) -> Iterator[OsDisk]:
+    """A directory whose hub is gone, while a process that worked for it still has the lock."""
+    held = OsDisk(tmp_path)
+    done = subprocess.Popen(["true"])
+    done.wait()
+    (tmp_path / "LOCK").write_text(f"{done.pid}\n")
+    yield held
+    with contextlib.suppress(OSError):
+        held.close()
+
+
+def test_the_lock_of_a_hub_that_is_gone_is_waited_for(
+    orphaned: OsDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(time, "sleep", lambda seconds: (waits.append(seconds), len(waits) == 3 and orphaned.close()))
+    OsDisk(tmp_path).close()
+    assert len(waits) == 3
+
+
+def test_the_lock_is_not_waited_for_without_end(
+    orphaned: OsDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_module, "LOCK_WAIT_S", 0.05)
+    with pytest.raises(DataDirectoryLocked, match="in use by another hub"):
+        OsDisk(tmp_path)
+
+
+def test_a_hub_of_another_user_is_no_hub_that_is_gone(
+    orphaned: OsDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", refuse)
+    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("it waits"))
+    with pytest.raises(DataDirectoryLocked):
+        OsDisk(tmp_path)
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing() -> None:

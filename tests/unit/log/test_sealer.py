@@ -6,14 +6,17 @@ import contextlib
 import errno
 import logging
 import os
+import queue
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -110,6 +113,26 @@ def test_orders_are_executed_and_failures_reported() -> None:
     failed = execute(full, order, shared)
     assert isinstance(failed, Failed)
     assert failed.errno == errno.ENOSPC
+
+
+def test_the_process_does_one_order_after_the_other() -> None:
+    """What runs in the process, in a thread: more memory is mapped when an order needs more."""
+    memory = sealer._Memory()
+    orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    ours, theirs = os.pipe()
+    with os.fdopen(ours, "rb") as answers, os.fdopen(theirs, "wb") as said:
+        disk = MemoryDisk()
+        arguments = (disk, memory.descriptor, orders, said)
+        threading.Thread(target=sealer.work, args=arguments, daemon=True).start()
+        for number, records in enumerate((10, 10, 500)):
+            tail = entries(records=records)
+            memory.fill([entry.body for entry in tail])
+            bodies = [Body(entry.base, entry.count, entry.time_us, len(entry.body)) for entry in tail]
+            orders.put(msgspec.msgpack.encode(Order("s", 1, number, bodies)))
+            answer = msgspec.msgpack.decode(sealer._receive(answers), type=Sealed | Failed)
+            assert isinstance(answer, Sealed)
+            assert answer.bytes == write_segment(MemoryDisk(), "s", 1, number, pieces(tail)).bytes
+        memory.close()
 
 
 def test_only_large_segments_are_made_elsewhere(disk: OsDisk) -> None:
