@@ -29,8 +29,8 @@ RECONNECT = [
 ]
 
 
-# What gRPC says when nobody listens there.
-SAYS_NOTHING = frozenset({"Server never sent a data message", "failed to connect to all addresses"})
+# What gRPC says when nobody listens there, or nobody does any more.
+SAYS_NOTHING = frozenset({"Server never sent a data message", "failed to connect to all addresses", "OK"})
 
 
 def to_headrace_error(error: BaseException, address: str) -> HeadraceError:

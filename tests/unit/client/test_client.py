@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pandas
 import pyarrow as pa
+import pyarrow.flight as flight
 import pytest
 
 import headrace
@@ -13,6 +14,7 @@ from headrace import errors
 from headrace.cli.tls import make_self_signed
 from headrace.client import client as client_module
 from headrace.client import puts as puts_module
+from headrace.client.connection import to_headrace_error
 from headrace.config import Config, Log, SecuritySection, Tls, User
 from headrace.log.ops import Bounds, StreamOptions
 from headrace.protocols.flight.codec import AtTime
@@ -547,3 +549,17 @@ def test_a_writer_without_a_sequence_does_not_send_twice():
         assert isinstance(lost.exception(10), errors.Unreachable)
         assert _within(10, lambda: client.bounds("orders").next) == 1
         client.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("Flight returned unavailable error, with message: failed to connect to all addresses. Detail: x", ""),
+        ("Flight returned unavailable error, with message: OK", ""),
+        ("Flight returned unavailable error, with message: Socket closed", ": Socket closed"),
+    ],
+)
+def test_a_hub_that_is_gone_is_told_in_words(said: str, told: str) -> None:
+    error = to_headrace_error(flight.FlightUnavailableError(said), "here:1")
+    assert isinstance(error, errors.Unreachable)
+    assert str(error) == f"the hub at here:1 does not answer, or went away{told}; `headrace up` starts one"

@@ -117,6 +117,13 @@ async def test_cursors_say_whether_they_are_stuck_and_why(hub: Hub) -> None:
     await listener.close()
 
 
+async def test_a_disk_that_is_nearly_full_is_an_alarm(hub: Hub) -> None:
+    pulse = Pulse(hub)
+    said = [pulse.alarms(free) for free in (live.DISK_FREE_LOW_BYTES, live.DISK_FREE_LOW_BYTES - 1)]
+    assert [any("a full disk refuses appends" in alarm for alarm in alarms) for alarms in said] == [False, True]
+    await pulse.close()
+
+
 async def test_a_record_is_shown_as_each_protocol_sends_it(hub: Hub) -> None:
     listener = await start(hub)
     assert listener is not None

@@ -291,27 +291,17 @@ def test_gather_of_nothing() -> None:
 # -- chunks -----------------------------------------------------------------------------------------------------------
 
 
-def receive(buffer: FrameBuffer, data: bytes) -> None:
-    """As a socket does: as much as there is room for, with a look in between."""
-    while data:
-        room = buffer.room()
-        count = min(len(room), len(data))
-        room[:count] = data[:count]
-        buffer.add(count)
-        data = data[count:]
-
-
 def test_rows_stay_as_they_are_while_more_is_received() -> None:
     buffer = FrameBuffer(dialect=V3)
     kept = []
     for number in range(1, 200):
         message = V3.encode(Message(1, number, bytes([number]) * 40))
-        receive(buffer, message + message[:7])  # the beginning of a frame moves to the next chunk
+        buffer.feed(message + message[:7])  # the beginning of a frame moves to the next chunk
         rows = buffer.next()
         assert isinstance(rows, Rows)
         kept.append(rows)
         assert buffer.next() is None
-        receive(buffer, message[7:])
+        buffer.feed(message[7:])
         again = buffer.next()
         assert isinstance(again, Rows)
         assert messages_of(again) == messages_of(rows)
@@ -323,7 +313,7 @@ def test_a_chunk_grows_with_the_traffic_and_shrinks_again() -> None:
     lot = V3.encode(Message(1, 1, bytes(1_000))) * 4_000
     sizes = []
     for _ in range(12):
-        receive(buffer, lot[: len(buffer.room())])
+        buffer.feed(lot[: len(buffer.room())])
         while buffer.next() is not None:
             pass
         buffer.clear()
@@ -332,7 +322,7 @@ def test_a_chunk_grows_with_the_traffic_and_shrinks_again() -> None:
     assert sizes[-1] == CHUNK_BYTES_MAX
     assert sizes == sorted(sizes)
     for _ in range(12):
-        receive(buffer, V3.encode(Message(1, 1, b"x")))
+        buffer.feed(V3.encode(Message(1, 1, b"x")))
         assert isinstance(buffer.next(), Rows)
     assert len(buffer.room()) == CHUNK_BYTES_MIN
 
