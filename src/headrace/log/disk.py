@@ -24,9 +24,9 @@ from headrace.log.direct import OsSyncedFile
 FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """What a write answers when there is no room: nothing is broken, and room may come back."""
 LOCK_WAIT_S = 5.0
+"""So long the lock of a hub that is gone is waited for: the process that sealed for it ends right after it."""
 PIECES_MAX = 1024
 """Of one call, by POSIX's IOV_MAX."""
-
 
 SYNC_FILE_RANGE_WRITE = 2
 _sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
@@ -252,8 +252,7 @@ def _lock_directory(root: Path) -> int:
 
 
 def _is_gone(owner: str) -> bool:
-    """Whether the process that wrote its number into the lock has ended. A process that worked for it may have the lock
-    for an instant longer."""
+    """Whether the process that wrote its number into the lock has ended."""
     try:
         os.kill(int(owner), 0)
     except ProcessLookupError:
