@@ -56,7 +56,10 @@ async def _index_of(hub: Hub, wanted: Range, place: Start | End) -> int:
 
 
 class ReadStream:
-    """The iterator behind one `do_get`. `closed` is called once, however it ends, even if it never began."""
+    """The iterator behind one `do_get`. `closed` is called once, however it ends, even if it never began.
+
+    Nothing that it holds refers to it, so that it is gone as soon as Flight has let go of it.
+    """
 
     def __init__(
         self,
@@ -66,13 +69,9 @@ class ReadStream:
         context: flight.ServerCallContext,
         closed: Callable[[], None],
     ) -> None:
-        self._hub = hub
-        self._bridge = bridge
-        self._session = session
-        self._context = context
         self._closed: Callable[[], None] | None = closed
         self._records_out = hub.metrics.protocol.records_out.labels(protocol="flight")
-        self._batches = self._read()
+        self._batches = _Batches(hub, bridge, session, context).read()
         # Flight calls in from threads that Python has never seen: what the call carries must be taken along.
         self._calling = contextvars.copy_context()
 
@@ -101,7 +100,17 @@ class ReadStream:
         with contextlib.suppress(Exception):
             self.close()
 
-    def _read(self) -> Generator[pa.RecordBatch]:
+
+class _Batches:
+    """What one `do_get` reads."""
+
+    def __init__(self, hub: Hub, bridge: Bridge, session: ReadSession, context: flight.ServerCallContext) -> None:
+        self._hub = hub
+        self._bridge = bridge
+        self._session = session
+        self._context = context
+
+    def read(self) -> Generator[pa.RecordBatch]:
         session = self._session
         while True:
             for reading in session.readings:
