@@ -60,6 +60,7 @@ class Connection(asyncio.BufferedProtocol):
         self._has_unread = False
         self._under_way = 0
         """Transactions that have been submitted and not answered."""
+        self._says_no_more = False
         self._in_flight_bytes = 0
         self._paused = False
         self._waits_for_hub = False
@@ -97,6 +98,14 @@ class Connection(asyncio.BufferedProtocol):
         # Looking at bytes has a price per look. While the disk works nothing can be submitted, so they may gather.
         if is_full or not self._under_way:
             self._look()
+
+    def eof_received(self) -> bool:
+        """The peer has said all it will. What it said is stored and acknowledged before the connection closes."""
+        self._look()
+        self._says_no_more = True
+        assert self._transport is not None
+        # TLS has no half-closed connections.
+        return self._under_way > 0 and self._transport.get_extra_info("ssl_object") is None
 
     def _look(self) -> None:
         self._has_unread = False
@@ -214,9 +223,11 @@ class Connection(asyncio.BufferedProtocol):
         return (mine.program, mine.instance) == (theirs.program, theirs.instance)
 
     def quiet(self) -> bool:
-        """Whether the socket has nothing for us to read."""
+        """Whether the peer has sent nothing that was not looked at."""
         if self._transport is None:
             return True
+        if self._has_unread:
+            return False
         poll = select.poll()
         poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
         return not poll.poll(0)
@@ -263,6 +274,8 @@ class Connection(asyncio.BufferedProtocol):
             self._look()
         if lane.waiting and not lane.busy and not self.session.ended:
             self._submit(lane)
+        if self._says_no_more and not self._under_way:
+            self.stop()
         self._pace()
 
     def _finish(self, lane: Lane, next_index: int | None, taken: list[Waiting]) -> None:
@@ -314,7 +327,7 @@ class Connection(asyncio.BufferedProtocol):
         self._do(self.session.rewind(stream_id, point, address))
 
     def stop(self) -> None:
-        """The listener closes. A plain close, after the last acknowledgements: every published client reconnects."""
+        """A plain close, after the last acknowledgements: every published client reconnects if it has more to say."""
         self._write()
         if self._transport is not None:
             self._transport.close()

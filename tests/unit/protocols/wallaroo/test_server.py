@@ -331,6 +331,31 @@ async def test_what_comes_while_the_disk_works_is_gathered_into_one_transaction(
         await peer.close()
 
 
+@pytest.mark.parametrize("dialect", [V3, DRAFT])
+async def test_a_peer_that_ends_its_side_gets_its_last_acknowledgements(
+    dialect: Dialect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What came before the end of the connection is stored, also what was still unread while the disk worked."""
+    async with hub_and_address() as (hub, address):
+        peer = await Peer.connect(address, dialect)
+        await peer.hello()
+        peer.send(frames.Notify(1, b"s", 0 if dialect is DRAFT else NO_POINT))
+        while not isinstance(await peer.receive(), frames.Ack):
+            pass
+        disk = hold_transactions(monkeypatch)
+        peer.send(Message(1, 1, b"first"))
+        await credits_left(hub, 999)
+        peer.send(Message(1, 2, b"second"))
+        peer.writer.write_eof()
+        await credits_left(hub, 998)
+        disk.released.set()
+        await peer.acked(1, 2)
+        with pytest.raises(ConnectionError):
+            await peer.receive()
+        assert [row["payload"] for row in await records(hub, "s")] == [b"first", b"second"]
+        await peer.close()
+
+
 async def credits_left(hub: Hub, count: int) -> None:
     async with asyncio.timeout(10):
         while hub.sessions.list("wallaroo")[0].details["credits"] != count:
