@@ -253,8 +253,15 @@ def work(disk: Disk, descriptor: int, orders: queue.SimpleQueue[bytes], answers:
         _send(answers, execute(disk, order, memory))
 
 
+def end_after(stumble: threading.ExceptHookArgs) -> None:
+    """The log waits for an answer: an error that nobody thought of has to end the process, not only its thread."""
+    threading.__excepthook__(stumble)
+    os._exit(1)
+
+
 def main() -> None:
     """Do what the pipe says until it ends; then end at once, whatever is under way."""
+    threading.excepthook = end_after
     for number in (signal.SIGINT, signal.SIGTERM):  # meant for the hub, which closes the pipe
         signal.signal(number, signal.SIG_IGN)
     root, lock, descriptor = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])

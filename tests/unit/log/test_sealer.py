@@ -186,6 +186,18 @@ def test_an_answer_that_is_none_counts_as_death(disk: OsDisk, process: Sealer, m
         process.seal("s", 1, 0, entries())
 
 
+@pytest.mark.timeout(30)
+def test_a_process_that_stumbles_ends_instead_of_staying_silent(
+    disk: OsDisk, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """An error that nobody thought of: the log must not wait for an answer that never comes."""
+    process = Sealer(*disk.handover())
+    with pytest.raises(SealerGone):
+        process.seal("s", 1, 0, [TailEntry(0, 50, 1, b"no columns" * 100, 0)])
+    process.close()
+    assert "Traceback" in capfd.readouterr().err
+
+
 def test_a_process_that_cannot_be_started_is_not_needed(
     disk: OsDisk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
