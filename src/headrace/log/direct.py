@@ -10,6 +10,7 @@ the ordinary way through the page cache and are synced by a call of their own.
 from __future__ import annotations
 
 import errno
+import fcntl
 import mmap
 import os
 from collections.abc import Sequence
@@ -32,27 +33,25 @@ class OsSyncedFile:
     """A file descriptor. Writing and syncing are one call of the system, in which no other thread has to wait."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._fd = -1
-        self.is_direct = bool(_O_DIRECT and _RWF_DSYNC)
-        self._open()
-        self._stage = np.frombuffer(mmap.mmap(-1, STAGE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
+        self._stage = np.frombuffer(mmap.mmap(-1, STAGE_BYTES), np.uint8)
         self._stage_at = 0
         """Where in the file the stage's first byte is."""
         self._staged = 0
         """How many of its bytes are in the file."""
+        self.is_direct = bool(_O_DIRECT and _RWF_DSYNC)
+        self._fd = self._open(path)
+        self._size = os.fstat(self._fd).st_size
 
-    def _open(self) -> None:
+    def _open(self, path: Path) -> int:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         if self.is_direct:
             try:
-                self._fd = os.open(self._path, flags | _O_DIRECT, 0o640)
-                return
+                return os.open(path, flags | _O_DIRECT, 0o640)
             except OSError as error:
                 if error.errno not in REFUSALS:
                     raise
                 self.is_direct = False
-        self._fd = os.open(self._path, flags, 0o640)
+        return os.open(path, flags, 0o640)
 
     def write_at(self, offset: int, pieces: Sequence[bytes]) -> None:
         at = offset - offset % BLOCK
@@ -79,35 +78,49 @@ class OsSyncedFile:
         start = at - self._stage_at
         if start >= 0 and start + size <= self._staged:
             self._stage[:size] = self._stage[start : start + size]
-        elif size and os.preadv(self._fd, [self._stage[:BLOCK].data], at) < size:
-            raise OSError(errno.EIO, "the file ends before the place to be written", str(self._path))
+        elif size and self._read(at) < size:
+            raise OSError(errno.EIO, "the file ends before the place to be written")
         self._staged = 0  # until they are written: a write that fails leaves nothing to rely on
+
+    def _read(self, at: int) -> int:
+        """A block of the file, into the stage's first."""
+        try:
+            return os.preadv(self._fd, [self._stage[:BLOCK].data], at)
+        except OSError as error:
+            self._give_in_to(error)
+            return os.preadv(self._fd, [self._stage[:BLOCK].data], at)
 
     def _put(self, at: int, size: int) -> None:
         """Write the stage's first bytes, whole blocks, durably."""
         done = 0
+        while done < size and self.is_direct:
+            try:
+                done += os.pwritev(self._fd, [self._stage[done:size].data], at + done, _RWF_DSYNC)
+            except OSError as error:
+                self._give_in_to(error)
+            if done % BLOCK:  # the disk cannot go on from here
+                self._take_the_ordinary_way()
         while done < size:
-            if self.is_direct:
-                try:
-                    done += os.pwritev(self._fd, [self._stage[done:size].data], at + done, _RWF_DSYNC)
-                except OSError as error:
-                    if error.errno not in REFUSALS:
-                        raise
-                    self._take_the_ordinary_way()
-                if done % BLOCK:  # the disk cannot go on from here
-                    self._take_the_ordinary_way()
-            else:
-                done += os.pwrite(self._fd, self._stage[done:size].data, at + done)
-        if not self.is_direct:
+            done += os.pwrite(self._fd, self._stage[done:size].data, at + done)
+        # A file that has grown needs it either way: kernels before 6.7 may forget its new size after a direct write.
+        if not self.is_direct or at + size > self._size:
             os.fdatasync(self._fd)
+        self._size = max(self._size, at + size)
+
+    def _give_in_to(self, error: OSError) -> None:
+        """Go on without direct access if it was that which was refused."""
+        if not self.is_direct or error.errno not in REFUSALS:
+            raise error
+        self._take_the_ordinary_way()
 
     def _take_the_ordinary_way(self) -> None:
-        os.close(self._fd)
+        """With the same descriptor: the file may have been given another name since it was opened."""
         self.is_direct = False
-        self._open()
+        fcntl.fcntl(self._fd, fcntl.F_SETFL, fcntl.fcntl(self._fd, fcntl.F_GETFL) & ~_O_DIRECT)
 
     def truncate(self, size: int) -> None:
         self._staged = 0
+        self._size = size
         os.ftruncate(self._fd, size)
         os.fdatasync(self._fd)
 

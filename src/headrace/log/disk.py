@@ -231,6 +231,7 @@ class OsDisk:
 
 def _lock_directory(root: Path) -> int:
     root.mkdir(parents=True, exist_ok=True)
+    _keep_off_standard_descriptors()
     descriptor = os.open(root / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     deadline = time.monotonic() + LOCK_WAIT_S
     while True:
@@ -251,15 +252,26 @@ def _lock_directory(root: Path) -> int:
     return descriptor
 
 
+def _keep_off_standard_descriptors() -> None:
+    """A process started without standard input or output must not get a file of the log for one: whatever prints would
+    write to it, and no other process could inherit it."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+
+
 def _is_gone(owner: str) -> bool:
-    """Whether the process that wrote its number into the lock has ended."""
+    """Whether the process that wrote its number into the lock has ended, be it that nobody has taken notice yet."""
     try:
         os.kill(int(owner), 0)
+        state = Path(f"/proc/{int(owner)}/stat").read_text().rpartition(")")[2].split()[0]
     except ProcessLookupError:
         return True
+    except FileNotFoundError:  # gone just now; or a system without /proc
+        return os.path.exists("/proc/self")
     except (ValueError, PermissionError):
         return False
-    return False
+    return state in "ZX"
 
 
 class Room:

@@ -91,6 +91,11 @@ class Maintenance:
                 logger.error("background work on the log failed and will be tried again: %s", error)
             self.error = str(error)
             return False
+        except Exception as error:  # no thread, no sealing: appends would wait for ever without a word
+            if repr(error) != self.error:
+                logger.exception("background work on the log failed in a way nobody thought of; please report this")
+            self.error = repr(error)
+            return False
         return worked
 
     def _step(self) -> bool:

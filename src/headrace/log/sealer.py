@@ -4,12 +4,12 @@ Making a segment takes thousands of small steps. Beside a busy event loop each o
 somebody waits for: under full load sealing slowed everything down by a quarter or more, while a core was idle.
 
     log ──► memory that both have: the bodies of the records, one behind the other
-        ──► pipe: size:u32, MessagePack of `Order`
-        ◄── pipe: size:u32, MessagePack of `Sealed` or `Failed`
+        ──► socket: size:u32, MessagePack of `Order`
+        ◄── socket: size:u32, MessagePack of `Sealed` or `Failed`
 
-The process lives as long as its pipe. When the log closes it, or dies, the process is gone at once, in the middle of
-whatever it does, as a log that is killed would be. Until then it holds the data directory's lock too, so that no other
-hub can start while it may still put a segment in place.
+The process lives as long as its socket is open. When the log closes it, or dies, the process is gone at once, in the
+middle of whatever it does, as a log that is killed would be. Until then it holds the data directory's lock too, so that
+no other hub can start while it may still put a segment in place.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import mmap
 import os
 import queue
 import signal
+import socket
 import struct
 import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from typing import IO
 
 import msgspec
 import numpy as np
@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 LIVES = 3
 """So often a process that died is replaced; then segments are made here."""
+ANSWER_WAIT_S = 60.0
+"""A process that takes longer for a segment is taken for dead, and ended."""
 CLOSE_WAIT_S = 10.0
 _SIZE = struct.Struct("<I")
 
@@ -146,33 +148,38 @@ class Sealer:
     """The process, seen from the log."""
 
     def __init__(self, root: str, lock: int) -> None:
-        self._memory = _Memory()
-        try:
-            self._process = self._start(root, lock, self._memory.descriptor)
-        except OSError:
-            self._memory.close()
-            raise
+        with contextlib.ExitStack() as undo:
+            self._memory = _Memory()
+            undo.callback(self._memory.close)
+            self._socket, theirs = socket.socketpair()
+            undo.callback(self._socket.close)
+            self._socket.settimeout(ANSWER_WAIT_S)
+            with theirs:
+                self._process = self._start(root, lock, self._memory.descriptor, theirs.fileno())
+            undo.pop_all()
         self.pid = self._process.pid
 
     @staticmethod
-    def _start(root: str, lock: int, memory: int) -> subprocess.Popen[bytes]:
+    def _start(root: str, *descriptors: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__, root, str(lock), str(memory)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            pass_fds=(lock, memory),
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            [sys.executable, "-P", "-m", __name__, root, *map(str, descriptors)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=descriptors,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(str(path) for path in sys.path if path)},
+            process_group=0,  # Ctrl-C is for the hub, which ends this one
         )
 
     def seal(self, stream: str, stream_id: int, partition: int, entries: Sequence[TailEntry]) -> SegmentRef:
         """Raises what the disk said to the process, as an `OSError`; or `SealerGone`."""
         bodies = [Body(entry.base, entry.count, entry.time_us, len(entry.body)) for entry in entries]
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         try:
             self._memory.fill([entry.body for entry in entries])
-            _send(self._process.stdin, Order(stream, stream_id, partition, bodies))
-            answer = msgspec.msgpack.decode(_receive(self._process.stdout), type=Sealed | Failed)
+            _send(self._socket, Order(stream, stream_id, partition, bodies))
+            answer = msgspec.msgpack.decode(_receive(self._socket), type=Sealed | Failed)
+        except TimeoutError as error:
+            self._process.kill()
+            raise SealerGone(f"no answer for {ANSWER_WAIT_S:.0f} s") from error
         except (OSError, EOFError, msgspec.MsgspecError) as error:
             raise SealerGone(str(error)) from error
         if isinstance(answer, Failed):
@@ -181,10 +188,7 @@ class Sealer:
 
     def close(self) -> None:
         """Returns when the process is gone, and the lock is ours alone."""
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            with contextlib.suppress(OSError):
-                pipe.close()
+        self._socket.close()
         try:
             self._process.wait(CLOSE_WAIT_S)
         except subprocess.TimeoutExpired:
@@ -212,17 +216,23 @@ class _Memory:
         os.close(self.descriptor)
 
 
-def _send(pipe: IO[bytes], message: msgspec.Struct) -> None:
+def _send(peer: socket.socket, message: msgspec.Struct) -> None:
     encoded = msgspec.msgpack.encode(message)
-    pipe.write(_SIZE.pack(len(encoded)) + encoded)
-    pipe.flush()
+    peer.sendall(_SIZE.pack(len(encoded)) + encoded)
 
 
-def _receive(pipe: IO[bytes]) -> bytes:
-    head = pipe.read(_SIZE.size)
-    if len(head) < _SIZE.size:
-        raise EOFError("its pipe has ended")
-    return pipe.read(_SIZE.unpack(head)[0])
+def _receive(peer: socket.socket) -> bytes:
+    return _receive_exactly(peer, _SIZE.unpack(_receive_exactly(peer, _SIZE.size))[0])
+
+
+def _receive_exactly(peer: socket.socket, size: int) -> bytes:
+    received = bytearray()
+    while len(received) < size:
+        data = peer.recv(size - len(received))
+        if not data:
+            raise EOFError("its connection has ended")
+        received += data
+    return bytes(received)
 
 
 # -- in the process --------------------------------------------------------------------------------------------------
@@ -244,33 +254,35 @@ def execute(disk: Disk, order: Order, memory: pa.Buffer) -> Sealed | Failed:
     return Sealed(*ref)
 
 
-def work(disk: Disk, descriptor: int, orders: queue.SimpleQueue[bytes], answers: IO[bytes]) -> None:
+def work(disk: Disk, descriptor: int, orders: queue.SimpleQueue[bytes], log: socket.socket) -> None:
     memory = pa.py_buffer(b"")
     while True:
         order = msgspec.msgpack.decode(orders.get(), type=Order)
         if sum(body.size for body in order.bodies) > memory.size:
             memory = pa.py_buffer(mmap.mmap(descriptor, 0, mmap.MAP_SHARED, mmap.PROT_READ))
-        _send(answers, execute(disk, order, memory))
+        _send(log, execute(disk, order, memory))
 
 
 def end_after(stumble: threading.ExceptHookArgs) -> None:
     """The log waits for an answer: an error that nobody thought of has to end the process, not only its thread."""
-    threading.__excepthook__(stumble)
-    os._exit(1)
+    try:
+        threading.__excepthook__(stumble)
+    finally:
+        os._exit(1)
 
 
 def main() -> None:
-    """Do what the pipe says until it ends; then end at once, whatever is under way."""
+    """Do what the log says until it is gone; then end at once, whatever is under way."""
     threading.excepthook = end_after
-    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the hub, which closes the pipe
+    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the hub
         signal.signal(number, signal.SIG_IGN)
-    root, lock, descriptor = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    root, (lock, memory, connection) = sys.argv[1], map(int, sys.argv[2:])
     orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    disk = OsDisk(root, lock=lock)
-    threading.Thread(target=work, args=(disk, descriptor, orders, sys.stdout.buffer), daemon=True).start()
-    with contextlib.suppress(EOFError):
+    disk, log = OsDisk(root, lock=lock), socket.socket(fileno=connection)
+    threading.Thread(target=work, args=(disk, memory, orders, log), daemon=True).start()
+    with contextlib.suppress(EOFError, OSError):
         while True:
-            orders.put(_receive(sys.stdin.buffer))
+            orders.put(_receive(log))
     os._exit(0)
 
 

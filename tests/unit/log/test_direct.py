@@ -99,6 +99,52 @@ def test_the_ordinary_way_syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     file.close()
 
 
+@pytest.mark.parametrize("way", [not_when_written, short_within_a_block])
+def test_a_file_with_a_new_name_stays_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: Spoil) -> None:
+    """A journal file that was a spare is renamed while it is open; a refusal after that must not make another file."""
+    file = OsSyncedFile(tmp_path / "spare")
+    file.write_at(0, [b"first "])
+    (tmp_path / "spare").rename(tmp_path / "journal")
+    way(monkeypatch)
+    file.write_at(6, [b"second"])
+    assert not file.is_direct
+    assert [path.name for path in tmp_path.iterdir()] == ["journal"]
+    assert (tmp_path / "journal").read_bytes().rstrip(b"\0") == b"first second"
+    file.close()
+
+
+def test_a_read_that_is_refused_takes_the_ordinary_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_bytes(b"before")
+    file = OsSyncedFile(tmp_path / "file")
+    real = os.preadv
+
+    def refusing(*arguments: Any) -> int:
+        if file.is_direct:
+            raise OSError(errno.EINVAL, "no direct reads here")
+        return real(*arguments)
+
+    monkeypatch.setattr(os, "preadv", refusing)
+    file.write_at(6, [b", after"])
+    assert (tmp_path / "file").read_bytes().rstrip(b"\0") == b"before, after"
+    file.close()
+
+
+def test_a_new_size_is_synced_by_a_call_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels before 6.7 may say that a direct write is durable before the file's new size is."""
+    synced: list[int] = []
+    real = os.fdatasync
+    monkeypatch.setattr(os, "fdatasync", lambda fd: (synced.append(fd), real(fd)))
+    file = OsSyncedFile(tmp_path / "file")
+    for offset, syncs in [(0, 1), (100, 1), (BLOCK - 1, 2), (BLOCK, 2), (2 * BLOCK, 3), (0, 3)]:
+        file.write_at(offset, [b"xy"])
+        assert len(synced) == syncs
+    assert file.is_direct
+    file.truncate(BLOCK)
+    file.write_at(BLOCK, [b"z"])
+    assert len(synced) == syncs + 2
+    file.close()
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     writes=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9 * BLOCK), st.booleans()), min_size=1, max_size=12),

@@ -7,6 +7,8 @@ import errno
 import os
 import random
 import subprocess
+import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -110,6 +112,52 @@ def test_the_lock_of_a_hub_that_is_gone_is_waited_for(
     monkeypatch.setattr(time, "sleep", lambda seconds: (waits.append(seconds), len(waits) == 3 and orphaned.close()))
     OsDisk(tmp_path).close()
     assert len(waits) == 3
+
+
+def test_a_dead_hub_that_its_parent_has_not_noticed_is_gone(
+    orphaned: OsDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zombie = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
+    (tmp_path / "LOCK").write_text(f"{zombie.pid}\n")
+    monkeypatch.setattr(time, "sleep", lambda _: orphaned.close())
+    OsDisk(tmp_path).close()
+    zombie.wait()
+
+
+@pytest.mark.parametrize("has_proc", [True, False])
+def test_a_hub_that_ends_while_it_is_looked_for(
+    orphaned: OsDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_proc: bool
+) -> None:
+    """The second look finds nothing; where there is nothing to look at, the first one counts."""
+    monkeypatch.setattr(os, "kill", lambda *_: None)
+    monkeypatch.setattr(os.path, "exists", lambda _: has_proc)
+    monkeypatch.setattr(time, "sleep", lambda _: orphaned.close())
+    if has_proc:
+        OsDisk(tmp_path).close()
+    else:
+        with pytest.raises(DataDirectoryLocked):
+            OsDisk(tmp_path)
+
+
+WITHOUT_STANDARD_DESCRIPTORS = """
+    import os, sys
+    for number in (0, 1, 2):
+        os.close(number)
+    from headrace.log.disk import OsDisk
+    disk = OsDisk({root!r})
+    file = disk.open_synced("file")
+    os.write(1, b"printed by somebody")
+    file.write_at(0, [b"ours"])
+    sys.stdin = sys.stdout = sys.stderr = None
+    os._exit(0 if disk.handover()[1] > 2 and file._fd > 2 else 1)
+"""
+
+
+def test_no_file_takes_the_place_of_a_standard_descriptor(tmp_path: Path) -> None:
+    code = textwrap.dedent(WITHOUT_STANDARD_DESCRIPTORS).format(root=str(tmp_path / "data"))
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+    assert (tmp_path / "data" / "file").read_bytes().rstrip(b"\0") == b"ours"
 
 
 def test_the_lock_is_not_waited_for_without_end(

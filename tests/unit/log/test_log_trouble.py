@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import resource
+from pathlib import Path
 
 import pytest
 from unit.log.helpers import do, fill, maintain, open_log, payloads
@@ -17,8 +19,11 @@ from headrace.errors import (
 )
 from headrace.log import ops
 from headrace.log.batch import Batch
+from headrace.log.clock import SystemClock
 from headrace.log.commit import Limits, Pending
+from headrace.log.disk import OsDisk
 from headrace.log.log import Log
+from headrace.log.settings import LogSettings
 from headrace.testing import FaultyDisk, MemoryDisk
 
 # -- limits --------------------------------------------------------------------------------------------------------
@@ -212,3 +217,35 @@ def test_damage_in_a_segment_is_named_and_the_rest_is_served() -> None:
     assert log.read("s", second.next).column("index")[0].as_py() == second.next
     assert log.index_at_time("s", 2**60) == 100
     assert log.index_at_time("s", 0) in (0, second.next)
+
+
+def log_on_a_spare(path: Path) -> Log:
+    """A log whose journal is being written to a file that was a spare, and is not far from its beginning."""
+    settings = LogSettings(
+        journal_file_bytes=64 * 1024, journal_bytes_max=128 * 1024, segment_bytes=32 * 1024, disk_reserve_bytes=0
+    )
+    log = Log(OsDisk(path), SystemClock(), settings)
+    do(log, ops.CreateStream("s"))
+    while True:
+        spares = len(log.journal.spares)
+        do(log, ops.Append("s", Batch.one(b"x" * 20_000)))
+        if len(log.journal.spares) < spares:
+            return log
+        maintain(log)
+
+
+def test_what_is_acknowledged_at_a_limit_on_file_sizes_is_there_after_a_kill(tmp_path: Path) -> None:
+    """A write that the limit cuts short within a block, in a journal file that was a spare."""
+    log = log_on_a_spare(tmp_path / "data")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_001, before[1]))
+    try:
+        with pytest.raises(DiskFull):
+            do(log, ops.Append("s", Batch.one(b"y" * 200_000)))
+        acknowledged = do(log, ops.Append("s", Batch.one(b"z" * 1000)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    log.disk.close()  # the lock; nothing else is done, as in a kill
+    again = Log(OsDisk(tmp_path / "data"), SystemClock())
+    assert again.bounds("s").next == acknowledged.first + 1
+    again.close()

@@ -363,6 +363,24 @@ def test_a_step_that_fails_is_reported_once_and_tried_again(caplog: pytest.LogCa
     assert log.partition("s").segments
 
 
+def test_an_error_that_nobody_thought_of_does_not_end_background_work(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without background work the tails would fill up, and appends wait for ever."""
+    log, _ = make()
+    fill(log, "s", 30)
+    with monkeypatch.context() as patch:
+        patch.setattr(log.maintenance.sealing, "seal", lambda *_: 1 / 0)
+        assert not log.maintain_once()
+        assert not log.maintain_once()
+    assert "ZeroDivisionError" in str(log.maintenance.error)
+    assert caplog.text.count("please report") == 1
+    assert caplog.text.count("Traceback") == 1
+    maintain(log)
+    assert log.maintenance.error is None
+    assert log.partition("s").segments
+
+
 def test_a_seal_that_is_cut_short_leaves_no_file() -> None:
     memory = MemoryDisk()
     disk = FaultyDisk(memory)

@@ -8,6 +8,7 @@ import logging
 import os
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -119,17 +120,17 @@ def test_the_process_does_one_order_after_the_other() -> None:
     """What runs in the process, in a thread: more memory is mapped when an order needs more."""
     memory = sealer._Memory()
     orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    ours, theirs = os.pipe()
-    with os.fdopen(ours, "rb") as answers, os.fdopen(theirs, "wb") as said:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
         disk = MemoryDisk()
-        arguments = (disk, memory.descriptor, orders, said)
+        arguments = (disk, memory.descriptor, orders, theirs)
         threading.Thread(target=sealer.work, args=arguments, daemon=True).start()
         for number, records in enumerate((10, 10, 500)):
             tail = entries(records=records)
             memory.fill([entry.body for entry in tail])
             bodies = [Body(entry.base, entry.count, entry.time_us, len(entry.body)) for entry in tail]
             orders.put(msgspec.msgpack.encode(Order("s", 1, number, bodies)))
-            answer = msgspec.msgpack.decode(sealer._receive(answers), type=Sealed | Failed)
+            answer = msgspec.msgpack.decode(sealer._receive(ours), type=Sealed | Failed)
             assert isinstance(answer, Sealed)
             assert answer.bytes == write_segment(MemoryDisk(), "s", 1, number, pieces(tail)).bytes
         memory.close()
@@ -196,6 +197,53 @@ def test_a_process_that_stumbles_ends_instead_of_staying_silent(
         process.seal("s", 1, 0, [TailEntry(0, 50, 1, b"no columns" * 100, 0)])
     process.close()
     assert "Traceback" in capfd.readouterr().err
+
+
+@pytest.mark.timeout(30)
+def test_it_ends_also_when_nobody_reads_what_it_prints(disk: OsDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    nobody, theirs = os.pipe()
+    os.close(nobody)
+    popen = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *args, **options: popen(*args, stderr=theirs, **options))
+    process = Sealer(*disk.handover())
+    with pytest.raises(SealerGone):
+        process.seal("s", 1, 0, [TailEntry(0, 50, 1, b"no columns" * 100, 0)])
+    process.close()
+    os.close(theirs)
+
+
+@pytest.mark.timeout(30)
+def test_what_is_printed_when_python_starts_is_no_answer(
+    disk: OsDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('good morning')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    process = Sealer(*disk.handover())
+    assert process.seal("s", 1, 0, entries()).first == 0
+    process.close()
+
+
+def test_an_import_path_may_be_anything(disk: OsDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path, Path("/somewhere")])
+    process = Sealer(*disk.handover())
+    assert process.seal("s", 1, 0, entries()).first == 0
+    process.close()
+
+
+def test_an_answer_is_not_waited_for_without_end(
+    disk: OsDisk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sealer, "ANSWER_WAIT_S", 5.0)
+    sealing = Sealing(disk, 1000, idle_s=60)
+    sealing.seal("s", 1, 0, entries(), 0)
+    assert sealing.process is not None
+    pid = sealing.process.pid
+    os.kill(pid, signal.SIGSTOP)
+    sealing.process._socket.settimeout(0.05)
+    ref = sealing.seal("s", 1, 1, entries(), 0)
+    assert disk.size(ref.path) == ref.bytes
+    assert "no answer for 5 s" in caplog.text
+    assert not is_running(pid)
 
 
 def test_a_process_that_cannot_be_started_is_not_needed(
