@@ -65,6 +65,13 @@ class Waiters:
             if value > above and not future.done():
                 future.set_result(None)
 
+    def wake(self, concerned: Callable[[Any], bool]) -> None:
+        """Have those who wait look again, whatever the number."""
+        for key, waiting in list(self._waiting.items()):
+            for _, future in waiting:
+                if concerned(key) and not future.done():
+                    future.set_result(None)
+
     def fail(self, error: HeadraceError, concerned: Callable[[Any], bool] = lambda key: True) -> None:
         for key, waiting in list(self._waiting.items()):
             for _, future in waiting:
@@ -292,6 +299,8 @@ class Hub(Frame):
                     self._cursor_moves.notify((operation.cursor, operation.stream, operation.partition), result)
                 elif isinstance(operation, ops.CreateStream | ops.GrowStream):
                     self._new_streams.notify(operation.name, self._partitions(operation.name))
+                elif isinstance(operation, ops.SetOptions):
+                    self._ack_may_differ(operation.name)
                 elif isinstance(operation, ops.DeleteStream):
                     self._deleted(operation.name)
         counters = self.metrics.log
@@ -304,6 +313,10 @@ class Hub(Frame):
         counters.commits.inc()
         if duplicates:
             counters.duplicates.inc(duplicates)
+
+    def _ack_may_differ(self, name: str) -> None:
+        """Who waits for a cursor so as to acknowledge may not have to any more."""
+        self._cursor_moves.wake(lambda key: bool(key[1] == name))
 
     def _deleted(self, name: str) -> None:
         """Nobody waits for a stream that is gone."""
@@ -340,9 +353,12 @@ class Hub(Frame):
     async def acknowledged(self, name: str, next_index: int, partition: int = 0) -> None:
         """Returns when durable records below `next_index` may be acknowledged: now, or when the stream's cursor has
         processed them."""
-        ack = self.stream(name).options.ack
-        if ack.startswith(PROCESSED):
-            await self.wait_cursor(ack.removeprefix(PROCESSED), name, next_index, partition)
+        while (ack := self.stream(name).options.ack).startswith(PROCESSED):
+            cursor = ack.removeprefix(PROCESSED)
+            stored = self.cursor(cursor, name, partition)
+            if stored is not None and stored >= next_index:
+                return
+            await self._cursor_moves.wait((cursor, name, partition), next_index - 1)
 
     def producer(self, name: str, producer: str, partition: int = 0) -> int | None:
         """The last durable sequence of a producer."""
@@ -430,8 +446,7 @@ class Hub(Frame):
 
     async def wait_cursor(self, cursor: str, stream: str, index: int, partition: int = 0) -> None:
         """Returns when a cursor stands at `index` or behind it."""
-        stored = self.cursor(cursor, stream, partition)
-        if stored is None or stored < index:
+        while (stored := self.cursor(cursor, stream, partition)) is None or stored < index:
             await self._cursor_moves.wait((cursor, stream, partition), index - 1)
 
     # -- tables ----------------------------------------------------------------------------------------------------

@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
+import stat
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +20,7 @@ from rich.progress import TimeRemainingColumn as TimeLeft
 
 from headrace.cli.output import notes, print_json
 from headrace.cli.shared import sharing
+from headrace.errors import BadRequest
 from headrace.protocols.wallaroo.client import Connector, Source
 from headrace.protocols.wallaroo.client_session import Item
 from headrace.protocols.wallaroo.sources import FileSource, GenerateSource
@@ -26,7 +29,9 @@ from headrace.protocols.wallaroo.trace import GENERATIONS, read_trace
 app = typer.Typer(no_args_is_help=True)
 
 DEFAULT_ADDRESS = "127.0.0.1:7100"
-LINE_BYTES = 1024 * 1024
+READ_BYTES = 1024 * 1024
+LINE_BYTES_MAX = 4 * 1024 * 1024
+"""As much as a frame may have by default."""
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
@@ -130,17 +135,29 @@ async def _run(connector: Connector, source: Source, total: int, counter: Progre
             return await connector.run(source, lambda point: bar.update(task, completed=point))
 
 
-async def _send_lines(connector: Connector, name: str) -> int | None:
-    reader = asyncio.StreamReader(limit=LINE_BYTES)
+async def _standard_input() -> Callable[[], Awaitable[bytes]]:
+    """A function that reads what there is. A loop can only wait for what may be silent for a while."""
+    number = sys.stdin.fileno()
+    mode = os.fstat(number).st_mode
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(number)):
+        return lambda: asyncio.to_thread(os.read, number, READ_BYTES)
+    reader = asyncio.StreamReader(limit=READ_BYTES)
     await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(os.dup(sys.stdin.fileno()), "rb")
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(os.dup(number), "rb")
     )
+    return lambda: reader.read(READ_BYTES)
+
+
+async def _send_lines(connector: Connector, name: str) -> int | None:
+    read = await _standard_input()
     async with connector:
         stream = await connector.stream(name)
         next_id = (stream.point or 0) + 1
         rest = b""
-        while data := await reader.read(LINE_BYTES):
+        while data := await read():
             *lines, rest = (rest + data).split(b"\n")
+            if len(rest) > LINE_BYTES_MAX:
+                raise BadRequest(f"line {next_id + len(lines)} is longer than {LINE_BYTES_MAX} bytes: is this text?")
             await stream.send_many(Item(next_id + n, line.removesuffix(b"\r")) for n, line in enumerate(lines))
             next_id += len(lines)
         if rest:

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Protocol, cast
 
 from headrace.errors import HeadraceError
-from headrace.listener import split_address
+from headrace.listener import keep_alive, split_address
 from headrace.protocols.wallaroo.client_session import (
     Acked,
     ClientSession,
@@ -37,10 +37,13 @@ from headrace.protocols.wallaroo.client_session import (
     Welcomed,
 )
 from headrace.protocols.wallaroo.codec import DRAFT, V3, Dialect
+from headrace.protocols.wallaroo.states import SessionState
 
 DIALECTS: dict[str, Dialect] = {"v3": V3, "draft": DRAFT}
 PAUSE_S_MIN = 0.1
 PAUSE_S_MAX = 5.0
+STEADY_S = 60.0
+"""A connection that lasted so long was a good one: attempts are counted anew."""
 ATTEMPTS_MAX = 20
 """Connections in a row that brought no progress before giving up."""
 CONNECT_S = 10.0
@@ -91,15 +94,23 @@ class ConnectorStream:
     ) -> int:
         """Queue one message and return its id. Waits while too much is unacknowledged. Without an id it gets the next
         one: from 1, or behind what the hub has."""
+        await self._ready()
         if message_id is None:
             message_id = max(self._next_id, (self._out.point or 0) + 1)
-        await self.send_many([Item(message_id, payload, event_time, key, flags)])
+        self._offer([Item(message_id, payload, event_time, key, flags)])
         return message_id
 
     async def send_many(self, items: Iterable[Item]) -> None:
         """Queue several messages at once."""
+        await self._ready()
+        self._offer(list(items))
+
+    async def _ready(self) -> None:
         await self._connector._until(lambda: self._out.unacked < QUEUED_MAX)
-        items = list(items)
+        if self._connector._failure is not None:
+            raise self._connector._failure
+
+    def _offer(self, items: list[Item]) -> None:
         self._connector._session.offer(self._out, items)
         if items:
             self._next_id = items[-1].id + 1
@@ -163,6 +174,7 @@ class Connector:
     ) -> None:
         """`attempts_max` `None` tries for ever. `pause_s(attempt)` replaces the pauses between attempts."""
         self.address = address
+        self._configured_address = address
         self.last_error: str | None = None
         self.connections = 0
         self._session = ClientSession(
@@ -286,13 +298,22 @@ class Connector:
                 )
         except (OSError, TimeoutError) as error:
             self.last_error = str(error) or "no answer"
+            self.address = self._configured_address  # a RESTART may have named another, which is not there
             return
+        keep_alive(transport)
         self._wire = wire
         self.connections += 1
+        began = loop.time()
         self._session.connected()
         self._pump()
         try:
+            await asyncio.wait([wire.closed], timeout=CONNECT_S)
+            if self._session.state is SessionState.HANDSHAKE:
+                self.last_error = "no answer to HELLO"
+                return
             await wire.closed
+            if loop.time() - began >= STEADY_S:
+                self._attempt = 0
         finally:
             transport.abort()
             self._wire = None

@@ -90,6 +90,7 @@ FINAL_REASONS = (
     "Invalid message",
     "Bad protocol FSM state",
     "Unable to decode",
+    "Frame of",
 )
 
 
@@ -279,7 +280,8 @@ class ClientSession:
         if stream.ending:
             raise LocalFault(f"stream {stream.name!r} has been ended")
         encode = self.dialect.encode_message
-        append = stream.waiting.append
+        queued: list[Queued] = []
+        append = queued.append
         increasing, maximum = self.dialect is V3, self._frame_bytes_max
         last, point = stream.last_offered, stream.point
         for item in items:
@@ -296,6 +298,7 @@ class ClientSession:
                 )
             append((item.id, data, not item.flags & UNSTABLE))
             last = item.id
+        stream.waiting.extend(queued)
         stream.last_offered = last
 
     def finish(self, stream: OutStream) -> None:
@@ -336,7 +339,7 @@ class ClientSession:
                 stream.free(queue, _count_upto(queue, point))
                 stream.point = stream.acked = point
             return
-        if point == stream.point:
+        if point == (stream.point or None):  # the draft's 0 says "none"
             return
         found = _count_through(queue, point)
         if not found and stream.point is not None:
@@ -401,9 +404,10 @@ class ClientSession:
                 events.append(self._fail(str(error), final=True))
         if self.state is SessionState.STREAMING:
             room = SEND_BYTES
-            for stream in self.streams.values():
-                if stream.opened and room > 0:
-                    room -= self._send_queue(stream, room)
+            ready = [each for each in self.streams.values() if each.opened]
+            for left, stream in zip(range(len(ready), 0, -1), sorted(ready, key=_waiting), strict=True):
+                if room > 0:  # who has little to say says it; the rest share what is left
+                    room -= self._send_queue(stream, room, -(-self.credits // left))
         output = b"".join(self._output)
         self._output.clear()
         return output, events
@@ -422,10 +426,10 @@ class ClientSession:
                 if self.dialect is DRAFT and not stream.notify_due:
                     self._resume(stream, point, events)
 
-    def _send_queue(self, stream: OutStream, room: int) -> int:
+    def _send_queue(self, stream: OutStream, room: int, credits: int) -> int:
         waiting, fly, write = stream.waiting, stream.flying.append, self._output.append
         size = 0
-        for _ in range(min(len(waiting), self.credits)):
+        for _ in range(min(len(waiting), credits)):
             queued = waiting.popleft()
             fly(queued)
             write(queued[1])
@@ -438,6 +442,10 @@ class ClientSession:
             if self.dialect is V3:  # costs no credit; in the draft the end was part of the queue
                 write(self.dialect.encode(frames.Eos(stream.id)))
         return size
+
+
+def _waiting(stream: OutStream) -> int:
+    return len(stream.waiting)
 
 
 def _count_upto(queue: deque[Queued], point: int) -> int:

@@ -18,7 +18,6 @@ from headrace.log.batch import Batch
 from headrace.log.ops import Append, Op, SetProducer
 from headrace.protocols.wallaroo.requests import Store, Ticket
 from headrace.protocols.wallaroo.scan import Rows
-from headrace.protocols.wallaroo.worker import PRODUCER
 
 UNITS: dict[str, tuple[int, int]] = {"ns": (1, 1000), "us": (1, 1), "ms": (1000, 1), "s": (1_000_000, 1)}
 """Event time units: by what to multiply and divide for microseconds."""
@@ -37,10 +36,12 @@ class Waiting(NamedTuple):
 class Lane:
     """One stream of one connection."""
 
-    __slots__ = ("busy", "name", "type", "unacknowledged", "waiting")
+    __slots__ = ("busy", "name", "producer", "type", "unacknowledged", "waiting")
 
-    def __init__(self, name: str, stream_id: int) -> None:
+    def __init__(self, name: str, stream_id: int, producer: str) -> None:
         self.name = name
+        self.producer = producer
+        """Whose sequence is the stream's point of reference."""
         self.type = str(stream_id)
         """The stream id, in the column `type` of every record."""
         self.busy = False
@@ -56,11 +57,11 @@ class Lane:
             batch = batch_of(store.rows, self.type, unit)
             nbytes, records = batch.nbytes, batch.count
             if store.increasing:
-                operations.append(Append(self.name, batch, 0, PRODUCER, store.position))
+                operations.append(Append(self.name, batch, 0, self.producer, store.position))
             else:
                 operations.append(Append(self.name, batch))
         if store.position is not None and not (store.increasing and operations):
-            operations.append(SetProducer(self.name, PRODUCER, store.position))
+            operations.append(SetProducer(self.name, self.producer, store.position))
         self.waiting.append(Waiting(store.ticket, operations, records, nbytes, now_s))
         return nbytes
 

@@ -108,7 +108,17 @@ def scan_messages(data: Bytes, position: int, length_max: int, layout: Layout) -
 def _uniform(data: Bytes, position: int, length: int, layout: Layout) -> int:
     """How many whole frames of this very length and tag follow one another from here; at least one."""
     stride = length + LENGTH_BYTES
-    count = (len(data) - position) // stride
+    whole = (len(data) - position) // stride
+    count, looked = min(whole, 64), 0
+    while True:  # look ever further ahead: a short run must not cost a look at all that follows
+        found = looked + _same(data, position + looked * stride, length, layout, count - looked)
+        if found < count or count == whole:
+            return found
+        looked, count = count, min(whole, 4 * count)
+
+
+def _same(data: Bytes, position: int, length: int, layout: Layout, count: int) -> int:
+    stride = length + LENGTH_BYTES
     heads: npt.NDArray[Any] = np.ndarray((count,), layout.head, data, position, (stride,))
     same = (heads["length"] == length) & (heads["tag"] == layout.tag)
     return count if same.all() else int(same.argmin())
@@ -199,7 +209,8 @@ class Rows:
         micros = self.event_times
         if multiply > 1:
             limit = np.iinfo(np.int64).max // multiply
-            if (np.abs(micros[~absent]) > limit).any():
+            known = micros[~absent]
+            if ((known > limit) | (known < -limit)).any():
                 raise PeerFault("Unable to decode message: an event time is outside of 64 bits of microseconds")
             micros = micros * multiply
         elif divide > 1:

@@ -10,7 +10,6 @@ its way to the disk, or while the hub is congested. Whatever credits a peer beli
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import select
 import time
@@ -26,7 +25,8 @@ from headrace.protocols.wallaroo.frames import PeerFault
 from headrace.protocols.wallaroo.lane import Lane, Waiting
 from headrace.protocols.wallaroo.requests import Close, Greet, Limits, Open, Release, Request, Store
 from headrace.protocols.wallaroo.session import ServerSession
-from headrace.protocols.wallaroo.worker import PRODUCER, PROTOCOL, Rewind, Worker
+from headrace.protocols.wallaroo.states import StreamState
+from headrace.protocols.wallaroo.worker import PROTOCOL, Rewind, Worker
 from headrace.security import Principal
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ logger = logging.getLogger("headrace.wallaroo")
 
 RETRY_AFTER_REFUSAL_S = 1.0
 """A refused v3 client asks again when an ACK comes: this often, or as soon as the stream is free."""
+LINGER_S = 2.0
+"""So long a peer that was told to go may still send: closing with its bytes unread would be a reset, which may overtake
+what it was told."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -63,6 +66,8 @@ class Connection(asyncio.BufferedProtocol):
         self._says_no_more = False
         self._in_flight_bytes = 0
         self._paused = False
+        self._is_surplus = False
+        self._peer_reads = True
         self._waits_for_hub = False
         self._write_scheduled = False
         self._handshake_timer: asyncio.TimerHandle | None = None
@@ -86,6 +91,7 @@ class Connection(asyncio.BufferedProtocol):
         if len(self.worker.connections) > 2 * self.worker.settings.connections_max:
             transport.abort()
             return
+        self._is_surplus = len(self.worker.connections) > self.worker.settings.connections_max
         self._handshake_timer = self._loop.call_later(self.worker.settings.handshake_s, self._no_hello)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -102,10 +108,23 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """The peer has said all it will. What it said is stored and acknowledged before the connection closes."""
         self._look()
+        self._write()
         self._says_no_more = True
         assert self._transport is not None
         # TLS has no half-closed connections.
-        return self._under_way > 0 and self._transport.get_extra_info("ssl_object") is None
+        return self._owes() and self._transport.can_write_eof()
+
+    def _owes(self) -> bool:
+        """Whether something that was said is still on its way: to the disk, to a stream, past a pipeline's cursor."""
+        return self._under_way > 0 or bool(self._tasks)
+
+    def pause_writing(self) -> None:
+        self._peer_reads = False
+        self._pace()
+
+    def resume_writing(self) -> None:
+        self._peer_reads = True
+        self._pace()
 
     def _look(self) -> None:
         self._has_unread = False
@@ -135,7 +154,8 @@ class Connection(asyncio.BufferedProtocol):
         for request in requests:
             match request:
                 case Store():
-                    self._store(request)
+                    if not self._store(request):
+                        return
                 case Greet():
                     self._start(self._greet())
                 case Open():
@@ -152,9 +172,11 @@ class Connection(asyncio.BufferedProtocol):
         configured = self.worker.settings.cookie
         security = self.hub.security
         if cookie:
-            with contextlib.suppress(TooManyLogins):
-                said = cookie.decode("utf-8", "replace")
+            said = cookie.decode("utf-8", "replace")
+            try:
                 self._principal = security.authenticate_token(said, self._host, shared=configured)
+            except TooManyLogins as error:
+                raise PeerFault(str(error)) from error
         elif not configured:
             self._principal = security.anonymous()
         if self._principal is None:
@@ -162,8 +184,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._principal is not None
 
     async def _greet(self) -> None:
-        maximum = self.worker.settings.connections_max
-        if self._handle is None or len(self.worker.connections) > maximum:
+        if self._handle is None or self._is_surplus:
             key = "limits.sessions_max" if self._handle is None else "wallaroo.connections_max"
             self._do(self.session.fail(f"Too many connections: the limit is set by {key}"))
             return
@@ -183,18 +204,29 @@ class Connection(asyncio.BufferedProtocol):
         if not await self.worker.acquire(name, self, request.stream_id):
             await self._refuse(request, name)
             return
-        # From here on connection_lost gives the stream back.
-        self._lanes[request.stream_id] = Lane(name, request.stream_id)
+        # From here on connection_lost gives the stream back. A lane that is there knows what waits for a pipeline.
+        if request.stream_id not in self._lanes:
+            producer = self.worker.producer(session, request.stream_id)
+            self._lanes[request.stream_id] = Lane(name, request.stream_id, producer)
         if self._handle is not None:
             self._handle.uses("write", name)
-        await self.hub.create_stream(name)
-        await self.worker.introduce(self, request.stream_id, name)
-        point = self.worker.point(name)
+        self.worker.submitted(name)  # a rewind waits until the stream is open
+        try:
+            await self._resume(request, self._lanes[request.stream_id])
+        finally:
+            self.worker.resolved(name)
+
+    async def _resume(self, request: Open, lane: Lane) -> None:
+        """Have the connector go on where the hub is."""
+        session = self.session
+        await self.hub.create_stream(lane.name)
+        await self.worker.introduce(self, request.stream_id, lane.name)
+        point = self.worker.point(lane.name, lane.producer)
         if session.dialect is DRAFT and request.point is not None and request.point != point:
             if not self.worker.settings.draft_trust_notify:
                 self._do(session.contradict(request.stream_id, point))
                 return
-            await self.hub.transact([SetProducer(name, PRODUCER, request.point)])
+            await self.hub.transact([SetProducer(lane.name, lane.producer, request.point)])
             point = request.point
         self._do(session.opened(request.stream_id, point))
 
@@ -222,6 +254,18 @@ class Connection(asyncio.BufferedProtocol):
         mine, theirs = self.session, other.session
         return (mine.program, mine.instance) == (theirs.program, theirs.instance)
 
+    def busy_with(self, name: str) -> int:
+        """How many of its transactions on a stream are under way."""
+        return sum(lane.busy for lane in self._lanes.values() if lane.name == name)
+
+    def ended_streams(self, name: str) -> list[int]:
+        """The ids by which a draft connector knows a stream that it has ended: it may be asked to begin again."""
+        session = self.session
+        if session.dialect is not DRAFT or session.ended:
+            return []
+        ended = [one for one in session.streams.values() if one.state is StreamState.CLOSED]
+        return [one.id for one in ended if self.worker.stream_name(session.program, session.instance, one.name) == name]
+
     def quiet(self) -> bool:
         """Whether the peer has sent nothing that was not looked at."""
         if self._transport is None:
@@ -234,15 +278,17 @@ class Connection(asyncio.BufferedProtocol):
 
     # Records.
 
-    def _store(self, store: Store) -> None:
+    def _store(self, store: Store) -> bool:
         lane = self._lanes[store.ticket.stream_id]
         try:
             self._in_flight_bytes += lane.add(store, self.worker.settings.event_time_unit, time.perf_counter())
         except PeerFault as fault:
-            self._do(self.session.fail(fault.reason))
-            return
+            # `fail` says nothing when a later frame of the same look has ended the session already.
+            self._do(self.session.fail(fault.reason) or [Close(fault.reason)])
+            return False
         if not lane.busy:
             self._submit(lane)
+        return True
 
     def _submit(self, lane: Lane) -> None:
         taken, operations = lane.take()
@@ -269,13 +315,16 @@ class Connection(asyncio.BufferedProtocol):
         records = sum(each.records for each in taken)
         self.worker.records_in.inc(records)
         ends = [result.first + result.count for result in done.result() if isinstance(result, Appended)]
-        self._finish(lane, ends[-1] if ends else None, taken)
+        try:
+            self._finish(lane, ends[-1] if ends else None, taken)
+        except HeadraceError as gone:  # the stream was deleted meanwhile
+            self._hub_failed(gone)
+            return
         if self._has_unread and not self.session.ended:
             self._look()
         if lane.waiting and not lane.busy and not self.session.ended:
             self._submit(lane)
-        if self._says_no_more and not self._under_way:
-            self.stop()
+        self._stop_if_all_said()
         self._pace()
 
     def _finish(self, lane: Lane, next_index: int | None, taken: list[Waiting]) -> None:
@@ -312,9 +361,12 @@ class Connection(asyncio.BufferedProtocol):
 
     # Rewinding, called by the worker.
 
-    def hold(self, stream_id: int) -> None:
-        self.session.hold(stream_id)
+    def hold(self) -> None:
+        self.session.hold()
         self._pace()
+
+    def let_go(self) -> None:
+        self._do(self.session.let_go())
 
     def rewind(self, stream_id: int, point: int | None, *, restart: bool) -> None:
         if self._transport is None:
@@ -337,7 +389,20 @@ class Connection(asyncio.BufferedProtocol):
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(self._guarded(work))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._stop_if_all_said()
+
+    def _stop_if_all_said(self) -> None:
+        if not self._says_no_more:
+            return
+        if not self._under_way:  # nothing more can come: acknowledgements may still wait, and others have the streams
+            for lane in self._lanes.values():
+                self.worker.release(lane.name, self)
+        if not self._owes():
+            self.stop()
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -357,7 +422,8 @@ class Connection(asyncio.BufferedProtocol):
             self._waits_for_hub = True
             self._start(self._wait_for_hub())
         full = self._in_flight_bytes > self.worker.settings.in_flight_bytes_max
-        wanted = full or self.session.held or self._waits_for_hub
+        busy = full or not self._peer_reads or self.session.held or self._waits_for_hub
+        wanted = busy and not self.session.ended
         if wanted != self._paused:
             self._paused = wanted
             (self._transport.pause_reading if wanted else self._transport.resume_reading)()
@@ -392,7 +458,14 @@ class Connection(asyncio.BufferedProtocol):
             logger.info("session ended: %s", reason)
             self.hub.metrics.protocol.peer_errors.labels(protocol=PROTOCOL, code="error").inc()
         self._write()
-        if self._transport is not None:
+        for stream_id in list(self._lanes):
+            self._release(stream_id)
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+            self._loop.call_later(LINGER_S, self._transport.abort)
+        else:
             self._transport.close()
 
 

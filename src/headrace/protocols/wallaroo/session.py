@@ -50,7 +50,7 @@ class Stream:
         """The highest id taken, durable or not: what is not above it is a duplicate (v3)."""
         self.acked: int | None = None
         self.resent: int | None = None
-        """Draft: the point itself, which may come again right after NOTIFY and is then dropped."""
+        """Draft: the point itself, which may come again right after a NOTIFY that claims it, and is then dropped."""
         self.notified: int = 0
         self.pending = 0
         self.nacks = 0
@@ -88,6 +88,8 @@ class ServerSession:
         self._ok_for_any_generation = ok_for_any_generation
         self._buffer = FrameBuffer(frame_bytes_max=self.limits.frame_bytes_max)
         self._held: set[int | None] = set()
+        self._holds = 0
+        """How many rewinds have this session look at nothing new."""
         self._output: list[bytes] = []
         self._credits_due = 0
         self._moved: dict[int, int] = {}
@@ -102,7 +104,7 @@ class ServerSession:
     @property
     def held(self) -> bool:
         """Whether the session waits for the hub and looks at nothing new: stop reading."""
-        return bool(self._held)
+        return bool(self._held) or self._holds > 0
 
     @property
     def ended(self) -> bool:
@@ -130,7 +132,7 @@ class ServerSession:
         """Look at what was received, as far as that is possible now."""
         requests: list[Request] = []
         try:
-            while not self._held and not self.ended:
+            while not self.held and not self.ended:
                 item = self._buffer.next()
                 if item is None:
                     break
@@ -241,6 +243,7 @@ class ServerSession:
         if after is StreamState.RESET:
             self._credits_due += 1
             return
+        stream.generation += stream.name != notify.name  # acknowledgements under way are of the other stream
         stream.name, stream.notified = notify.name, notify.point
         if self.dialect is DRAFT:
             self._held.add(stream.id)
@@ -253,7 +256,8 @@ class ServerSession:
             return []
         stream = self.streams[stream_id]
         self._stream_event(stream, StreamEvent.OPENED)
-        stream.last_seen = stream.acked = stream.resent = point
+        stream.last_seen = stream.acked = point
+        stream.resent = point if point == stream.notified else None
         self._credits_due += 1
         if self.dialect is V3:
             self._send(frames.NotifyAck(True, stream_id, NO_POINT if point is None else point))
@@ -331,7 +335,7 @@ class ServerSession:
         flags = rows.flags
         assert flags is not None
         if stream.resent is not None:
-            again = int(rows.message_ids[0]) == stream.resent
+            again = int(rows.message_ids[0]) == stream.resent and not flags[0] & UNSTABLE
             stream.resent = None
             if again:
                 self._drop_resent(stream, rows, requests)
@@ -364,9 +368,8 @@ class ServerSession:
         if self._draft_increasing:
             self._store_increasing(stream, rows, rows.count, requests)
             return
-        increasing = fresh_ids(rows.message_ids, stream.last_seen) is None
         stream.last_seen = last = int(rows.message_ids[-1])
-        requests.append(Store(stream.ticket(last, rows.count), rows, last, increasing))
+        requests.append(Store(stream.ticket(last, rows.count), rows, last, increasing=False))
 
     def _store_flagged(self, stream: Stream, rows: Rows, requests: list[Request]) -> None:
         if self._draft_increasing:
@@ -442,9 +445,13 @@ class ServerSession:
 
     # Rewinding, by the hub.
 
-    def hold(self, stream_id: int) -> None:
-        """Look at nothing new while the hub moves a stream's position."""
-        self._held.add(stream_id)
+    def hold(self) -> None:
+        """Look at nothing new while the hub moves a stream's position, until as many `let_go`."""
+        self._holds += 1
+
+    def let_go(self) -> list[Request]:
+        self._holds -= 1
+        return self.process()
 
     def rewind(self, stream_id: int, point: int | None, address: bytes | None = None) -> list[Request]:
         """The position of a stream is now `point`, durably: have the connector go on from there.
@@ -452,7 +459,6 @@ class ServerSession:
         Draft: NACK; the stream's messages are ignored until it is introduced again. v3 has no such frame: RESTART
         ends the session, and the NOTIFY_ACK of the next one gives the point.
         """
-        self._held.discard(stream_id)
         if self.ended or self.state is not SessionState.STREAMING:
             return []
         self._moved.pop(stream_id, None)

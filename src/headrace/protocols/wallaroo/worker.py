@@ -19,10 +19,14 @@ from headrace.protocols.wallaroo.codec import DRAFT
 if TYPE_CHECKING:
     from headrace.hub import Hub
     from headrace.protocols.wallaroo.server import Connection
+    from headrace.protocols.wallaroo.session import ServerSession
 
 PROTOCOL = "wallaroo"
 PRODUCER = "wallaroo"
-"""The producer whose sequence is a stream's point of reference, in the same commit as the data."""
+"""The producer whose sequence is a stream's point of reference, in the same commit as the data. In the draft ids are a
+connector's own, so each connector has a producer of its own, whose name begins like this."""
+
+OWN = PRODUCER + ":"
 
 TABLE = "wallaroo.streams"
 """Which stream ids an instance has introduced: the draft's OK lists their points before any NOTIFY."""
@@ -53,7 +57,9 @@ class Use:
         self.holders: dict[Connection, int] = {}
         """Connection → the stream id it uses."""
         self.under_way = 0
-        """Transactions submitted and not resolved, of holders past and present."""
+        """Transactions submitted and not resolved, of holders past and present; and streams being opened."""
+        self.rewinds = 0
+        """Rewinds under way: nobody becomes a holder meanwhile."""
         self._changed: list[asyncio.Future[None]] = []
 
     def wake(self) -> None:
@@ -62,10 +68,18 @@ class Use:
             if not future.done():
                 future.set_result(None)
 
-    async def changed(self) -> None:
+    async def changed(self, at_most_s: float | None = None) -> None:
+        """Until `wake`, or some time has passed."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._changed.append(future)
-        await future
+        try:
+            async with asyncio.timeout(at_most_s):
+                await future
+        except TimeoutError:
+            return
+        finally:
+            if future in self._changed:
+                self._changed.remove(future)
 
 
 class Worker:
@@ -98,34 +112,42 @@ class Worker:
     def stream_name(self, program: bytes, instance: bytes, stream: bytes) -> str:
         return naming.stream_name(self.settings.stream_name, program, instance, stream)
 
-    def point(self, name: str) -> int | None:
-        return self.hub.producer(name, PRODUCER)
+    def producer(self, session: ServerSession, stream_id: int) -> str:
+        """Whose sequence is the point of a stream that a session has opened."""
+        if session.dialect is not DRAFT:
+            return PRODUCER
+        return own_producer(Introduced.of(session, stream_id))
+
+    def point(self, name: str, producer: str) -> int | None:
+        return self.hub.producer(name, producer)
 
     async def points(self, connection: Connection) -> list[tuple[int, int]]:
-        """The durable points of an instance's streams, once its earlier connections have come to rest."""
-        program, instance = connection.session.program, connection.session.instance
-        await self._settle(connection)
+        """The durable points of a connector's streams, once its earlier connections have come to rest."""
+        end = asyncio.get_running_loop().time() + self.settings.open_wait_s
+        await self._settle(connection, end)
         found = []
         for key, value in self.hub.items(TABLE):
             owner = msgspec.json.decode(key, type=Introduced)
-            if owner.program != naming.printable(program) or owner.instance != naming.printable(instance):
+            if owner != Introduced.of(connection.session, owner.stream_id):
                 continue
             name = value.decode()
             use = self._uses.get(name)
-            while use is not None and use.under_way:
-                await use.changed()
-            point = self.point(name) if self.hub.streams(_literal(name)) else None
+            while use is not None and self._is_unsettled(use, name, connection):
+                left = end - asyncio.get_running_loop().time()
+                if left <= 0:
+                    break
+                await use.changed(left)
+            point = self.point(name, own_producer(owner)) if self.hub.has_stream(name) else None
             if point is not None and point != 0:  # the draft's 0 says "none"
                 found.append((owner.stream_id, point))
         return found
 
-    async def _settle(self, connection: Connection) -> None:
+    async def _settle(self, connection: Connection, end: float) -> None:
         """Let earlier connections of the same connector be read to their end.
 
         A connector that died and came back may have bytes in the socket of its first life. In v3 the stream stays
         closed to it until these are dealt with; the draft has no refusal, so the OK waits, for a bounded time.
         """
-        end = asyncio.get_running_loop().time() + self.settings.open_wait_s
         for other in list(self.connections):
             if other is not connection and other.same_connector(connection):
                 # A socket buffer wakes nobody when it becomes empty.
@@ -134,9 +156,7 @@ class Worker:
 
     async def introduce(self, connection: Connection, stream_id: int, name: str) -> None:
         """Remember durably that this instance calls `name` by this id."""
-        session = connection.session
-        introduced = Introduced(naming.printable(session.program), naming.printable(session.instance), stream_id)
-        key = msgspec.json.encode(introduced)
+        key = msgspec.json.encode(Introduced.of(connection.session, stream_id))
         if self.hub.get(TABLE, key) != name.encode():
             await self.hub.put(TABLE, key, name.encode())
 
@@ -151,17 +171,19 @@ class Worker:
             others = [other for other in use.holders if other is not connection]
             exclusive = not draft or any(other.session.dialect is not DRAFT for other in others)
             taken = use.holders.get(connection, stream_id) != stream_id
-            if not taken and not use.under_way and not (others and exclusive):
+            if not taken and not self._is_unsettled(use, name, connection) and not (others and exclusive):
                 use.holders[connection] = stream_id
                 return True
             left = end - asyncio.get_running_loop().time()
             if left <= 0 or taken:
                 self._drop_unused(name, use)
                 return False
-            try:
-                await asyncio.wait_for(use.changed(), left)
-            except TimeoutError:
-                continue
+            await use.changed(left)
+
+    def _is_unsettled(self, use: Use, name: str, connection: Connection) -> bool:
+        """Whether something under way decides where `connection` resumes: not the work of other connectors."""
+        others = [one for one in use.holders if not one.session.ended and not one.same_connector(connection)]
+        return use.rewinds > 0 or use.under_way > sum(other.busy_with(name) for other in others)
 
     def release(self, name: str, connection: Connection) -> None:
         use = self._uses.get(name)
@@ -176,12 +198,12 @@ class Worker:
     def resolved(self, name: str) -> None:
         use = self._uses[name]
         use.under_way -= 1
+        use.wake()
         if not use.under_way:
-            use.wake()
             self._drop_unused(name, use)
 
     def _drop_unused(self, name: str, use: Use) -> None:
-        if not use.holders and not use.under_way and self._uses.get(name) is use:
+        if not (use.holders or use.under_way or use.rewinds) and self._uses.get(name) is use:
             del self._uses[name]
             use.wake()
 
@@ -189,10 +211,7 @@ class Worker:
         """Until a stream has no holder, or some time has passed."""
         use = self._uses.get(name)
         if use is not None and use.holders:
-            try:
-                await asyncio.wait_for(use.changed(), at_most_s)
-            except TimeoutError:
-                return
+            await use.changed(at_most_s)
 
     # Rewinding.
 
@@ -203,22 +222,51 @@ class Worker:
         let what is under way become durable, move the point durably, and only then tell.
         """
         self.hub.stream(request.stream)
-        if request.how not in ("restart", "close"):
-            raise BadRequest(f"how is {request.how!r}: it is 'restart' or 'close'")
-        if request.point is not None and not 0 <= request.point < 2**64 - 1:
-            raise BadRequest(f"point {request.point} is not from 0 to 2^64-2; leave it out for the beginning")
-        use = self._uses.get(request.stream)
-        holders = dict(use.holders) if use is not None else {}
-        for connection, stream_id in holders.items():
-            connection.hold(stream_id)
-        while use is not None and use.under_way:
-            await use.changed()
-        before = self.point(request.stream)
-        await self.hub.transact([SetProducer(request.stream, PRODUCER, request.point)])
-        for connection, stream_id in holders.items():
-            connection.rewind(stream_id, request.point, restart=request.how == "restart")
+        _check(request)
+        use = self._uses.setdefault(request.stream, Use())
+        held = list(use.holders)
+        use.rewinds += 1
+        for connection in held:
+            connection.hold()
+        try:
+            while use.under_way:
+                await use.changed()
+            before = await self._move_points(request)
+            told = self._tell(request, use)
+        finally:
+            use.rewinds -= 1
+            use.wake()
+            for connection in held:
+                connection.let_go()
+            self._drop_unused(request.stream, use)
         self.hub.metrics.wallaroo.rewinds.inc()
-        return Rewound(request.stream, before, request.point, len(holders))
+        return Rewound(request.stream, before, request.point, told)
+
+    async def _move_points(self, request: Rewind) -> int | None:
+        """Of all connectors that ever had the stream; returns where the foremost one was."""
+        known = {
+            name: point
+            for name, point in self.hub.producers(request.stream).items()
+            if name == PRODUCER or name.startswith(OWN)
+        }
+        names = list(known) or [PRODUCER]
+        await self.hub.transact([SetProducer(request.stream, name, request.point) for name in names])
+        return max(known.values(), default=None)
+
+    def _tell(self, request: Rewind, use: Use) -> int:
+        """Those that have the stream, and in the draft also those that have ended it. Returns how many."""
+        concerned = [*use.holders.items()]
+        concerned += [(one, id) for one in self.connections for id in one.ended_streams(request.stream)]
+        for connection, stream_id in concerned:
+            connection.rewind(stream_id, request.point, restart=request.how == "restart")
+        return len(concerned)
+
+
+def _check(request: Rewind) -> None:
+    if request.how not in ("restart", "close"):
+        raise BadRequest(f"how is {request.how!r}: it is 'restart' or 'close'")
+    if request.point is not None and not 0 <= request.point < 2**64 - 1:
+        raise BadRequest(f"point {request.point} is not from 0 to 2^64-2; leave it out for the beginning")
 
 
 class Introduced(msgspec.Struct, frozen=True, array_like=True):
@@ -228,7 +276,10 @@ class Introduced(msgspec.Struct, frozen=True, array_like=True):
     instance: str
     stream_id: int
 
+    @classmethod
+    def of(cls, session: ServerSession, stream_id: int) -> Introduced:
+        return cls(naming.printable(session.program), naming.printable(session.instance), stream_id)
 
-def _literal(name: str) -> str:
-    """A shell pattern that matches only this name."""
-    return "".join(f"[{character}]" if character in "*?[" else character for character in name)
+
+def own_producer(owner: Introduced) -> str:
+    return f"{OWN}{owner.program}:{owner.instance}:{owner.stream_id}"

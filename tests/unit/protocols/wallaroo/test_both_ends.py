@@ -193,11 +193,11 @@ class BothEnds(RuleBasedStateMachine):
             return
         if self.session.streams[stream.id].state.value not in ("Open", "Reset"):
             return
-        self.session.hold(stream.id)
+        self.session.hold()
         self.hub.commit(len(self.hub.pending))
         target = max(0, (self.hub.points[name] or 0) - back) or None
         self.hub.points[name] = target
-        self.answer(self.session.rewind(stream.id, target))
+        self.answer([*self.session.rewind(stream.id, target), *self.session.let_go()])
 
     def on_events(self, events: list[client_session.Event]) -> None:
         for event in events:

@@ -98,7 +98,7 @@ async def test_draft_flags_and_the_point_of_reference() -> None:
             peer.send(message)
             assert message.message_id is not None
             await peer.acked(1, message.message_id)
-            assert hub.producer("s", "wallaroo") == point
+            assert hub.producer("s", "wallaroo:test::1") == point
         peer.send(Message(1, 8, b"too late"))
         assert "the stream is Closed" in await peer.error()
         stored = [row["payload"] for row in await records(hub, "s")]

@@ -184,7 +184,7 @@ async def test_a_trusted_claim_moves_the_point() -> None:
         peer.send(frames.Notify(1, b"s", 100), Message(1, 101, b"kept"))
         await peer.acked(1, 101)
         await peer.close()
-        assert hub.producer("s", "wallaroo") == 101
+        assert hub.producer("s", "wallaroo:test::1") == 101
 
 
 async def test_draft_ids_may_be_made_to_increase() -> None:
@@ -231,8 +231,10 @@ async def test_an_error_from_the_peer_ends_the_session_and_frees_its_streams() -
         async with asyncio.timeout(10):
             await peer.reader.read()
         await peer.close()
-        ended = hub.sessions.list("wallaroo", ended=True)[0]
-        assert ended.reason == "peer: I cannot go on"
+        async with asyncio.timeout(10):
+            while not (ended := hub.sessions.list("wallaroo", ended=True)):
+                await asyncio.sleep(0.001)
+        assert ended[0].reason == "peer: I cannot go on"
         other = await Peer.connect(address)
         await other.hello()
         assert (await other.notify(1, b"s")).success
