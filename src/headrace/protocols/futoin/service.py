@@ -137,6 +137,14 @@ def _tell(waiting: list[Added], first: int, error: BaseException | None) -> None
         added(first + offset, error)
 
 
+def _below(records: pa.RecordBatch, end: int) -> pa.RecordBatch:
+    """Those with index < `end`: where records were trimmed, a read begins later than asked and reaches further."""
+    if not records.num_rows:
+        return records
+    first: int = records.column(0)[0].as_py()
+    return records.slice(0, max(0, end - first))
+
+
 class Service:
     """What the endpoints of one hub share."""
 
@@ -276,7 +284,10 @@ class Service:
                 self.metrics.damaged.inc(damaged.last + 1 - damaged.first)
                 found.next = damaged.last + 1
                 continue
+            records = _below(records, end)
             if not records.num_rows:
+                # Nothing below `end` is kept any more: what was trimmed is not waited for.
+                found.next = end
                 break
             space = events.Room(room, UNLIMITED if whole else bytes_max - found.bytes, bytes_max)
             self._extend(found, self._rendered(place, records, coding, want, space), place)

@@ -276,6 +276,47 @@ class TestReliable:
                     assert len(message) <= (64 << 10 if minor == 0 else 8 << 20)
                     peer.confirm(fields["rid"])
 
+    async def test_what_was_trimmed_is_not_waited_for(self, asgi: Any, monkeypatch: Any) -> None:
+        """A consumer behind the first record that is kept, and none is kept: it rests until something comes."""
+        reads = 0
+        read = asgi.hub.read
+
+        async def counted(*arguments: Any, **more: Any) -> Any:
+            nonlocal reads
+            reads += 1
+            assert reads < 10, "a loop that nothing ends"
+            return await read(*arguments, **more)
+
+        await fill(asgi, 10)
+        await asgi.call("futoin.evt.poll:1.1:registerConsumer", component="C")
+        await asgi.hub.trim("events", 10)
+        monkeypatch.setattr(push, "SKIP_SAVE_S", 0.001)
+        monkeypatch.setattr(asgi.hub, "read", counted)
+        async with asgi.websocket() as peer:
+            await peer.ready("C")
+            await until(lambda: position(asgi) == 10)
+            await asgi.add("new")
+            _, seq, events = await peer.group()
+            assert (seq, ids(events)) == (0, [11])
+            assert peer.closed is None
+
+    @pytest.mark.parametrize("config", [{"group_events_max": 5, "push_window": 2}], indirect=True)
+    async def test_repeat_of_a_trimmed_group_takes_nothing_of_the_next(self, asgi: Any, monkeypatch: Any) -> None:
+        monkeypatch.setattr(session, "BACK_OFF_FIRST_S", 0.001)
+        await fill(asgi, 10)
+        async with asgi.websocket() as peer:
+            await peer.ready("C")
+            first, second = await peer.group(), await peer.group()
+            assert (ids(first[2]), ids(second[2])) == ([1, 2, 3, 4, 5], [6, 7, 8, 9, 10])
+            await asgi.hub.trim("events", 3)
+            peer.refuse(first[0])
+            rid, seq, again = await peer.group()
+            assert (seq, ids(again)) == (0, [4, 5])
+            await asgi.hub.trim("events", 10)
+            peer.refuse(rid)
+            _, seq, again = await peer.group()
+            assert (seq, again) == (0, [])
+
     async def test_dropped_consumer_stops(self, asgi: Any) -> None:
         await fill(asgi, 1)
         async with asgi.websocket() as peer:
