@@ -129,6 +129,8 @@ class Guard:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._known: dict[str, tuple[float, Caller]] = {}
+        # Not among the known: nobody may become it by what they write into `sec`.
+        self._anonymous: tuple[float, Caller] | None = None
         self._mac_keys = {user: base64.b64decode(key) for user, key in hub.config.futoin.mac_keys.items()}
         # A key nobody has: checking an unknown user takes as long as checking a known one.
         self._decoy = b"\0" * 32
@@ -144,11 +146,11 @@ class Guard:
 
     def anonymous(self) -> Caller:
         """Who nobody is where `futoin.insecure` lets them in."""
-        known = self.remembered("")
-        if known is None:
-            known = Caller(self._hub.security.anonymous() or _local_writer())
-            self._remember("", known)
-        return known
+        now_s = time.monotonic()
+        if self._anonymous is None or self._anonymous[0] < now_s:
+            caller = Caller(self._hub.security.anonymous() or _local_writer())
+            self._anonymous = (now_s + KNOWN_FOR_S, caller)
+        return self._anonymous[1]
 
     def _remember(self, sec: str, caller: Caller) -> None:
         if len(self._known) >= KNOWN_MAX:

@@ -207,6 +207,20 @@ class TestChannels:
 
     @pytest.mark.parametrize("config", [INSECURE], indirect=True)
     @pytest.mark.parametrize(
+        "how",
+        [
+            {"scheme": "https", "client": ("192.0.2.1", 9)},
+            {"scheme": "https", "client": LOOPBACK, "headers": {"Origin": "http://evil.example"}},
+        ],
+    )
+    async def test_nobody_else_is_taken_for_this_machine(self, asgi: Any, how: dict[str, Any]) -> None:
+        """An empty `sec` is that of nobody, also a moment after a program on this machine was let in without one."""
+        assert await self.reply(asgi, self.ANONYMOUS_ADD, scheme="http", client=LOOPBACK) == {"r": "1"}
+        body = self.ANONYMOUS_ADD[:-1] + b',"sec":""}'
+        assert await self.reply(asgi, body, **how) == {"e": "SecurityError", "edesc": "Anonymous not allowed"}
+
+    @pytest.mark.parametrize("config", [INSECURE], indirect=True)
+    @pytest.mark.parametrize(
         ("origin", "good"), [("http://evil.example", False), ("http://127.0.0.1:8080", True), ("null", False)]
     )
     async def test_insecure_is_closed_to_pages_of_other_sites(self, asgi: Any, origin: str, good: bool) -> None:
