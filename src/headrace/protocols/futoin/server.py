@@ -203,9 +203,16 @@ def read_head(headers: Headers) -> Head:
             host = value
         elif name == b"sec-fetch-site":  # an image or a link of a page has no Origin, and has this
             foreign_page = value not in (b"same-origin", b"none")
-    if origin is not None and urlsplit(origin).netloc.encode("latin-1") != host:
+    if origin is not None and _site_of(origin) != host:
         foreign_page = True
     return Head(length, vendor_type, foreign_page)
+
+
+def _site_of(origin: str) -> bytes:
+    try:
+        return urlsplit(origin).netloc.encode("latin-1")
+    except ValueError:  # no address at all, such as `http://[`
+        return b""
 
 
 async def read_body(length: int, receive: Receive, bytes_max: int) -> bytes | None:

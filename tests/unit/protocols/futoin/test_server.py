@@ -221,7 +221,8 @@ class TestChannels:
 
     @pytest.mark.parametrize("config", [INSECURE], indirect=True)
     @pytest.mark.parametrize(
-        ("origin", "good"), [("http://evil.example", False), ("http://127.0.0.1:8080", True), ("null", False)]
+        ("origin", "good"),
+        [("http://evil.example", False), ("http://127.0.0.1:8080", True), ("null", False), ("http://[", False)],
     )
     async def test_insecure_is_closed_to_pages_of_other_sites(self, asgi: Any, origin: str, good: bool) -> None:
         headers = {"Origin": origin, "Host": "127.0.0.1:8080"}
