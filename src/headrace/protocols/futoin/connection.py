@@ -51,6 +51,7 @@ class Connection:
         self._closed = False
         self._under_way = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        self._writer: asyncio.Task[None] | None = None
         self._rids = 0
         self._calls: dict[str, tuple[Answered, asyncio.TimerHandle]] = {}
         self._reliable: dict[str, ReliableReceiver] = {}
@@ -74,7 +75,7 @@ class Connection:
 
     async def run(self) -> None:
         """Serve the peer until it leaves."""
-        writer = self._loop.create_task(self._write())
+        writer = self._writer = self._loop.create_task(self._write())
         self._tasks.add(writer)
         try:
             while not writer.done():
@@ -258,6 +259,8 @@ class Connection:
                 await self._to_write.wait()
         except (OSError, HeadraceError, RuntimeError) as error:
             logger.debug("a peer left while it was written to: %s", error)
+        finally:
+            self._written.set()  # nothing will be written any more: nobody may wait for it
 
     async def writable(self) -> None:
         """Wait while the peer does not take what was sent."""
@@ -267,6 +270,12 @@ class Connection:
 
     async def _room(self) -> None:
         """Wait until half of what is under way is done: the peer's own pace becomes its limit."""
-        while self._under_way > self._calls_max // 2 or len(self._outgoing) > OUTGOING_MAX // 2:
+        while self._is_written_to and (
+            self._under_way > self._calls_max // 2 or len(self._outgoing) > OUTGOING_MAX // 2
+        ):
             self._written.clear()
             await self._written.wait()
+
+    @property
+    def _is_written_to(self) -> bool:
+        return self._writer is not None and not self._writer.done()

@@ -232,6 +232,26 @@ async def test_peer_that_breaks_while_it_is_written_to(asgi: Any) -> None:
     assert asgi.hub.sessions.list("futoin") == []
 
 
+async def test_peer_that_breaks_while_it_is_waited_for(asgi: Any, monkeypatch: Any) -> None:
+    """It asked without reading until it was read no further, and left: nothing may wait for it for ever."""
+    monkeypatch.setattr(connection, "OUTGOING_MAX", 8)
+    async with asgi.websocket() as peer:
+        (served,) = asgi.app._connections
+        gone = asyncio.Event()
+
+        async def breaks(message: Any) -> None:
+            await gone.wait()
+            raise OSError("gone")
+
+        served._send = breaks
+        for _ in range(20):
+            peer.send({"f": PING, "p": {"echo": 1}, "sec": SEC})
+        while peer._to_app.qsize() > 12:
+            await asyncio.sleep(0)
+        gone.set()
+    assert asgi.hub.sessions.list("futoin") == []
+
+
 async def test_session_is_shown(asgi: Any) -> None:
     async with asgi.websocket() as peer:
         await peer.ready("LIVE")
