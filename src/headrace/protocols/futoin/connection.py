@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import Any, cast
 
 from headrace.errors import HeadraceError
@@ -15,7 +16,7 @@ from headrace.protocols.futoin.codec import Answer, Coding, Deviation, Request
 from headrace.protocols.futoin.credentials import Caller
 from headrace.protocols.futoin.dispatch import Dispatcher
 from headrace.protocols.futoin.errors import INVALID_REQUEST, PeerError
-from headrace.protocols.futoin.interface import LIVE, Call
+from headrace.protocols.futoin.interface import LIVE, MIB, Call
 from headrace.protocols.futoin.push import Answered, LiveReceiver, Receivers, ReliableReceiver
 from headrace.protocols.futoin.service import Place
 from headrace.protocols.futoin.session import Channel
@@ -28,6 +29,10 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 MESSAGE_TOO_BIG = 1009
 OUTGOING_MAX = 1024
 """Messages waiting to be written; above it nothing more is read from the peer."""
+OUTGOING_BYTES_MAX = 8 * MIB
+"""The same in bytes. Above half of it no further list of events is made for the peer."""
+LISTS_AT_ONCE = 4
+"""Lists being made for replies to one peer, and as many for its groups: each may have 8 MiB."""
 
 
 class Connection:
@@ -46,6 +51,9 @@ class Connection:
         self._bytes_max = dispatcher.settings.message_bytes_max
         self._calls_max = dispatcher.settings.calls_max
         self._outgoing: deque[bytes] = deque()
+        self._outgoing_bytes = 0
+        self._replies = asyncio.Semaphore(LISTS_AT_ONCE)
+        self._groups = asyncio.Semaphore(LISTS_AT_ONCE)
         self._written = asyncio.Event()
         self._to_write = asyncio.Event()
         self._closed = False
@@ -89,8 +97,8 @@ class Connection:
                     await self._send({"type": "websocket.close", "code": MESSAGE_TOO_BIG})
                     return
                 await self._message(bytes(data))
-                if self._under_way >= self._calls_max or len(self._outgoing) >= OUTGOING_MAX:
-                    await self._room()
+                if self._is_behind(self._calls_max, OUTGOING_MAX, OUTGOING_BYTES_MAX):
+                    await self._catch_up()
         finally:
             self.close(None)
 
@@ -130,7 +138,7 @@ class Connection:
                 await self._add(request, caller, coding)
             elif call.function == "pollEvents":
                 self._session.uses("read", self._place.name)
-                self._begin(self._perform(call, request, caller, coding))
+                self._begin(self._poll(call, request, caller, coding))
             else:
                 # Quick ones are done before the next message is read: whoever registers and says that it is ready in
                 # one breath finds itself registered.
@@ -170,6 +178,10 @@ class Connection:
         self._under_way -= 1
         self._tasks.discard(task)
         self._written.set()
+
+    async def _poll(self, call: Call, request: Request, caller: Caller | None, coding: Coding) -> None:
+        async with self._room(self._replies):
+            await self._perform(call, request, caller, coding)
 
     async def _perform(self, call: Call, request: Request, caller: Caller | None, coding: Coding) -> None:
         try:
@@ -242,6 +254,7 @@ class Connection:
 
     def _write_soon(self, message: bytes) -> None:
         self._outgoing.append(message)
+        self._outgoing_bytes += len(message)
         self._to_write.set()
 
     async def _write(self) -> None:
@@ -249,12 +262,14 @@ class Connection:
         try:
             while True:
                 for _ in range(len(outgoing)):
+                    message = outgoing.popleft()
                     # Binary frames, for JSON too: what published clients and servers send.
-                    await self._send({"type": "websocket.send", "bytes": outgoing.popleft()})
+                    await self._send({"type": "websocket.send", "bytes": message})
+                    self._outgoing_bytes -= len(message)
+                self._written.set()
                 if outgoing:
                     await asyncio.sleep(0)
                     continue
-                self._written.set()
                 self._to_write.clear()
                 await self._to_write.wait()
         except (OSError, HeadraceError, RuntimeError) as error:
@@ -262,20 +277,32 @@ class Connection:
         finally:
             self._written.set()  # nothing will be written any more: nobody may wait for it
 
-    async def writable(self) -> None:
-        """Wait while the peer does not take what was sent."""
-        while self._outgoing:
-            self._written.clear()
-            await self._written.wait()
+    def room(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """Where a group of events is made, once the peer has taken what was sent."""
+        return self._room(self._groups)
 
-    async def _room(self) -> None:
+    @contextlib.asynccontextmanager
+    async def _room(self, turns: asyncio.Semaphore) -> AsyncIterator[None]:
+        """A few lists at a time: a peer that asks for many and takes none does not fill the memory."""
+        async with turns:
+            while self._outgoing_bytes > OUTGOING_BYTES_MAX // 2:
+                await self._more_written()
+            yield
+
+    def _is_behind(self, calls: int, messages: int, size: int) -> bool:
+        return self._under_way >= calls or len(self._outgoing) >= messages or self._outgoing_bytes >= size
+
+    async def _catch_up(self) -> None:
         """Wait until half of what is under way is done: the peer's own pace becomes its limit."""
-        while self._is_written_to and (
-            self._under_way > self._calls_max // 2 or len(self._outgoing) > OUTGOING_MAX // 2
+        while self._is_written_to and self._is_behind(
+            self._calls_max // 2 + 1, OUTGOING_MAX // 2 + 1, OUTGOING_BYTES_MAX // 2 + 1
         ):
-            self._written.clear()
-            await self._written.wait()
+            await self._more_written()
 
     @property
     def _is_written_to(self) -> bool:
         return self._writer is not None and not self._writer.done()
+
+    async def _more_written(self) -> None:
+        self._written.clear()
+        await self._written.wait()

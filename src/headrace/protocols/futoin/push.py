@@ -12,6 +12,7 @@ import contextlib
 import functools
 import logging
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from headrace.errors import HeadraceError
@@ -38,8 +39,8 @@ class Peer(Protocol):
     def call(self, rid: str, message: bytes, answered: Answered) -> None:
         """Send a call; `answered` gets the answer, or None when none came in time."""
 
-    async def writable(self) -> None:
-        """Wait while the peer does not take what was sent."""
+    def room(self) -> AbstractAsyncContextManager[None]:
+        """Entered when the peer has taken what was sent: a group is made within."""
 
 
 class Receiver:
@@ -146,18 +147,19 @@ class ReliableReceiver(Receiver):
         delivery = self.delivery
         while True:
             await self._until(lambda: delivery.may_send)
-            await self._peer.writable()
-            stored = hub.cursor(self._cursor, self.place.name, self.place.partition)
-            if stored is None:  # an operator dropped the consumer
-                return
-            delivery.advance(stored)
-            found = await self._list(delivery.next, self._end())
-            if not delivery.may_send:  # a group was refused while the log was read
-                continue
-            if found.count:
-                group = delivery.send(found.next)
-                self._send(group.seq, found.events, found.count, functools.partial(self._answered, group.seq))
-            elif found.next > delivery.next:
+            async with self._peer.room():
+                stored = hub.cursor(self._cursor, self.place.name, self.place.partition)
+                if stored is None:  # an operator dropped the consumer
+                    return
+                delivery.advance(stored)
+                found = await self._list(delivery.next, self._end())
+                if not delivery.may_send:  # a group was refused while the log was read
+                    continue
+                if found.count:
+                    group = delivery.send(found.next)
+                    self._send(group.seq, found.events, found.count, functools.partial(self._answered, group.seq))
+                    continue
+            if found.next > delivery.next:
                 delivery.skip(found.next)
                 self._save_later(SKIP_SAVE_S)
             else:
@@ -194,14 +196,14 @@ class ReliableReceiver(Receiver):
         """The same events under the same seq, read again."""
         answered = functools.partial(self._answered, group.seq)
         try:
-            page = await self.service.page(
-                self.place, group.first, self._want, self._coding, self._bytes_max, group.next, whole=True
-            )
+            async with self._peer.room():
+                page = await self.service.page(
+                    self.place, group.first, self._want, self._coding, self._bytes_max, group.next, whole=True
+                )
+                self._send(group.seq, page.events, len(page.events), answered)
         except HeadraceError as error:
             logger.info("a group of %s cannot be sent again yet: %s", self.place.name, error)
             answered(None)
-            return
-        self._send(group.seq, page.events, len(page.events), answered)
 
     def _save_later(self, pause_s: float) -> None:
         """Move the cursor; while one move is being made durable, the next ones become one."""
@@ -250,16 +252,17 @@ class LiveReceiver(Receiver):
         delivery = self.delivery
         while True:
             await self._until(lambda: delivery.may_send)
-            await self._peer.writable()
-            end = self._end()
-            dropped = delivery.drop_backlog(end)
-            if dropped:
-                self.service.metrics.dropped_groups.inc(dropped)
-            found = await self._list(delivery.next, end)
-            if found.count:
-                seq = delivery.send(found.next)
-                self._send(seq, found.events, found.count, functools.partial(self._answered, seq))
-            elif found.next > delivery.next:
+            async with self._peer.room():
+                end = self._end()
+                dropped = delivery.drop_backlog(end)
+                if dropped:
+                    self.service.metrics.dropped_groups.inc(dropped)
+                found = await self._list(delivery.next, end)
+                if found.count:
+                    seq = delivery.send(found.next)
+                    self._send(seq, found.events, found.count, functools.partial(self._answered, seq))
+                    continue
+            if found.next > delivery.next:
                 delivery.skip(found.next)
             else:
                 await hub.wait(self.place.name, delivery.next, self.place.partition)

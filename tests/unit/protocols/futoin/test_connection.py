@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from headrace.config import Config, Limits
+from headrace.log.batch import Batch
 from headrace.protocols.futoin import codec, connection
 from headrace.protocols.futoin.codec import Coding
 from headrace.protocols.futoin.server import Application
@@ -207,6 +208,58 @@ async def test_peer_that_does_not_read_is_not_read_either(asgi: Any, monkeypatch
         assert peer._to_app.qsize() >= 80
         peer.taking.set()
         assert [(await peer.next())["r"]["echo"] for _ in range(100)] == list(range(100))
+
+
+class TestMemoryOfAPeerThatTakesNothing:
+    """Lists of events are as large as 8 MiB; the peer may ask for any number of them."""
+
+    LIST_BYTES = 100 * 1000
+
+    async def fill(self, asgi: Any) -> None:
+        await asgi.hub.create_stream("events")
+        await asgi.hub.append("events", Batch.of([b'"' + b"x" * 998 + b'"'] * 100, types="A"))
+
+    async def waiting_bytes(self, asgi: Any) -> int:
+        (served,) = asgi.app._connections
+        await asyncio.sleep(0.2)
+        return sum(map(len, served._outgoing))
+
+    async def test_polls(self, asgi: Any, monkeypatch: Any) -> None:
+        monkeypatch.setattr(connection, "OUTGOING_BYTES_MAX", 4 * self.LIST_BYTES)
+        await self.fill(asgi)
+        async with asgi.websocket() as peer:
+            peer.taking.clear()
+            for number in range(100):
+                params = {"component": "LIVE"}
+                peer.send({"f": "futoin.evt.poll:1.1:pollEvents", "p": params, "sec": SEC, "rid": f"C{number}"})
+            assert await self.waiting_bytes(asgi) < 12 * self.LIST_BYTES
+            peer.taking.set()
+            assert {(await peer.next())["rid"] for _ in range(100)} == {f"C{number}" for number in range(100)}
+
+    async def test_groups_of_many_components(self, asgi: Any, monkeypatch: Any) -> None:
+        monkeypatch.setattr(connection, "OUTGOING_BYTES_MAX", 4 * self.LIST_BYTES)
+        async with asgi.websocket() as peer:
+            for number in range(50):
+                await peer.ready(f"C{number}")
+            peer.taking.clear()
+            await self.fill(asgi)
+            assert await self.waiting_bytes(asgi) < 12 * self.LIST_BYTES
+            peer.taking.set()
+            for _ in range(50):
+                rid, _, events = await peer.group()
+                peer.confirm(rid)
+                assert len(events) == 100
+
+    async def test_long_errors(self, asgi: Any, monkeypatch: Any) -> None:
+        monkeypatch.setattr(connection, "OUTGOING_BYTES_MAX", 100_000)
+        async with asgi.websocket() as peer:
+            peer.taking.clear()
+            for _ in range(20):
+                peer.send({"f": "x" * 50_000 + ":1.0:y", "p": {}})
+            assert await self.waiting_bytes(asgi) < 200_000
+            peer.taking.set()
+            for _ in range(20):
+                assert (await peer.next())["e"] == "UnknownInterface"
 
 
 async def test_peer_that_leaves_with_calls_under_way(asgi: Any) -> None:
