@@ -66,7 +66,7 @@ class Receiver:
     async def _guarded(self, ended: Callable[[], None]) -> None:
         try:
             await self._run()
-        except HeadraceError as error:  # the stream was deleted, the hub is closing, the log failed
+        except HeadraceError as error:  # stream deleted, consumer dropped, hub closing, log failed
             logger.info("push of %s ended: %s", self.place.name, error)
             ended()
         except Exception:
@@ -148,10 +148,7 @@ class ReliableReceiver(Receiver):
         while True:
             await self._until(lambda: delivery.may_send)
             async with self._peer.room():
-                stored = hub.cursor(self._cursor, self.place.name, self.place.partition)
-                if stored is None:  # an operator dropped the consumer
-                    return
-                delivery.advance(stored)
+                delivery.advance(self.service.position(self.place, self.user, self.component))
                 found = await self._list(delivery.next, self._end())
                 if not delivery.may_send:  # a group was refused while the log was read
                     continue
@@ -216,6 +213,7 @@ class ReliableReceiver(Receiver):
             await asyncio.sleep(pause_s)
         try:
             while self._saved < self.delivery.position:
+                self.service.position(self.place, self.user, self.component)  # a dropped consumer does not come back
                 position = self.delivery.position
                 await self.service.hub.save_cursor(self._cursor, self.place.name, position, self.place.partition)
                 self._saved = position

@@ -317,16 +317,29 @@ class TestReliable:
             _, seq, again = await peer.group()
             assert (seq, again) == (0, [])
 
-    async def test_dropped_consumer_stops(self, asgi: Any) -> None:
+    async def test_dropped_consumer_sees_its_connection_end(self, asgi: Any) -> None:
+        """Otherwise it would wait for events that never come."""
         await fill(asgi, 1)
         async with asgi.websocket() as peer:
             await peer.ready("C")
-            _rid, _, _ = await peer.group()
+            rid, _, _ = await peer.group()
+            peer.confirm(rid)
+            await until(lambda: position(asgi) == 1)
             await asgi.hub.delete_cursor(cursor_name("evtuser", "C"), "events")
             await asgi.add(1)
-            for _ in range(20):
-                await asyncio.sleep(0)
-            assert peer.from_app.qsize() <= 1
+            await until(lambda: peer.closed == 1011)
+            assert peer.from_app.empty()
+
+    async def test_last_confirmation_does_not_bring_a_dropped_consumer_back(self, asgi: Any) -> None:
+        await fill(asgi, 1)
+        async with asgi.websocket() as peer:
+            await peer.ready("C")
+            rid, _, _ = await peer.group()
+            await asgi.hub.delete_cursor(cursor_name("evtuser", "C"), "events")
+            peer.confirm(rid)
+            await asgi.add(1)
+            await until(lambda: peer.closed == 1011)
+        assert asgi.hub.cursors() == []
 
     @pytest.mark.parametrize("config", [ONE_AT_A_TIME], indirect=True)
     async def test_deleted_stream_ends_the_connection(self, asgi: Any) -> None:
