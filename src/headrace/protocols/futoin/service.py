@@ -73,6 +73,9 @@ class Adder:
         self._name = place.name
         self._partition = place.partition
         self._loop = asyncio.get_running_loop()
+        # Many small things together must not be refused for being too large: half leaves room for types and the last.
+        self._bytes_max = self._hub.config.log.batch_bytes_max // 2
+        self._bytes = 0
         self._types: list[str] = []
         self._payloads: list[bytes] = []
         self._waiting: list[Added] = []
@@ -85,10 +88,16 @@ class Adder:
         self._types.append(type)
         self._payloads.append(payload)
         self._waiting.append(added)
+        self._bytes += len(payload)
+        if self._bytes >= self._bytes_max:
+            self._flush()
 
     def _flush(self) -> None:
         types, payloads, waiting = self._types, self._payloads, self._waiting
+        if not waiting:  # they became too many to wait for the end of the turn
+            return
         self._types, self._payloads, self._waiting = [], [], []
+        self._bytes = 0
         try:
             batch = Batch.of(payloads, types=types)
             future = self._hub.append(self._name, batch, partition=self._partition)

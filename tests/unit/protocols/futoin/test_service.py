@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 from typing import Any
 
@@ -54,6 +55,26 @@ class TestAdding:
         ids = await asyncio.gather(*(asgi.add(number) for number in range(50)))
         assert sorted(ids) == list(range(2, 52))
         assert asgi.hub.metrics.log.commits._value.get() - commits <= 3
+
+    async def test_adds_of_one_turn_may_be_more_than_one_append_takes(self) -> None:
+        """Nobody is refused for what others add at the same time."""
+        async with memory_hub(Config(log=Log(batch_bytes_max=200_000))) as hub:
+            service = service_module.Service(hub)
+            place = service_module.Place("events")
+            await hub.create_stream("events")
+            added: list[asyncio.Future[int]] = [asyncio.get_running_loop().create_future() for _ in range(7)]
+
+            def told(future: asyncio.Future[int], index: int, error: BaseException | None) -> None:
+                if error is None:
+                    future.set_result(index)
+                else:
+                    future.set_exception(error)
+
+            for number, future in enumerate(added):
+                service.add(place, "A", b"%d" % number * 60_000, functools.partial(told, future))
+            assert await asyncio.gather(*added) == list(range(7))
+            records = [(await hub.read("events", number, limit=1)).column("payload")[0].as_py() for number in range(7)]
+            assert [int(record[:1]) for record in records] == list(range(7))
 
     async def test_largest_event(self, asgi: Any) -> None:
         limit = asgi.hub.config.futoin.message_bytes_max - 2048
