@@ -238,7 +238,9 @@ class Store:
         )
         statement = f"SELECT last_batch FROM {self._table}_relay WHERE name = ?{self._dialect.lock}"
         last: int = self._run(statement, self._name).fetchone()[0]
-        return last
+        # Rows that a relay of another name has numbered are sent by this one: their numbers are taken.
+        waiting: int | None = self._run(f"SELECT MAX(batch) FROM {self._table}").fetchone()[0]
+        return max(last, waiting or 0)
 
     def numbered(self) -> list[list[Row]]:
         """The batches that wait, lowest number first."""

@@ -230,6 +230,26 @@ async def test_run_goes_on_after_failures(connect: Connect, hub: Hub) -> None:
     database.close()
 
 
+async def test_new_name_goes_on_behind_the_numbers_of_the_old(connect: Connect, hub: Hub) -> None:
+    """Rows that the old one has numbered and not sent: a number used for two batches would lose the second."""
+    database = connect()
+    for number in range(3):
+        place_order(database, number)
+        database.commit()
+        async with relaying(connect, DyingSink(hub, [True] if number == 2 else [])) as old:
+            with contextlib.suppress(Busy):
+                await old.run_once()
+    new = Relay(connect, HubSink(hub), name="new")
+    for number in range(3, 8):
+        place_order(database, number, "orders" if number % 2 else "others")
+        database.commit()
+        await new.run_once()
+    await new.close()
+    assert await stored(hub) == [0, 1, 2, 3, 5, 7]
+    assert await stored(hub, "others") == [4, 6]
+    database.close()
+
+
 async def test_restored_database_is_noticed(connect: Connect, hub: Hub) -> None:
     await hub.create_stream("orders")
     await hub.append("orders", Batch.one(b"9"), producer="outbox:shop", sequence=50)
