@@ -256,7 +256,16 @@ class Store:
         found = [batches[number] for number in sorted(batches)]
         if len(rows) == 2 * self._rows_max and len(found) > 1:
             found.pop()  # it may go on beyond what was read
+        elif len(rows) == 2 * self._rows_max:
+            found = [self._batch(rows[0][0])]  # numbered when more rows were taken at a time
         return found
+
+    def _batch(self, number: int) -> list[Row]:
+        rows = self._run(
+            f"SELECT batch, id, stream, type, data, time_us FROM {self._table} WHERE batch = ? ORDER BY id", number
+        ).fetchall()
+        self._connection.commit()
+        return [Row(*values) for values in rows]
 
     def forget(self, batch: int) -> None:
         """The hub has this batch."""

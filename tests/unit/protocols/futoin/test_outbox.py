@@ -250,6 +250,21 @@ async def test_new_name_goes_on_behind_the_numbers_of_the_old(connect: Connect, 
     database.close()
 
 
+async def test_batch_of_a_relay_that_took_more_rows_is_sent_as_a_whole(connect: Connect, hub: Hub) -> None:
+    database = connect()
+    for number in range(10):
+        place_order(database, number)
+    database.commit()
+    async with relaying(connect, DyingSink(hub, [True])) as relay:
+        with pytest.raises(Busy):
+            await relay.run_once()
+    async with relaying(connect, HubSink(hub), batch_rows_max=2) as relay:
+        while await relay.run_once():
+            pass
+    assert await stored(hub) == list(range(10))
+    database.close()
+
+
 async def test_restored_database_is_noticed(connect: Connect, hub: Hub) -> None:
     await hub.create_stream("orders")
     await hub.append("orders", Batch.one(b"9"), producer="outbox:shop", sequence=50)
