@@ -45,12 +45,14 @@ logger = logging.getLogger("headrace.futoin.outbox")
 TABLE = "headrace_outbox"
 DATA_BYTES_MAX = MESSAGE_BYTES_DEFAULT - 2 * ENVELOPE_BYTES
 """The same limit as addEvent's: what is larger could not be shown to every consumer."""
+STREAM_NAME_BYTES_MAX = 512
 BATCH_ROWS_MAX = 1000
 IDLE_MIN_S = 0.02
 IDLE_MAX_S = 1.0
 RETRY_MAX_S = 30.0
 
 _is_event_type = re.compile(EVENT_TYPE_PATTERN).search
+_is_stream_name = re.compile(r"^[^\x00-\x1f\ud800-\udfff]+\Z").search
 _is_table_name = re.compile(r"^[A-Za-z_][A-Za-z0-9_.]{0,62}\Z").search
 
 
@@ -104,6 +106,7 @@ def create_tables(connection: Any, table: str = TABLE) -> None:
 def add_event(database: Executes, stream: str, type: str, data: Any, *, table: str = TABLE) -> None:
     """Write an event within the transaction that `database` (a connection or a cursor) is in."""
     _check_table(table)
+    _check_stream(stream)
     if _is_event_type(type) is None:
         raise BadRequest(f"{type!r} is no event type: 1 to 16 of A-Z and _ are")
     text = msgspec.json.encode(data)
@@ -119,6 +122,12 @@ def add_event(database: Executes, stream: str, type: str, data: Any, *, table: s
 def _check_table(table: str) -> None:
     if _is_table_name(table) is None:
         raise BadRequest(f"{table!r} is no name for a table")
+
+
+def _check_stream(stream: str) -> None:
+    """The hub's own rule: what it would refuse later would hold up everything behind it."""
+    if _is_stream_name(stream) is None or len(stream.encode("utf-8", "surrogatepass")) > STREAM_NAME_BYTES_MAX:
+        raise BadRequest(f"{stream[:100]!r} is no name for a stream")
 
 
 class Events(NamedTuple):

@@ -285,6 +285,14 @@ def test_bad_types_are_refused_before_they_are_written(type: str) -> None:
     database.close()
 
 
+@pytest.mark.parametrize("stream", ["", "a\nb", "\ud800", "é" * 300])
+def test_bad_streams_are_refused_before_they_are_written(stream: str) -> None:
+    """A relay could never send them, nor anything behind them."""
+    with sqlite3.connect(":memory:") as database, pytest.raises(BadRequest, match="stream"):
+        add_event(database, stream, "A", 1)
+    database.close()
+
+
 def test_other_refusals() -> None:
     database = sqlite3.connect(":memory:")
     outbox.create_tables(database)
