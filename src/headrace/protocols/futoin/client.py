@@ -26,6 +26,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from headrace.protocols.futoin import codec, mac
 from headrace.protocols.futoin.codec import Answer, Coding, Deviation
 from headrace.protocols.futoin.errors import (
+    DEFENSE_REJECTED,
     INTERNAL_ERROR,
     INVALID_REQUEST,
     SECURITY_ERROR,
@@ -45,6 +46,8 @@ PARKED_MAX = 64
 """Groups that may arrive before their turn; an executor that sends further ahead is refused."""
 
 CONNECTION_LOST = "CommError"
+PASSING = frozenset((CONNECTION_LOST, DEFENSE_REJECTED, INTERNAL_ERROR))
+"""What an executor that is busy, stopping or out of disk says: another time it may go well."""
 
 
 class Event(NamedTuple):
@@ -323,7 +326,7 @@ class Receiver:
         self.ready = asyncio.Event()
 
     async def run(self) -> None:
-        """Receive until cancelled. Refusals by the executor (wrong secret, no right) are raised."""
+        """Receive until cancelled. A refusal (wrong secret, no right) is raised; what may pass is waited out."""
         delay_s = RECONNECT_MIN_S
         while True:
             try:
@@ -336,8 +339,9 @@ class Receiver:
             except (OSError, InvalidHandshake, TimeoutError) as error:
                 logger.info("%s cannot be reached: %s", self._url, error)
             except RemoteError as error:
-                if error.name != CONNECTION_LOST:
+                if error.name not in PASSING:
                     raise
+                logger.info("%s: %s", self._url, error)
             self.ready.clear()
             await asyncio.sleep(delay_s)
             delay_s = min(delay_s * 2, RECONNECT_MAX_S)

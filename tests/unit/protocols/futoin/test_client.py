@@ -383,6 +383,27 @@ async def test_receiver_keeps_trying(config: Any, monkeypatch: Any) -> None:
         await task
 
 
+@pytest.mark.parametrize("error", ["DefenseRejected", "InternalError"])
+async def test_receiver_waits_for_what_may_pass(config: Any, monkeypatch: Any, error: str) -> None:
+    """A hub that is busy or about to stop says so and comes back: the receiver must too."""
+    monkeypatch.setattr(client_module, "RECONNECT_MIN_S", 0.001)
+    refusals = 2
+
+    async def handler(websocket: ServerConnection) -> None:
+        nonlocal refusals
+        if refusals:
+            refusals -= 1
+            await websocket.send(json.dumps({"e": error, "rid": json.loads(await websocket.recv())["rid"]}))
+        else:
+            await accept_calls(websocket, 2)
+        await websocket.wait_closed()
+
+    async with executor(handler) as url:
+        receiver = Receiver(url, handle=lambda events: asyncio.sleep(0), component="C")
+        async with running(receiver) as task:
+            assert not task.done()
+
+
 async def test_ordering(config: Any) -> None:
     ordering = Ordering()
     waiting = asyncio.create_task(ordering.turn(1))
