@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import base64
 import functools
+import math
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -31,6 +32,10 @@ EVENT_OVERHEAD_BYTES = 56
 # The most that a payload grows as data: `0.5,` is four bytes of JSON and nine of MessagePack; base64 grows less.
 BINARY_GROWTH = 2.25
 
+# The integers of MessagePack; CBOR has these too. JSON has any.
+INTEGER_MIN, INTEGER_MAX = -(2**63), 2**64 - 1
+
+_has_long_number = re.compile(rb"[0-9]{19}").search
 _decode_raws = msgspec.json.Decoder(list[Raw]).decode
 _decode_values = msgspec.json.Decoder(list[Any]).decode
 _decode_value = msgspec.json.Decoder().decode
@@ -163,7 +168,7 @@ def event_data(payloads: Sequence[bytes], coding: Coding, known_json: bool = Fal
     joined = b"[" + b",".join(payloads) + b"]"
     try:
         # `Raw` is only stepped over; text and number ranges are checked by decoding in full.
-        values = _decode_values(joined)
+        values = _decoded(_decode_values, joined, coding)
         if coding is not Coding.JSON and known_json:
             return values, True
         raws = _decode_raws(joined)
@@ -175,13 +180,32 @@ def event_data(payloads: Sequence[bytes], coding: Coding, known_json: bool = Fal
     return [_one_data(payload, coding) for payload in payloads], False
 
 
+def _decoded(decode: Callable[[bytes], Any], text: bytes, coding: Coding) -> Any:
+    values = decode(text)
+    return _narrowed(values) if coding is not Coding.JSON and _has_long_number(text) else values
+
+
+def _narrowed(value: Any) -> Any:
+    """With integers that the binary codings cannot hold as the doubles that JavaScript makes of them."""
+    if isinstance(value, int) and not INTEGER_MIN <= value <= INTEGER_MAX:
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf if value > 0 else -math.inf
+    if isinstance(value, list):
+        return [_narrowed(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _narrowed(item) for key, item in value.items()}
+    return value
+
+
 def _too_deep(payload: bytes) -> bool:
     return len(payload) > 2 * DATA_DEPTH_MAX and nesting(payload) > DATA_DEPTH_MAX
 
 
 def _one_data(payload: bytes, coding: Coding) -> Any:
     try:
-        value = _decode_value(payload)
+        value = _decoded(_decode_value, payload, coding)
         if not _too_deep(payload):
             return Raw(payload) if coding is Coding.JSON else value
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,18 @@ def test_other_payloads_become_base64(payload: bytes, coding: Coding) -> None:
     page = events.page(records([b"1", payload, b"[2]"]), coding, None, ROOM)
     wanted = [1, {"base64": base64.b64encode(payload).decode()}, [2]]
     assert [event["data"] for event in shown(page, coding)] == wanted
+
+
+@pytest.mark.parametrize("coding", [Coding.MESSAGEPACK, Coding.CBOR])
+@pytest.mark.parametrize("known_json", [False, True])
+@pytest.mark.parametrize("others", [[], [b"no JSON"]])
+def test_integers_beyond_64_bits_become_doubles(coding: Coding, known_json: bool, others: list[bytes]) -> None:
+    """The binary codings cannot hold them; one such event must not stop whoever uses these."""
+    numbers = [2**64 - 1, -(2**63), 2**64, -(2**63) - 1, 10**400, -(10**400)]
+    payloads = [json.dumps({"a": [number]}).encode() for number in numbers]
+    data, _ = events.event_data(payloads + others, coding, known_json and not others)
+    shown = codec.decode_object(codec.encode_object(data, coding), coding)[: len(numbers)]
+    assert [one["a"][0] for one in shown] == [2**64 - 1, -(2**63), 2.0**64, -(2.0**63), math.inf, -math.inf]
 
 
 def test_halves_of_json_do_not_add_up() -> None:
