@@ -44,6 +44,8 @@ MEDIA_TYPES = {coding: f"application/futoin+{coding.value}".encode() for coding 
 VENDOR_MEDIA_TYPES = {coding: f"application/vnd.futoin+{coding.value}".encode() for coding in Coding}
 PARTITION_MARK = b";partition="
 PATH_FORM_PARTS = 3
+KNOWN_PART_BYTES_MAX = 2048
+"""Longer names of streams are not remembered: paths come from anyone, and may have 64 KiB."""
 # FTN5: a parameter whose declared type is not text is written as JSON. `data` may be anything: JSON where it parses.
 JSON_PARAMETERS = frozenset(("want", "echo"))
 
@@ -248,10 +250,15 @@ def parse_path(raw: bytes, prefix: str) -> tuple[Place, list[str]]:
         rest.pop()
     if not stream or len(rest) not in (0, PATH_FORM_PARTS, PATH_FORM_PARTS + 1):
         raise NotFound("nothing is here: the path is that of a stream")
-    return _parse_stream(stream), [_unquoted(part) for part in rest]
+    parse = _parse_stream if len(stream) > KNOWN_PART_BYTES_MAX else _known_place
+    return parse(stream), [_unquoted(part) for part in rest]
 
 
 @functools.lru_cache(maxsize=4096)
+def _known_place(part: bytes) -> Place:
+    return _parse_stream(part)
+
+
 def _parse_stream(part: bytes) -> Place:
     name, _, partition = part.partition(PARTITION_MARK)
     if partition and not (partition.isdigit() and len(partition) < 6):

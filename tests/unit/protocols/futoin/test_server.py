@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -170,6 +171,16 @@ async def test_authorization_header_is_not_read_in_message_form(asgi: Any) -> No
     header = {"Authorization": "Basic " + base64.b64encode(b"evtuser:evtpass").decode()}
     _, _, body = await asgi.http(b'{"f":"futoin.ping:1.0:ping","p":{"echo":7}}', headers=header)
     assert json.loads(body)["e"] == "SecurityError"
+
+
+async def test_long_paths_of_strangers_are_not_remembered(asgi: Any) -> None:
+    tracemalloc.start()
+    try:
+        for number in range(100):
+            assert (await asgi.http(b"{}", f"/{number}" + "x" * 60_000))[0] == 200
+        assert tracemalloc.get_traced_memory()[0] < 3_000_000
+    finally:
+        tracemalloc.stop()
 
 
 class TestChannels:
