@@ -6,6 +6,7 @@ Messages to send wait in a queue per stream while the peer's flow-control window
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
@@ -167,6 +168,9 @@ class GrpcConnection:
         # h2 looks at a frame's length only when the frame is whole: without this a peer could make it keep 16 MiB.
         if len(self._h2.incoming_buffer._data) > self._h2.max_inbound_frame_size + FRAME_HEADER_BYTES:
             return self._over("HTTP/2: a frame is longer than was agreed")
+        if goodbye := next((one for one in events if isinstance(one, h2.events.ConnectionTerminated)), None):
+            # h2 has heard it already: nothing that came before it in the same bytes can be answered any more.
+            return self._over(f"goodbye with code {goodbye.error_code}")
         for event in events:
             self._translate(event, found)
         return found
@@ -193,14 +197,13 @@ class GrpcConnection:
         elif isinstance(event, h2.events.StreamReset):
             if self._streams.pop(event.stream_id, None) is not None:
                 found.append(CallReset(event.stream_id))
-        elif isinstance(event, h2.events.ConnectionTerminated):
-            found += self._over(f"goodbye with code {event.error_code}")
 
     def _request(self, event: h2.events.RequestReceived, found: list[Event]) -> None:
         headers = dict(event.headers)
         self._streams[event.stream_id] = _Stream()
         if headers.get(":method") != "POST" or not headers.get("content-type", "").startswith("application/grpc"):
-            self._h2.send_headers(event.stream_id, [(":status", "415")], end_stream=True)
+            with contextlib.suppress(h2.exceptions.StreamClosedError):  # given up in the same bytes
+                self._h2.send_headers(event.stream_id, [(":status", "415")], end_stream=True)
             self._forget(event.stream_id)
             return
         found.append(CallStarted(event.stream_id, headers.get(":path", ""), headers))
@@ -228,7 +231,10 @@ class GrpcConnection:
                 if stream is not None and stream_id:
                     found.append(Room(number))
                 continue
-            self._pump(number, stream)
+            try:
+                self._pump(number, stream)
+            except h2.exceptions.StreamClosedError:
+                continue  # the peer made room and gave the call up in the same bytes: its reset comes next
             if number in self._streams and len(stream.queue) < QUEUE_BYTES_MAX and stream.ending is None:
                 found.append(Room(number))
 

@@ -119,6 +119,32 @@ def test_resets_both_ways() -> None:
     assert pair.server.queued_bytes(other) == 0
 
 
+def test_a_client_that_makes_room_and_gives_up_in_the_same_packet() -> None:
+    pair = Pair()
+    stream, other = pair.start(b"go"), pair.start(b"stay")
+    pair.server.send_headers(stream)
+    while pair.server.writable(stream):
+        pair.server.send(stream, prefixed(bytes(100_000)))
+    pair.client.receive(pair.server.data_to_send())
+    pair.client.reset(stream)
+    assert http2.CallReset(stream) in pair.server.receive(pair.client.data_to_send())
+    pair.server.send_headers(other)
+    pair.server.end(other, http2.OK)
+    pair.move()
+    assert pair.at_client[-1] == http2.CallEnded(other, 0, "")
+
+
+def test_a_client_that_makes_room_and_says_goodbye_in_the_same_packet() -> None:
+    pair = Pair()
+    stream = pair.start(b"go")
+    pair.server.send_headers(stream)
+    while pair.server.writable(stream):
+        pair.server.send(stream, prefixed(bytes(100_000)))
+    pair.client.receive(pair.server.data_to_send())
+    pair.client.goodbye()
+    assert isinstance(pair.server.receive(pair.client.data_to_send())[-1], http2.ConnectionEnded)
+
+
 def test_what_is_not_grpc_is_told_so() -> None:
     import h2.connection
 
@@ -131,6 +157,10 @@ def test_what_is_not_grpc_is_told_so() -> None:
     assert server.receive(client.data_to_send()) == []
     events = client.receive_data(server.data_to_send())
     assert any(dict(getattr(event, "headers", None) or {}).get(b":status") == b"415" for event in events)
+    assert server.calls == 0
+    client.send_headers(3, [(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "h")])
+    client.reset_stream(3)
+    server.receive(client.data_to_send())
     assert server.calls == 0
 
 
