@@ -57,6 +57,7 @@ class Connection(asyncio.Protocol):
         self._blocked = False
         self._flush_due = False
         self._paused = False
+        self._awaits_drain = False
         self._peer_slow = False
         self._login: asyncio.Task[None] | None = None
         self._handle: Any = None
@@ -380,14 +381,17 @@ class Connection(asyncio.Protocol):
         if full and not self._paused:
             self._paused = True
             self._transport.pause_reading()
-            if self._hub.congested:
-                self._server.fabric.run(self._resume_when_drained())
         elif not full and self._paused:
             self._paused = False
             self._transport.resume_reading()
+        # Whatever it was paused for at first: nothing else tells when the disk has caught up.
+        if self._paused and self._hub.congested and not self._awaits_drain:
+            self._awaits_drain = True
+            self._server.fabric.run(self._resume_when_drained())
 
     async def _resume_when_drained(self) -> None:
         await self._hub.drained()
+        self._awaits_drain = False
         self._throttle()
 
     def close(self, reason: str) -> None:

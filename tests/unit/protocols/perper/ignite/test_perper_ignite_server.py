@@ -18,6 +18,7 @@ from headrace.protocols.perper.errors import PeerError
 from headrace.protocols.perper.ignite import codec
 from headrace.protocols.perper.ignite.binary import encode_byte_array, encode_complex
 from headrace.protocols.perper.ignite.configuration import Configuration
+from headrace.protocols.perper.ignite.server import Connection
 from headrace.protocols.perper.ignite.types import BinaryType, Field
 from headrace.testing.disk import FaultyDisk, MemoryDisk
 
@@ -343,6 +344,24 @@ async def test_a_client_that_does_not_read_is_not_read_from() -> None:
         futures = [client.request(1001, key(n), key(n), cache="kv") for n in range(2000)]
         await asyncio.gather(*futures)
         assert await client.request(1020, b"", cache="kv") == 2000
+
+
+async def test_reading_goes_on_when_the_disk_caught_up_after_the_client_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Connection] = []
+    register = Connection.connection_made
+    monkeypatch.setattr(Connection, "connection_made", lambda self, by: (made.append(self), register(self, by)))
+    async with served() as pair:
+        client = await pair.client()
+        await client.request(1052, "kv")
+        (connection,) = made
+        connection.pause_writing()  # the client does not read its answers
+        congested, drained = True, asyncio.Event()
+        monkeypatch.setattr(type(pair.hub), "congested", property(lambda hub: congested))
+        monkeypatch.setattr(pair.hub, "drained", drained.wait)
+        connection.resume_writing()  # it does again, but now the disk is behind
+        congested = False
+        drained.set()
+        assert await asyncio.wait_for(client.request(1020, b"", cache="kv"), 5) == 0
 
 
 async def test_a_put_that_is_too_large_fails_alone() -> None:
