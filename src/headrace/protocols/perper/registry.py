@@ -26,6 +26,7 @@ class TypeRegistry:
         self._hub = hub
         self._types_max = types_max
         self._types: dict[int, BinaryType] = {}
+        self._storing: dict[int, Future[Any]] = {}  # types whose last change is not on disk yet
 
     async def load(self) -> None:
         """Create the tables when they are missing and read what they hold."""
@@ -49,7 +50,7 @@ class TypeRegistry:
         return None if kind is None else kind.schemas.get(schema_id)
 
     def put(self, new: BinaryType) -> Future[Any] | None:
-        """Merge a type in. The future is done when it is on disk; None when nothing changed."""
+        """Merge a type in. The future is done when it is on disk; None when it is there already."""
         old = self._types.get(new.type_id)
         if old is None and len(self._types) >= self._types_max:
             raise PeerError(
@@ -58,9 +59,24 @@ class TypeRegistry:
             )
         merged = merge(old, new)
         if merged == old:
-            return None
+            return self._storing.get(new.type_id)
         self._types[new.type_id] = merged
-        return self._hub.put(TYPES_TABLE, I32.pack(new.type_id), write_type(merged))
+        future = self._storing[new.type_id] = self._hub.put(TYPES_TABLE, I32.pack(new.type_id), write_type(merged))
+        future.add_done_callback(lambda finished: self._stored(new.type_id, finished))
+        return future
+
+    def _stored(self, type_id: int, finished: Future[Any]) -> None:
+        """What could not be stored is not known either: whoever registers it again must not be told that it is."""
+        if self._storing.get(type_id) is not finished:
+            return  # a later change holds this one too
+        del self._storing[type_id]
+        if not finished.cancelled() and finished.exception() is None:
+            return
+        stored = self._hub.get(TYPES_TABLE, I32.pack(type_id))
+        if stored is None:
+            del self._types[type_id]
+        else:
+            self._types[type_id] = read_type(Reader(stored))
 
     def name(self, platform: int, type_id: int) -> str | None:
         """The class name registered for a type on a platform, else the type's own name."""

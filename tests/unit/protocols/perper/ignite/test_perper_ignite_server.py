@@ -13,6 +13,7 @@ import pytest
 from unit.protocols.perper.perper_pair import hang_up, key, new_stream, served, until
 
 from headrace.config import Config, Perper, Tls
+from headrace.errors import DiskFull
 from headrace.log.batch import Batch
 from headrace.protocols.perper.errors import PeerError
 from headrace.protocols.perper.ignite import codec
@@ -141,6 +142,37 @@ async def test_the_type_registry_and_names() -> None:
         with pytest.raises(PeerError, match="resolve"):
             await client.request(3000, 1, 99)
         assert await client.request(1101, [1, 2])
+
+
+async def test_a_type_counts_as_registered_when_it_is_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with served() as pair:
+        registry = pair.fabric.registry
+        kind = BinaryType(77, "Point", None, [Field("x", 3, 120)], False, [], {5: (120,)})
+        more = BinaryType(77, "Point", None, [Field("y", 3, 121)], False, [], {6: (121,)})
+        first, second = registry.put(kind), registry.put(kind)
+        assert first is not None and not first.done()
+        assert second is first
+        await first
+        assert registry.put(kind) is None
+
+        def full(*_: object) -> asyncio.Future[None]:
+            refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            refused.set_exception(DiskFull("no room"))
+            return refused
+
+        for new in (more, BinaryType(78, "Line", None, [], False, [], {})):
+            with monkeypatch.context() as patch:
+                patch.setattr(pair.hub, "put", full)
+                refused = registry.put(new)
+                assert refused is not None
+                with pytest.raises(DiskFull):
+                    await refused
+                await asyncio.sleep(0)
+            again = registry.put(new)
+            assert again is not None
+            await again
+        assert len(registry) == 2
+        assert registry.schema(77, 5) == (120,)
 
 
 async def test_the_registry_and_the_caches_survive_a_restart() -> None:
