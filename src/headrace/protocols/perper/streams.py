@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from headrace.errors import Damaged, Trimmed
+from headrace.errors import Damaged, HeadraceError, Trimmed
 from headrace.log.batch import Batch
 from headrace.log.ops import ABSENT, ANY, PRESENT, Op, Trim
 
@@ -315,23 +315,37 @@ class StreamCache(ListenedCache):
             return
         first: int = finished.result().first
         if first != self._next:  # others appended in between: their records come first
-            asyncio.ensure_future(self._caught_up()).add_done_callback(lambda _: self._finish(group, first))
+            asyncio.ensure_future(self._caught_up()).add_done_callback(lambda done: self._finish(group, first, done))
             return
         for index, entry in enumerate(group, first):
             self._apply(index, entry.key, entry.removed)
         self._finish(group, first)
 
-    def _finish(self, group: list[_Waiting], first: int) -> None:
+    def _finish(self, group: list[_Waiting], first: int, caught_up: Future[None] | None = None) -> None:
+        try:
+            if caught_up is not None:
+                caught_up.result()
+            ack = self._hub.stream(self.name).options.ack
+        except (HeadraceError, asyncio.CancelledError) as error:  # the stream was deleted meanwhile
+            self._failed(group, error)
+            return
         for index, entry in enumerate(group, first):
             if not entry.removed:
                 self._recent.put(self.name, index, entry.payload)
             self._settle(entry)
         self._wake()
-        if self._hub.stream(self.name).options.ack == "durable":
+        if ack == "durable":
             self._acknowledge(group)
         else:
             processed = asyncio.ensure_future(self._hub.acknowledged(self.name, first + len(group)))
-            processed.add_done_callback(lambda _: self._acknowledge(group))
+            processed.add_done_callback(lambda done: self._processed(group, done))
+
+    def _processed(self, group: list[_Waiting], finished: Future[None]) -> None:
+        error = asyncio.CancelledError() if finished.cancelled() else finished.exception()
+        if error is not None:
+            self._failed(group, error)
+        else:
+            self._acknowledge(group)
 
     @staticmethod
     def _acknowledge(group: list[_Waiting]) -> None:

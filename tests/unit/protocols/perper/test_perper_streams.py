@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
+import time
 from typing import Any
 
 import pytest
 from unit.protocols.perper.perper_pair import Served, key, new_stream, put_listener, served, until
 
+from headrace.errors import UnknownStream
 from headrace.log.batch import Batch
+from headrace.log.ops import DeleteStream, StreamOptions
 from headrace.protocols.perper.errors import PeerError
 from headrace.protocols.perper.ignite.binary import encode_byte_array
 from headrace.protocols.perper.streams import RecentValues, StreamCache
@@ -120,6 +123,32 @@ async def test_items_of_a_deleted_stream() -> None:
         with pytest.raises(PeerError) as refused:
             await client.request(1002, key(1), key("x"), cache="s")
         assert refused.value.status == 1000
+
+
+@pytest.mark.parametrize("others", [False, True])
+async def test_a_put_is_answered_when_its_stream_is_deleted_in_the_same_breath(others: bool) -> None:
+    async with served() as pair:
+        await opened(pair)
+        if others:
+            pair.hub.append("s", Batch.of([b"raw"]))
+        put = cache_of(pair).put(key(1), key("x"))
+        await asyncio.sleep(0)
+        deleted = pair.hub.transact([DeleteStream("s")])
+        time.sleep(0.2)  # both are on disk before this loop hears of either
+        with pytest.raises(UnknownStream):
+            await asyncio.wait_for(put, 5)
+        await deleted
+
+
+async def test_a_put_that_is_never_processed_is_not_acknowledged() -> None:
+    async with served() as pair:
+        await opened(pair)
+        await pair.hub.set_options("s", StreamOptions(ack="processed:worker"))
+        put = cache_of(pair).put(key(1), key("x"))
+        await until(lambda: pair.hub.bounds("s").next == 2)
+        await pair.hub.delete_stream("s")
+        with pytest.raises(UnknownStream):
+            await asyncio.wait_for(put, 5)
 
 
 async def test_others_append_while_somebody_listens() -> None:
