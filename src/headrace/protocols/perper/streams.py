@@ -14,13 +14,14 @@ import asyncio
 import logging
 from array import array
 from asyncio import Future
+from itertools import chain, groupby
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from headrace.errors import Damaged, HeadraceError, Trimmed
+from headrace.errors import Damaged, HeadraceError, LimitExceeded, Trimmed
 from headrace.log.batch import Batch
 from headrace.log.ops import ABSENT, ANY, PRESENT, Op, Trim
 
@@ -284,6 +285,9 @@ class StreamCache(ListenedCache):
     def _flush(self) -> None:
         self._flush_due = False
         group, self._waiting = self._waiting, []
+        self._append(group)
+
+    def _append(self, group: list[_Waiting]) -> None:
         ids = [_KEY.unpack_from(entry.key, 1)[0] if entry.key[0] == LONG else None for entry in group]
         batch = Batch.of(
             [entry.payload for entry in group],
@@ -310,6 +314,11 @@ class StreamCache(ListenedCache):
 
     def _appended(self, group: list[_Waiting], finished: Future[Any]) -> None:
         error = asyncio.CancelledError() if finished.cancelled() else finished.exception()
+        if isinstance(error, LimitExceeded) and (parts := _halves(group)):
+            # One of them is too large, or all together are: the others need not fail with it.
+            for part in parts:
+                self._append(part)
+            return
         if error is not None:
             self._failed(group, error)
             return
@@ -397,6 +406,13 @@ class StreamCache(ListenedCache):
             await self._caught_up()
         else:
             await asyncio.wait({entry.future for entry in self._pending.values()})
+
+
+def _halves(group: list[_Waiting]) -> list[list[_Waiting]]:
+    """A group in two; nothing when it is one put, or puts that are answered together."""
+    units = [list(unit) for _, unit in groupby(group, key=lambda entry: id(entry.future))]
+    middle = len(units) // 2
+    return [list(chain(*units[:middle])), list(chain(*units[middle:]))] if middle else []
 
 
 def _whole_key(index: int, number: int | None, key: bytes | None, kind: str | None) -> bytes:

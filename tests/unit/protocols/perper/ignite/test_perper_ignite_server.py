@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from unit.protocols.perper.perper_pair import hang_up, key, new_stream, served, until
 
-from headrace.config import Config, Perper, Tls
+from headrace.config import Config, Log, Perper, Tls
 from headrace.errors import DiskFull
 from headrace.log.batch import Batch
 from headrace.protocols.perper.errors import PeerError
@@ -397,8 +397,6 @@ async def test_reading_goes_on_when_the_disk_caught_up_after_the_client_did(monk
 
 
 async def test_a_put_that_is_too_large_fails_alone() -> None:
-    from headrace.config import Log
-
     async with served(Config(log=Log(record_bytes_max=1000))) as pair:
         client = await pair.client()
         await client.request(1052, "kv")
@@ -409,6 +407,30 @@ async def test_a_put_that_is_too_large_fails_alone() -> None:
         assert [isinstance(answer, PeerError) for answer in answers] == [n == 3 for n in range(6)]
         assert "limit-exceeded" in str(answers[3])
         assert await client.request(1020, b"", cache="kv") == 5
+
+
+async def test_an_item_that_is_too_large_fails_alone() -> None:
+    async with served(Config(log=Log(record_bytes_max=1000))) as pair:
+        client = await pair.client()
+        await new_stream(client, "s")
+        for start in (0, 100):  # the first group makes the stream, the second one finds it
+            puts = [
+                client.request(1002, key(start + n), encode_byte_array(bytes(5000 if n == 3 else 5)), cache="s")
+                for n in range(6)
+            ]
+            answers = await asyncio.gather(*puts, return_exceptions=True)
+            assert [answer is True for answer in answers] == [n != 3 for n in range(6)]
+            assert "limit-exceeded" in str(answers[3])
+        assert await client.request(1020, b"", cache="s") == 10
+
+
+async def test_items_that_are_too_much_together_are_stored_in_parts() -> None:
+    async with served(Config(log=Log(batch_bytes_max=100_000))) as pair:
+        client = await pair.client()
+        await new_stream(client, "s")
+        puts = [client.request(1002, key(n), encode_byte_array(bytes(40_000)), cache="s") for n in range(6)]
+        assert await asyncio.gather(*puts) == [True] * 6
+        assert await client.request(1020, b"", cache="s") == 6
 
 
 async def test_a_failed_log_is_said_in_the_protocols_words() -> None:
