@@ -103,11 +103,26 @@ class Catalogue:
                 await self.create(name, Configuration({0: name}), by_name=True)
 
     def _existing(self, name: str) -> Cache | None:
-        if not self._hub.has_stream(name):
-            return None
+        if not self._hub.has_stream(name) or self._is_foreign_table(name):
+            return None  # still open; a table that is no cache is refused when somebody wants to use it
         if self._hub.stream(name).kind == "table":
             return TableCache(self._hub, name, self.expiries)
         return StreamCache(self._hub, name, self._recent)
+
+    def _is_foreign_table(self, name: str) -> bool:
+        """Whether there is a table of that name which is not a cache."""
+        if not self._hub.has_stream(name):
+            return False
+        info = self._hub.stream(name)
+        return info.kind == "table" and info.options.labels != LABELS
+
+    def _refuse_foreign_table(self, name: str) -> None:
+        if self._is_foreign_table(name):
+            raise PeerError(
+                Status.CACHE_EXISTS,
+                f"cache {name!r} cannot be created: there is a table of that name, which is not a cache; "
+                "choose another name",
+            )
 
     def _add(self, entry: Entry) -> None:
         self._by_name[entry.name] = entry
@@ -247,12 +262,7 @@ class Catalogue:
 
     async def _new_table(self, name: str) -> TableCache:
         """A table of ours; one that is there may be left over from a hub that died before it was in the catalogue."""
-        if self._hub.has_stream(name) and self._hub.stream(name).options.labels != LABELS:
-            raise PeerError(
-                Status.CACHE_EXISTS,
-                f"cache {name!r} cannot be created: there is a {self._hub.stream(name).kind} of that name, which is "
-                "not a cache; choose another name",
-            )
+        self._refuse_foreign_table(name)
         try:
             await self._hub.create_table(name, StreamOptions(labels=LABELS))
         except (StreamExists, BadRequest) as error:
@@ -272,6 +282,7 @@ class Catalogue:
     async def _prepare(self, entry: Entry, stream: bool) -> None:
         if entry.cache is None:
             if stream:
+                self._refuse_foreign_table(entry.name)
                 await self._hub.create_stream(entry.name)
                 entry.cache = StreamCache(self._hub, entry.name, self._recent)
             else:

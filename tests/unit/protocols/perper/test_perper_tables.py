@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from unit.protocols.perper.perper_pair import key, served, until
+from unit.protocols.perper.perper_pair import Served, key, put_listener, served, until
 
 from headrace.protocols.perper.catalogue import CATALOGUE_TABLE
 from headrace.protocols.perper.errors import PeerError, Status
+from headrace.protocols.perper.fabric.client import RpcError
+from headrace.protocols.perper.ignite.binary import java_hash
 from headrace.protocols.perper.ignite.configuration import Configuration
 from headrace.protocols.perper.tables import EXPIRY_TABLE
 from headrace.testing.disk import MemoryDisk
@@ -123,6 +125,38 @@ async def test_tables_that_are_no_caches_are_left_alone() -> None:
         with pytest.raises(PeerError, match="not a cache"):
             await client.request(1001, key("apple"), key(4), cache="prices")
         assert pair.hub.get("prices", b"apple") == b"3"
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_tables_that_are_no_caches_do_not_become_ones(restarted: bool) -> None:
+    """Neither as a stream of items nor by a restart."""
+    disk = MemoryDisk()
+    async with served(disk=disk) as pair:
+        client = await pair.client()
+        await pair.hub.create_table("prices")
+        await pair.hub.put("prices", b"apple", b"3")
+        await client.request(1053, Configuration({0: "prices"}))
+        if not restarted:
+            await check_it_is_no_cache(pair)
+            return
+    async with served(disk=disk) as pair:
+        await check_it_is_no_cache(pair)
+
+
+async def check_it_is_no_cache(pair: Served) -> None:
+    client, rpc = await pair.client(), await pair.rpc()
+    for op in (1001, 1002):
+        with pytest.raises(PeerError, match="not a cache") as refused:
+            await client.request(op, key(1), key("x"), cache="prices")
+        assert refused.value.status == Status.CACHE_EXISTS
+    with pytest.raises(RpcError, match="not a cache"):
+        await rpc.start("/perper.Fabric/StreamItems", {"stream": "prices"}).next()
+    await put_listener(client, "l", "prices", 0)
+    await client.request(1016, key("l"), cache="stream-listeners")
+    await client.request(1013, cache="prices")
+    await client.request(1056, java_hash("prices"))
+    assert list(pair.hub.items("prices")) == [(b"apple", b"3")]
+    assert pair.hub.bounds("prices").first == 0
 
 
 async def test_a_table_left_over_from_a_creation_that_was_cut_short() -> None:
