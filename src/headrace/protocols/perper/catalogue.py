@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import BadRequest, StreamExists
-from headrace.log.ops import StreamOptions
+from headrace.log.ops import Delete, Op, StreamOptions
 
 from .errors import PeerError, Status, cache_does_not_exist, cache_exists
 from .ignite.binary import code_point_hash, java_hash
@@ -152,7 +152,7 @@ class Catalogue:
     def find(self, cache_id: int) -> Entry:
         """The cache with that number."""
         entry = self._by_id.get(cache_id)
-        if entry is None:
+        if entry is None or self._is_lost(entry):
             entry = self._view_with_id(cache_id)
         if entry is None:
             raise cache_does_not_exist(cache_id)
@@ -160,7 +160,28 @@ class Catalogue:
 
     def find_name(self, name: str) -> Entry | None:
         """The cache of that name."""
-        return self._by_name.get(name) or self._view(name)
+        entry = self._by_name.get(name)
+        return self._view(name) if entry is None or self._is_lost(entry) else entry
+
+    def _is_lost(self, entry: Entry) -> bool:
+        """Whether another protocol has deleted what the cache lay in; then there is no such cache any more, and one of
+        that name can be created again."""
+        if entry.cache is None or self._hub.has_stream(entry.name) or entry.name in SPECIAL:
+            return False
+        self._forget(entry)
+        forgotten: list[Op] = [*self.expiries.forget_cache(entry.name), Delete(CATALOGUE_TABLE, entry.name.encode())]
+        # Should this fail, the next start finds a cache that nobody has used yet.
+        self._hub.transact(forgotten).add_done_callback(lambda done: done.cancelled() or done.exception())
+        return True
+
+    def _forget(self, entry: Entry) -> None:
+        del self._by_name[entry.name]
+        for number in entry.ids:
+            self._by_id.pop(number, None)
+        for told in tuple(entry.on_destroyed):
+            told()
+        if entry.cache is not None:
+            entry.cache.close()
 
     async def appeared(self, name: str) -> Entry:
         """The cache of that name, as soon as there is one: a client's, or a stream of another protocol."""
@@ -299,14 +320,9 @@ class Catalogue:
                 Status.FAILED, f"cache {entry.name!r} is a stream that another protocol writes: delete it there"
             )
         async with self._creating:
-            if self._by_name.pop(entry.name, None) is None:
+            if self._by_name.get(entry.name) is not entry:
                 raise cache_does_not_exist(java_hash(entry.name))
-            for number in entry.ids:
-                self._by_id.pop(number, None)
-            for told in tuple(entry.on_destroyed):
-                told()
-            if entry.cache is not None:
-                entry.cache.close()
+            self._forget(entry)
             operations = self.expiries.forget_cache(entry.name)
             if operations:
                 await self._hub.transact(operations)

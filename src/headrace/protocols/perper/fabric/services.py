@@ -288,6 +288,10 @@ class StreamItemsHandler(Handler):
         self._turn = None
         if self._feed is None or self._closed or not self.call.writable():
             return  # the peer is slow: `room` comes when it has read
+        assert self._entry is not None
+        if self.fabric.catalogue.find_name(self._entry.name) is not self._entry:
+            self._destroyed()  # another protocol has deleted the stream
+            return
         try:
             keys = self._feed.take(KEYS_PER_TURN)
         except HeadraceError as error:  # the stream was deleted, or the log has failed

@@ -274,9 +274,27 @@ async def test_a_listened_stream_that_another_protocol_deletes() -> None:
         call = rpc.start(ITEMS, {"stream": "orders", "startKey": 0, "stride": 1})
         assert await keys(call, 1) == [0]
         await pair.hub.delete_stream("orders")
+        with pytest.raises(RpcError, match="was destroyed"):
+            await asyncio.wait_for(call.next(), 5)
         again = rpc.start(ITEMS, {"stream": "orders"})
         with pytest.raises(RpcError, match="does not exist"):
             await again.next()
+
+
+async def test_a_stream_cache_that_another_protocol_deletes() -> None:
+    async with served() as pair:
+        client, rpc = await pair.client(), await pair.rpc()
+        await new_stream(client, "s")
+        await client.request(1002, key(5), key("x"), cache="s")
+        call = rpc.start(ITEMS, {"stream": "s", "startKey": 0})
+        assert await keys(call, 1) == [5]
+        await pair.hub.delete_stream("s")
+        with pytest.raises(RpcError, match="was destroyed") as ended:
+            await asyncio.wait_for(call.next(), 5)
+        assert ended.value.status == http2.ABORTED
+        await new_stream(client, "s")  # it can be made again
+        assert await client.request(1002, key(5), key("new"), cache="s") is True
+        assert await keys(rpc.start(ITEMS, {"stream": "s", "startKey": 0}), 1) == [5]
 
 
 async def test_an_agent_that_says_goodbye_in_the_middle() -> None:

@@ -455,6 +455,9 @@ async def test_a_cache_deleted_behind_our_back() -> None:
         with pytest.raises(PeerError) as refused:
             await client.request(1000, key(1), cache="kv")
         assert refused.value.status == 1000
+        await client.request(1052, "kv")  # it can be made again
+        await client.request(1001, key(1), key("x"), cache="kv")
+        assert await client.request(1000, key(1), cache="kv") == key("x")
 
 
 async def test_tls(tmp_path: Path) -> None:
