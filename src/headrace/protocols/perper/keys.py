@@ -12,6 +12,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from itertools import pairwise
 
+import numpy as np
+
 # Late keys are merged when they are more than this and more than an eighth of the rest.
 LATE_MIN = 1024
 
@@ -157,12 +159,12 @@ class KeyIndex:
     def drop_indexes_below(self, index: int) -> int:
         """Forget the keys whose records lie before `index` (they were trimmed); how many they were."""
         self._merge()
-        if not self._indexes or min(self._indexes) >= index:
-            return 0
-        kept = [(k, i) for k, i in zip(self._keys, self._indexes, strict=True) if i >= index]
-        dropped = len(self._keys) - len(kept)
-        self._keys = array("q", [key for key, _ in kept])
-        self._indexes = array("q", [i for _, i in kept])
+        keys, indexes = np.array(self._keys), np.array(self._indexes)
+        kept = indexes >= index
+        dropped = len(keys) - int(np.count_nonzero(kept))
+        if dropped:
+            self._keys = array("q", keys[kept].tobytes())
+            self._indexes = array("q", indexes[kept].tobytes())
         return dropped
 
     def __iter__(self) -> Iterator[tuple[int, int]]:

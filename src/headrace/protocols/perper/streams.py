@@ -90,10 +90,11 @@ class StreamCache(ListenedCache):
         super().__init__()
         self.name = name
         self.ready = False
-        self.keys = KeyIndex()
+        self._keys = KeyIndex()
         self._hub = hub
         self._recent = recent
         self._others: dict[bytes, int] = {}
+        self._first = 0  # records before this have been trimmed, and their keys forgotten
         self._next = 0
         self._waiting: list[_Waiting] = []
         self._pending: dict[bytes, _Waiting] = {}
@@ -103,6 +104,20 @@ class StreamCache(ListenedCache):
         self._flush_due = False
 
     # what is there
+
+    @property
+    def keys(self) -> KeyIndex:
+        """The long keys of the items that are there, in order."""
+        self._forget_trimmed()
+        return self._keys
+
+    def _forget_trimmed(self) -> None:
+        """Retention and other protocols trim the stream too: items without a record are gone."""
+        first = self._hub.bounds(self.name).first
+        if first > self._first:
+            self._first = first
+            self._keys.drop_indexes_below(first)
+            self._others = {key: index for key, index in self._others.items() if index >= first}
 
     async def load(self) -> None:
         """Rebuild the keys from the stream."""
@@ -140,12 +155,12 @@ class StreamCache(ListenedCache):
         if batch.num_rows == 0:
             return
         indexes, ids = batch.column("index"), batch.column("id")
-        last = self.keys.last()
+        last = self._keys.last()
         plain = ids.null_count == 0 and all(kind != REMOVED for kind in batch.column("type").unique().to_pylist())
         if plain and indexes[0].as_py() >= self._next:
             numbers = ids.to_numpy(zero_copy_only=False)
             if (last is None or numbers[0] > last) and bool(np.all(np.diff(numbers) > 0)):
-                self.keys.extend(array("q", numbers.tobytes()), array("q", indexes.to_numpy().tobytes()))
+                self._keys.extend(array("q", numbers.tobytes()), array("q", indexes.to_numpy().tobytes()))
                 self._next = indexes[-1].as_py() + 1
                 return
         rows = zip(
@@ -163,9 +178,9 @@ class StreamCache(ListenedCache):
         if key[0] == LONG:
             number = _KEY.unpack_from(key, 1)[0]
             if removed:
-                self.keys.remove(number)
+                self._keys.remove(number)
             else:
-                self.keys.put(number, index)
+                self._keys.put(number, index)
         elif removed:
             self._others.pop(key, None)
         else:
@@ -174,7 +189,7 @@ class StreamCache(ListenedCache):
 
     def index_of(self, key: bytes) -> int | None:
         """Where the item of `key` lies in the stream."""
-        return self.keys.get(_KEY.unpack_from(key, 1)[0]) if key[0] == LONG else self._others.get(key)
+        return self._keys.get(_KEY.unpack_from(key, 1)[0]) if key[0] == LONG else self._others.get(key)
 
     @property
     def arrivals(self) -> int:
@@ -184,6 +199,11 @@ class StreamCache(ListenedCache):
     def size(self) -> int:
         """How many items there are."""
         return len(self.keys) + len(self._others)
+
+    def has(self, key: bytes) -> bool:
+        """Whether there is an item of that key."""
+        self._forget_trimmed()
+        return self.index_of(key) is not None
 
     # reading
 
@@ -335,6 +355,7 @@ class StreamCache(ListenedCache):
             if caught_up is not None:
                 caught_up.result()
             ack = self._hub.stream(self.name).options.ack
+            self._forget_trimmed()
         except (HeadraceError, asyncio.CancelledError) as error:  # the stream was deleted meanwhile
             self._failed(group, error)
             return
@@ -377,9 +398,10 @@ class StreamCache(ListenedCache):
         """Empty the stream, and do something else in the same step; how many items there were. The stream's indexes
         go on where they were."""
         end, size = self._next, self.size()
-        self.keys.clear()
+        self._keys.clear()
         self._others.clear()
         await self._hub.transact([Trim(self.name, end), *also])
+        self._first = max(self._first, end)
         return size
 
     async def trim_below(self, key: int) -> int:
@@ -388,13 +410,14 @@ class StreamCache(ListenedCache):
         Records go from the front up to the first one that is still needed, so an item that arrived late may keep its
         record for a while after it has left the cache.
         """
-        oldest = self.keys.oldest_index_from(key)
-        dropped = self.keys.drop_below(key)
+        oldest = self._keys.oldest_index_from(key)
+        dropped = self._keys.drop_below(key)
         if dropped:
             before = self._next if oldest is None else oldest
             if self._others:
                 before = min(before, *self._others.values())
             await self._hub.trim(self.name, before)
+            self._first = max(self._first, before)
         return dropped
 
     # listening

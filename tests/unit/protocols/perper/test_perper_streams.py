@@ -176,6 +176,23 @@ async def test_items_come_from_the_log_when_they_are_not_recent() -> None:
         assert await client.request(1000, key(0), cache="s") == b"\x65"
 
 
+async def test_items_that_retention_has_removed_are_gone() -> None:
+    async with served() as pair:
+        client, rpc = await opened(pair), await pair.rpc()
+        cache = cache_of(pair)
+        await cache.put_many([(key(number), key("x")) for number in range(1, 10)])
+        await cache.put(key("text"), key("x"))
+        await pair.hub.trim("s", 5)
+        assert await client.request(1011, key(4), cache="s") is False
+        assert await client.request(1011, key(5), cache="s") is True
+        assert await client.request(1020, b"", cache="s") == 6
+        call = rpc.start("/perper.Fabric/StreamItems", {"stream": "s", "startKey": 0, "stride": 0})
+        assert await call.next() == {"key": 5}
+        await pair.hub.trim("s", 11)
+        await client.request(1002, key(20), key("new"), cache="s")
+        assert (len(cache._keys), len(cache._others)) == (1, 0)  # nothing is kept for what is gone
+
+
 def test_recent_values_are_bounded() -> None:
     recent = RecentValues(1600)
     for index in range(100):

@@ -413,11 +413,7 @@ class Operations:
 
 def _has(cache: TableCache | StreamCache | ViewCache, key: bytes) -> bool:
     check_not_null(key=key)
-    if isinstance(cache, TableCache):
-        return cache.get(key) is not None
-    if isinstance(cache, StreamCache):
-        return cache.index_of(key) is not None
-    return cache.has(key)
+    return cache.get(key) is not None if isinstance(cache, TableCache) else cache.has(key)
 
 
 def _no_cursor(number: int) -> PeerError:
