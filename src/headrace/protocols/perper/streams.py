@@ -38,6 +38,8 @@ logger = logging.getLogger("headrace.perper")
 ITEM: Final = "ignite"
 REMOVED: Final = "ignite-removed"
 _KEY = Struct("<q")
+# What a value costs in memory beside its own bytes: its place in the dict, the key's tuple and number.
+RECENT_ENTRY_BYTES: Final = 200
 
 
 class RecentValues:
@@ -53,10 +55,10 @@ class RecentValues:
         if len(value) > self._bytes_max // 16:
             return
         self._values[stream, index] = value
-        self._bytes += len(value)
+        self._bytes += len(value) + RECENT_ENTRY_BYTES
         while self._bytes > self._bytes_max:
             oldest = next(iter(self._values))
-            self._bytes -= len(self._values.pop(oldest))
+            self._bytes -= len(self._values.pop(oldest)) + RECENT_ENTRY_BYTES
 
     def get(self, stream: str, index: int) -> bytes | None:
         """The value, if it is still here."""

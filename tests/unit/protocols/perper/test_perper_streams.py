@@ -6,6 +6,7 @@ import asyncio
 import errno
 import random
 import time
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from headrace.log.batch import Batch
 from headrace.log.ops import DeleteStream, StreamOptions
 from headrace.protocols.perper.errors import PeerError
 from headrace.protocols.perper.ignite.binary import encode_byte_array
-from headrace.protocols.perper.streams import RecentValues, StreamCache
+from headrace.protocols.perper.streams import RECENT_ENTRY_BYTES, RecentValues, StreamCache
 from headrace.protocols.perper.views import IndexKeys
 from headrace.testing.disk import FaultyDisk, MemoryDisk
 
@@ -194,13 +195,24 @@ async def test_items_that_retention_has_removed_are_gone() -> None:
 
 
 def test_recent_values_are_bounded() -> None:
-    recent = RecentValues(1600)
+    recent = RecentValues(16 * (100 + RECENT_ENTRY_BYTES))
     for index in range(100):
         recent.put("s", index, bytes(100))
-    recent.put("s", 1000, bytes(101))  # too large a part of all
+    recent.put("s", 1000, bytes(101 + RECENT_ENTRY_BYTES))  # too large a part of all
     assert sum(recent.get("s", index) is not None for index in range(100)) == 16
     assert recent.get("s", 99) == bytes(100)
     assert recent.get("s", 1000) is None
+
+
+def test_many_small_recent_values_are_bounded_too() -> None:
+    tracemalloc.start()
+    try:
+        recent = RecentValues(1_000_000)
+        for index in range(1000, 101_000):
+            recent.put("s", index, index.to_bytes(5, "little"))
+        assert tracemalloc.get_traced_memory()[0] < 1_500_000
+    finally:
+        tracemalloc.stop()
 
 
 async def test_the_keys_of_another_protocols_stream() -> None:
