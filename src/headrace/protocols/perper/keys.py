@@ -10,24 +10,28 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from itertools import pairwise
 
 import numpy as np
 
 # Late keys are merged when they are more than this and more than an eighth of the rest.
 LATE_MIN = 1024
+# So few are put into their places one by one, which moves memory and no more.
+FEW = 16
 
 
 class KeyIndex:
     """A sorted map from 64-bit keys to 64-bit record indexes."""
 
-    __slots__ = ("_in_order", "_indexes", "_keys", "_late")
+    __slots__ = ("_in_order", "_indexes", "_keys", "_late", "_oldest")
 
     def __init__(self) -> None:
         self._keys = array("q")
         self._indexes = array("q")
         self._late: dict[int, int] = {}
         self._in_order = True  # greater keys lie at greater indexes
+        # The smallest index at or after each place, once somebody asked while keys are not in order. A new key at the
+        # end has the largest index of all, so it only adds its own.
+        self._oldest: array[int] | None = None
 
     def __len__(self) -> int:
         return len(self._keys) + len(self._late)
@@ -54,11 +58,14 @@ class KeyIndex:
                 return
             keys.append(key)
             self._indexes.append(index)
+            if self._oldest is not None:
+                self._oldest.append(index)
             return
         place = bisect_left(keys, key)
         if keys[place] == key:
             self._indexes[place] = index
             self._in_order = self._in_order and place == len(keys) - 1
+            self._oldest = None
             return
         self._late[key] = index
         if len(self._late) > LATE_MIN and len(self._late) * 8 > len(keys):
@@ -69,6 +76,7 @@ class KeyIndex:
         assert not keys or not self._keys or keys[0] > self._keys[-1]
         self._keys.extend(keys)
         self._indexes.extend(indexes)
+        self._oldest = None
 
     def remove(self, key: int) -> bool:
         """Forget `key`; whether it was there."""
@@ -79,6 +87,7 @@ class KeyIndex:
             return False
         del self._keys[place]
         del self._indexes[place]
+        self._oldest = None
         return True
 
     def clear(self) -> None:
@@ -87,15 +96,27 @@ class KeyIndex:
         self._indexes = array("q")
         self._late.clear()
         self._in_order = True
+        self._oldest = None
 
     def _merge(self) -> None:
         if not self._late:
             return
-        entries = sorted([*zip(self._keys, self._indexes, strict=True), *self._late.items()])
-        self._keys = array("q", [key for key, _ in entries])
-        self._indexes = array("q", [index for _, index in entries])
+        self._oldest = None
+        if len(self._late) <= FEW:
+            for key, index in self._late.items():
+                place = bisect_left(self._keys, key)
+                self._keys.insert(place, key)
+                self._indexes.insert(place, index)
+            self._late.clear()
+            self._in_order = False
+            return
+        late = np.array(sorted(self._late.items()), np.int64)
+        keys, indexes = np.array(self._keys, np.int64), np.array(self._indexes, np.int64)
+        places = np.searchsorted(keys, late[:, 0])
+        keys, indexes = np.insert(keys, places, late[:, 0]), np.insert(indexes, places, late[:, 1])
+        self._keys, self._indexes = array("q", keys.tobytes()), array("q", indexes.tobytes())
         self._late.clear()
-        self._in_order = all(a < b for (_, a), (_, b) in pairwise(entries))
+        self._in_order = bool(np.all(np.diff(indexes) > 0))
 
     def first(self) -> int | None:
         """The smallest key."""
@@ -146,7 +167,12 @@ class KeyIndex:
         place = bisect_left(self._keys, key)
         if place == len(self._keys):
             return None
-        return self._indexes[place] if self._in_order else min(self._indexes[place:])
+        if self._in_order:
+            return self._indexes[place]
+        if self._oldest is None:
+            smallest = np.minimum.accumulate(np.array(self._indexes, np.int64)[::-1])[::-1]
+            self._oldest = array("q", smallest.tobytes())
+        return self._oldest[place]
 
     def drop_below(self, key: int) -> int:
         """Forget all keys below `key`; how many they were."""
@@ -154,6 +180,8 @@ class KeyIndex:
         place = bisect_left(self._keys, key)
         del self._keys[:place]
         del self._indexes[:place]
+        if self._oldest is not None:
+            del self._oldest[:place]
         return place
 
     def drop_indexes_below(self, index: int) -> int:
@@ -165,6 +193,7 @@ class KeyIndex:
         if dropped:
             self._keys = array("q", keys[kept].tobytes())
             self._indexes = array("q", indexes[kept].tobytes())
+            self._oldest = None
         return dropped
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
