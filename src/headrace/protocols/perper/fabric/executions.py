@@ -109,6 +109,7 @@ class Reservations:
     def __init__(self) -> None:
         self._holders: dict[Key, Reserver] = {}
         self._waiting: dict[Key, dict[Reserver, None]] = {}
+        self._offering: set[Key] = set()
 
     def __len__(self) -> int:
         return len(self._holders)
@@ -134,10 +135,16 @@ class Reservations:
         if self._holders.get(key) is not who:
             return
         del self._holders[key]
-        for other in list(self._waiting.get(key, ())):
-            if key in self._holders:
-                return
-            other.offered(key[1])
+        if key in self._offering:
+            return  # by one who was offered it just now: the round below goes on to the next, however many there are
+        self._offering.add(key)
+        try:
+            for other in list(self._waiting.get(key, ())):
+                if key in self._holders:
+                    return
+                other.offered(key[1])
+        finally:
+            self._offering.discard(key)
 
     def holders(self) -> dict[Key, Reserver]:
         """A copy, for people who look."""

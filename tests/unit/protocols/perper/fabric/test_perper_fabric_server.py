@@ -142,6 +142,21 @@ async def test_reserve_execution() -> None:
         assert refused.value.status == http2.CANCELLED
 
 
+async def test_many_who_wait_for_an_execution_that_finishes() -> None:
+    async with served() as pair:
+        client, worker, rpc = await pair.client(), await pair.rpc(), await pair.rpc()
+        await put_execution(client, "one")
+        held = worker.start(RESERVED, {"filter": {"agent": "a"}, "reserveNext": 1}, end=False)
+        assert await take(held, 2) == ["|", "+one"]
+        request = {"execution": "one"}
+        calls = [rpc.start("/perper.Fabric/ReserveExecution", request) for _ in range(500)]
+        await asyncio.gather(*[call.headers for call in calls])
+        await put_execution(client, "one", finished=True)
+        ends = await asyncio.wait_for(asyncio.gather(*[call.next() for call in calls], return_exceptions=True), 20)
+        assert {end.status for end in ends if isinstance(end, RpcError)} == {http2.CANCELLED}
+        assert not any(info.details["calls"] for info in pair.hub.sessions.list("fabric")[1:])
+
+
 async def test_stream_items_packed_and_not() -> None:
     async with served() as pair:
         client, rpc = await pair.client(), await pair.rpc()
