@@ -226,7 +226,7 @@ class TableCache:
             future = self._hub.put(self.name, key, value, expect=expect)
         else:
             future = self._transact(Put(self.name, key, value, expect=expect), operation, before)
-        if self._keys is not None and key[0] == LONG:
+        if key[0] == LONG:
             future.add_done_callback(lambda finished: self._noted(finished, key, present=True))
         return future
 
@@ -234,7 +234,16 @@ class TableCache:
         """Set many keys in one transaction."""
         if self._keys is not None or any(self._expiries.has(self.name, key) for key, _ in pairs):
             return asyncio.gather(*[self.put(key, value) for key, value in pairs])
-        return self._hub.put_many(self.name, [key for key, _ in pairs], [value for _, value in pairs])
+        future = self._hub.put_many(self.name, [key for key, _ in pairs], [value for _, value in pairs])
+        future.add_done_callback(lambda finished: self._noted_many(finished, pairs))
+        return future
+
+    def _noted_many(self, finished: Future[Any], pairs: list[tuple[bytes, bytes]]) -> None:
+        if self._keys is None or finished.cancelled() or finished.exception() is not None:
+            return
+        for key, _ in pairs:
+            if key[0] == LONG:
+                self._noted(done(Outcome(True)), key, present=True)
 
     def delete(self, key: bytes, expect: Any = ANY) -> Future[Any]:
         """Remove `key`; the future has an outcome with `applied` (it was there) and `previous`."""
@@ -245,7 +254,7 @@ class TableCache:
             future = self._hub.delete(self.name, key, expect=expect)
         else:
             future = self._transact(Delete(self.name, key, expect=expect), operation, before)
-        if self._keys is not None and key[0] == LONG:
+        if key[0] == LONG:
             future.add_done_callback(lambda finished: self._noted(finished, key, present=False))
         return future
 
@@ -316,9 +325,11 @@ class TableCache:
         return self._arrivals
 
     def _noted(self, finished: Future[Any], key: bytes, *, present: bool) -> None:
-        if finished.cancelled() or finished.exception() is not None or not finished.result().applied:
+        # Nobody listened when it was asked for; whether somebody does now counts.
+        if self._keys is None or finished.cancelled() or finished.exception() is not None:
             return
-        assert self._keys is not None
+        if not finished.result().applied:
+            return
         number = _KEY.unpack_from(key, 1)[0]
         if not present:
             self._keys.remove(number)

@@ -10,7 +10,7 @@ from headrace.protocols.perper.errors import PeerError, Status
 from headrace.protocols.perper.fabric.client import RpcError
 from headrace.protocols.perper.ignite.binary import java_hash
 from headrace.protocols.perper.ignite.configuration import Configuration
-from headrace.protocols.perper.tables import EXPIRY_TABLE
+from headrace.protocols.perper.tables import EXPIRY_TABLE, TableCache
 from headrace.testing.disk import MemoryDisk
 
 UNCHANGED, ETERNAL = -2, -1
@@ -110,6 +110,25 @@ async def test_listening_to_a_table_whose_entries_expire() -> None:
         await client.request(1001, key(7), key(1), cache="t", **ttl(20))
         assert cache.keys.last() == 7  # type: ignore[union-attr]
         await until(lambda: cache.keys.last() is None)  # type: ignore[union-attr]
+
+
+async def test_who_begins_to_listen_misses_no_put_that_is_on_its_way() -> None:
+    async with served() as pair:
+        client = await pair.client()
+        await client.request(1052, "t")
+        await client.request(1001, key(1), key("x"), cache="t")
+        entry = pair.fabric.catalogue.find_name("t")
+        assert entry is not None
+        cache = entry.cache
+        assert isinstance(cache, TableCache)
+        under_way = [cache.put(key(2), key("x")), cache.put_many([(key(3), key("x"))]), cache.delete(key(1))]
+        told: list[list[int]] = []
+        cache.watch(lambda: told.append(cache.keys.above(None, 10)))
+        assert cache.keys.above(None, 10) == [1]
+        for one in under_way:
+            await one
+        await until(lambda: cache.keys.above(None, 10) == [2, 3])
+        assert [3 in keys for keys in told] == [False, True]
 
 
 async def test_tables_that_are_no_caches_are_left_alone() -> None:
