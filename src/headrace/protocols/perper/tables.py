@@ -29,6 +29,10 @@ EXPIRY_TABLE: Final = "perper.expiry"
 ETERNAL: Final = -1
 UNCHANGED: Final = -2
 
+# Readers do not see what is past its time, so it may be removed a little later; what the disk refuses is tried again.
+SWEEP_S_MIN: Final = 0.05
+SWEEP_S_MAX: Final = 1.0
+
 _DEADLINE = Struct("<q")
 _KEY = Struct("<q")
 
@@ -79,6 +83,7 @@ class Expiries:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._deadlines_ms: dict[bytes, int] = {}
+        self._removing: set[bytes] = set()  # entries whose removal is on its way to the disk
         self._timer: asyncio.TimerHandle | None = None
         self._remove: Callable[[str, bytes], Awaitable[Any] | None] = lambda cache, key: None
 
@@ -110,6 +115,25 @@ class Expiries:
         deadline = self._deadlines_ms.get(self.entry(cache, key))
         return deadline is not None and deadline <= self.now_ms()
 
+    def due(self, cache: str, key: bytes) -> bool:
+        """Whether an entry has passed its deadline and nothing has been done about it."""
+        return self.expired(cache, key) and self.entry(cache, key) not in self._removing
+
+    def removal(self, cache: str, key: bytes) -> tuple[Delete, Callable[[Future[Any]], None]]:
+        """What removes a deadline together with its entry, and whom to tell how that went. Until it is on disk the
+        deadline stays: an entry that could not be removed is still past its time."""
+        entry = self.entry(cache, key)
+        deadline = self._deadlines_ms.get(entry)
+        self._removing.add(entry)
+
+        def removed(finished: Future[Any]) -> None:
+            self._removing.discard(entry)
+            failed = finished.cancelled() or finished.exception() is not None
+            if not failed and self._deadlines_ms.get(entry) == deadline:
+                self._deadlines_ms.pop(entry, None)
+
+        return Delete(EXPIRY_TABLE, entry), removed
+
     def deadline(self, cache: str, key: bytes) -> int | None:
         """When an entry goes."""
         return self._deadlines_ms.get(self.entry(cache, key))
@@ -120,6 +144,7 @@ class Expiries:
             self._deadlines_ms.pop(self.entry(cache, key), None)
         else:
             self._deadlines_ms[self.entry(cache, key)] = deadline
+            self._arm()
 
     def operation(self, cache: str, key: bytes, to_live_ms: int) -> Put | Delete | None:
         """Set or clear a deadline in memory, and the operation that makes it durable with the entry itself."""
@@ -144,12 +169,16 @@ class Expiries:
     def _arm(self) -> None:
         if self._timer is None and self._deadlines_ms:
             delay_ms = max(min(self._deadlines_ms.values()) - self.now_ms(), 0)
-            self._timer = asyncio.get_running_loop().call_later(min(delay_ms / 1000, 1.0) + 0.01, self._sweep)
+            delay_s = min(max(delay_ms / 1000, SWEEP_S_MIN), SWEEP_S_MAX)
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._sweep)
 
     def _sweep(self) -> None:
         self._timer = None
         now_ms = self.now_ms()
-        for entry in [entry for entry, deadline in self._deadlines_ms.items() if deadline <= now_ms]:
+        due = [entry for entry, deadline in self._deadlines_ms.items() if deadline <= now_ms]
+        for entry in due:
+            if entry in self._removing:
+                continue
             cache, _, key = entry.partition(b"\0")
             self._remove(cache.decode(), key)
         self._arm()
@@ -217,7 +246,7 @@ class TableCache:
         before = self._expiries.deadline(self.name, key)
         operation = None
         if expiry is not None:
-            present = self._hub.get(self.name, key) is not None
+            present = self.get(key) is not None
             if expect is not ABSENT or not present:
                 operation = self._expiries.operation(self.name, key, expiry[1 if present else 0])
         elif self._expiries.has(self.name, key) and expect is not ABSENT:
@@ -281,16 +310,14 @@ class TableCache:
         return chain(self._hub.transact([first, second]), outcome, failed)
 
     def _remove_if_expired(self, key: bytes) -> None:
-        if self._expiries.expired(self.name, key):
+        if self._expiries.due(self.name, key):
             self.remove_expired(key)
 
     def remove_expired(self, key: bytes) -> Future[Any]:
         """Delete an entry whose time has come."""
-        operation = self._expiries.operation(self.name, key, ETERNAL)
-        operations: list[Any] = [Delete(self.name, key)]
-        if operation is not None:
-            operations.append(operation)
-        future = self._hub.transact(operations)
+        deadline, removed = self._expiries.removal(self.name, key)
+        future = self._hub.transact([Delete(self.name, key), deadline])
+        future.add_done_callback(removed)
         if self._keys is not None and key[0] == LONG:
             self._keys.remove(_KEY.unpack_from(key, 1)[0])
         return future

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from unit.protocols.perper.perper_pair import Served, key, put_listener, served, until
 
+from headrace.errors import DiskFull
 from headrace.protocols.perper.catalogue import CATALOGUE_TABLE
 from headrace.protocols.perper.errors import PeerError, Status
 from headrace.protocols.perper.fabric.client import RpcError
@@ -52,6 +55,48 @@ async def test_an_entry_past_its_deadline_is_absent_at_once() -> None:
         assert await client.request(1005, key("d"), key(2), cache="t") == b"\x65"
         page = await client.request(2000, b"\x65", 10, -1, False, cache="t")
         assert dict(page.rows) == {key("a"): key(2), key("d"): key(2)}
+
+
+async def test_an_entry_that_cannot_be_removed_in_time_stays_past_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = MemoryDisk()
+
+    def full(*_: object) -> asyncio.Future[None]:
+        refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        refused.set_exception(DiskFull("no room"))
+        return refused
+
+    async with served(disk=disk) as pair:
+        client = await pair.client()
+        await client.request(1052, "t")
+        for name in ("gone", "again", "anew"):
+            await client.request(1001, key(name), key("old"), cache="t", **ttl(1))
+        with monkeypatch.context() as patch:
+            patch.setattr(pair.hub, "transact", full)
+            await asyncio.sleep(0.2)
+            for name in ("gone", "again", "anew"):
+                assert await client.request(1000, key(name), cache="t") == b"\x65"
+        await client.request(1001, key("again"), key("new"), cache="t")
+        await client.request(1001, key("anew"), key("new"), cache="t", **ttl(600_000))
+        await until(lambda: pair.hub.table_size("t") == 2)
+        await asyncio.sleep(0.1)
+    async with served(disk=disk) as pair:
+        client = await pair.client()
+        await asyncio.sleep(0.1)
+        assert [name for name, _ in pair.hub.items(EXPIRY_TABLE)] == [b"t\0" + key("anew")]
+        for name in ("again", "anew"):
+            assert await client.request(1000, key(name), cache="t") == key("new")
+
+
+async def test_a_new_entry_in_the_place_of_one_past_its_time_has_its_own_deadline() -> None:
+    async with served() as pair:
+        client = await pair.client()
+        await client.request(1052, "t")
+        for op in (1001, 1002):
+            await client.request(1001, key(op), key("old"), cache="t", **ttl(1))
+            await asyncio.sleep(0.01)
+            await client.request(op, key(op), key("new"), cache="t", **ttl(600_000))
+            assert pair.fabric.catalogue.expiries.has("t", key(op))
+            assert await client.request(1000, key(op), cache="t") == key("new")
 
 
 async def test_updates_and_reads_move_the_deadline() -> None:
