@@ -78,9 +78,10 @@ class RecordTable(TableCache):
 
     def put(self, key: bytes, value: bytes, expect: Any = ANY, expiry: Expiry | None = None) -> Future[Any]:
         """Read, store, and tell the book before anybody else hears of it."""
-        identity, record = _identity(key), self._read(value)
+        _identity(key)
+        record = self._read(value)
         future = self._store(key, value, expect, expiry, record)
-        future.add_done_callback(lambda finished: self._applied(finished, identity, record))
+        future.add_done_callback(lambda finished: self._applied(finished, key, value, record))
         return future
 
     def _store(self, key: bytes, value: bytes, expect: Any, expiry: Expiry | None, record: Any) -> Future[Any]:
@@ -93,7 +94,7 @@ class RecordTable(TableCache):
 
     def committed(self, key: bytes, value: bytes | None) -> None:
         """A transaction has changed a record."""
-        self._apply(_identity(key), None if value is None else self._read(value))
+        self._tell(key, value, None if value is None else self._read(value))
 
     def put_many(self, pairs: list[tuple[bytes, bytes]]) -> Future[Any]:
         """One by one: each is told to the book."""
@@ -103,9 +104,9 @@ class RecordTable(TableCache):
 
     def delete(self, key: bytes, expect: Any = ANY) -> Future[Any]:
         """Remove, and tell the book."""
-        identity = _identity(key)
+        _identity(key)
         future = self._erase(key, expect)
-        future.add_done_callback(lambda finished: self._applied(finished, identity, None))
+        future.add_done_callback(lambda finished: self._applied(finished, key, None, None))
         return future
 
     def _erase(self, key: bytes, expect: Any) -> Future[Any]:
@@ -113,19 +114,27 @@ class RecordTable(TableCache):
 
     def remove_expired(self, key: bytes) -> Future[Any]:
         """Remove, and tell the book."""
-        identity = _identity(key)
 
         def removed(finished: Future[Any]) -> None:
             if not finished.cancelled() and finished.exception() is None:
-                self._apply(identity, None)
+                self._tell(key, None, None)
 
         future = super().remove_expired(key)
         future.add_done_callback(removed)
         return future
 
-    def _applied(self, finished: Future[Any], identity: str, record: Any) -> None:
+    def _applied(self, finished: Future[Any], key: bytes, value: bytes | None, record: Any) -> None:
         if not finished.cancelled() and finished.exception() is None and finished.result().applied:
-            self._apply(identity, record)
+            self._tell(key, value, record)
+
+    def _tell(self, key: bytes, value: bytes | None, record: Any) -> None:
+        """Tell the book of a change, and of what is stored now if that is something else: of changes that became
+        durable together the later one may have been heard of first."""
+        identity = _identity(key)
+        self._apply(identity, record)
+        stored = self._hub.get(self.name, key)
+        if stored != value:
+            self._apply(identity, None if stored is None else self._read(stored))
 
 
 def _identity(key: bytes) -> str:

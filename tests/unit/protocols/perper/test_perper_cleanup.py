@@ -37,6 +37,23 @@ def listened(pair: Served) -> list[bytes]:
     return [name for name, _ in pair.hub.items(state.LISTENED_TABLE)]
 
 
+async def test_a_listener_that_comes_and_leaves_in_the_same_breath() -> None:
+    async with served(QUICK) as pair:
+        client = await pair.client()
+        await fill(client, "s")
+        record = write_listener(StreamListener("s", 0))
+        for changes in (
+            [(1001, key("l"), record), (1016, key("l"))],
+            [(1001, key("l"), record), (1001, key("l"), write_listener(StreamListener("s", 2**63 - 1)))],
+        ):
+            await asyncio.gather(*[client.request(*change, cache="stream-listeners") for change in changes])
+            stored = pair.hub.get("stream-listeners", key("l"))
+            known = pair.fabric.listeners.get("l")
+            assert (None if known is None else write_listener(known)) == stored
+        await leave(client, "l")
+        await until(lambda: left(pair, "s") == (10, 10) and not pair.hub.cursors(stream="s"))
+
+
 async def test_the_hub_dies_after_the_last_listener_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = MemoryDisk()
     async with served(QUICK, disk=disk) as pair:
