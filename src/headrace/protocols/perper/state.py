@@ -92,6 +92,10 @@ class RecordTable(TableCache):
         _identity(key)
         self._read(value)
 
+    def check_key(self, key: bytes) -> None:
+        """Only strings."""
+        _identity(key)
+
     def committed(self, key: bytes, value: bytes | None) -> None:
         """A transaction has changed a record."""
         self._tell(key, value, None if value is None else self._read(value))

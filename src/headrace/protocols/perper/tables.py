@@ -235,6 +235,9 @@ class TableCache:
     def check(self, key: bytes, value: bytes) -> None:
         """Whether the cache takes this entry; raises when it does not."""
 
+    def check_key(self, key: bytes) -> None:
+        """Whether the cache can have an entry of this key; raises when it cannot."""
+
     def committed(self, key: bytes, value: bytes | None) -> None:
         """A transaction has changed an entry (None: removed it) behind this object's back."""
         if self._keys is not None and key[0] == LONG:

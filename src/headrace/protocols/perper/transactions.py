@@ -102,6 +102,7 @@ class Transaction:
 
     def delete(self, cache: TableCache, key: bytes, expect: Any = ANY) -> Outcome:
         """A removal, kept until commit."""
+        cache.check_key(key)
         return self._change(cache, key, None, expect)
 
     def commit(self, hub: Hub) -> Future[Any] | None:

@@ -176,3 +176,16 @@ async def test_a_vanished_client_leaves_nothing() -> None:
         await client.close()
         await until(lambda: len(pair.hub.sessions.list("ignite")) == 1)
         assert await other.request(1020, b"", cache="t") == 0
+
+
+async def test_keys_that_cannot_be_are_refused_before_the_commit() -> None:
+    async with served() as pair:
+        client = await pair.client()
+        tx = await start(client)
+        for op, argument in ((1007, key(5)), (1018, [key(5)])):
+            with pytest.raises(PeerError, match="strings"):
+                await client.request(op, argument, cache="executions", **tx)
+        value = write_execution(Execution("a", "i", "d", False))
+        await client.request(1001, key("one"), value, cache="executions", **tx)
+        await end(client, tx)
+        assert pair.fabric.executions.get("one") is not None
