@@ -178,12 +178,14 @@ class Connection(asyncio.Protocol):
             self._handle.close(self.last_error or (str(error) if error else None))
 
     def pause_writing(self) -> None:
-        """The client does not read."""
+        """The client does not read: nor do we, or it could have us pile up answers to pings and to calls without end."""
         self.peer_slow = True
+        self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         """The client reads again."""
         self.peer_slow = False
+        self._transport.resume_reading()
         for call in list(self._calls.values()):
             call.handler.room()
 

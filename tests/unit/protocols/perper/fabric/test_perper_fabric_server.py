@@ -24,6 +24,7 @@ from headrace.errors import LogFailed
 from headrace.log.batch import Batch
 from headrace.protocols.perper.fabric import http2
 from headrace.protocols.perper.fabric.client import ClientCall, RpcError
+from headrace.protocols.perper.fabric.server import Connection
 from headrace.protocols.perper.ignite import codec as ignite
 from headrace.testing import FakeClock
 
@@ -414,6 +415,22 @@ async def test_slow_readers_cost_a_position_only() -> None:
         await until(lambda: pair.hub.sessions.list("fabric"))
         rpc._transport.resume_reading()
         assert await keys(call, count) == list(range(count))
+
+
+async def test_who_does_not_read_is_not_read_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Connection] = []
+    register = Connection.connection_made
+    monkeypatch.setattr(Connection, "connection_made", lambda self, by: (made.append(self), register(self, by)))
+    async with served() as pair:
+        reader, writer = await asyncio.open_connection(*pair.grpc, limit=1)
+        ping = bytes((0, 0, 8, 6, 0, 0, 0, 0, 0)) + bytes(8)
+        writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))
+        with contextlib.suppress(TimeoutError):
+            for _ in range(100):
+                writer.write(ping * 20_000)
+                await asyncio.wait_for(writer.drain(), 1)
+        assert made[0]._transport.get_write_buffer_size() < 3_000_000
+        writer.transport.abort()
 
 
 async def test_scaler() -> None:
