@@ -108,13 +108,14 @@ Event = (
 
 
 class _Stream:
-    __slots__ = ("buffer", "ending", "queue", "status")
+    __slots__ = ("buffer", "ending", "queue", "refused", "status")
 
     def __init__(self) -> None:
         self.buffer = MessageBuffer()
         self.queue = bytearray()
         self.ending: list[tuple[str, str]] | None = None
         self.status = False
+        self.refused = False  # the peer sent what cannot be read: nothing more of this call is looked at
 
 
 def parse_timeout_s(text: str) -> float | None:
@@ -212,15 +213,15 @@ class GrpcConnection:
         stream = self._streams.get(event.stream_id)
         if event.flow_controlled_length:
             self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
-        if stream is None:
-            return
+        if stream is None or stream.refused:
+            return  # the call is over, though its status may still wait for the peer's window
         try:
             messages = stream.buffer.feed(event.data)
-        except TooLong as error:
-            found.append(BadMessage(event.stream_id, RESOURCE_EXHAUSTED, str(error)))
-            return
         except MessageError as error:
-            found.append(BadMessage(event.stream_id, UNIMPLEMENTED, str(error)))
+            stream.refused = True
+            stream.buffer = MessageBuffer()
+            status = RESOURCE_EXHAUSTED if isinstance(error, TooLong) else UNIMPLEMENTED
+            found.append(BadMessage(event.stream_id, status, str(error)))
             return
         found += [MessageReceived(event.stream_id, message) for message in messages]
 

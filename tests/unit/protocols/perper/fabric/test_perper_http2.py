@@ -196,6 +196,17 @@ def test_messages_that_are_too_long_or_compressed(data: bytes, status: int) -> N
     assert bad.status == status
 
 
+def test_nothing_is_kept_after_a_message_that_was_refused() -> None:
+    pair = Pair()
+    stream = pair.start()
+    pair.client.send(stream, b"\0\xff\xff\xff\xff")
+    for _ in range(10):
+        pair.client.send(stream, bytes(100_000))
+        pair.move()
+    assert [type(event) for event in pair.at_server if not isinstance(event, http2.CallStarted)] == [http2.BadMessage]
+    assert pair.server._streams[stream].buffer.kept_bytes == 0
+
+
 def test_requests_that_end_in_the_middle() -> None:
     pair = Pair()
     stream = pair.start()
