@@ -121,7 +121,7 @@ class _Stream:
 def parse_timeout_s(text: str) -> float | None:
     """The `grpc-timeout` header: at most eight digits and a unit."""
     number, unit = text[:-1], text[-1:]
-    if not number.isdigit() or len(number) > 8 or unit not in _TIMEOUT_UNITS_S:
+    if not (number.isascii() and number.isdigit()) or len(number) > 8 or unit not in _TIMEOUT_UNITS_S:
         return None
     return int(number) * _TIMEOUT_UNITS_S[unit]
 

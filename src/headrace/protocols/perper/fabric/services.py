@@ -365,7 +365,7 @@ class MetricSpecHandler(ScalerHandler):
         specs = []
         for kind, key in (("executions", "targetExecutions"), ("instances", "targetInstances")):
             if key in metadata:
-                if not metadata[key].isdigit():
+                if not (metadata[key].isascii() and metadata[key].isdigit() and len(metadata[key]) < 19):
                     raise CallError(http2.INVALID_ARGUMENT, f"{key} is {metadata[key]!r}, not a number")
                 specs.append({"metricName": f"{agent}-{kind}", "targetSize": int(metadata[key])})
         return {"metricSpecs": specs}

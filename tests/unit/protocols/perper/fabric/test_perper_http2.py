@@ -249,6 +249,7 @@ def test_answers_that_are_not_grpc() -> None:
         ("5", None),
         ("x5S", None),
         ("123456789S", None),
+        ("²S", None),
     ],
 )
 def test_timeouts(text: str, seconds: float | None) -> None:
