@@ -39,6 +39,8 @@ GROUPED: Final = (PUT, PUT_IF_ABSENT)
 # Puts that share one transaction: enough to make the cost per put small, few enough to keep others waiting little.
 GROUP_MAX: Final = 512
 WRITE_BUFFER_BYTES_MAX: Final = 4 * 1024 * 1024
+# Requests that read from the log at the same time, for one connection: each may bring a whole record into memory.
+READS_MAX: Final = 32
 # A transport may hand over what it had read before it was told to stop.
 EARLY_BYTES_MAX: Final = 1024 * 1024
 
@@ -54,6 +56,9 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
         self._backlog: deque[tuple[Request, Slot]] = deque()
         self._writes_pending = 0
+        self._reads_pending = 0
+        self._answer_bytes = 0  # answers that are known and not handed to the transport
+        self._draining = False
         self._blocked = False
         self._flush_due = False
         self._paused = False
@@ -112,6 +117,7 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The client reads again."""
         self._peer_slow = False
+        self._drain()
         self._throttle()
 
     def data_received(self, data: bytes) -> None:
@@ -268,14 +274,25 @@ class Connection(asyncio.Protocol):
         """A place in the order that several answers share is filled when all of them are known."""
         known = [part.data for part in parts if part.data is not None]
         if len(known) == len(parts):
-            self._fill(slot, b"".join(known))
+            whole = b"".join(known)
+            self._answer_bytes -= len(whole)  # they are counted with the place they share
+            self._fill(slot, whole)
 
     def _admit(self, request: Request, slot: Slot) -> None:
-        waits = self._writes_pending and OPERATIONS[request.op].right != "write"
-        if self._backlog or self._blocked or waits:
+        if self._backlog or self._must_wait(request):
             self._backlog.append((request, slot))
         else:
             self._run(request, slot)
+
+    def _must_wait(self, request: Request) -> bool:
+        """Whether a request cannot be done yet: a cache is being made, or it would read before the writes that came
+        first, or bring more into memory while the client has not taken what it asked for."""
+        if self._blocked or OPERATIONS[request.op].right == "write":
+            return self._blocked
+        # Without a read under way this one is the first to be answered: nothing can wait before it.
+        behind_reads = self._reads_pending > 0 and self._answer_bytes > WRITE_BUFFER_BYTES_MAX
+        too_much = self._peer_slow or behind_reads or self._reads_pending >= READS_MAX
+        return too_much or self._writes_pending > 0
 
     def _run(self, request: Request, slot: Slot, filled: Callable[[], None] | None = None) -> None:
         assert self._operations is not None
@@ -296,6 +313,7 @@ class Connection(asyncio.Protocol):
             else:
                 is_write = OPERATIONS[request.op].right != "read" and request.op not in (2001,)
                 self._writes_pending += is_write
+                self._reads_pending += not is_write
                 answer.future.add_done_callback(
                     lambda finished: self._done(finished, answer, request, slot, is_write, filled)
                 )
@@ -321,17 +339,23 @@ class Connection(asyncio.Protocol):
             filled()
         if is_write:
             self._write_done()
+        else:
+            self._reads_pending -= 1
+            self._drain()
 
     def _write_done(self) -> None:
         self._writes_pending -= 1
         self._drain()
 
     def _drain(self) -> None:
-        backlog = self._backlog
-        while backlog and not self._blocked:
-            if self._writes_pending and OPERATIONS[backlog[0][0].op].right != "write":
-                return
-            self._run(*backlog.popleft())
+        if self._draining:
+            return  # an answer to one of the backlog made room: the loop that gave it goes on
+        self._draining = True
+        try:
+            while self._backlog and not self._must_wait(self._backlog[0][0]):
+                self._run(*self._backlog.popleft())
+        finally:
+            self._draining = False
 
     def _prepare(self, wanted: NotReady) -> None:
         """Make or load the cache; requests wait in order meanwhile."""
@@ -358,6 +382,10 @@ class Connection(asyncio.Protocol):
 
     def _fill(self, slot: Slot, data: bytes) -> None:
         slot.data = data
+        self._answer_bytes += len(data)
+        if self._answer_bytes > WRITE_BUFFER_BYTES_MAX:
+            self._flush()  # and learn whether the client takes it
+            return
         if self._flush_due:
             return
         if self._session.waiting == 1:
@@ -369,9 +397,12 @@ class Connection(asyncio.Protocol):
     def _flush(self) -> None:
         self._flush_due = False
         data = self._session.take_answers()
+        self._answer_bytes -= len(data)
         if data and not self._transport.is_closing():
             self._transport.write(data)
             self._server.sent_bytes(len(data))
+        if self._backlog:
+            self._drain()
         if self._paused:
             self._throttle()
 

@@ -378,6 +378,33 @@ async def test_a_client_that_does_not_read_is_not_read_from() -> None:
         assert await client.request(1020, b"", cache="kv") == 2000
 
 
+@pytest.mark.parametrize("cache", ["table", "stream"])
+async def test_answers_do_not_pile_up_for_a_client_that_does_not_take_them(
+    cache: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Connection] = []
+    register = Connection.connection_made
+    monkeypatch.setattr(Connection, "connection_made", lambda self, by: (made.append(self), register(self, by)))
+    async with served(small(recent_bytes_max=1)) as pair:
+        client = await pair.client()
+        if cache == "table":
+            await client.request(1052, cache)
+        else:
+            await new_stream(client, cache)
+        value = encode_byte_array(bytes(300_000))
+        await client.request(1002, key(1), value, cache=cache)
+        client._transport.pause_reading()
+        gets = [client.request(1000, key(1), cache=cache) for _ in range(400)]
+        most = 0
+        for _ in range(50):
+            await asyncio.sleep(0.01)
+            most = max(most, made[0]._transport.get_write_buffer_size() + made[0]._answer_bytes)
+        assert most < 40_000_000  # of 120 MB
+        client._transport.resume_reading()
+        assert await asyncio.wait_for(asyncio.gather(*gets), 30) == [value] * 400
+        assert (made[0]._answer_bytes, made[0]._reads_pending) == (0, 0)
+
+
 async def test_reading_goes_on_when_the_disk_caught_up_after_the_client_did(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Connection] = []
     register = Connection.connection_made
