@@ -195,9 +195,8 @@ class GrpcConnection:
             self._status(event.stream_id, dict(event.headers), found)
         elif isinstance(event, h2.events.StreamEnded):
             self._ended(event.stream_id, found)
-        elif isinstance(event, h2.events.StreamReset):
-            if self._streams.pop(event.stream_id, None) is not None:
-                found.append(CallReset(event.stream_id))
+        elif isinstance(event, h2.events.StreamReset) and self._streams.pop(event.stream_id, None) is not None:
+            found.append(CallReset(event.stream_id))
 
     def _request(self, event: h2.events.RequestReceived, found: list[Event]) -> None:
         headers = dict(event.headers)

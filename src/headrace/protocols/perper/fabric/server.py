@@ -178,7 +178,7 @@ class Connection(asyncio.Protocol):
             self._handle.close(self.last_error or (str(error) if error else None))
 
     def pause_writing(self) -> None:
-        """The client does not read: nor do we, or it could have us pile up answers to pings and to calls without end."""
+        """The client does not read: nor do we, or answers to pings and calls would pile up without end."""
         self.peer_slow = True
         self._transport.pause_reading()
 

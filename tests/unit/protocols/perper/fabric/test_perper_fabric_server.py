@@ -422,7 +422,7 @@ async def test_who_does_not_read_is_not_read_from(monkeypatch: pytest.MonkeyPatc
     register = Connection.connection_made
     monkeypatch.setattr(Connection, "connection_made", lambda self, by: (made.append(self), register(self, by)))
     async with served() as pair:
-        reader, writer = await asyncio.open_connection(*pair.grpc, limit=1)
+        _reader, writer = await asyncio.open_connection(*pair.grpc, limit=1)
         ping = bytes((0, 0, 8, 6, 0, 0, 0, 0, 0)) + bytes(8)
         writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))
         with contextlib.suppress(TimeoutError):

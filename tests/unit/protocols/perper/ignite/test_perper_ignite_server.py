@@ -150,7 +150,8 @@ async def test_a_type_counts_as_registered_when_it_is_on_disk(monkeypatch: pytes
         kind = BinaryType(77, "Point", None, [Field("x", 3, 120)], False, [], {5: (120,)})
         more = BinaryType(77, "Point", None, [Field("y", 3, 121)], False, [], {6: (121,)})
         first, second = registry.put(kind), registry.put(kind)
-        assert first is not None and not first.done()
+        assert first is not None
+        assert not first.done()
         assert second is first
         await first
         assert registry.put(kind) is None
