@@ -24,7 +24,6 @@ from headrace.errors import LogFailed
 from headrace.log.batch import Batch
 from headrace.protocols.perper.fabric import http2
 from headrace.protocols.perper.fabric.client import ClientCall, RpcError
-from headrace.protocols.perper.fabric.server import Connection
 from headrace.protocols.perper.ignite import codec as ignite
 from headrace.testing import FakeClock
 
@@ -141,21 +140,6 @@ async def test_reserve_execution() -> None:
         with pytest.raises(RpcError) as refused:
             await missing.next()
         assert refused.value.status == http2.CANCELLED
-
-
-async def test_many_who_wait_for_an_execution_that_finishes() -> None:
-    async with served() as pair:
-        client, worker, rpc = await pair.client(), await pair.rpc(), await pair.rpc()
-        await put_execution(client, "one")
-        held = worker.start(RESERVED, {"filter": {"agent": "a"}, "reserveNext": 1}, end=False)
-        assert await take(held, 2) == ["|", "+one"]
-        request = {"execution": "one"}
-        calls = [rpc.start("/perper.Fabric/ReserveExecution", request) for _ in range(500)]
-        await asyncio.gather(*[call.headers for call in calls])
-        await put_execution(client, "one", finished=True)
-        ends = await asyncio.wait_for(asyncio.gather(*[call.next() for call in calls], return_exceptions=True), 20)
-        assert {end.status for end in ends if isinstance(end, RpcError)} == {http2.CANCELLED}
-        assert not any(info.details["calls"] for info in pair.hub.sessions.list("fabric")[1:])
 
 
 async def test_stream_items_packed_and_not() -> None:
@@ -297,22 +281,6 @@ async def test_a_listened_stream_that_another_protocol_deletes() -> None:
             await again.next()
 
 
-async def test_a_stream_cache_that_another_protocol_deletes() -> None:
-    async with served() as pair:
-        client, rpc = await pair.client(), await pair.rpc()
-        await new_stream(client, "s")
-        await client.request(1002, key(5), key("x"), cache="s")
-        call = rpc.start(ITEMS, {"stream": "s", "startKey": 0})
-        assert await keys(call, 1) == [5]
-        await pair.hub.delete_stream("s")
-        with pytest.raises(RpcError, match="was destroyed") as ended:
-            await asyncio.wait_for(call.next(), 5)
-        assert ended.value.status == http2.ABORTED
-        await new_stream(client, "s")  # it can be made again
-        assert await client.request(1002, key(5), key("new"), cache="s") is True
-        assert await keys(rpc.start(ITEMS, {"stream": "s", "startKey": 0}), 1) == [5]
-
-
 async def test_an_agent_that_says_goodbye_in_the_middle() -> None:
     async with served() as pair:
         client, leaver, stayer = await pair.client(), await pair.rpc(), await pair.rpc()
@@ -415,22 +383,6 @@ async def test_slow_readers_cost_a_position_only() -> None:
         await until(lambda: pair.hub.sessions.list("fabric"))
         rpc._transport.resume_reading()
         assert await keys(call, count) == list(range(count))
-
-
-async def test_who_does_not_read_is_not_read_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Connection] = []
-    register = Connection.connection_made
-    monkeypatch.setattr(Connection, "connection_made", lambda self, by: (made.append(self), register(self, by)))
-    async with served() as pair:
-        _reader, writer = await asyncio.open_connection(*pair.grpc, limit=1)
-        ping = bytes((0, 0, 8, 6, 0, 0, 0, 0, 0)) + bytes(8)
-        writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))
-        with contextlib.suppress(TimeoutError):
-            for _ in range(100):
-                writer.write(ping * 20_000)
-                await asyncio.wait_for(writer.drain(), 1)
-        assert made[0]._transport.get_write_buffer_size() < 3_000_000
-        writer.transport.abort()
 
 
 async def test_scaler() -> None:
