@@ -122,8 +122,9 @@ class Inbound:
         self.impulses: dict[str, int] = {}
         self.pending_bytes = 0
 
-    def count_of(self, sender: str, floor: int = 0) -> int:
-        """The number of the last replayable call accepted from a sender."""
+    def count_of(self, sender: str, floor: int) -> int:
+        """The number of the last replayable call accepted from a sender; those up to `floor` were for a peer that was
+        forgotten."""
         count = self.accepted.get(sender)
         if count is None:
             count = self.accepted[sender] = max(floor, self._stored(accepted_from(sender)))

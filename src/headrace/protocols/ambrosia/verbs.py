@@ -205,8 +205,10 @@ class ImmortalVerbs:
         newest = instance.newest_checkpoint()
         position = link.position if link is not None else newest.position if newest is not None else bounds.first
         inbound = instance.inbound
+        floor = self._coordinator.floor
         senders = [
-            Peer(name, inbound.count_of(name), inbound.impulses_of(name)) for name in self._coordinator.instances
+            Peer(name, inbound.count_of(name, floor(name, instance.name)), inbound.impulses_of(name))
+            for name in self._coordinator.instances
         ]
         return ImmortalInfo(
             name=instance.name,

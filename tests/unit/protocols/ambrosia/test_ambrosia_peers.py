@@ -126,6 +126,27 @@ async def test_a_forgotten_peer_does_not_come_back_with_old_calls() -> None:
         await b.close()
 
 
+async def test_looking_at_a_new_peer_does_not_bring_back_calls_for_the_forgotten_one() -> None:
+    async with memory_hub(settings(a=ImmortalSection(), b=ImmortalSection())) as hub, coordinator(hub) as ports:
+        a, b = await RawBinding.to(ports, "a"), await RawBinding.to(ports, "b")
+        await a.first_start()
+        await b.first_start()
+        a.say(*(fork(b"%d" % n, b"b") for n in range(4)))
+        await b.calls(4)
+        await call_verb(hub, "immortal.forget", name="b")
+        await b.closed()
+        await a.close()
+        await call_verb(hub, "immortal.register", name="b")
+        await call_verb(hub, "immortal.list")
+        a, b = await RawBinding.to(ports, "a"), await RawBinding.to(ports, "b")
+        await b.first_start()
+        await recovered(a, 1)
+        a.say(*(fork(b"%d" % n, b"b") for n in range(6)))  # four were for the old b
+        assert [call.arguments for call in await b.calls(2)] == [b"4", b"5"]
+        await a.close()
+        await b.close()
+
+
 # --- inbox, log and verbs -------------------------------------------------------------------------------------
 
 
