@@ -68,7 +68,8 @@ class Link:
         self._feeder = Feeder(self._hub, instance.names.log, self.registration, send, self._want_checkpoint_by_size)
         self._feeding = False
         self._routes: dict[bytes, Instance] = {b"": instance}
-        self._touched: set[Instance] = set()  # since the link began
+        self._called: set[Instance] = set()  # since the link began; what is repeated may not be durable yet either
+        self._touched: set[Instance] = set()  # of those, the ones that were handed something new
         self._fresh: set[Instance] = set()  # by the bytes being read now
         self._initial: bytes | None = None
         self._sink: BlobSink | None = None
@@ -265,6 +266,7 @@ class Link:
         sender = self.instance.name
         inbound = destination.inbound
         count = calls.count
+        self._called.add(destination)
         self.counts["calls"] += count
         self.coordinator.metrics.calls.inc(count)
         if calls.replayable:
@@ -361,9 +363,9 @@ class Link:
         no recovery from it would send that again."""
         sink = self._sink
         assert sink is not None
-        touched = list(self._touched)
+        called = list(self._called)
         await sink.complete()
-        await asyncio.gather(*(destination.inbound.flushed() for destination in touched))
+        await asyncio.gather(*(destination.inbound.flushed() for destination in called))
         if self._initial is not None:
             await self.coordinator.store.keep_initial(self.instance.name, self._initial)
             self._initial = None

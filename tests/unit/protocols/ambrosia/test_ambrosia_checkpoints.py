@@ -110,6 +110,29 @@ async def test_a_hub_that_dies_while_it_writes_a_checkpoint_recovers_from_the_on
         await binding.close()
 
 
+async def test_a_checkpoint_waits_for_calls_that_an_earlier_link_said_and_that_are_not_durable_yet() -> None:
+    async with memory_hub(settings(a=ImmortalSection(), b=ImmortalSection())) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
+        a, inbound = ports.coordinator.instances["a"], ports.coordinator.instances["b"].inbound
+        inbound.hold()
+        binding.say(fork(b"1", b"b"))
+        await until(lambda: inbound.queued_bytes)
+        await binding.close()
+        await until(lambda: a.primary is None)
+        binding = await RawBinding.to(ports, "a")
+        await binding.checkpoint()
+        await binding.record()
+        assert await binding.signal() == Type.TAKE_BECOMING_PRIMARY_CHECKPOINT
+        binding.say(fork(b"1", b"b"), Checkpoint(5), b"later")
+        await asyncio.sleep(0.1)
+        assert len(a.checkpoints()) == 1  # a recovery from the second one would not say the call again
+        inbound.release(to_log=False)
+        await until(lambda: len(a.checkpoints()) == 2)
+        assert hub.producer("immortal/b/pending", "from:a") == 1
+        await binding.close()
+
+
 async def test_a_first_start_that_is_cut_short_begins_again() -> None:
     disk = MemoryDisk()
     config = settings(a=ImmortalSection(), b=ImmortalSection())
