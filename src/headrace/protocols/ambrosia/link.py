@@ -72,7 +72,8 @@ class Link:
         self._touched: set[Instance] = set()  # of those, the ones that were handed something new
         self._fresh: set[Instance] = set()  # by the bytes being read now
         self._initial: bytes | None = None
-        self._sink: BlobSink | None = None
+        self._sink: BlobSink | None = None  # until its checkpoint counts
+        self._incoming: BlobSink | None = None  # until its last byte has come; None while a blob is read away
         self._checkpoint: CheckpointInfo | None = None
         self._checkpoint_position = 0
         self._checkpoint_sequence: int | None = 0
@@ -210,8 +211,10 @@ class Link:
             else:
                 self.counts["discarded"] += event.count
         elif isinstance(event, CheckpointData):
-            if self._sink is not None:
-                self._sink.add(event.data, event.last)
+            if self._incoming is not None:
+                self._incoming.add(event.data, event.last)
+                if event.last:
+                    self._incoming = None
         elif isinstance(event, CheckpointStart):
             self.input(Input.CHECKPOINT)
         elif isinstance(event, AttachTo):
@@ -356,7 +359,7 @@ class Link:
     # --- checkpoints --------------------------------------------------------------------------------------------
 
     def _receive_blob(self) -> None:
-        self._sink = BlobSink(self._hub, self.instance.names.log, dict(self.sent))
+        self._sink = self._incoming = BlobSink(self._hub, self.instance.names.log, dict(self.sent))
 
     async def _store(self) -> None:
         """Everything the binding sent before the checkpoint has to be durable before the checkpoint counts:

@@ -237,6 +237,20 @@ async def test_an_unrequested_checkpoint_is_read_away() -> None:
         await binding.close()
 
 
+async def test_an_unrequested_checkpoint_behind_a_requested_one_is_no_part_of_it() -> None:
+    async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
+        binding.say(Signal(Type.TAKE_CHECKPOINT))
+        assert await binding.signal() == Type.TAKE_CHECKPOINT
+        binding.say(Checkpoint(5), b"asked", Checkpoint(9), b"not asked", fork(b"after"))
+        assert [call.arguments for call in await binding.calls(1)] == [b"after"]
+        await binding.close()
+        binding = await RawBinding.to(ports, "a")
+        assert await binding.checkpoint() == b"asked"
+        await binding.close()
+
+
 async def test_the_c_clients_checkpoint_form_and_initial_message_are_taken() -> None:
     async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
         binding = await RawBinding.to(ports, "a")
