@@ -15,7 +15,7 @@ from headrace.hub import Hub
 from headrace.log.ops import CheckpointInfo, SetProducer
 from headrace.protocols.ambrosia.codec import Limits, RemoteProtocolError
 from headrace.protocols.ambrosia.debugging import Debugging
-from headrace.protocols.ambrosia.instance import Instance
+from headrace.protocols.ambrosia.instance import Instance, state_version
 from headrace.protocols.ambrosia.link import Link
 from headrace.protocols.ambrosia.ports import Ports
 from headrace.protocols.ambrosia.session import Input, State
@@ -232,6 +232,8 @@ class Coordinator:
             instance.made_room()
             if checkpoint is not None and not registration.started:
                 self.spawn(instance.ensure_started())  # its first start was interrupted after checkpoint 1
+            if checkpoint is not None and state_version(checkpoint) > registration.version:
+                self._note_upgrade(registration, state_version(checkpoint))
             if checkpoint is None:
                 how = Input.CONNECTED_NEW
             elif registration.upgrade_version > registration.version:
@@ -240,6 +242,12 @@ class Coordinator:
                 how = Input.CONNECTED_RECOVER
         link.start(how, checkpoint)
         return link
+
+    def _note_upgrade(self, registration: Registration, version: int) -> None:
+        """The upgraded state became durable and the note of it did not: upgrading it once more would ruin it."""
+        registration.version = version
+        registration.upgrade_version = max(registration.upgrade_version, version)
+        self.spawn(self.store.save(registration))
 
     async def forget(self, name: str) -> None:
         """Remove an immortal with its log, checkpoints and all that waits for it, and its counters elsewhere.

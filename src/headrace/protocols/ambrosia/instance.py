@@ -264,6 +264,11 @@ class Instance:
         await self.hub.trim(self.names.log, min(needed))
 
 
+def state_version(info: CheckpointInfo) -> int:
+    """The version of the code that a checkpoint's state is for."""
+    return int(info.meta.get("version", "0"))
+
+
 def sent_counts(info: CheckpointInfo) -> dict[str, int]:
     """How many replayable calls the binding had sent to each destination when it took a checkpoint."""
     counts: dict[str, int] = json.loads(info.meta.get("sent", "{}"))

@@ -373,7 +373,9 @@ class Link:
             await self.coordinator.store.keep_initial(self.instance.name, self._initial)
             self._initial = None
         position = self._checkpoint_position
-        meta = {"sent": json.dumps(sink.sent), "version": str(self.registration.version)}
+        upgraded = self.session.state is State.UPGRADE_STORING
+        version = self.registration.upgrade_version if upgraded else self.registration.version
+        meta = {"sent": json.dumps(sink.sent), "version": str(version)}
         if self._checkpoint_sequence is not None:
             meta["sequence"] = str(self._checkpoint_sequence)
         info = await sink.commit(position, meta)

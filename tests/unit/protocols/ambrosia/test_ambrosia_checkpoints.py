@@ -28,6 +28,7 @@ from headrace.protocols.ambrosia.codec import (
     Type,
 )
 from headrace.protocols.ambrosia.session import Action
+from headrace.protocols.ambrosia.store import Registration
 from headrace.testing import MemoryDisk, memory_hub
 
 
@@ -213,6 +214,39 @@ async def test_a_binding_lost_right_after_checkpoint_1_does_not_stop_the_start()
         await until(lambda: hub.bounds("immortal/a/log").next == 3)
         await a.close()
         await b.close()
+
+
+@pytest.mark.parametrize("upgrade_version", [None, 1])
+async def test_a_hub_killed_between_the_upgraded_checkpoint_and_its_note_does_not_upgrade_twice(
+    upgrade_version: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = MemoryDisk()
+    async with memory_hub(settings(a=ImmortalSection()), disk=disk) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
+        await binding.close()
+    config = settings(a=ImmortalSection(upgrade_version=1))
+    async with memory_hub(config, disk=disk) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.checkpoint()
+        await binding.record()
+        assert await binding.signal() == Type.UPGRADE_TAKE_CHECKPOINT
+        killed = asyncio.Event()
+
+        async def save(registration: Registration) -> None:
+            await killed.wait()
+
+        monkeypatch.setattr(ports.coordinator.store, "save", save)
+        binding.say(Checkpoint(8), b"upgraded")
+        await until(lambda: len(ports.coordinator.instances["a"].checkpoints()) == 2)
+        await binding.close()
+    config = settings(a=ImmortalSection(upgrade_version=upgrade_version))
+    async with memory_hub(config, disk=disk) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        blob, _ = await recovered(binding, 0)  # asks for TakeBecomingPrimaryCheckpoint
+        assert blob == b"upgraded"
+        assert (await info(hub, "a")).version == (await info(hub, "a")).upgrade_version == 1
+        await binding.close()
 
 
 async def test_a_large_checkpoint_is_streamed_both_ways() -> None:
