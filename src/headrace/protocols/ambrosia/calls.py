@@ -76,6 +76,23 @@ class Calls:
         rest.parts = [self.payload()[sum(self.lengths[:count]) :]]
         return rest
 
+    def cut(self, bytes_max: int, count_max: int) -> list[Calls]:
+        """The same in pieces of at most so many bytes and RPCs; only a single larger RPC makes a larger piece."""
+        ends = np.cumsum(self.lengths)
+        payload = memoryview(self.payload())
+        pieces: list[Calls] = []
+        first = start = 0
+        while first < self.count:
+            fit = int(np.searchsorted(ends, start + bytes_max, side="right"))
+            after = max(first + 1, min(fit, first + count_max))
+            end = int(ends[after - 1])
+            piece = Calls(self.destination, self.label, self.replayable)
+            piece.lengths = self.lengths[first:after]
+            piece.parts = [bytes(payload[start:end])]
+            pieces.append(piece)
+            first, start = after, end
+        return pieces
+
     def __repr__(self) -> str:
         return f"Calls({self.destination!r}, {self.label!r}, {self.count})"
 

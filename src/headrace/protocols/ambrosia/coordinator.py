@@ -286,8 +286,7 @@ class Coordinator:
             if stream in existing:
                 await self.hub.delete_stream(stream)
         for other in self.instances.values():
-            other.inbound.accepted.pop(instance.name, None)
-            other.inbound.impulses.pop(instance.name, None)
+            other.inbound.forget_sender(instance.name)
             for stream in {other.names.log, other.names.pending} & existing:
                 for producer in (accepted_from(instance.name), impulses_from(instance.name)):
                     if self.hub.producer(stream, producer) is not None:

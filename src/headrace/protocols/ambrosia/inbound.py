@@ -26,6 +26,8 @@ from headrace.protocols.ambrosia.codec import RECORD_BYTES_MAX, RECORD_HEADER_BY
 from headrace.protocols.ambrosia.store import SEQUENCE_PRODUCER, Names, accepted_from, impulses_from
 
 QUEUE_BYTES_MAX: Final = 1 << 20  # senders are held back while this much waits for the disk
+PIECE_BYTES_MAX: Final = RECORD_BYTES_MAX - RECORD_HEADER_BYTES
+CALL_OVERHEAD_BYTES: Final = 32  # offsets, sequence id and bits of one stream record; its label and sender come on top
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,22 @@ class Arrival(NamedTuple):
     sender: str | None
     calls: Calls
     op: SaveCursor | None
+    number: int | None
+    """The sender's count once these are stored; None if nobody counts them."""
+    payload_bytes: int
+    """What they add to a record."""
+    stored_bytes: int
+    """What they add to a transaction, at the most."""
+
+
+def _arrival(sender: str | None, calls: Calls, op: SaveCursor | None, number: int | None) -> Arrival:
+    payload_bytes = sum(map(len, calls.parts))
+    return Arrival(sender, calls, op, number, payload_bytes, payload_bytes + calls.count * _overhead(sender, calls))
+
+
+def _overhead(sender: str | None, calls: Calls) -> int:
+    """Bytes that each call takes in the log besides its payload."""
+    return CALL_OVERHEAD_BYTES + len(calls.label) + (0 if sender is None else len(sender.encode()))
 
 
 def pack(arrivals: list[Arrival], sequence: int | None) -> tuple[Batch, bytes, int]:
@@ -52,7 +70,7 @@ def pack(arrivals: list[Arrival], sequence: int | None) -> tuple[Batch, bytes, i
     data = b"".join([part for arrival in arrivals for part in arrival.calls.parts])
     replayable = sum(arrival.calls.count for arrival in arrivals if arrival.calls.replayable)
     if len(arrivals) == 1 and arrivals[0].calls.count == 1:
-        sender, calls, _ = arrivals[0]
+        sender, calls, *_ = arrivals[0]
         key = None if sender is None else sender.encode()
         return Batch.one(data, id=sequence, type=calls.label, key=key), data, replayable
     lengths = np.array([length for arrival in arrivals for length in arrival.calls.lengths], np.int32)
@@ -86,13 +104,23 @@ def _records(arrivals: Iterable[Arrival]) -> list[list[Arrival]]:
     records: list[list[Arrival]] = []
     room = 0
     for arrival in arrivals:
-        size = sum(map(len, arrival.calls.parts))
+        size = arrival.payload_bytes
         if not records or size > room:
             records.append([])
-            room = RECORD_BYTES_MAX - RECORD_HEADER_BYTES
+            room = PIECE_BYTES_MAX
         records[-1].append(arrival)
         room -= size
     return records
+
+
+def _counters(arrivals: Iterable[Arrival]) -> dict[str, int]:
+    """The producers that move with these arrivals, and where to."""
+    counters: dict[str, int] = {}
+    for arrival in arrivals:
+        if arrival.sender is not None and arrival.number is not None:
+            producer = accepted_from if arrival.calls.replayable else impulses_from
+            counters[producer(arrival.sender)] = arrival.number
+    return counters
 
 
 class Inbound:
@@ -114,7 +142,7 @@ class Inbound:
         self._held = True
         self._waiting: list[asyncio.Future[None]] = []  # for the queue
         self._committing: list[asyncio.Future[None]] = []  # for the commit under way
-        self._dirty: set[str] = set()
+        self._transaction_bytes_max = hub.config.log.batch_bytes_max
         self.queued_bytes = 0
         self.to_log = False
         self.next_sequence = 0
@@ -146,10 +174,26 @@ class Inbound:
 
     def add(self, sender: str | None, calls: Calls, op: SaveCursor | None = None) -> None:
         """Take calls in. They reach the log in this order, from the next `commit` on."""
-        self._queue.append(Arrival(sender, calls, op))
-        if sender is not None:
-            self._dirty.add(sender)
-        self.queued_bytes += sum(map(len, calls.parts))
+        number = None if sender is None else (self.accepted if calls.replayable else self.impulses)[sender]
+        arrival = _arrival(sender, calls, op, number)
+        self.queued_bytes += arrival.payload_bytes
+        if arrival.payload_bytes <= PIECE_BYTES_MAX and arrival.stored_bytes <= self._transaction_bytes_max:
+            self._queue.append(arrival)
+        else:
+            self._queue += self._pieces(arrival)
+
+    def _pieces(self, arrival: Arrival) -> list[Arrival]:
+        """Calls that are too much for one record or one transaction, cut up; the last piece has the whole's number
+        and operation."""
+        count_max = self._transaction_bytes_max // 2 // _overhead(arrival.sender, arrival.calls)
+        calls = arrival.calls.cut(min(PIECE_BYTES_MAX, self._transaction_bytes_max // 2), count_max)
+        pieces: list[Arrival] = []
+        left = arrival.calls.count
+        for piece in calls:
+            left -= piece.count
+            number = None if arrival.number is None else arrival.number - left
+            pieces.append(_arrival(arrival.sender, piece, None if left else arrival.op, number))
+        return pieces
 
     def commit(self) -> None:
         """Send what has been taken in to the log, now or as soon as the commit under way is done."""
@@ -192,7 +236,6 @@ class Inbound:
     def start_over(self) -> None:
         """Drop what was not stored, and read the counters again when they are next needed."""
         self._queue.clear()
-        self._dirty.clear()
         self.queued_bytes = 0
         self.reload()
 
@@ -206,9 +249,27 @@ class Inbound:
         """The next sequence id, as the log has it."""
         return self._stored(SEQUENCE_PRODUCER)
 
+    def forget_sender(self, sender: str) -> None:
+        """Count no more what came from a sender: another of that name begins anew."""
+        self.accepted.pop(sender, None)
+        self.impulses.pop(sender, None)
+        self._queue = [each._replace(number=None) if each.sender == sender else each for each in self._queue]
+
+    def _next_arrivals(self) -> list[Arrival]:
+        """From the queue, as much as one transaction may hold."""
+        room = self._transaction_bytes_max
+        taken = 0
+        for arrival in self._queue:
+            room -= arrival.stored_bytes
+            if room < 0 and taken:
+                break
+            taken += 1
+        arrivals, self._queue = self._queue[:taken], self._queue[taken:]
+        self.queued_bytes -= sum(arrival.payload_bytes for arrival in arrivals)
+        return arrivals
+
     def _commit(self) -> None:
-        arrivals, self._queue = self._queue, []
-        self.queued_bytes = 0
+        arrivals = self._next_arrivals()
         stream = self._names.log if self.to_log else self._names.pending
         ops: list[Append | SetProducer | SaveCursor] = []
         packed: list[tuple[int, int, int, bytes]] = []
@@ -223,14 +284,10 @@ class Inbound:
                 self.pending_bytes += len(data)
         if packed:
             ops.append(SetProducer(stream, SEQUENCE_PRODUCER, self.next_sequence))
-        for sender in self._dirty:
-            if sender in self.accepted:
-                ops.append(SetProducer(stream, accepted_from(sender), self.accepted[sender]))
-            if sender in self.impulses:
-                ops.append(SetProducer(stream, impulses_from(sender), self.impulses[sender]))
-        self._dirty.clear()
+        ops += [SetProducer(stream, producer, number) for producer, number in _counters(arrivals).items()]
         ops += [arrival.op for arrival in arrivals if arrival.op is not None]
-        self._committing, self._waiting = self._committing + self._waiting, []
+        if not self._queue:  # else they wait for a later commit
+            self._committing, self._waiting = self._committing + self._waiting, []
         self._under_way = True
         future = self._hub.transact(ops)
         future.add_done_callback(lambda done: self._committed(done, packed))

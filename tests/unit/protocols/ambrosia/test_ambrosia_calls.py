@@ -201,6 +201,16 @@ def test_a_large_message_is_joined_once() -> None:
     assert reader.buffered_bytes == 0
 
 
+def test_calls_cut_into_pieces() -> None:
+    calls = Calls(b"b", "fork/1", True)
+    messages = [bytes([number]) * size for number, size in enumerate((3, 3, 9, 1, 1, 1, 1, 2))]
+    calls.parts, calls.lengths = [b"".join(messages)], [len(each) for each in messages]
+    pieces = calls.cut(6, 3)
+    assert [piece.lengths for piece in pieces] == [[3, 3], [9], [1, 1, 1], [1, 2]]
+    assert b"".join(piece.payload() for piece in pieces) == calls.payload()
+    assert {(piece.destination, piece.label, piece.replayable) for piece in pieces} == {(b"b", "fork/1", True)}
+
+
 def test_calls_without_the_first_ones() -> None:
     (calls,) = read(b"".join(encode(Call(1, 1, bytes(size), b"")) for size in range(5)))
     assert isinstance(calls, Calls)

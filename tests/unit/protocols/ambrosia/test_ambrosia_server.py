@@ -305,3 +305,32 @@ async def test_records_above_8_mib_are_cut_and_read_back_whole() -> None:
         assert [call.arguments for call in again if isinstance(call, Call)] == blocks
         assert max(len(r.payload) + 24 for r in found if b"big" not in r.payload) <= codec.RECORD_BYTES_MAX
         await binding.close()
+
+
+async def test_calls_that_take_more_than_one_transaction_of_the_log_are_taken_in_several() -> None:
+    """A small call takes several times its own size in the log; refusing them would close the links of everybody."""
+    config = Config(
+        log=Log(batch_bytes_max=100_000), ambrosia=Ambrosia(immortals={name: ImmortalSection() for name in "ab"})
+    )
+    count = 20_000
+    async with memory_hub(config) as hub, coordinator(hub) as ports:
+        a, b = await RawBinding.to(ports, "a"), await RawBinding.to(ports, "b")
+        await a.first_start()
+        await b.first_start()
+        a.say(codec.frame(Type.RPC_BATCH, codec.zigzag_int(count) + codec.encode(fork(b"", b"b")) * count))
+        assert len(await b.calls(count)) == count
+        assert hub.producer("immortal/b/log", "from:a") == count
+        await a.close()
+        await b.close()
+
+
+async def test_a_batch_above_8_mib_comes_in_records_below_it() -> None:
+    async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
+        inner = b"".join(codec.encode(fork(b"%d" % number * (1 << 20))) for number in range(9))
+        binding.say(codec.frame(Type.RPC_BATCH, codec.zigzag_int(9) + inner))
+        sizes = [len((await binding.record()).payload) for _ in range(2)]
+        assert max(sizes) <= 8 << 20
+        assert sum(sizes) > 9 << 20
+        await binding.close()
