@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from headrace.config import Ambrosia, ImmortalSection
 from headrace.errors import BadRequest, Busy, HeadraceError, LimitExceeded
 from headrace.hub import Hub
-from headrace.log.ops import CheckpointInfo, SetProducer
+from headrace.log.ops import CheckpointInfo, Op, SetProducer
 from headrace.protocols.ambrosia.codec import Limits, RemoteProtocolError
 from headrace.protocols.ambrosia.debugging import Debugging
 from headrace.protocols.ambrosia.instance import Instance, state_version
@@ -123,20 +123,26 @@ class Coordinator:
         await instance.open()
         return instance
 
-    def log_refused(self, reason: str) -> None:
+    def log_refused(self, reason: str, error: BaseException) -> None:
         """A commit failed. Close every link: recovering bindings say again what was lost, and nothing else can."""
         logger.error("immortals: %s", reason)
         for link in self.links():
             link.close(reason, failed=True)
+        for instance in self.instances.values():
+            instance.inbound.drop(error)
         if not self._failing:
             self._failing = True
             self.spawn(self._start_over())
 
     async def _start_over(self) -> None:
+        """Read the counters again, once no commit is under way that could still move them; nobody is linked before."""
+        while under_way := [each.inbound for each in self.instances.values() if each.inbound.under_way]:
+            await under_way[0].settled()
         for instance in self.instances.values():
-            await instance.inbound.settled()
             instance.inbound.start_over()
         self._failing = False
+        for ports in self.ports.values():
+            ports.pair_up()
 
     # --- immortals ----------------------------------------------------------------------------------------------
 
@@ -217,7 +223,7 @@ class Coordinator:
 
     def _link(self, instance: Instance, receive: asyncio.Transport, send: asyncio.Transport) -> Link | None:
         registration = instance.registration
-        if registration is None or (instance.primary is not None and not registration.standby):
+        if self._failing or registration is None or (instance.primary is not None and not registration.standby):
             return None
         checkpoint = instance.newest_checkpoint()
         if instance.primary is not None:
@@ -265,16 +271,16 @@ class Coordinator:
         await instance.close()
         instance.inbound.hold()
         await instance.inbound.settled()
-        for sender in self.instances.values():
+        for sender in list(self.instances.values()):
             count = instance.inbound.count_of(sender.name, self.floor(sender.name, name))
             if count and sender is not instance:
                 await self.store.forget_peer(sender.name, name, count)
                 self._floors[sender.name, name] = count
+        await self._remove(instance)  # before the name is free: calls to it make streams of the same names
         del self.instances[name]
         for link in self.links():
             link.forget_routes()
-        await self._remove(instance)
-        instance.inbound.start_over()
+        instance.inbound.drop()
         instance.inbound.pending_bytes = instance.absent_bytes = 0
         instance.made_room()
 
@@ -285,12 +291,15 @@ class Coordinator:
         for stream in (names.log, names.pending, names.inbox):
             if stream in existing:
                 await self.hub.delete_stream(stream)
+        resets: list[Op] = []
         for other in self.instances.values():
-            other.inbound.forget_sender(instance.name)
-            for stream in {other.names.log, other.names.pending} & existing:
-                for producer in (accepted_from(instance.name), impulses_from(instance.name)):
-                    if self.hub.producer(stream, producer) is not None:
-                        await self.hub.transact([SetProducer(stream, producer, None)])
+            if other is not instance:
+                other.inbound.forget_sender(instance.name)
+                for stream in {other.names.log, other.names.pending} & existing:
+                    resets.append(SetProducer(stream, accepted_from(instance.name), None))
+                    resets.append(SetProducer(stream, impulses_from(instance.name), None))
+        if resets:  # whether or not they are counted yet: a commit that counts them may be under way
+            await self.hub.transact(resets)
         self._floors = {pair: count for pair, count in self._floors.items() if pair[0] != instance.name}
 
     async def checkpoint(self, name: str) -> CheckpointInfo:

@@ -2,8 +2,8 @@
 
 Calls queue up while the previous commit is being synced, and what has queued up becomes the next commit: one
 transaction that appends the records and moves the counters of their senders. One commit is under way at a time, so a
-commit that fails leaves nothing behind it; the immortal's counters are then read from the log again and its links are
-closed, because only recovering bindings can say again what was lost.
+commit that fails leaves nothing behind it; everything queued is then dropped, the counters are read from the log again
+and all links are closed, because only recovering bindings can say again what was lost.
 """
 
 from __future__ import annotations
@@ -113,6 +113,17 @@ def _records(arrivals: Iterable[Arrival]) -> list[list[Arrival]]:
     return records
 
 
+def _tell(waiting: list[asyncio.Future[None]], error: BaseException | None) -> None:
+    for future in waiting:
+        if future.done():
+            continue
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+            future.exception()  # whoever waits sees it; nobody has to
+
+
 def _counters(arrivals: Iterable[Arrival]) -> dict[str, int]:
     """The producers that move with these arrivals, and where to."""
     counters: dict[str, int] = {}
@@ -140,6 +151,7 @@ class Inbound:
         self._queue: list[Arrival] = []
         self._under_way = False
         self._held = True
+        self._dropped = False
         self._waiting: list[asyncio.Future[None]] = []  # for the queue
         self._committing: list[asyncio.Future[None]] = []  # for the commit under way
         self._transaction_bytes_max = hub.config.log.batch_bytes_max
@@ -197,7 +209,7 @@ class Inbound:
 
     def commit(self) -> None:
         """Send what has been taken in to the log, now or as soon as the commit under way is done."""
-        if self._queue and not self._under_way and not self._held:
+        if self._queue and not self._under_way and not self._held and not self._dropped:
             self._commit()
 
     @property
@@ -226,24 +238,38 @@ class Inbound:
         self.to_log = to_log
         self.commit()
 
+    @property
+    def under_way(self) -> bool:
+        """Whether a commit is on its way to the disk."""
+        return self._under_way
+
     async def settled(self) -> None:
-        """Wait for the commit under way, if there is one."""
-        if self._under_way:
+        """Wait until no commit is under way, whatever becomes of it."""
+        while self._under_way:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._committing.append(future)
-            await future
+            with suppress(Exception):
+                await future
 
-    def start_over(self) -> None:
-        """Drop what was not stored, and read the counters again when they are next needed."""
+    def drop(self, error: BaseException | None = None) -> None:
+        """Forget what is not on its way to the disk, and commit nothing until `start_over`.
+
+        Whoever waits for it is told: the error, or without one that there is nothing left to wait for.
+        """
+        self._dropped = True
         self._queue.clear()
         self.queued_bytes = 0
-        self.reload()
+        waiting, self._waiting = self._waiting, []
+        _tell(waiting, error)
 
-    def reload(self) -> None:
-        """Take the counters from the log."""
-        self.accepted.clear()
-        self.impulses.clear()
-        self.next_sequence = self.stored_sequence()
+    def start_over(self) -> None:
+        """Go on after `drop`, with the counters as the log has them: none of its commits may be under way."""
+        if self._dropped:
+            self._dropped = False
+            self.accepted.clear()
+            self.impulses.clear()
+            self.next_sequence = self.stored_sequence()
+            self.commit()
 
     def stored_sequence(self) -> int:
         """The next sequence id, as the log has it."""
@@ -296,18 +322,10 @@ class Inbound:
         self._under_way = False
         waiting, self._committing = self._committing, []
         error = asyncio.CancelledError() if done.cancelled() else done.exception()
+        _tell(waiting, error)
         if error is not None:
-            waiting += self._waiting
-            self._waiting = []
-            for future in waiting:
-                if not future.done():
-                    future.set_exception(error)
-                    future.exception()  # whoever waits sees it; nobody has to
             self._on_failed(error)
             return
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
         appended = [result for result in done.result() if isinstance(result, Appended)]
         if packed:
             self._on_logged(

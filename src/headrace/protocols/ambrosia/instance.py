@@ -35,13 +35,15 @@ logger = logging.getLogger("headrace.ambrosia")
 MOVE_COUNT_MAX: Final = 10_000
 MOVE_BYTES_MAX: Final = 4 << 20
 INT32_MAX: Final = 2**31 - 1
+INBOX_RETRY_S: Final = 0.5
+OnFailed = Callable[[str, BaseException], None]
 
 
 class Instance:
     """An immortal, or a name that calls were sent to before anybody registered it (`registration` None)."""
 
     def __init__(
-        self, hub: Hub, store: Store, name: str, registration: Registration | None, on_failed: Callable[[str], None]
+        self, hub: Hub, store: Store, name: str, registration: Registration | None, on_failed: OnFailed
     ) -> None:
         self.hub = hub
         self.store = store
@@ -133,7 +135,8 @@ class Instance:
         while position < bounds.next:
             batch = await self.hub.read(pending, position, limit=MOVE_COUNT_MAX, max_bytes=MOVE_BYTES_MAX)
             count = len(batch)
-            ids = pa.array(np.full(count, self.inbound.next_sequence, np.int64))
+            sequence = self.inbound.next_sequence
+            ids = pa.array(np.full(count, sequence, np.int64))
             moved = pa.RecordBatch.from_pydict(
                 {name: batch.column(name) for name in ("payload", "type", "key")} | {"id": ids}
             )
@@ -141,11 +144,11 @@ class Instance:
             await self.hub.transact(
                 [
                     Append(self.names.log, Batch.from_arrow(moved)),
-                    SetProducer(self.names.log, SEQUENCE_PRODUCER, self.inbound.next_sequence + 1),
+                    SetProducer(self.names.log, SEQUENCE_PRODUCER, sequence + 1),
                     SaveCursor(CURSOR, pending, position),
                 ]
             )
-            self.inbound.next_sequence += 1
+            self.inbound.next_sequence = sequence + 1
         await self.hub.trim(pending, position)
 
     async def close(self) -> None:
@@ -186,7 +189,7 @@ class Instance:
             link.offer(records)
 
     def _failed(self, error: BaseException) -> None:
-        self._on_failed(f"the log did not take calls for {self.name}: {error}")
+        self._on_failed(f"the log did not take calls for {self.name}: {error}", error)
 
     @property
     def backlog_bytes(self) -> int:

@@ -19,6 +19,7 @@ from unit.protocols.ambrosia.ambrosia_binding import (
 )
 
 from headrace.config import Ambrosia, Config, ImmortalSection
+from headrace.errors import DiskFull
 from headrace.listener import split_address
 from headrace.log.batch import Batch
 from headrace.protocols.ambrosia import codec
@@ -212,6 +213,84 @@ async def test_a_log_that_refuses_makes_bindings_recover_and_loses_nothing() -> 
         assert call.arguments == b"1"
         await a.close()
         await b.close()
+
+
+async def test_what_is_under_way_elsewhere_when_the_log_refuses_is_counted_once() -> None:
+    config = settings(a=ImmortalSection(), b=ImmortalSection(), c=ImmortalSection())
+    async with memory_hub(config) as hub, coordinator(hub) as ports:
+        a, b, c = [await RawBinding.to(ports, name) for name in "abc"]
+        for binding in (a, b, c):
+            await binding.first_start()
+        real, slow_disk = hub.transact, asyncio.Event()
+
+        async def later(operations: Any) -> Any:
+            await slow_disk.wait()
+            return await real(operations)
+
+        def transact(operations: Any) -> Any:
+            streams = {getattr(each, "stream", "") for each in operations}
+            if "immortal/a/log" in streams:
+                return refused(DiskFull("no room"))
+            return asyncio.ensure_future(later(operations)) if "immortal/b/log" in streams else real(operations)
+
+        hub.transact = transact  # type: ignore[method-assign]
+        inbound = ports.coordinator.instances["b"].inbound
+        c.say(fork(b"under way", b"b"))
+        await until(lambda: inbound.under_way)
+        c.say(fork(b"queued", b"b"))
+        await until(lambda: inbound.queued_bytes)
+        a.say(fork(b"refused"))
+        for binding in (a, b, c):
+            await binding.closed()
+        hub.transact = real  # type: ignore[method-assign]
+        slow_disk.set()
+        b, c = await RawBinding.to(ports, "b"), await RawBinding.to(ports, "c")
+        await recovered(c, 1)
+        c.say(*(fork(said, b"b") for said in (b"under way", b"queued", b"new")))
+        await b.checkpoint()
+        said = [(await b.record()).payload for _ in range(2)]  # record 0 and what was under way
+        assert said[1].endswith(b"under way")
+        assert await b.signal() == Type.TAKE_BECOMING_PRIMARY_CHECKPOINT
+        b.say(Checkpoint(1), b"x")
+        assert [call.arguments for call in await b.calls(2)] == [b"queued", b"new"]
+        await b.close()
+        await c.close()
+
+
+async def test_a_log_that_refuses_one_after_the_other_makes_all_of_them_recover() -> None:
+    config = settings(a=ImmortalSection(), b=ImmortalSection())
+    async with memory_hub(config) as hub, coordinator(hub) as ports:
+        a, b = await RawBinding.to(ports, "a"), await RawBinding.to(ports, "b")
+        await a.first_start()
+        await b.first_start()
+        real, full = hub.transact, {"immortal/a/log": asyncio.Event(), "immortal/b/log": asyncio.Event()}
+
+        async def refuse(operations: Any) -> Any:
+            await full[operations[0].stream].wait()
+            raise DiskFull("no room")
+
+        hub.transact = lambda operations: asyncio.ensure_future(refuse(operations))  # type: ignore[method-assign]
+        a.say(fork(b"1"), fork(b"2", b"b"))
+        await until(lambda: all(ports.coordinator.instances[name].inbound.under_way for name in "ab"))
+        full["immortal/a/log"].set()
+        await a.closed()
+        await b.closed()
+        full["immortal/b/log"].set()
+        hub.transact = real  # type: ignore[method-assign]
+        a, b = await RawBinding.to(ports, "a"), await RawBinding.to(ports, "b")
+        await recovered(a, 1)
+        await recovered(b, 1)
+        a.say(fork(b"1"), fork(b"2", b"b"))
+        assert [call.arguments for call in await a.calls(1)] == [b"1"]
+        assert [call.arguments for call in await b.calls(1)] == [b"2"]
+        await a.close()
+        await b.close()
+
+
+def refused(error: Exception) -> asyncio.Future[Any]:
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    future.set_exception(error)
+    return future
 
 
 async def test_the_service_names_its_ports_for_the_ready_file() -> None:
