@@ -23,6 +23,9 @@ from headrace.protocols.ambrosia import codec
 from headrace.protocols.ambrosia.codec import (
     AttachTo,
     Call,
+    Checkpoint,
+    Signal,
+    Type,
 )
 from headrace.testing import MemoryDisk, memory_hub
 
@@ -124,6 +127,34 @@ async def test_a_forgotten_peer_does_not_come_back_with_old_calls() -> None:
         assert [call.arguments for call in await b.calls(1)] == [b"new"]
         await a.close()
         await b.close()
+
+
+async def test_a_sender_that_takes_a_checkpoint_while_its_peer_is_forgotten_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with memory_hub(settings(a=ImmortalSection(), b=ImmortalSection())) as hub, coordinator(hub) as ports:
+        a = await RawBinding.to(ports, "a")
+        await a.first_start()
+        slow_disk, remove = asyncio.Event(), ports.coordinator.store.forget_immortal
+
+        async def forget_immortal(name: str) -> None:
+            await slow_disk.wait()
+            await remove(name)
+
+        monkeypatch.setattr(ports.coordinator.store, "forget_immortal", forget_immortal)
+        inbound = ports.coordinator.instances["b"].inbound
+        forgetting = asyncio.ensure_future(call_verb(hub, "immortal.forget", name="b"))
+        await asyncio.sleep(0.05)
+        a.say(fork(b"too late", b"b"), Signal(Type.TAKE_CHECKPOINT))
+        assert await a.signal() == Type.TAKE_CHECKPOINT
+        a.say(Checkpoint(1), b"x", fork(b"on"))
+        await until(lambda: inbound.queued_bytes)
+        slow_disk.set()
+        await forgetting
+        assert [call.arguments for call in await a.calls(1)] == [b"on"]
+        a.say(fork(b"kept", b"b"))  # for whoever will have that name
+        await until(lambda: hub.has_stream("immortal/b/pending") and hub.bounds("immortal/b/pending").next)
+        await a.close()
 
 
 async def test_looking_at_a_new_peer_does_not_bring_back_calls_for_the_forgotten_one() -> None:
