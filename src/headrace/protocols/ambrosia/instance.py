@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, LogFailed, UnknownStream
 from headrace.hub import Hub
 from headrace.log.batch import Batch
 from headrace.log.ops import Append, CheckpointInfo, Delete, SaveCursor, SetProducer
@@ -210,34 +210,53 @@ class Instance:
 
     async def _follow_inbox(self) -> None:
         """Records that other protocols append to the inbox become impulses, each exactly once."""
-        assert self.registration is not None
+        while True:
+            try:
+                await self._take_from_inbox()
+            except (LogFailed, UnknownStream) as error:
+                self._inbox_failed(f"{error}")
+                return
+            except HeadraceError as error:  # a full disk, for one: it goes on from the cursor when there is room
+                self._inbox_failed(f"{error}")
+                await asyncio.sleep(INBOX_RETRY_S)
+
+    async def _take_from_inbox(self) -> None:
         inbox = self.names.inbox
-        start = self.hub.cursor(CURSOR, inbox) or 0
-        try:
-            async for batch in self.hub.follow(inbox, start):
-                calls = self._impulses(batch)
-                after = int(batch.column("index")[len(batch) - 1].as_py()) + 1
-                for place, each in enumerate(calls):
-                    last = place == len(calls) - 1
-                    self.inbound.add(None, each, SaveCursor(CURSOR, inbox, after) if last else None)
-                self.inbound.commit()
-                await self.inbound.flushed()
-        except HeadraceError as error:
-            self.last_error = f"inbox: {error}"
+        async for batch in self.hub.follow(inbox, self.hub.cursor(CURSOR, inbox) or 0):
+            calls = self._impulses(batch)
+            after = int(batch.column("index")[len(batch) - 1].as_py()) + 1
+            if not calls:
+                await self.hub.save_cursor(CURSOR, inbox, after)
+            for place, each in enumerate(calls):
+                last = place == len(calls) - 1
+                self.inbound.add(None, each, SaveCursor(CURSOR, inbox, after) if last else None)
+            self.inbound.commit()
+            await self.inbound.flushed()
+
+    def _inbox_failed(self, reason: str) -> None:
+        if self.last_error != f"inbox: {reason}":  # said once, however often it is tried again
+            self.last_error = f"inbox: {reason}"
             logger.error("immortal %s: %s", self.name, self.last_error)
 
     def _impulses(self, batch: pa.RecordBatch) -> list[Calls]:
         assert self.registration is not None
+        bytes_max = self.hub.config.log.record_bytes_max
         runs: list[Calls] = []
-        columns = zip(batch.column("type").to_pylist(), batch.column("payload").to_pylist(), strict=True)
-        for kind, payload in columns:
+        columns = zip(*(batch.column(name).to_pylist() for name in ("index", "type", "payload")), strict=True)
+        for index, kind, payload in columns:
             method = (
                 int(kind) if kind and kind.isdecimal() and int(kind) <= INT32_MAX else self.registration.inbox_method
             )
+            message = encode(Call(method, RpcType.IMPULSE, payload))
+            if len(message) > bytes_max:
+                self._inbox_failed(
+                    f"record {index} is left out: its message of {len(message)} bytes is above "
+                    f"log.record_bytes_max = {bytes_max}"
+                )
+                continue
             label = label_of_call(method, RpcType.IMPULSE)
             if not runs or runs[-1].label != label:
                 runs.append(Calls(b"", label, replayable=False))
-            message = encode(Call(method, RpcType.IMPULSE, payload))
             runs[-1].parts.append(message)
             runs[-1].lengths.append(len(message))
         return runs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from unit.protocols.ambrosia.ambrosia_binding import (
@@ -17,7 +18,8 @@ from unit.protocols.ambrosia.ambrosia_binding import (
     until,
 )
 
-from headrace.config import Ambrosia, Config, ImmortalSection
+from headrace.config import Ambrosia, Config, ImmortalSection, Log
+from headrace.errors import DiskFull
 from headrace.log.batch import Batch
 from headrace.protocols.ambrosia import codec
 from headrace.protocols.ambrosia.codec import (
@@ -197,6 +199,41 @@ async def test_what_other_protocols_append_to_the_inbox_comes_as_impulses_once()
         await recovered(binding, (await info(hub, "a")).sequence)
         await hub.append("immortal/a/inbox", Batch.one(b"after"))
         assert await binding.calls(1) == [Call(9, 2, b"after")]
+        await binding.close()
+
+
+async def test_the_inbox_goes_on_when_the_log_takes_calls_again() -> None:
+    async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
+        real = hub.transact
+
+        def transact(operations: Any) -> asyncio.Future[Any]:
+            future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            future.set_exception(DiskFull("no room"))
+            return future
+
+        hub.transact = transact  # type: ignore[method-assign]
+        await hub.append("immortal/a/inbox", Batch.one(b"during"))
+        await binding.closed()
+        hub.transact = real  # type: ignore[method-assign]
+        binding = await RawBinding.to(ports, "a")
+        await recovered(binding, 1)
+        await hub.append("immortal/a/inbox", Batch.one(b"after"))
+        assert [call.arguments for call in await binding.calls(2)] == [b"during", b"after"]
+        await binding.close()
+
+
+async def test_a_record_of_the_inbox_that_no_message_can_hold_is_left_out_and_hurts_nobody() -> None:
+    config = Config(log=Log(record_bytes_max=1000), ambrosia=Ambrosia(immortals={"a": ImmortalSection()}))
+    async with memory_hub(config) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
+        for payload in (bytes(1000), b"next"):
+            await hub.append("immortal/a/inbox", Batch.one(payload))
+        assert [call.arguments for call in await binding.calls(1)] == [b"next"]
+        assert "record 0 is left out" in (await info(hub, "a")).last_error
+        assert hub.cursor("ambrosia", "immortal/a/inbox") == 2
         await binding.close()
 
 
