@@ -84,9 +84,9 @@ class Coordinator:
                 await self._open_instance(name, None)
         for name, section in self.settings.immortals.items():
             await self.register(name, section)
-        for registration in self.store.registrations():
-            if registration.name not in self.ports:
-                await self._open_ports(self.instances[registration.name])
+        for instance in list(self.instances.values()):
+            if instance.registration is not None and instance.name not in self.ports:
+                await self._open_stored_ports(instance, instance.registration)
 
     async def close(self) -> None:
         """End all links and free all ports."""
@@ -120,7 +120,11 @@ class Coordinator:
     async def _open_instance(self, name: str, registration: Registration | None) -> Instance:
         instance = Instance(self.hub, self.store, name, registration, self.log_refused)
         self.instances[name] = instance
-        await instance.open()
+        try:
+            await instance.open()
+        except HeadraceError:
+            del self.instances[name]
+            raise
         return instance
 
     def log_refused(self, reason: str, error: BaseException) -> None:
@@ -178,24 +182,30 @@ class Coordinator:
                 f"immortal {name!r} has version {registration.version}; it cannot go back to "
                 f"{registration.upgrade_version}"
             )
-        if instance is None:
-            await self.store.save(registration)
-            instance = await self._open_instance(name, registration)
-        else:
-            for link in instance.links():
-                link.close("registered again with other options")
-            await instance.register(registration)
-        await self._open_ports(instance)
+        is_new = instance is None
+        if instance is None:  # nothing is noted before it is sure that it can be served: every start would fail on it
+            instance = await self._open_instance(name, None)
+        for link in instance.links():
+            link.close("registered again with other options")
+        try:
+            await self._open_ports(instance, registration)
+        except BadRequest:
+            if is_new:
+                await self.forget(name)
+            raise
+        await instance.register(registration)
+        self.ports[name].pair_up()
         return registration
 
-    async def _open_ports(self, instance: Instance) -> None:
-        registration = instance.registration
-        assert registration is not None
-        old = self.ports.pop(instance.name, None)
+    async def _open_ports(self, instance: Instance, registration: Registration) -> None:
+        """Bind the ports of a registration, and write into it which they are. If they cannot be bound, those that were
+        bound before are again."""
+        name = instance.name
+        old = self.ports.get(name)
         if old is not None:
             await old.close()
         ports = Ports(
-            instance.name,
+            name,
             registration.sockets,
             registration.receive,
             registration.send,
@@ -203,9 +213,25 @@ class Coordinator:
             lambda transport: self._admits(instance, transport),
             self.hub.security.tls(PROTOCOL),
         )
-        await ports.open()
-        self.ports[instance.name] = ports
+        try:
+            await ports.open()
+        except OSError as error:
+            if old is not None:
+                await old.open()
+            raise BadRequest(
+                f"immortal {name!r} cannot listen on {registration.receive} and {registration.send}: "
+                f"{error.strerror or error}"
+            ) from error
+        self.ports[name] = ports
         registration.receive, registration.send = ports.receive, ports.send
+
+    async def _open_stored_ports(self, instance: Instance, registration: Registration) -> None:
+        """Somebody else may have the ports by now. That is no reason for the whole hub not to start."""
+        try:
+            await self._open_ports(instance, registration)
+        except BadRequest as error:
+            instance.last_error = f"{error}; register it again with others"
+            logger.error("%s", instance.last_error)
         await self.store.save(registration)
 
     def _admits(self, instance: Instance, transport: asyncio.Transport) -> bool:

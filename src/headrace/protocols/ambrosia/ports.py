@@ -119,10 +119,15 @@ class Ports:
         self._closed = False
 
     async def open(self) -> None:
-        """Bind the ports; port 0 becomes the one that the system chose."""
-        self.receive = await self._listen(self.receive, lambda: ReceiveSocket(self))
-        if self.sockets == "listen":
-            self.send = await self._listen(self.send, lambda: SendSocket(self))
+        """Bind the ports, both or none; port 0 becomes the one that the system chose. They may have been closed."""
+        self._closed = False
+        try:
+            self.receive = await self._listen(self.receive, lambda: ReceiveSocket(self))
+            if self.sockets == "listen":
+                self.send = await self._listen(self.send, lambda: SendSocket(self))
+        except BaseException:
+            await self.close()
+            raise
 
     async def _listen(self, address: str, protocol: Callable[[], _Socket]) -> str:
         host, port = split_address(address)
@@ -137,7 +142,8 @@ class Ports:
             task.cancel()
         for socket in (*self._receives, *self._sends):
             socket.transport.abort()
-        for server in self._servers:
+        servers, self._servers = self._servers, []
+        for server in servers:
             server.close()
             await server.wait_closed()
 

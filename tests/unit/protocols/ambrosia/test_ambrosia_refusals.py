@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from unit.protocols.ambrosia.ambrosia_binding import (
     RawBinding,
+    call_verb,
     coordinator,
     fork,
     impulse,
@@ -19,7 +20,7 @@ from unit.protocols.ambrosia.ambrosia_binding import (
 )
 
 from headrace.config import Ambrosia, Config, ImmortalSection
-from headrace.errors import DiskFull
+from headrace.errors import BadRequest, DiskFull, LimitExceeded
 from headrace.listener import split_address
 from headrace.log.batch import Batch
 from headrace.protocols.ambrosia import codec
@@ -33,7 +34,7 @@ from headrace.protocols.ambrosia.codec import (
     Type,
 )
 from headrace.protocols.ambrosia.server import ImmortalPorts
-from headrace.testing import memory_hub
+from headrace.testing import MemoryDisk, memory_hub
 
 # --- refusals -------------------------------------------------------------------------------------------------
 
@@ -291,6 +292,41 @@ def refused(error: Exception) -> asyncio.Future[Any]:
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     future.set_exception(error)
     return future
+
+
+async def test_what_cannot_be_registered_is_not_noted_and_binds_nothing() -> None:
+    disk = MemoryDisk()
+    async with memory_hub(disk=disk) as hub, coordinator(hub) as ports:
+        await call_verb(hub, "immortal.register", name="a")
+        taken = ports.addresses["ambrosia.a.send"]
+        with pytest.raises(LimitExceeded, match="name"):
+            await call_verb(hub, "immortal.register", name="\u00e4" * 100)
+        free = await call_verb(hub, "immortal.register", name="b")
+        await call_verb(hub, "immortal.forget", name="b")
+        with pytest.raises(BadRequest, match="'b' cannot listen"):
+            await call_verb(hub, "immortal.register", name="b", options={"receive": free.receive, "send": taken})
+        assert [each.name for each in await call_verb(hub, "immortal.list")] == ["a"]
+        with pytest.raises(BadRequest, match="'a' cannot listen"):
+            await call_verb(hub, "immortal.register", name="a", options={"receive": free.receive, "send": free.receive})
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
+        await binding.close()
+    async with memory_hub(disk=disk) as hub, coordinator(hub) as ports:
+        assert ports.addresses["ambrosia.a.send"] == taken
+
+
+async def test_a_hub_starts_although_somebody_else_has_the_ports_of_an_immortal() -> None:
+    disk = MemoryDisk()
+    async with memory_hub(disk=disk) as hub, coordinator(hub) as ports:
+        await call_verb(hub, "immortal.register", name="a")
+        taken = ports.addresses["ambrosia.a.send"]
+    other = await asyncio.start_server(lambda reader, writer: None, *split_address(taken))
+    async with other, memory_hub(disk=disk) as hub, coordinator(hub) as ports:
+        assert "cannot listen" in (await info(hub, "a")).last_error
+        await call_verb(hub, "immortal.register", name="a")
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
+        await binding.close()
 
 
 async def test_the_service_names_its_ports_for_the_ready_file() -> None:
