@@ -81,7 +81,8 @@ class LoggedMessage(msgspec.Struct, frozen=True, kw_only=True):
     """One logged message, decoded."""
 
     index: int
-    sequence: int
+    sequence: int | None
+    """None for a record that somebody else appended."""
     time_us: int
     sender: str | None
     kind: str

@@ -6,7 +6,16 @@ import base64
 from typing import Any, Final
 
 from headrace.protocols.ambrosia.calls import RETURN_NAMES, name_of_rpc_type
-from headrace.protocols.ambrosia.codec import Call, InitialMessage, Message, Return, RpcBatch, RpcType, decode_messages
+from headrace.protocols.ambrosia.codec import (
+    Call,
+    InitialMessage,
+    Message,
+    RemoteProtocolError,
+    Return,
+    RpcBatch,
+    RpcType,
+    decode_messages,
+)
 
 TEXT_BYTES_MAX: Final = 4096
 
@@ -14,7 +23,11 @@ TEXT_BYTES_MAX: Final = 4096
 def messages_in_words(payload: bytes) -> list[dict[str, Any]]:
     """The messages of a record: kind, method, caller, call number and arguments, batches opened."""
     words = []
-    for message in decode_messages(payload, addressed=False):
+    try:
+        messages = decode_messages(payload, addressed=False)
+    except RemoteProtocolError:  # somebody else appended it to the log
+        return [{"kind": "not-a-message", **_bytes(payload)}]
+    for message in messages:
         words += [_words(each) for each in (message.calls if isinstance(message, RpcBatch) else (message,))]
     return words
 

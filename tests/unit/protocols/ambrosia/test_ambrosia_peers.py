@@ -237,6 +237,13 @@ async def test_a_record_of_the_inbox_that_no_message_can_hold_is_left_out_and_hu
         await binding.close()
 
 
+async def test_what_others_append_to_the_log_is_shown_as_no_message() -> None:
+    async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub):
+        await hub.append("immortal/a/log", Batch.one(b"not a message"))
+        (shown,) = await call_verb(hub, "immortal.log", name="a")
+        assert (shown.kind, shown.text, shown.sequence) == ("not-a-message", "not a message", None)
+
+
 async def test_the_log_is_a_stream_and_can_be_read_in_words() -> None:
     async with memory_hub(settings(a=ImmortalSection(), b=ImmortalSection())) as hub, coordinator(hub) as ports:
         a, b = await RawBinding.to(ports, "a"), await RawBinding.to(ports, "b")
