@@ -19,6 +19,7 @@ from headrace.units import GIB, KIB, MIB
 Bytes = Annotated[int, Meta(ge=0, extra={"unit": "bytes"})]
 Seconds = Annotated[float, Meta(ge=0, extra={"unit": "seconds"})]
 Count = Annotated[int, Meta(ge=1)]
+Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Address = Annotated[str, Meta(extra={"unit": "address"})]
 
 
@@ -342,12 +343,12 @@ class ImmortalSection(Section, frozen=True):
         int, Meta(ge=0, description="Checkpoints kept, and the log since the oldest of them; 0 keeps all")
     ] = 2
     inbox_method: Annotated[
-        int, Meta(description="Method of impulses made of inbox records whose type is not a number")
+        Int32, Meta(description="Method of impulses made of inbox records whose type is not a number")
     ] = 0
     upgrade_version: Annotated[
         int | None, Meta(description="Version to run; above the current one the next recovery is an upgrade")
     ] = None
-    committer: Annotated[int | None, Meta(description="Committer id of a new immortal; chosen if not given")] = None
+    committer: Annotated[Int32 | None, Meta(description="Committer id of a new immortal; chosen if not given")] = None
 
 
 class Ambrosia(Section, frozen=True):

@@ -315,6 +315,14 @@ async def test_what_cannot_be_registered_is_not_noted_and_binds_nothing() -> Non
         assert ports.addresses["ambrosia.a.send"] == taken
 
 
+@pytest.mark.parametrize("option", ["committer", "inbox_method"])
+@pytest.mark.parametrize("number", [-(2**31) - 1, 2**31])
+async def test_numbers_that_the_protocol_cannot_say_are_refused(option: str, number: int) -> None:
+    async with memory_hub() as hub, coordinator(hub):
+        with pytest.raises(BadRequest, match=option):
+            await call_verb(hub, "immortal.register", name="a", options={option: number})
+
+
 async def test_a_hub_starts_although_somebody_else_has_the_ports_of_an_immortal() -> None:
     disk = MemoryDisk()
     async with memory_hub(disk=disk) as hub, coordinator(hub) as ports:
