@@ -248,7 +248,10 @@ class Machine:
                 error = unsayable
         if error is not None:
             kind, data = BodyKind.EXCEPTION, msgspec.json.encode(f"{type(error).__name__}: {error}")
-        destination = message.caller.decode()
+        destination = message.caller.decode(errors="replace")
+        if not destination or destination.encode() != message.caller:
+            self.immortal.on_error(name, ValueError(f"no answer can be sent to a caller named {message.caller!r}"))
+            return
         answer = Return(kind, self.name.encode(), message.call_number, data, self._address(destination))
         self._emit(destination, answer)
 
@@ -319,7 +322,11 @@ class Machine:
         self._emit(self.name, Call(OUTSIDE_METHOD, RpcType.IMPULSE, arguments, b""))
 
     def _effect_done(self, arguments: bytes) -> None:
-        number, value, error = msgspec.json.decode(arguments)
+        try:
+            number, value, error = msgspec.json.decode(arguments, type=tuple[int, Any, str | None])
+        except msgspec.MsgspecError as malformed:  # not ours: somebody else used our number
+            self.immortal.on_error("outside", malformed)
+            return
         effect = self.effects.pop(number, None)
         if effect is not None:  # else it ran twice, because a crash hid the first result
             effect.result.resolve(value, None if error is None else RemoteError(error))

@@ -31,7 +31,7 @@ from headrace.protocols.ambrosia.client import (
     serve,
 )
 from headrace.protocols.ambrosia.codec import Record, RecordReader, Type, encode_record, encode_signal_record
-from headrace.protocols.ambrosia.machine import JOURNAL_BYTES_MAX, Machine
+from headrace.protocols.ambrosia.machine import JOURNAL_BYTES_MAX, OUTSIDE_METHOD, Machine
 from headrace.protocols.ambrosia.server import ImmortalPorts
 from headrace.testing import MemoryDisk, memory_hub
 
@@ -341,6 +341,27 @@ def test_batches_unknown_methods_and_bad_arguments() -> None:
     assert (answer.destination, answer.kind, answer.call_number) == (b"other", codec.BodyKind.EXCEPTION, 9)
     assert isinstance(log.sent[-2], codec.AttachTo)
     log.log(codec.Return(codec.BodyKind.VALUE, b"x", 99, b"1"))  # nobody waits for it
+
+
+@pytest.mark.parametrize("caller", [b"", b"\xff\xfe"])
+def test_a_caller_that_cannot_be_answered_does_not_end_the_immortal(caller: bytes) -> None:
+    log = Log(Machine(Desk, "desk"))
+    log.start()
+    sent = len(log.sent)
+    log.log(codec.Call(-7, 0, b"", None, caller, 1))
+    assert log.sent[sent:] == []  # least of all an AttachTo without a name, for which the hub closes the link
+    state: Any = log.machine.immortal
+    assert state.errors == ["#-7: ValueError"]
+
+
+@pytest.mark.parametrize("arguments", [b"", b"junk", b"[1]", b'["1", 2, null]'])
+def test_a_result_from_outside_that_is_not_ours_does_not_end_the_immortal(arguments: bytes) -> None:
+    log = Log(Machine(Desk, "desk"))
+    log.start()
+    log.log(codec.Call(OUTSIDE_METHOD, 2, arguments))
+    state: Any = log.machine.immortal
+    assert len(state.errors) == 1
+    assert state.errors[0].startswith("outside: ")
 
 
 def test_an_answer_of_the_wrong_type_is_an_error_where_it_is_awaited() -> None:
