@@ -1,8 +1,9 @@
 """The binding without its sockets: records in, bytes out. Everything replayable happens here, step by step.
 
-What a checkpoint holds. A coroutine cannot be saved. So while one is under way, a checkpoint is the state of the last
-moment in which none was, plus the messages since then; loading it processes those again with nothing sent. The state of
-such a moment is taken anew whenever the messages since it exceed `JOURNAL_BYTES_MAX`.
+What a checkpoint holds. A coroutine cannot be saved, and neither can something that is being done outside. So while one
+is under way, a checkpoint is the state of the last moment in which none was, plus the messages since then; loading it
+processes those again with nothing sent. The state of such a moment is taken anew whenever the messages since it exceed
+`JOURNAL_BYTES_MAX` and the size of the state.
 """
 
 from __future__ import annotations
@@ -88,9 +89,6 @@ class Machine:
     def _adopt(self, immortal: Immortal) -> None:
         self.immortal = immortal
         immortal._machine = self
-        methods = immortal.__methods__.values()
-        self._has_coroutines = any(inspect.iscoroutinefunction(method.function) for method in methods)
-        self._has_coroutines |= inspect.iscoroutinefunction(immortal.first_start)
 
     @property
     def replaying(self) -> bool:
@@ -137,9 +135,9 @@ class Machine:
 
     def _checkpoint(self) -> None:
         """Send the state. Between messages, so it is the state after exactly the records received."""
-        if not self._tasks or self._saved is None:
-            if self._tasks:
-                raise RuntimeError("an upgrade while methods are waiting for answers cannot be saved")
+        if self._saved is None and self._tasks:
+            raise RuntimeError("an upgrade while methods are waiting for answers cannot be saved")
+        if self._saved is None or self._quiet:
             self._remember()
         assert self._saved is not None
         saved = msgspec.msgpack.decode(self._saved, type=SavedState)
@@ -147,8 +145,13 @@ class Machine:
         blob = msgspec.msgpack.encode(saved)
         self._out += [codec.encode(codec.Checkpoint(len(blob))), blob]
 
+    @property
+    def _quiet(self) -> bool:
+        """Whether the state is all there is: no method waits, and nothing is to be done outside."""
+        return not self._tasks and not self.effects
+
     def _remember(self) -> None:
-        """Note the state of a moment in which no method waits."""
+        """Note the state of a quiet moment."""
         state = self.immortal.save_state()
         saved = SavedState(
             1, type(self.immortal).__qualname__, state, self._call_count, self._effect_count, self.random.getstate(), []
@@ -184,11 +187,12 @@ class Machine:
     # --- messages -----------------------------------------------------------------------------------------------
 
     def _messages(self, payload: bytes) -> None:
-        if self._has_coroutines:
-            if self._saved is None or (not self._tasks and self._journal_bytes > JOURNAL_BYTES_MAX):
-                self._remember()
-            self._journal.append(payload)
-            self._journal_bytes += len(payload)
+        if self._saved is None or (
+            self._quiet and self._journal_bytes > max(JOURNAL_BYTES_MAX, len(self._saved))
+        ):  # a large state is not saved more often than it pays
+            self._remember()
+        self._journal.append(payload)
+        self._journal_bytes += len(payload)
         for message in codec.decode_messages(payload, addressed=False):
             for each in message.calls if isinstance(message, codec.RpcBatch) else (message,):
                 self._in_message = True

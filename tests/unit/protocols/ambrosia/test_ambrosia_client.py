@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -305,6 +306,45 @@ def test_a_checkpoint_while_a_method_waits_goes_on_in_the_middle() -> None:
     assert first.drawn == second.drawn
     assert isinstance(other.sent[0], codec.AttachTo)  # once for each link
     assert other.sent[1:] == log.sent[-len(other.sent) + 1 :]
+
+
+def traced(function: Any) -> Any:
+    """What people's own decorators look like: the coroutine function is hidden inside."""
+
+    @functools.wraps(function)
+    def traced_call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return traced_call
+
+
+class Courier(Immortal):
+    posted: int = 0
+
+    @fork
+    def post(self, letter: str) -> None:
+        self.posted += 1
+        self.outside(str.upper, letter)  # nobody waits for it
+
+    @fork
+    @traced
+    async def post_and_wait(self, letter: str) -> None:
+        self.posted += 1
+        await self.outside(str.upper, letter)
+
+
+@pytest.mark.parametrize("method", ["post", "post_and_wait"])
+def test_a_checkpoint_keeps_what_is_still_to_be_done_outside(method: str) -> None:
+    log = Log(Machine(Courier, "courier"))
+    log.start()
+    for letter in "abc":
+        log.log(call_of(Courier, method, letter=letter))
+    log.log(codec.Call(OUTSIDE_METHOD, 2, b'[2, "B", null]'))
+    log.signal(Type.TAKE_CHECKPOINT)
+    other = log.recovered(Courier)
+    assert [effect.args for effect in other.machine.effects.values()] == [("a",), ("c",)]
+    state: Any = other.machine.immortal
+    assert state.posted == 3
 
 
 def test_messages_since_the_last_quiet_moment_are_bounded() -> None:
