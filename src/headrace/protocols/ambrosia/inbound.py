@@ -23,7 +23,14 @@ from headrace.log.batch import Batch
 from headrace.log.ops import Append, Appended, SaveCursor, SetProducer
 from headrace.protocols.ambrosia.calls import Calls
 from headrace.protocols.ambrosia.codec import RECORD_BYTES_MAX, RECORD_HEADER_BYTES
-from headrace.protocols.ambrosia.store import SEQUENCE_PRODUCER, Names, accepted_from, impulses_from
+from headrace.protocols.ambrosia.store import (
+    ACCEPTED_PREFIX,
+    IMPULSES_PREFIX,
+    SEQUENCE_PRODUCER,
+    Names,
+    accepted_from,
+    impulses_from,
+)
 
 QUEUE_BYTES_MAX: Final = 1 << 20  # senders are held back while this much waits for the disk
 PIECE_BYTES_MAX: Final = RECORD_BYTES_MAX - RECORD_HEADER_BYTES
@@ -176,6 +183,19 @@ class Inbound:
         if count is None:
             count = self.impulses[sender] = self._stored(impulses_from(sender))
         return count
+
+    def stored_counts(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Calls and impulses that are durable, by sender."""
+        calls: dict[str, int] = {}
+        impulses: dict[str, int] = {}
+        for stream in (self._names.pending, self._names.log):
+            producers = self._hub.producers(stream) if self._hub.has_stream(stream) else {}
+            for producer, number in producers.items():
+                for prefix, counts in ((ACCEPTED_PREFIX, calls), (IMPULSES_PREFIX, impulses)):
+                    if producer.startswith(prefix):
+                        sender = producer.removeprefix(prefix)
+                        counts[sender] = max(number, counts.get(sender, 0))
+        return calls, impulses
 
     def _stored(self, producer: str) -> int:
         stored = 0

@@ -30,6 +30,8 @@ INITIAL_TABLE: Final = "ambrosia/initial"
 FORGOTTEN_TABLE: Final = "ambrosia/forgotten"
 CURSOR: Final = "ambrosia"
 SEQUENCE_PRODUCER: Final = "sequence"
+ACCEPTED_PREFIX: Final = "from:"
+IMPULSES_PREFIX: Final = "impulses:"
 INITIAL_LABEL: Final = "initial"
 IMPULSE_PREFIX: Final = "impulse/"
 
@@ -78,12 +80,12 @@ class Names:
 
 def accepted_from(sender: str) -> str:
     """The producer that counts a sender's replayable calls."""
-    return f"from:{sender}"
+    return ACCEPTED_PREFIX + sender
 
 
 def impulses_from(sender: str) -> str:
     """The producer that counts a sender's impulses."""
-    return f"impulses:{sender}"
+    return IMPULSES_PREFIX + sender
 
 
 def check_name(name: str) -> str:

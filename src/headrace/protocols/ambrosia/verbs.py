@@ -195,9 +195,8 @@ class ImmortalVerbs:
 
     def _info(self, instance: Instance) -> ImmortalInfo:
         hub, registration, link = self._coordinator.hub, instance.registration, instance.primary
-        existing = {info.name for info in hub.streams("immortal/*")}
         pending = 0
-        if instance.names.pending in existing:
+        if hub.has_stream(instance.names.pending):
             bounds = hub.bounds(instance.names.pending)
             pending = bounds.next - bounds.first
         if registration is None:
@@ -206,11 +205,8 @@ class ImmortalVerbs:
         newest = instance.newest_checkpoint()
         position = link.position if link is not None else newest.position if newest is not None else bounds.first
         inbound = instance.inbound
-        floor = self._coordinator.floor
-        senders = [
-            Peer(name, inbound.count_of(name, floor(name, instance.name)), inbound.impulses_of(name))
-            for name in self._coordinator.instances
-        ]
+        calls, impulses = inbound.stored_counts()
+        senders = [Peer(name, calls.get(name, 0), impulses.get(name, 0)) for name in sorted({*calls, *impulses})]
         return ImmortalInfo(
             name=instance.name,
             registered=True,
@@ -226,7 +222,7 @@ class ImmortalVerbs:
             pending=pending,
             undelivered=max(0, bounds.next - position),
             standbys=len(instance.standbys),
-            senders=[peer for peer in senders if peer.calls or peer.impulses],
+            senders=senders,
             checkpoints=instance.checkpoints(),
             last_error=instance.last_error,
         )

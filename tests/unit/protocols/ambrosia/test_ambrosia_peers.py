@@ -159,6 +159,27 @@ async def test_a_sender_that_takes_a_checkpoint_while_its_peer_is_forgotten_goes
         await a.close()
 
 
+async def test_looking_at_many_immortals_does_not_look_at_each_of_them_for_each_of_them() -> None:
+    async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
+        binding.say(fork(b"mine"), *(fork(b"1", b"peer-%d" % number) for number in range(50)))
+        await until(lambda: hub.bounds("immortal/a/log").next == 2)
+        listed, streams = 0, hub.streams
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            nonlocal listed
+            listed += 1
+            return streams(*args, **kwargs)
+
+        hub.streams = counted  # type: ignore[method-assign]
+        found = await call_verb(hub, "immortal.list")
+        assert (len(found), listed) == (51, 0)
+        assert [(peer.name, peer.calls, peer.impulses) for peer in found[0].senders] == [("a", 1, 0)]
+        assert set(ports.coordinator.instances["a"].inbound.accepted) == {"a"}
+        await binding.close()
+
+
 async def test_looking_at_a_new_peer_does_not_bring_back_calls_for_the_forgotten_one() -> None:
     async with memory_hub(settings(a=ImmortalSection(), b=ImmortalSection())) as hub, coordinator(hub) as ports:
         a, b = await RawBinding.to(ports, "a"), await RawBinding.to(ports, "b")
