@@ -360,6 +360,7 @@ class Link:
 
     def _receive_blob(self) -> None:
         self._sink = self._incoming = BlobSink(self._hub, self.instance.names.log, dict(self.sent))
+        self._spawn(self._sink.complete())  # a disk that refuses closes the link, even if nobody stores it yet
 
     async def _store(self) -> None:
         """Everything the binding sent before the checkpoint has to be durable before the checkpoint counts:

@@ -18,7 +18,8 @@ from unit.protocols.ambrosia.ambrosia_binding import (
 )
 
 from headrace.config import ImmortalSection
-from headrace.hub import Hub
+from headrace.errors import DiskFull
+from headrace.hub import CheckpointWriter, Hub
 from headrace.protocols.ambrosia import codec
 from headrace.protocols.ambrosia.codec import (
     Call,
@@ -282,6 +283,26 @@ async def test_an_unrequested_checkpoint_behind_a_requested_one_is_no_part_of_it
         await binding.close()
         binding = await RawBinding.to(ports, "a")
         assert await binding.checkpoint() == b"asked"
+        await binding.close()
+
+
+async def test_a_first_checkpoint_that_the_disk_refuses_closes_the_link() -> None:
+    """It comes before the InitialMessage, which is not read while the blob waits for the disk."""
+    async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
+        begin = hub.begin_checkpoint
+
+        async def refuse(stream: str) -> CheckpointWriter:
+            raise DiskFull("no room")
+
+        hub.begin_checkpoint = refuse  # type: ignore[method-assign]
+        binding = await RawBinding.to(ports, "a")
+        assert await binding.signal() == Type.TAKE_BECOMING_PRIMARY_CHECKPOINT
+        binding.say(Checkpoint(16 << 20), bytes(16 << 20), InitialMessage(b"hi"))
+        await binding.closed()
+        assert "no room" in (await info(hub, "a")).last_error
+        hub.begin_checkpoint = begin  # type: ignore[method-assign]
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
         await binding.close()
 
 
