@@ -93,8 +93,8 @@ async def test_a_sender_is_held_back_by_a_peer_that_is_away_too_long_and_freed_b
         assert link is not None
         last = asyncio.ensure_future(a.calls(1))
         while not last.done():  # each time another 100 kB may come before the sender is held back again
-            if "gone" in ports.coordinator.instances and link.held_back:
-                assert ports.coordinator.instances["gone"].backlog_bytes > 100_000
+            gone = ports.coordinator.instances.get("gone")
+            if gone is not None and gone.backlog_bytes > 100_000 and link.held_back:
                 await call_verb(hub, "immortal.forget", name="gone")
             await asyncio.sleep(0.002)
         assert (await last)[0].arguments == b"last"
@@ -163,7 +163,7 @@ async def test_looking_at_many_immortals_does_not_look_at_each_of_them_for_each_
     async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
         binding = await RawBinding.to(ports, "a")
         await binding.first_start()
-        binding.say(fork(b"mine"), *(fork(b"1", b"peer-%d" % number) for number in range(50)))
+        binding.say(*(fork(b"1", b"peer-%d" % number) for number in range(50)), fork(b"mine"))
         await until(lambda: hub.bounds("immortal/a/log").next == 2)
         listed, streams = 0, hub.streams
 
