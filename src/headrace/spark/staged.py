@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import google_crc32c
 import pyarrow as pa
 
 from headrace.errors import HeadraceError
+from headrace.log.batch import Batch
 
 READ_BYTES = 4 << 20
 
@@ -71,23 +72,30 @@ def _with_destinations(reader: pa.ipc.RecordBatchStreamReader) -> Iterator[Group
 
 @dataclass(frozen=True)
 class Survey:
-    """What a batch consists of: where its rows go, how many slices they are, and the first of them."""
+    """What a batch consists of: where its rows go (for each stream the highest partition), how many slices they are,
+    the first of them, and the largest record and slice in bytes."""
 
-    streams: set[str]
+    streams: dict[str, int]
     slices: int
     first: list[Group]
+    record_bytes: int
+    slice_bytes: int
 
 
 def survey_of(slices: Iterable[list[Group]]) -> Survey:
     """Look at all slices once. A batch without rows is one empty slice."""
-    streams: set[str] = set()
+    streams: dict[str, int] = {}
     first: list[Group] = []
-    count = 0
+    count = record_bytes = slice_bytes = 0
     for groups in slices:
-        streams |= {stream for stream, _, _ in groups}
+        encoded = [Batch.from_arrow(rows) for _, _, rows in groups]
+        for stream, partition, _ in groups:
+            streams[stream] = max(partition, streams.get(stream, 0))
+        record_bytes = max(record_bytes, *(one.largest for one in encoded))
+        slice_bytes = max(slice_bytes, sum(one.nbytes for one in encoded))
         first = first or groups
         count += 1
-    return Survey(streams, max(1, count), first)
+    return Survey(streams, max(1, count), first, record_bytes, slice_bytes)
 
 
 def cut(groups: Iterable[Group], slice_bytes: int) -> Iterator[list[Group]]:
@@ -98,9 +106,7 @@ def cut(groups: Iterable[Group], slice_bytes: int) -> Iterator[list[Group]]:
     gathered: dict[tuple[str, int], list[pa.RecordBatch]] = {}
     room = slice_bytes
     for stream, partition, rows in groups:
-        each = max(1, rows.num_rows * slice_bytes // max(1, rows.nbytes))
-        for start in range(0, rows.num_rows, each):
-            piece = rows.slice(start, each)
+        for piece in _pieces(rows, slice_bytes):
             if piece.nbytes > room and gathered:
                 yield _joined(gathered)
                 gathered, room = {}, slice_bytes
@@ -108,6 +114,16 @@ def cut(groups: Iterable[Group], slice_bytes: int) -> Iterator[list[Group]]:
             room -= piece.nbytes
     if gathered:
         yield _joined(gathered)
+
+
+def _pieces(rows: pa.RecordBatch, piece_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Rows in pieces of at most `piece_bytes`, or of one record. Records may differ in size: each piece is measured."""
+    each = max(1, rows.num_rows * piece_bytes // max(1, rows.nbytes))
+    if each >= rows.num_rows:
+        yield rows
+        return
+    for start in range(0, rows.num_rows, each):
+        yield from _pieces(rows.slice(start, each), piece_bytes)
 
 
 def _joined(gathered: Mapping[tuple[str, int], list[pa.RecordBatch]]) -> list[Group]:
@@ -118,8 +134,8 @@ def _joined(gathered: Mapping[tuple[str, int], list[pa.RecordBatch]]) -> list[Gr
 
 
 def sync_files(directory: Path) -> None:
-    """Force staged files to the disk, with their names."""
-    for path in [*directory.glob("*"), directory]:
+    """Force staged files to the disk, with their names and those of the directories that lead to them."""
+    for path in [*directory.glob("*"), directory, directory.parent, directory.parent.parent]:
         handle = os.open(path, os.O_RDONLY)
         try:
             os.fsync(handle)
@@ -136,10 +152,10 @@ def drop_batches(query_path: Path, up_to: int) -> None:
             shutil.rmtree(entry, ignore_errors=True)
 
 
-def remove_older(directory: Path, before_s: float) -> int:
-    """Remove batches that nobody touched since `before_s`; how many."""
+def remove_older(directory: Path, before_s: float, needed: Set[Path]) -> int:
+    """Remove batches that nobody touched since `before_s`, except those still needed; how many."""
     removed = 0
-    for batch in directory.glob("*/*"):
+    for batch in set(directory.glob("*/*")) - needed:
         touched_s = max((file.stat().st_mtime for file in batch.glob("*")), default=batch.stat().st_mtime)
         if touched_s < before_s:
             shutil.rmtree(batch, ignore_errors=True)

@@ -31,6 +31,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import logging
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -40,8 +41,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from headrace.errors import Forbidden, HeadraceError, LimitExceeded
+from headrace.logs import fields
 from headrace.spark.staged import (
     Group,
+    NotStaged,
     Survey,
     cut,
     drop_batches,
@@ -52,6 +55,7 @@ from headrace.spark.staged import (
     write_chunk,
 )
 
+logger = logging.getLogger("headrace.spark")
 SINKS = "spark/sinks"
 UNFINISHED = "spark/commits"
 BATCHES_REMEMBERED = 16
@@ -287,27 +291,52 @@ class Staging:
                 await self._drop(request.query, request.batch)
                 return Committed(applied=False)
             with self._reading(request):
-                return Committed(applied=True, appended=await self._store_new(request))
+                return Committed(applied=True, appended=await self._store_new(request, state))
 
-    async def _store_new(self, request: Commit) -> list[AppendedTo]:
+    async def _store_new(self, request: Commit, state: SinkState | None) -> list[AppendedTo]:
         """Store a batch that was not begun yet."""
         survey = await asyncio.to_thread(self._survey, request, self._slice_bytes())
-        check_rights(survey.streams, {source.stream for source in request.sources})
-        for stream in survey.streams:
-            await self._hub.create_stream(stream, partitions=request.partitions, exist_ok=True)
+        check_rights(set(survey.streams), {source.stream for source in request.sources})
+        if survey.slices > 1:
+            self._check_slices(survey, request, state)
+        await self._make_streams(survey, request)
         unfinished = Unfinished(request, slice_bytes=self._slice_bytes())
         if survey.slices > 1:
             await asyncio.to_thread(sync_files, self._batch_path(request.query, request.batch))
             await self._hub.put(UNFINISHED, request.query.encode(), msgspec.msgpack.encode(unfinished))
         return await self._store(unfinished, survey)
 
+    def _check_slices(self, survey: Survey, request: Commit, state: SinkState | None) -> None:
+        """Refuse a batch of which the log would take the first slices and not the rest."""
+        limits = self._hub.config.log
+        _check_limit("bytes of a record", survey.record_bytes, limits.record_bytes_max, "log.record_bytes_max")
+        notes = (Unfinished(request, 1 << 62, 1 << 62), after_commit(state, request, self._hub.clock.now_us()))
+        noted = len(request.query.encode()) + max(len(msgspec.msgpack.encode(note)) for note in notes)
+        _check_limit("bytes of a batch", survey.slice_bytes + noted, limits.batch_bytes_max, "log.batch_bytes_max")
+
+    async def _make_streams(self, survey: Survey, request: Commit) -> None:
+        """The streams that rows go to; those that exist stay as they are."""
+        for stream, partition in survey.streams.items():
+            info = await self._hub.create_stream(stream, partitions=request.partitions, exist_ok=True)
+            if partition >= info.partitions:
+                raise NotStaged(
+                    f"query {request.query}: batch {request.batch} has rows for partition {partition} of stream "
+                    f"{stream!r}, which has {info.partitions}; run the batch again"
+                )
+
     async def recover(self) -> int:
-        """Finish the commits that an end of the hub interrupted; how many there were."""
+        """Finish the commits that an end of the hub interrupted; how many there were.
+
+        One that cannot be finished now is tried again when its query comes back; the hub starts all the same.
+        """
         await self._hub.create_table(UNFINISHED)
         queries = [key.decode() for key, _ in list(self._hub.items(UNFINISHED))]
         for query in queries:
             async with self._lock(query):
-                await self._finish(query)
+                try:
+                    await self._finish(query)
+                except (HeadraceError, OSError) as error:
+                    logger.error("a Spark batch is stored in part", extra=fields(query=query, error=str(error)))
         return len(queries)
 
     async def _finish(self, query: str) -> None:
@@ -318,6 +347,7 @@ class Staging:
             unfinished = msgspec.msgpack.decode(raw, type=Unfinished)
             with self._reading(unfinished.commit):
                 survey = await asyncio.to_thread(self._survey, unfinished.commit, unfinished.slice_bytes)
+                await self._make_streams(survey, unfinished.commit)  # one may have been deleted meanwhile
                 await self._store(unfinished, survey)
 
     @contextlib.contextmanager
@@ -415,7 +445,14 @@ class Staging:
         if now_s - self._swept_s < _SWEEP_INTERVAL_S:
             return
         self._swept_s = now_s
-        await asyncio.to_thread(remove_older, self._directory, now_s - self._leftovers_expire_s)
+        await asyncio.to_thread(
+            remove_older, self._directory, now_s - self._leftovers_expire_s, self._unfinished_paths()
+        )
+
+    def _unfinished_paths(self) -> set[Path]:
+        """Where batches are that are stored in part: nothing but these files can complete them."""
+        commits = [msgspec.msgpack.decode(raw, type=Unfinished).commit for _, raw in self._hub.items(UNFINISHED)]
+        return {self._batch_path(one.query, one.batch) for one in commits}
 
     def _query_path(self, query: str) -> Path:
         # A query names itself; a digest of the name cannot leave the directory.

@@ -290,6 +290,97 @@ class TestLargerThanOneTransaction:
         assert await payloads(hub) == sent
         assert await after.recover() == 0
 
+    async def test_a_record_that_the_log_refuses_keeps_all_slices_out(self, hub: Hub, area: Staging) -> None:
+        driver = Driver(area)
+        sent = [b"%06d" % number * 20 for number in range(200)]
+        with pytest.raises(LimitExceeded, match="log.batch_bytes_max"):
+            await driver.commit(0, [await driver.stage(0, [*sent, b"x" * 10_000])])
+        assert not hub.streams("out")
+        assert list(hub.items(staging.UNFINISHED)) == []
+        assert (await driver.commit(0, [await driver.stage(0, sent)])).applied
+        assert await payloads(hub) == sent
+
+    async def test_large_records_beside_many_small_ones(self, hub: Hub, area: Staging) -> None:
+        """A slice is measured, not estimated: large records may stand side by side."""
+        driver = Driver(area)
+        sent = [b""] * 20_000 + [b"x" * 1500] * 10 + [b""] * 20_000
+        records = to_records(pa.record_batch({"payload": pa.array(sent, pa.binary())}))
+        chunks: list[tuple[int, bytes]] = []
+        outgoing = Outgoing(lambda offset, chunk: chunks.append((offset, chunk)), 1 << 20, lambda stream: 1)
+        outgoing.write("out", records)
+        size, crc = outgoing.finish()
+        for offset, chunk in chunks:
+            await area.stage(Stage("q", "r1", 0, 0, 0, offset, chunk))
+        assert (await driver.commit(0, [Part(0, 0, size, crc)])).applied
+        assert hub.bounds("out").next == len(sent)
+
+    async def _interrupted(self, hub: Hub, driver: Driver, sent: list[bytes]) -> None:
+        """A commit that stops after three of its slices."""
+        part = await driver.stage(0, sent)
+        real, left = hub.transact, [3]
+
+        def failing(ops: Any) -> Any:
+            if len(ops) > 1:
+                left[0] -= 1
+                if left[0] < 0:
+                    raise LogFailed("killed here")
+            return real(ops)
+
+        hub.transact = failing  # type: ignore[method-assign]
+        with pytest.raises(LogFailed):
+            await driver.commit(0, [part])
+        hub.transact = real  # type: ignore[method-assign]
+
+    async def test_a_stream_that_was_deleted_meanwhile_is_made_again(
+        self, hub: Hub, area: Staging, tmp_path: Path
+    ) -> None:
+        sent = [b"%06d" % number * 20 for number in range(200)]
+        await self._interrupted(hub, Driver(area), sent)
+        await hub.delete_stream("out")
+        after = Staging(hub, tmp_path)
+        assert await after.recover() == 1
+        rest = await payloads(hub)
+        assert 0 < len(rest) < len(sent)
+        assert rest == sent[-len(rest) :]
+        assert list(hub.items(staging.UNFINISHED)) == []
+
+    async def test_a_commit_that_cannot_be_finished_does_not_keep_the_hub_from_starting(
+        self, hub: Hub, area: Staging, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        sent = [b"%06d" % number * 20 for number in range(200)]
+        await self._interrupted(hub, Driver(area), sent)
+        for file in staged(tmp_path):
+            file.unlink()
+        after = Staging(hub, tmp_path)
+        assert await after.recover() == 1
+        assert "stored in part" in caplog.text
+        with pytest.raises(NotStaged):
+            await Driver(after, run="r2").stage(0, sent)
+
+    async def test_what_an_unfinished_commit_needs_does_not_expire(
+        self, hub: Hub, area: Staging, tmp_path: Path
+    ) -> None:
+        sent = [b"%06d" % number * 20 for number in range(200)]
+        await self._interrupted(hub, Driver(area), sent)
+        later = Staging(hub, tmp_path, leftovers_expire_s=-1000)
+        await Driver(later, query="other").stage(0, [b"x"])
+        assert await later.recover() == 1
+        assert await payloads(hub) == sent
+
+
+async def test_a_stream_that_turned_out_to_have_fewer_partitions(hub: Hub, area: Staging) -> None:
+    """Rows are spread before their stream exists; whoever makes it first says how many partitions it has."""
+    chunks: list[tuple[int, bytes]] = []
+    outgoing = Outgoing(lambda offset, chunk: chunks.append((offset, chunk)), 1 << 20, lambda stream: 4)
+    keys = pa.array([b"%d" % number for number in range(50)], pa.binary())
+    outgoing.write("out", to_records(pa.record_batch({"payload": keys, "key": keys})))
+    size, crc = outgoing.finish()
+    for offset, chunk in chunks:
+        await area.stage(Stage("q", "r1", 0, 0, 0, offset, chunk))
+    await hub.create_stream("out", partitions=1)
+    with pytest.raises(NotStaged, match="which has 1; run the batch again"):
+        await area.commit(Commit("q", "r1", 0, "d", [Part(0, 0, size, crc)], partitions=4))
+
 
 @pytest.mark.parametrize(
     ("field", "value"),
