@@ -328,6 +328,28 @@ def test_archive_holds_each_record_once(hub: ThreadHub, spark: Any, port: HubPor
     assert lake.positions(place, name) == [(p, i) for p in range(2) for i in range(55)]
 
 
+def test_two_archives_share_a_place(
+    hub: ThreadHub, spark: Any, port: HubPort, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One stores a batch while the other is in the middle of its own."""
+    place = tmp_path / "lake"
+    streams = [f"{name}-a", f"{name}-b"]
+    for stream in streams:
+        orders(hub, stream, 20)
+    first, second = (Archive(str(place), spark, writer=stream) for stream in streams)
+    real = first._arrived
+
+    def interrupted(work: str) -> Any:
+        second.store(read(spark, streams[1]), 0)
+        return real(work)
+
+    monkeypatch.setattr(first, "_arrived", interrupted)
+    first.store(read(spark, streams[0]), 0)
+    for stream in streams:
+        assert lake.positions(place, stream) == [(0, i) for i in range(20)]
+    assert sorted(path.name for path in place.iterdir()) == streams
+
+
 def test_small_files_are_joined(hub: ThreadHub, spark: Any, port: HubPort, name: str, tmp_path: Path) -> None:
     orders(hub, name, 60)
     place = tmp_path / "lake"

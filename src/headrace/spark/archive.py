@@ -22,14 +22,16 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from headrace.spark.errors import PipelineError
+from headrace.spark.homes import directory_name
 from headrace.spark.places import Place, place_of
 
 COLUMNS = ("stream", "partition", "index", "time", "event_time", "id", "type", "key", "payload")
 SMALL_BYTES = 32 << 20
 JOIN_FILES_MIN = 8
 JOINED_BYTES_MAX = 256 << 20
-_WORK = "_writing"
-_JOINING = "_joining"
+# What is being written. No stream's directory has an "@" in its name, and readers pass over names that begin with "_".
+_WORK = "_writing@"
+_JOINING = "_joining@"
 _NAME = re.compile(r"(\d+)-(\d{20})-(\d{20})\.parquet")
 
 
@@ -66,19 +68,24 @@ def file_name(partition: int, first: int, last: int) -> str:
 
 
 class Archive:
-    """An archive at a path that Spark can write. One writer at a time."""
+    """An archive at a path that Spark can write. Each stream has one writer at a time; writers of different streams
+    share the path and are told apart by their names."""
 
-    def __init__(self, path: str | Path, spark: Any, *, join_files_min: int = JOIN_FILES_MIN) -> None:
+    def __init__(
+        self, path: str | Path, spark: Any, *, writer: str = "archive", join_files_min: int = JOIN_FILES_MIN
+    ) -> None:
         self._spark = spark
         self._place: Place
         self._place, self._path = place_of(str(path), spark)
+        self._work = f"{self._path}/{_WORK}{directory_name(writer)}"
+        self._joining = f"{self._path}/{_JOINING}{directory_name(writer)}"
         self._join_files_min = join_files_min
 
     def store(self, batch: Any, batch_id: int) -> None:
         """Write one batch: what `foreachBatch` calls."""
         from pyspark.sql import functions as F
 
-        work = f"{self._path}/{_WORK}"
+        work = self._work
         self._place.remove(work)
         day = F.date_format("time", "yyyy-MM-dd")
         rows = batch.select(*COLUMNS, F.col("stream").alias("of"), day.alias("date"))
@@ -146,7 +153,7 @@ class Archive:
     def streams(self) -> list[str]:
         """The streams that have files here."""
         found = (one.name for one in self._place.list(self._path) if one.is_directory)
-        return sorted(unquote(name) for name in found if name not in (_WORK, _JOINING))
+        return sorted(unquote(name) for name in found if not name.startswith((_WORK, _JOINING)))
 
     def files(self, stream: str) -> list[ArchivedFile]:
         """All files of a stream, by partition and index."""
@@ -191,7 +198,7 @@ class Archive:
         return gone
 
     def _join_run(self, directory: str, run: Sequence[ArchivedFile]) -> int:
-        work = f"{self._path}/{_JOINING}"
+        work = self._joining
         self._place.remove(work)
         parts = self._spark.read.parquet(*(self._place.location(one.path) for one in run)).select(*COLUMNS)
         self._write(parts.coalesce(1).sortWithinPartitions("index"), work)

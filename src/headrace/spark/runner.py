@@ -252,7 +252,8 @@ def start_sink(result: Any, pipeline: Pipeline, hub: str, checkpoint: Path) -> A
     if sink.kind == "archive":
         from headrace.spark.archive import Archive
 
-        writer = result.writeStream.foreachBatch(Archive(sink.target, result.sparkSession).store)
+        archive = Archive(sink.target, result.sparkSession, writer=pipeline.name)
+        writer = result.writeStream.foreachBatch(archive.store)
     elif sink.kind == "stream":
         records = result if "streamColumn" in sink.options else frames.to_records(result)
         writer = records.writeStream.format("headrace").option("hub", hub).outputMode(pipeline.output_mode)
