@@ -350,6 +350,21 @@ def test_two_archives_share_a_place(
     assert sorted(path.name for path in place.iterdir()) == streams
 
 
+def test_an_archive_that_was_reset_is_read_once(
+    hub: ThreadHub, spark: Any, port: HubPort, name: str, tmp_path: Path
+) -> None:
+    """The new files begin in the middle of one that is there already."""
+    orders(hub, name, 20)
+    one = builtin.archive([name], str(tmp_path / "lake"), name=name)
+    run_once(spark, port, one, tmp_path)
+    reset(port, tmp_path, name, [name], "15")
+    orders(hub, name, 10)
+    run_once(spark, port, one, tmp_path)
+    archive = Archive(tmp_path / "lake", spark)
+    assert archive.ranges(name) == {0: (0, 30)}
+    assert sorted(row["index"] for row in archive.frame(name).collect()) == list(range(30))
+
+
 def test_small_files_are_joined(hub: ThreadHub, spark: Any, port: HubPort, name: str, tmp_path: Path) -> None:
     orders(hub, name, 60)
     place = tmp_path / "lake"

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -37,13 +37,14 @@ _NAME = re.compile(r"(\d+)-(\d{20})-(\d{20})\.parquet")
 
 @dataclass(frozen=True)
 class ArchivedFile:
-    """A file and the records that its name promises; `last` is inclusive."""
+    """A file and the records that its name promises; `last` is inclusive. Those below `begin` are in the file before."""
 
     path: str
     partition: int
     first: int
     last: int
     size: int = 0
+    begin: int = 0
 
     @property
     def name(self) -> str:
@@ -183,7 +184,13 @@ class Archive:
         files = self.covering(stream)
         if not files:
             return None
-        return self._spark.read.parquet(*(self._place.location(one.path) for one in files)).select(*COLUMNS)
+        whole = [self._place.location(one.path) for one in files if one.begin <= one.first]
+        found = self._spark.read.parquet(*whole).select(*COLUMNS)
+        for one in files:
+            if one.begin > one.first:
+                part = self._spark.read.parquet(self._place.location(one.path)).select(*COLUMNS)
+                found = found.union(part.where(part["index"] >= one.begin))
+        return found
 
     def join(self, directory: str) -> int:
         """Join small neighbours in one directory; how many files went."""
@@ -223,18 +230,19 @@ def _ordered(files: Iterable[ArchivedFile]) -> list[ArchivedFile]:
 
 
 def _cover(files: Iterable[ArchivedFile], stream: str) -> Iterator[ArchivedFile]:
+    """Files may overlap: a pipeline that was reset begins its first file anywhere in what was joined before."""
     expected: dict[int, int] = {}
     for one in files:
         after = expected.get(one.partition)
         if after is not None and one.last < after:
             continue
-        if after is not None and one.first != after:
+        if after is not None and one.first > after:
             raise PipelineError(
                 f"the archive of stream {stream!r} partition {one.partition} is not whole: {one.name} does not "
                 f"begin at index {after}"
             )
         expected[one.partition] = one.last + 1
-        yield one
+        yield one if after is None else replace(one, begin=after)
 
 
 def _contained(files: Sequence[ArchivedFile]) -> list[ArchivedFile]:
