@@ -18,6 +18,7 @@ BAD_EMPTY = "the payload is empty"
 BAD_COUNT = "the payload is not exactly one JSON object"
 _REASON_CHARACTERS_MAX = 300
 _LINE_BREAKS = r"[\r\n]"
+_BLANKS = " \t\r\n"
 _BEGINS_AN_OBJECT = r"^[ \t\r\n]*\{"
 
 
@@ -28,8 +29,11 @@ def decode_json(payload: pa.Array, fields: pa.Schema) -> tuple[pa.Array, pa.Arra
     if count == 0:
         return pa.nulls(0, struct), pa.nulls(0, pa.string())
     text, utf8 = _as_text(payload)
-    # Nothing else may reach Arrow's reader: a block that begins with `null` crashes it (seen in pyarrow 26.0.1).
-    hopeless = pc.fill_null(pc.invert(pc.match_substring_regex(text, _BEGINS_AN_OBJECT)), True)
+    # Nothing else may reach Arrow's reader: a block that begins with `null` crashes it (seen in pyarrow 26.0.1), and a
+    # payload that ends inside an object could go on in the next one, so that the rows between would be counted wrongly.
+    begins = pc.match_substring_regex(text, _BEGINS_AN_OBJECT)
+    ends = pc.ends_with(pc.ascii_rtrim(text, characters=_BLANKS), "}")
+    hopeless = pc.fill_null(pc.invert(pc.and_(begins, ends)), True)
     flat = pc.replace_substring_regex(text, _LINE_BREAKS, " ")
     pieces: list[pa.Array] = []
     errors: list[pa.Array] = []

@@ -103,3 +103,11 @@ def test_every_row_is_answered_as_if_it_were_alone(payloads: list[bytes]) -> Non
         alone_values, alone_errors = decode(payload)
         assert value == alone_values[0]
         assert (error is None) == (alone_errors[0] is None)
+
+
+def test_payloads_that_are_no_objects_cannot_shift_those_between_them() -> None:
+    """Two objects in one payload and one object in two payloads are as many objects as payloads."""
+    payloads = [b'{"v":1} {"v":2}', b'{"v":3}', b'{"v":4}', b'{"z":', b'{"x":1}}']
+    values, errors = decode_json(pa.array(payloads, pa.binary()), pa.schema([("v", pa.int64())]))
+    assert values.to_pylist() == [None, {"v": 3}, {"v": 4}, None, None]
+    assert [error is None for error in errors.to_pylist()] == [False, True, True, False, False]
