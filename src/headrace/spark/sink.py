@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +30,7 @@ from headrace.spark.outgoing import ACCEPTED, Outgoing, rows_digest
 from headrace.spark.places import local_path
 from headrace.spark.port import HubPort, shared_port
 from headrace.spark.scan import freeze_garbage
+from headrace.spark.staged import one_off_name
 
 CHUNK_BYTES = 4 << 20
 ABORT_WAIT_S = 2.0
@@ -175,7 +175,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         super().__init__(options, schema)
-        self.token = options.query or f"write/{uuid.uuid4().hex}"
+        self.token = options.query or one_off_name()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         # A token of our own is never used again, so nothing is ever compared with it.

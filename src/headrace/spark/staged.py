@@ -6,7 +6,9 @@ No PySpark here: this runs inside the hub. A batch may be larger than the memory
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,19 @@ READ_BYTES = 4 << 20
 
 Group = tuple[str, int, pa.RecordBatch]
 """Rows for one stream partition."""
+
+
+_ONE_OFF = re.compile(r"write/[0-9a-f]{32}")
+
+
+def one_off_name() -> str:
+    """What a write without a name of its own is called: nobody writes under that name again."""
+    return f"write/{uuid.uuid4().hex}"
+
+
+def is_one_off(query: str) -> bool:
+    """Whether a query can never come back under this name."""
+    return _ONE_OFF.fullmatch(query) is not None
 
 
 class NotStaged(HeadraceError):

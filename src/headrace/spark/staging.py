@@ -48,6 +48,7 @@ from headrace.spark.staged import (
     Survey,
     cut,
     drop_batches,
+    is_one_off,
     remove_older,
     staged_rows,
     survey_of,
@@ -420,6 +421,9 @@ class Staging:
                 return
             if state is not None:
                 check_run(state, query, run)
+                # What an older run staged counts towards the limits of a batch, and can never be committed.
+                await asyncio.to_thread(shutil.rmtree, self._query_path(query), True)
+                state = self._state(await self._raw(query))
             value = msgspec.msgpack.encode(taken_over(state, run, self._hub.clock.now_us()))
             await self._hub.put(SINKS, query.encode(), value)
 
@@ -448,6 +452,22 @@ class Staging:
         await asyncio.to_thread(
             remove_older, self._directory, now_s - self._leftovers_expire_s, self._unfinished_paths()
         )
+
+        await self._forget_one_offs()
+
+    async def _forget_one_offs(self) -> None:
+        """What is known of a write without a name serves only its own repetition: it would stay for ever otherwise."""
+        before_us = self._hub.clock.now_us() - int(self._leftovers_expire_s * 1_000_000)
+        old = [
+            (key, raw)
+            for key, raw in self._hub.items(SINKS)
+            if is_one_off(key.decode())
+            and msgspec.msgpack.decode(raw, type=SinkState).time_us < before_us
+            and not self._lock(key.decode()).locked()
+        ]
+        for key, _ in old:
+            self._locks.pop(key.decode(), None)
+        await asyncio.gather(*(self._hub.delete(SINKS, key, raw) for key, raw in old))
 
     def _unfinished_paths(self) -> set[Path]:
         """Where batches are that are stored in part: nothing but these files can complete them."""

@@ -18,7 +18,7 @@ from headrace.hub import Hub
 from headrace.spark import staging
 from headrace.spark.outgoing import Outgoing, to_records
 from headrace.spark.planning import Describe, Forget, MoveCursor, Planning, ReadPosition
-from headrace.spark.staged import NotStaged, write_chunk
+from headrace.spark.staged import NotStaged, one_off_name, write_chunk
 from headrace.spark.staging import (
     Abort,
     BatchChanged,
@@ -29,7 +29,7 @@ from headrace.spark.staging import (
     Stage,
     Staging,
 )
-from headrace.testing import memory_hub
+from headrace.testing import FakeClock, memory_hub
 
 
 class Driver:
@@ -190,6 +190,21 @@ async def test_leftovers_expire(hub: Hub, tmp_path: Path) -> None:
     await Driver(area, query="here").stage(1, [b"a"])
     left = {path.parent.name for path in staged(tmp_path)}
     assert left == {"1"}
+
+
+async def test_writes_without_a_name_are_forgotten(tmp_path: Path) -> None:
+    """Each has a name that is never used again; named ones are kept, they may be repeated."""
+    clock = FakeClock()
+    async with memory_hub(clock=clock) as hub:
+        area = Staging(hub, tmp_path, now_s=lambda: clock.now_us() / 1e6)
+        once, named = Driver(area, query=one_off_name()), Driver(area, query="write/nightly")
+        part = await once.stage(0, [b"a"])
+        assert (await once.commit(0, [part])).applied
+        assert not (await once.commit(0, [part])).applied
+        await named.commit(0, [await named.stage(0, [b"b"])])
+        clock.advance(staging.LEFTOVERS_EXPIRE_S_DEFAULT + 1)
+        await Driver(area).stage(0, [b"c"])
+        assert sorted(key for key, _ in hub.items(staging.SINKS)) == [b"q", b"write/nightly"]
 
 
 async def test_an_abort_drops_the_batch(hub: Hub, area: Staging, tmp_path: Path) -> None:
@@ -410,6 +425,18 @@ async def test_a_batch_has_limits(tmp_path: Path) -> None:
             await driver.stage(0, [b"x"], part=2)
         with pytest.raises(LimitExceeded, match=r"spark\.batch_bytes_max"):
             await driver.stage(1, [b"x" * 3_000])
+
+
+async def test_what_a_dead_run_staged_does_not_count(tmp_path: Path) -> None:
+    """A driver that died again and again in the same batch must not fill the batch by that."""
+    limits = Spark(parts_max=2, batch_bytes_max=3_000)
+    async with memory_hub(msgspec.structs.replace(Config(), spark=limits)) as hub:
+        area = Staging(hub, tmp_path)
+        for number in range(4):
+            driver = Driver(area, run=f"r{number}")
+            parts = [await driver.stage(0, [b"x"], part=part, attempt=10 * number + part) for part in range(2)]
+        assert (await driver.commit(0, parts)).applied
+        assert await payloads(hub) == [b"x", b"x"]
 
 
 @pytest.mark.slow
