@@ -37,7 +37,7 @@ _NAME = re.compile(r"(\d+)-(\d{20})-(\d{20})\.parquet")
 
 @dataclass(frozen=True)
 class ArchivedFile:
-    """A file and the records that its name promises; `last` is inclusive. Those below `begin` are in the file before."""
+    """A file and the records that its name promises, `last` included. Those below `begin` are in the file before."""
 
     path: str
     partition: int

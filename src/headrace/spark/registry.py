@@ -19,6 +19,8 @@ PIPELINES = "spark/pipelines"
 REPORT_STALE_US = 15_000_000
 ENDED = ("done", "stopped")
 ALIVE = ("starting", "running", "restarting")
+REPORTING = ("running", "restarting")
+"""States in which a pipeline says every second how it is."""
 STATES = ("starting", "running", "restarting", "done", "stopped", "failed", "lost")
 
 
@@ -191,7 +193,8 @@ class Registry:
         if definition is None and report is None:
             raise UnknownPipeline(f"there is no pipeline {name!r}; `headrace pipeline ls` shows all")
         state = "stopped" if report is None else report.state
-        if reported_us is not None and state == "running" and self._hub.clock.now_us() - reported_us > REPORT_STALE_US:
+        stale = reported_us is not None and self._hub.clock.now_us() - reported_us > REPORT_STALE_US
+        if stale and state in REPORTING:
             state = "lost"
         return Status(name, state, definition, report, reported_us)
 

@@ -149,9 +149,9 @@ class Runner:
         for one in list(self._running.values()):
             self._take_progress(one)
             self._move_cursors(one)
-            if one.restart_at_s is not None:
+            if one.restart_at_s is not None and one.progress.state != "stopped":
                 if self._now_s() >= one.restart_at_s:
-                    self.start(one.pipeline)
+                    self._restart(one)
             elif not one.query.isActive:
                 self._ended(one)
         self._on_progress([one.progress for one in self._running.values()])
@@ -184,17 +184,25 @@ class Runner:
         if last is not None:
             self._mover.moved([source["endOffset"] for source in last["sources"]])
 
+    def _restart(self, one: _Running) -> None:
+        """Start a query again. That may fail too, as when the hub is away: other pipelines go on meanwhile."""
+        try:
+            self.start(one.pipeline)
+        except Exception as error:
+            self._failed(one, explain(error), ran_s=0.0)
+
     def _ended(self, one: _Running) -> None:
-        error = one.query.exception()
+        error = None if one.progress.state == "stopped" else one.query.exception()
         if error is None:
             if one.progress.state != "stopped":
                 one.progress.state = "done"
             self._report(one)
             del self._running[one.pipeline.name]
             return
-        failure = explain(error)
+        self._failed(one, explain(error), self._now_s() - one.started_s)
+
+    def _failed(self, one: _Running, failure: Failure, ran_s: float) -> None:
         one.progress.error = failure.headline
-        ran_s = self._now_s() - one.started_s
         one.progress.restarts = 1 if ran_s > HEALTHY_S else one.progress.restarts + 1
         if exception_name(failure.headline) in FINAL or one.progress.restarts > RESTARTS_MAX:
             one.progress.state = "failed"
@@ -214,8 +222,9 @@ class Runner:
             heard = self._reporting.call("pipeline.report", fields)
         except HeadraceError:
             return False
-        if heard["stop"] and one.query.isActive:
-            one.query.stop()
+        if heard["stop"]:
+            if one.query.isActive:
+                one.query.stop()
             one.progress.state = "stopped"
         return True
 

@@ -87,3 +87,11 @@ async def test_what_the_hub_itself_runs(registry: Registry) -> None:
     for state in ("stopped", "done"):
         await registry.report(Report("fixed", state))
         assert registry.to_run() == []
+
+
+@pytest.mark.parametrize("state", ["running", "restarting"])
+async def test_a_pipeline_that_no_longer_reports_is_lost(registry: Registry, clock: FakeClock, state: str) -> None:
+    await registry.report(Report("p", state=state, run="one"))
+    assert (await registry.status(PipelineName("p"))).state == state
+    clock.advance(60)
+    assert (await registry.status(PipelineName("p"))).state == "lost"

@@ -1,0 +1,123 @@
+"""Watching queries, without Spark: what becomes of those that fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.spark import runner as module
+from headrace.spark.errors import HubUnreachable
+from headrace.spark.pipelines import Pipeline, Sink
+from headrace.spark.runner import Progress, Runner
+
+
+class Query:
+    """A streaming query that runs until it is told otherwise."""
+
+    lastProgress = None  # as Spark names it
+
+    def __init__(self, run: str) -> None:
+        self.runId = run
+        self.isActive = True
+        self.error: Exception | None = None
+
+    def fail(self, error: str) -> None:
+        self.isActive, self.error = False, RuntimeError(error)
+
+    def exception(self) -> Exception | None:
+        return self.error
+
+    def stop(self) -> None:
+        self.isActive = False
+
+
+class Hub:
+    """Where reports go, and who is told to stop."""
+
+    def __init__(self) -> None:
+        self.reports: list[tuple[str, str]] = []
+        self.stop: set[str] = set()
+
+    def waiting(self, wait_s: float) -> Hub:
+        return self
+
+    def call(self, verb: str, request: dict[str, Any]) -> Any:
+        self.reports.append((request["name"], request["state"]))
+        return {"stop": request["run"] in self.stop}
+
+
+class Stage:
+    """A runner whose queries are made here."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+        self.hub = Hub()
+        self.now_s = 0.0
+        self.started: list[Query] = []
+        self.refused: Exception | None = None
+        self.seen: dict[str, Progress] = {}
+        monkeypatch.setattr(module, "listen", lambda spark: None)
+        monkeypatch.setattr(module, "start_query", lambda *arguments: self._start())
+        self.runner = Runner(
+            None,
+            self.hub,  # type: ignore[arg-type]
+            home=home,
+            on_progress=lambda found: self.seen.update({one.name: one for one in found}),
+            now_s=lambda: self.now_s,
+        )
+
+    def _start(self) -> Query:
+        if self.refused is not None:
+            raise self.refused
+        self.started.append(Query(f"run-{len(self.started)}"))
+        return self.started[-1]
+
+    def look(self, after_s: float = 0.0) -> None:
+        self.now_s += after_s
+        self.runner.look()
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Stage:
+    return Stage(monkeypatch, tmp_path)
+
+
+def a_pipeline(name: str = "p") -> Pipeline:
+    return Pipeline(name, Sink("stream", "out"), sources={"source": ("in",)})
+
+
+def test_a_stop_is_heard_while_a_query_waits_to_be_started_again(stage: Stage) -> None:
+    query = stage.runner.start(a_pipeline())
+    query.fail("boom")
+    stage.look()
+    assert stage.seen["p"].state == "restarting"
+    stage.hub.stop.add("run-0")
+    stage.look()
+    stage.look(after_s=60)
+    assert len(stage.started) == 1
+    assert stage.hub.reports[-1] == ("p", "stopped")
+    assert stage.runner.watch()
+
+
+def test_a_restart_that_fails_is_tried_again_and_harms_no_other(stage: Stage) -> None:
+    stage.runner.start(a_pipeline("p"))
+    stage.runner.start(a_pipeline("q"))
+    stage.started[0].fail("boom")
+    stage.look()
+    stage.refused = HubUnreachable("the hub has not answered")
+    stage.look(after_s=60)
+    assert (stage.seen["p"].state, stage.seen["q"].state) == ("restarting", "running")
+    stage.refused = None
+    stage.look(after_s=60)
+    assert (stage.seen["p"].state, stage.seen["p"].run) == ("running", "run-2")
+
+
+def test_restarts_that_always_fail_are_given_up(stage: Stage) -> None:
+    stage.runner.start(a_pipeline()).fail("boom")
+    stage.refused = HubUnreachable("the hub has not answered")
+    for _ in range(module.RESTARTS_MAX + 1):
+        stage.look(after_s=60)
+    assert stage.hub.reports[-1] == ("p", "failed")
+    assert stage.runner.failures["p"].headline == "the hub has not answered"
+    assert not stage.runner.watch()
