@@ -7,6 +7,7 @@ resort: Spark calls it a batch late, and never for the last one.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import threading
@@ -15,26 +16,20 @@ from typing import Any
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from headrace.errors import HeadraceError
+from headrace.spark.offsets import Reached, reached
 from headrace.spark.port import Access, access_to, open_port
 
 logger = logging.getLogger("headrace.spark")
 WAIT_S = 30.0
 
 
-def positions_to_move(end_offsets: list[str]) -> dict[tuple[str, str], dict[str, list[int]]]:
+def positions_to_move(end_offsets: list[str]) -> dict[tuple[str, str], Reached]:
     """(hub, cursor) → stream → next indexes, from the end offsets that Spark reports."""
-    found: dict[tuple[str, str], dict[str, list[int]]] = {}
+    found = []
     for text in end_offsets:
-        try:
-            offset = json.loads(text)
-        except (TypeError, ValueError):
-            continue
-        if not isinstance(offset, dict) or not offset.get("cursor") or "streams" not in offset:
-            continue
-        where = found.setdefault((offset["hub"], offset["cursor"]), {})
-        for stream, one in offset["streams"].items():
-            where[stream] = one["next"]
-    return found
+        with contextlib.suppress(TypeError, ValueError):
+            found.append(json.loads(text))
+    return reached(found)
 
 
 class CursorMover(StreamingQueryListener):  # type: ignore[misc]
@@ -44,7 +39,7 @@ class CursorMover(StreamingQueryListener):  # type: ignore[misc]
         self._access: dict[str, Access] = {}
         self._spark = spark
         self._ports: dict[str, Any] = {}
-        self._last: dict[tuple[str, str], dict[str, list[int]]] = {}
+        self._last: dict[tuple[str, str], Reached] = {}
         self._lock = threading.Lock()
 
     def onQueryStarted(self, event: Any) -> None:

@@ -7,14 +7,14 @@
 is where the query began with the partition: a partition or a stream that an older offset does not mention came into
 being later and is read from there. `id` is the hub's number of the stream: a stream that was deleted and made again
 has another one, and is noticed. `cursor` and `hub` ride along so that a completed batch can move the cursor without
-asking the query.
+asking the query; so does `partitions`, where a query reads only some of them.
 
 Everything here is a pure function of offsets and stream states.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,13 +62,43 @@ class Position:
     next: tuple[int, ...]
 
 
-def make(positions: Mapping[str, Position], cursor: str | None, hub: str) -> Offset:
+def make(
+    positions: Mapping[str, Position], cursor: str | None, hub: str, partitions: Sequence[int] | None = None
+) -> Offset:
     """An offset from positions by stream. Keys are sorted: equal positions are equal JSON."""
     streams = {
         name: {"id": one.id, "begin": list(one.begin), "next": list(one.next)}
         for name, one in sorted(positions.items())
     }
-    return {"cursor": cursor, "hub": hub, "streams": streams}
+    only = {} if partitions is None else {"partitions": sorted(partitions)}
+    return {"cursor": cursor, "hub": hub, **only, "streams": streams}
+
+
+Reached = dict[str, list[int | None]]
+"""By stream, the next index of each partition; None where it is not read."""
+
+
+def reached(offsets: Iterable[Any]) -> dict[tuple[str, str], Reached]:
+    """(hub, cursor) → how far a batch with these offsets has come, from those of its sources that name a cursor.
+
+    Several sources of one query may read the same stream; what one of them has still to read is not read yet.
+    """
+    found: dict[tuple[str, str], Reached] = {}
+    for offset in offsets:
+        if not isinstance(offset, dict) or not offset.get("cursor") or "streams" not in offset:
+            continue
+        only = offset.get("partitions")
+        where = found.setdefault((offset["hub"], offset["cursor"]), {})
+        for stream, one in offset["streams"].items():
+            mine = [at if only is None or partition in only else None for partition, at in enumerate(one["next"])]
+            where[stream] = _slower(where[stream], mine) if stream in where else mine
+    return found
+
+
+def _slower(one: Sequence[int | None], other: Sequence[int | None]) -> list[int | None]:
+    """By partition, the position of whoever is behind. A partition that only one of them knows yet is not read."""
+    pairs = zip(one, other, strict=False)
+    return [b if a is None else a if b is None else min(a, b) for a, b in pairs]
 
 
 def positions_of(offset: Offset) -> dict[str, Position]:

@@ -41,6 +41,7 @@ class SourceOptions:
     records_per_batch_max: int | None
     records_per_batch_min: int | None
     cursor: str | None
+    move_cursor: bool
     decode: str
     value_schema: str | None
     columns: tuple[str, ...]
@@ -95,6 +96,7 @@ def parse_source(options: Mapping[str, str]) -> SourceOptions:
         records_per_batch_max=_optional_count(options, "maxRecordsPerBatch"),
         records_per_batch_min=_optional_count(options, "minRecordsPerBatch"),
         cursor=cursor,
+        move_cursor=_flag(options, "moveCursor", True),
         decode=decode,
         value_schema=value_schema,
         columns=_columns(options.get("columns"), decode),

@@ -40,10 +40,10 @@ class Forget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MoveCursor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A cursor and its new positions, by stream and partition."""
+    """A cursor and its new positions, by stream and partition; None where it is not read, and holds nothing."""
 
     cursor: str
-    positions: dict[str, list[int]]
+    positions: dict[str, list[int | None]]
 
 
 class Planning:
@@ -98,6 +98,8 @@ class Planning:
             for source in msgspec.msgpack.decode(value, type=SinkState).sources:
                 if (source.cursor, source.stream) == (request.cursor, request.stream):
                     for partition, after in enumerate(source.next[: info.partitions]):
+                        if after is None:
+                            continue
                         known[partition] = max(after, known[partition] or 0)
         return known
 
@@ -134,6 +136,7 @@ class Planning:
         for name, positions in request.positions.items():
             for info in self._named(name):
                 for partition, index in enumerate(positions[: info.partitions]):
-                    ops.append(SaveCursor(request.cursor, info.name, index, partition))
+                    if index is not None:
+                        ops.append(SaveCursor(request.cursor, info.name, index, partition))
         if ops:
             await self._hub.transact(ops)

@@ -143,8 +143,8 @@ class HubPort:
         answer: list[int | None] = self.call("spark.position", {"cursor": cursor, "stream": stream})
         return answer
 
-    def move_cursor(self, cursor: str, positions: Mapping[str, Sequence[int]]) -> None:
-        """Move a cursor forward to these positions, by stream and partition; it never goes back."""
+    def move_cursor(self, cursor: str, positions: Mapping[str, Sequence[int | None]]) -> None:
+        """Move a cursor forward to these positions, by stream and partition; it never goes back, nor where None is."""
         self.call(
             "spark.move-cursor",
             {"cursor": cursor, "positions": {stream: list(next_) for stream, next_ in positions.items()}},

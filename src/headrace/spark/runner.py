@@ -234,6 +234,7 @@ def start_query(spark: Any, port: HubPort, pipeline: Pipeline, home: Path) -> An
     options = pipeline.reading() | {
         "hub": port.address,
         "cursor": pipeline.name,
+        "moveCursor": False,  # done here, for all sources together: two of them may read the same stream
         "start": first_start(port, pipeline),
     }
     if pipeline.sql is not None:

@@ -25,6 +25,7 @@ from pyspark.sql.types import StructType
 
 from headrace.errors import HeadraceError
 from headrace.spark.errors import BadOption
+from headrace.spark.offsets import reached
 from headrace.spark.options import SOURCE_COLUMNS, SinkOptions
 from headrace.spark.outgoing import ACCEPTED, Outgoing, rows_digest
 from headrace.spark.places import local_path
@@ -211,13 +212,13 @@ def planned_offsets(checkpoint: str | None, batch: int) -> list[str] | None:
 
 def source_positions(planned: Sequence[str], hub: str) -> list[dict[str, Any]]:
     """How far a batch read the sources that name a cursor at this hub."""
-    found = []
+    offsets = []
     for line in planned:
-        try:
-            offset = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(offset, dict) and offset.get("cursor") and offset.get("hub") == hub:
-            for stream, one in offset["streams"].items():
-                found.append({"cursor": offset["cursor"], "stream": stream, "next": one["next"]})
-    return found
+        with contextlib.suppress(ValueError):
+            offsets.append(json.loads(line))
+    return [
+        {"cursor": cursor, "stream": stream, "next": next_}
+        for (at, cursor), streams in reached(offsets).items()
+        if at == hub
+        for stream, next_ in streams.items()
+    ]

@@ -308,9 +308,9 @@ class StreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def commit(self, end: Offset) -> None:
         # Late by one batch and never called for the last one: cursors.py is what moves cursors promptly.
-        if self.options.cursor is not None:
-            streams = {name: one.next for name, one in offsets.positions_of(end).items()}
-            self.port.move_cursor(self.options.cursor, streams)
+        if self.options.move_cursor:
+            for (_, cursor), positions in offsets.reached([end]).items():
+                self.port.move_cursor(cursor, positions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _Source.read(self, partition)
@@ -319,4 +319,4 @@ class StreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self.port.close()
 
     def _offset(self, positions: Mapping[str, Position]) -> Offset:
-        return offsets.make(positions, self.options.cursor, self.options.access.address)
+        return offsets.make(positions, self.options.cursor, self.options.access.address, self.options.partitions)

@@ -83,11 +83,12 @@ class BatchChanged(HeadraceError):
 
 
 class SourcePosition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How far the reader behind a cursor had come when a batch was stored; `next` by partition."""
+    """How far the reader behind a cursor had come when a batch was stored; `next` by partition, None where it is not
+    read."""
 
     cursor: str
     stream: str
-    next: list[int]
+    next: list[int | None]
 
 
 class SinkState(msgspec.Struct, frozen=True):

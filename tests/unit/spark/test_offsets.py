@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import itertools
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.types import StructType
 
 from headrace.spark import offsets
+from headrace.spark.cursors import positions_to_move
 from headrace.spark.errors import DataLoss
 from headrace.spark.offsets import Position, Range
+from headrace.spark.options import parse_source
 from headrace.spark.port import StreamState
+from headrace.spark.sink import source_positions
+from headrace.spark.source import StreamReader
 
 
 def state(name: str, *bounds: tuple[int, int], id: int = 1) -> StreamState:
@@ -133,3 +139,45 @@ def test_equal_positions_are_equal_json(limit: int | None) -> None:
         assert json.dumps(offsets.make(first, None, "h")) == json.dumps(again)
     else:
         assert json.dumps(offsets.make(first, None, "h")) != json.dumps(again)
+
+
+def test_a_cursor_stays_with_the_slower_of_two_sources() -> None:
+    """A join of a stream with itself asks twice for its end, and more may have come between."""
+    fast, slow = offset("a", 105, 7, 3), offset("a", 100, 9)
+    for order in ([fast, slow], [slow, fast]):
+        assert offsets.reached(order) == {("hub:1", "c"): {"a": [100, 7]}}
+    texts = [json.dumps(slow), json.dumps(fast)]
+    assert positions_to_move([*texts, "no JSON", "7"]) == {("hub:1", "c"): {"a": [100, 7]}}
+    assert source_positions(texts, "hub:1") == [{"cursor": "c", "stream": "a", "next": [100, 7]}]
+    assert source_positions(texts, "another hub") == []
+
+
+def test_partitions_that_are_not_read_have_no_position() -> None:
+    def only(partition: int, *next_: int) -> offsets.Offset:
+        return offsets.make({"a": Position(1, (0,) * len(next_), next_)}, "c", "hub:1", [partition])
+
+    assert offsets.reached([only(1, 0, 8)]) == {("hub:1", "c"): {"a": [None, 8]}}
+    assert offsets.reached([only(1, 0, 8), only(0, 5, 0)]) == {("hub:1", "c"): {"a": [5, 8]}}
+    assert offsets.reached([offset("a", 1) | {"cursor": None}]) == {}
+
+
+class Recorder:
+    """A port that only notes where cursors go."""
+
+    def __init__(self) -> None:
+        self.moves: list[tuple[str, Any]] = []
+
+    def move_cursor(self, cursor: str, positions: Any) -> None:
+        self.moves.append((cursor, positions))
+
+
+def test_a_source_moves_its_cursor_where_it_reads_and_may_leave_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = Recorder()
+    monkeypatch.setattr("headrace.spark.source.shared_port", lambda access, wait_s: port)
+    given = {"stream": "a", "cursor": "c", "partitions": "1", "hub": "hub:1"}
+    reader = StreamReader(parse_source(given), StructType())
+    end = reader._offset({"a": Position(1, (0, 0), (0, 8))})
+    reader.commit(end)
+    assert port.moves == [("c", {"a": [None, 8]})]
+    StreamReader(parse_source(given | {"moveCursor": "false"}), StructType()).commit(end)
+    assert len(port.moves) == 1

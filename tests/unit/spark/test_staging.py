@@ -238,6 +238,16 @@ async def test_positions_say_where_stored_results_end(hub: Hub, area: Staging) -
     assert await planning.position(ReadPosition("c", "in")) == [9, 3]
 
 
+async def test_a_partition_that_is_not_read_gets_no_cursor(hub: Hub, area: Staging) -> None:
+    """One at its beginning would keep retention from it for ever."""
+    await hub.create_stream("in", partitions=2)
+    planning = Planning(hub)
+    await planning.move_cursor(MoveCursor("c", {"in": [None, 8]}))
+    assert [(one.partition, one.index) for one in hub.cursors("c")] == [(1, 8)]
+    await Driver(area).commit(0, [], sources=[SourcePosition("c", "in", [None, 9])])
+    assert await planning.position(ReadPosition("c", "in")) == [None, 9]
+
+
 async def test_names_come_before_patterns(hub: Hub) -> None:
     for name in ("a[1]", "a1", "a2"):
         await hub.create_stream(name)
