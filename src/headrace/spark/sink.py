@@ -152,7 +152,9 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
         query = self.options.query or context.getLocalProperty("sql.streaming.queryId")
         run = context.getLocalProperty("spark.jobGroup.id") or ""
         batch = int(context.getLocalProperty("streaming.sql.batchId"))
-        return self.stage(iterator, query, run, batch, digest_rows=local_path(self.options.checkpoint) is None)
+        # A path without a scheme may be Spark's default file system and not this machine: only looking tells.
+        digest_rows = planned_offsets(self.options.checkpoint, batch) is None
+        return self.stage(iterator, query, run, batch, digest_rows=digest_rows)
 
     def commit(self, messages: list[Staged | None], batchId: int) -> None:
         staged = [one for one in messages if one is not None]
