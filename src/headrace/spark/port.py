@@ -60,6 +60,7 @@ class SegmentFile:
     first: int
     next: int
     path: str
+    size: int
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,9 @@ class HubPort:
         answer = self.call("stream.segments", {"stream": stream})
         return {
             found["partition"]: [
-                SegmentFile(one["first"], one["next"], one["path"]) for one in found["segments"] if one["path"]
+                SegmentFile(one["first"], one["next"], one["path"], one["bytes"])
+                for one in found["segments"]
+                if one["path"]
             ]
             for found in answer["partitions"]
         }

@@ -9,6 +9,7 @@ a wrong sum later.
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -87,8 +88,8 @@ def _wanted(port: HubPort, piece: Piece, shape: Shape) -> Iterator[pa.RecordBatc
             continue
         if begin > position:
             yield from _remote(port, Range(asked.stream, asked.partition, position, begin), shape)
-        mapped = open_segment(file)
         part = Range(asked.stream, asked.partition, begin, end)
+        mapped = open_segment(file, part)
         yield from _remote(port, part, shape) if mapped is None else _local(mapped, part, shape)
         position = end
     if position < asked.end:
@@ -127,12 +128,18 @@ class _ThisMachine:
             return file.read_buffer()
 
 
-def open_segment(file: SegmentFile) -> Segment | None:
-    """A segment mapped into memory; None where this machine cannot open it, or finds something else there."""
+def open_segment(file: SegmentFile, asked: Range) -> Segment | None:
+    """A segment mapped into memory; None where this machine cannot open it, or finds something else there.
+
+    Another machine, or a container, may have a hub of its own whose files bear the same names.
+    """
     try:
-        return Segment(_ThisMachine(), SegmentRef(file.first, file.next, file.path, 0))  # type: ignore[arg-type]
-    except SegmentDamaged:
+        found = Segment(_ThisMachine(), SegmentRef(file.first, file.next, file.path, file.size))  # type: ignore[arg-type]
+        size = os.path.getsize(file.path)
+    except (SegmentDamaged, OSError):
         return None
+    same = (found.manifest.stream, found.manifest.partition, size) == (asked.stream, asked.partition, file.size)
+    return found if same else None
 
 
 def _mapped(segment: Segment, asked: Range, shape: Shape) -> Iterator[pa.RecordBatch]:

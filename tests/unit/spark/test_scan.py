@@ -78,11 +78,13 @@ def read(hub: FakeHub, start: int, end: int, *files: SegmentFile, shape: Shape |
     return pa.Table.from_batches(list(scan(port, Piece(Range("s", 2, start, end), files), shape)), shape.schema)
 
 
-def sealed(directory: Path, first: int, after: int) -> SegmentFile:
+def sealed(
+    directory: Path, first: int, after: int, *, stream: str = "s", partition: int = 2, size: int = 3
+) -> SegmentFile:
     disk = OsDisk(directory)
-    ref = write_segment(disk, "s", 1, 2, [records(first, after)])
+    ref = write_segment(disk, stream, 1, partition, [records(first, after, size)])
     disk.close()
-    return SegmentFile(first, after, str(directory / ref.path))
+    return SegmentFile(first, after, str(directory / ref.path), ref.bytes)
 
 
 def test_from_the_hub_alone() -> None:
@@ -109,9 +111,20 @@ def test_files_alone_need_no_hub(tmp_path: Path) -> None:
 def test_a_file_that_is_gone_or_another_is_read_from_the_hub(tmp_path: Path) -> None:
     hub = FakeHub()
     other = sealed(tmp_path, 0, 10)
-    strange = SegmentFile(30, 40, other.path)
-    assert read(hub, 20, 50, SegmentFile(20, 30, "/nowhere"), strange)["index"].to_pylist() == list(range(20, 50))
+    strange = SegmentFile(30, 40, other.path, other.size)
+    assert read(hub, 20, 50, SegmentFile(20, 30, "/nowhere", 0), strange)["index"].to_pylist() == list(range(20, 50))
     assert hub.asked == [(20, 30), (30, 40), (40, 50)]
+
+
+def test_a_file_of_another_hub_under_the_same_name_is_not_ours(tmp_path: Path) -> None:
+    """Executors elsewhere, and containers, may have a hub of their own with the same paths."""
+    ours = sealed(tmp_path / "ours", 20, 40)
+    for number, other in enumerate(({"stream": "other"}, {"partition": 1}, {"size": 4})):
+        theirs = sealed(tmp_path / str(number), 20, 40, **other)  # type: ignore[arg-type]
+        hub = FakeHub()
+        table = read(hub, 20, 40, SegmentFile(20, 40, theirs.path, ours.size))
+        assert set(table["payload"].to_pylist()) == {b"xxx"}
+        assert hub.asked == [(20, 40)]
 
 
 def test_a_damaged_file_is_never_data(tmp_path: Path) -> None:
