@@ -83,7 +83,10 @@ def _created(port: Any, name: str | None) -> list[Pipeline]:
         if one is None or (name is None and not one.get("enabled", True)):
             continue
         if one.get("file"):
-            found.extend(with_trigger(each, one.get("trigger")) for each in load_file(one["file"]))
+            defined = load_file(one["file"])
+            # Of a file with several, each has a definition of its own; a file without that name is run whole.
+            meant = [each for each in defined if each.name == one["name"]] or defined
+            found.extend(with_trigger(each, one.get("trigger")) for each in meant)
         else:
             options = {key: one[key] for key in ("trigger", "start", "output_mode") if one.get(key)}
             found.append(sql_pipeline(one["name"], one["sql"], one["into"], **options))

@@ -147,7 +147,7 @@ def sql_pipeline(
     """A pipeline from a SQL text over `stream('name')`."""
     from headrace.spark.query import stream_calls
 
-    names = tuple(one for call in stream_calls(text) for one in call.names)
+    names = _streams([one for call in stream_calls(text) for one in call.names])
     if not names:
         raise PipelineError(f"pipeline {name!r} reads no stream: its SQL has no stream('name')")
     return Pipeline(
@@ -162,11 +162,15 @@ def sql_pipeline(
 
 
 def _sources(source: str | Sequence[str] | Mapping[str, str | Sequence[str]]) -> dict[str, tuple[str, ...]]:
-    if isinstance(source, str):
-        return {"source": (source,)}
     if isinstance(source, Mapping):
-        return {name: (one,) if isinstance(one, str) else tuple(one) for name, one in source.items()}
-    return {"source": tuple(source)}
+        return {name: _streams(one) for name, one in source.items()}
+    return {"source": _streams(source)}
+
+
+def _streams(names: str | Sequence[str]) -> tuple[str, ...]:
+    """Streams one by one; the source takes several in one text, with commas between them."""
+    given = [names] if isinstance(names, str) else names
+    return tuple(word.strip() for one in given for word in one.split(",") if word.strip())
 
 
 def load_file(path: str | Path) -> list[Pipeline]:

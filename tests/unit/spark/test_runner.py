@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 
 from headrace.spark import runner as module
 from headrace.spark.errors import HubUnreachable
-from headrace.spark.pipelines import Pipeline, Sink
+from headrace.spark.pipelines import Pipeline, Sink, pipeline, sql_pipeline
+from headrace.spark.port import StreamState
 from headrace.spark.runner import Progress, Runner
 
 
@@ -85,6 +87,28 @@ def stage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Stage:
 
 def a_pipeline(name: str = "p") -> Pipeline:
     return Pipeline(name, Sink("stream", "out"), sources={"source": ("in",)})
+
+
+class Positions:
+    """A hub at which only stream `b` has been read, by `p`."""
+
+    def describe(self, names: Sequence[str]) -> list[StreamState]:
+        return [StreamState(name, 1, ((0, 9),)) for name in names if name in ("a", "b")]
+
+    def position(self, cursor: str, stream: str) -> list[int | None]:
+        return [7 if (cursor, stream) == ("p", "b") else None]
+
+
+@pytest.mark.parametrize("source", ["b", "a,b", ["a, b"], {"left": "a", "right": "b"}])
+def test_a_pipeline_goes_on_at_its_cursor_however_its_streams_are_named(source: Any) -> None:
+    made = pipeline(source, "out", name="p")(lambda frame: frame)
+    assert module.first_start(Positions(), made) == "cursor"  # type: ignore[arg-type]
+
+
+def test_sql_too() -> None:
+    made = sql_pipeline("p", "SELECT payload FROM stream('a, b')", "out")
+    assert made.sources == {"sql": ("a", "b")}
+    assert module.first_start(Positions(), made) == "cursor"  # type: ignore[arg-type]
 
 
 def test_a_stop_is_heard_while_a_query_waits_to_be_started_again(stage: Stage) -> None:
