@@ -61,6 +61,8 @@ SINKS = "spark/sinks"
 UNFINISHED = "spark/commits"
 BATCHES_REMEMBERED = 16
 RUNS_REMEMBERED = 16
+UNOWNED = ("", "anonymous")
+"""Owners of queries from a time without users: whoever goes on with one owns it."""
 LEFTOVERS_EXPIRE_S_DEFAULT = 3600.0
 _SWEEP_INTERVAL_S = 60.0
 
@@ -100,6 +102,7 @@ class SinkState(msgspec.Struct, frozen=True):
     replaced_runs: list[str]
     time_us: int
     sources: list[SourcePosition] = []
+    owner: str = ""
 
 
 class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -205,14 +208,33 @@ def after_commit(state: SinkState | None, commit: Commit, time_us: int) -> SinkS
         replaced_runs=_replaced(state, commit.run),
         time_us=time_us,
         sources=commit.sources or ([] if state is None else state.sources),
+        owner=_owner(state),
     )
 
 
 def taken_over(state: SinkState | None, run: str, time_us: int) -> SinkState:
     """The state once a new run has shown itself."""
     if state is None:
-        return SinkState(batch=-1, run=run, digests=[], replaced_runs=[], time_us=time_us)
-    return msgspec.structs.replace(state, run=run, replaced_runs=_replaced(state, run), time_us=time_us)
+        return SinkState(batch=-1, run=run, digests=[], replaced_runs=[], time_us=time_us, owner=_owner(None))
+    replaced = _replaced(state, run)
+    return msgspec.structs.replace(state, run=run, replaced_runs=replaced, time_us=time_us, owner=_owner(state))
+
+
+def _owner(state: SinkState | None) -> str:
+    """Whose query it is: of whoever came first, not counting those who came without a name."""
+    from headrace.security import current
+
+    return current().name if state is None or state.owner in UNOWNED else state.owner
+
+
+def check_owner(state: SinkState | None, query: str) -> None:
+    """Refuse someone else's query to those who may not write everywhere: they could stop it, or number its batches."""
+    from headrace.security import current
+
+    principal = current()
+    if state is None or state.owner in (*UNOWNED, principal.name) or principal.may("write", SINKS):
+        return
+    raise Forbidden(f"{principal.name!r} may not write as query {query!r}, which belongs to {state.owner!r}")
 
 
 def _replaced(state: SinkState | None, run: str) -> list[str]:
@@ -289,6 +311,7 @@ class Staging:
         async with self._lock(request.query):
             await self._finish(request.query)
             state = self._state(await self._raw(request.query))
+            check_owner(state, request.query)
             if judge(state, request) == "again":
                 await self._drop(request.query, request.batch)
                 return Committed(applied=False)
@@ -406,6 +429,7 @@ class Staging:
         async with self._lock(request.query):
             await self._finish(request.query)
             state = self._state(await self._raw(request.query))
+            check_owner(state, request.query)
             if state is not None:
                 check_run(state, request.query, request.run)
             await asyncio.to_thread(shutil.rmtree, self._batch_path(request.query, request.batch), True)
@@ -413,11 +437,13 @@ class Staging:
     async def _take_charge(self, query: str, run: str) -> None:
         """Note a run that is new, so that an older one that still lives is refused from now on."""
         state = self._state(await self._raw(query))
+        check_owner(state, query)
         if state is not None and state.run == run:
             return
         async with self._lock(query):
             await self._finish(query)
             state = self._state(await self._raw(query))
+            check_owner(state, query)
             if state is not None and state.run == run:
                 return
             if state is not None:

@@ -11,10 +11,11 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from headrace.config import Config, Spark
+from headrace.config import Config, Grant, Spark
 from headrace.config import Log as LogSection
-from headrace.errors import BadRequest, LimitExceeded, LogFailed
+from headrace.errors import BadRequest, Forbidden, LimitExceeded, LogFailed
 from headrace.hub import Hub
+from headrace.security import Principal, acting_as
 from headrace.spark import staging
 from headrace.spark.outgoing import Outgoing, to_records
 from headrace.spark.planning import Describe, Forget, MoveCursor, Planning, ReadPosition
@@ -447,6 +448,40 @@ async def test_what_a_dead_run_staged_does_not_count(tmp_path: Path) -> None:
             parts = [await driver.stage(0, [b"x"], part=part, attempt=10 * number + part) for part in range(2)]
         assert (await driver.commit(0, parts)).applied
         assert await payloads(hub) == [b"x", b"x"]
+
+
+async def test_a_query_belongs_to_its_user(hub: Hub, area: Staging) -> None:
+    """Who may write only some streams can neither take over, number nor drop the batches of somebody else."""
+
+    def user(name: str, *streams: str) -> Principal:
+        return Principal(name, (), (Grant(rights=["write"], streams=list(streams)),))
+
+    driver, thief = Driver(area, "nightly"), Driver(area, "nightly", "r2")
+    with acting_as(user("alice", "out")):
+        part = await driver.stage(0, [b"a"])
+    with acting_as(user("mallory", "mallory.*")):
+        for attempt in (thief.stage(0, [b"b"]), thief.commit(7, []), area.abort(Abort("nightly", "r1", 0))):
+            with pytest.raises(Forbidden, match="belongs to 'alice'"):
+                await attempt
+    with acting_as(user("alice", "out")):
+        assert (await driver.commit(0, [part])).applied
+    with acting_as(user("operator", "*")):
+        assert (await thief.commit(1, [await thief.stage(1, [b"c"], to="out")])).applied
+    assert await payloads(hub) == [b"a", b"c"]
+
+
+async def test_a_query_from_before_there_were_users_finds_an_owner(hub: Hub, area: Staging) -> None:
+    def user(name: str) -> Principal:
+        return Principal(name, (), (Grant(rights=["write"], streams=["out"]),))
+
+    driver = Driver(area)
+    for name in ("anonymous", "alice"):
+        with acting_as(user(name)):
+            await driver.commit(0, [])
+            driver.run = f"run of {name}"
+            await driver.stage(1, [b"a"])
+    with acting_as(user("mallory")), pytest.raises(Forbidden):
+        await Driver(area, run="r3").stage(1, [b"a"])
 
 
 @pytest.mark.slow
