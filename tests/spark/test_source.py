@@ -104,10 +104,12 @@ def test_types_and_columns_where_spark_pushes_nothing_down(
     hub: ThreadHub, spark: Any, name: str, tmp_path: Path
 ) -> None:
     fill(hub, name)
-    frame = read_stream(spark, name, types="odd", columns="index,type", partitions="1")
+    frame = read_stream(spark, name, types="odd", columns="index,type", partitions="1", cursor=name)
     assert frame.columns == ["index", "type"]
     run(frame, "memory:odd", tmp_path)
     assert sorted(row["index"] for row in spark.table("odd").collect()) == list(range(1, 100, 2))
+    wait_until(lambda: hub.cursor(name, name, 1) == 100, what="the cursor")
+    assert hub.cursor(name, name, 0) is None
 
 
 def test_decoding(hub: ThreadHub, spark: Any, name: str) -> None:
