@@ -41,6 +41,8 @@ class Limits(msgspec.Struct, frozen=True):
 STRUCTURAL = (ops.CreateStream, ops.GrowStream, ops.SetOptions, ops.DeleteStream)
 """Operations that change which streams there are. They stand alone in a transaction, and do not mix with others in a
 commit: so every other operation finds the streams as they are on disk."""
+SECONDS_MAX = 10**12
+BYTES_MAX = 2**63 - 1
 
 
 class Pending:
@@ -305,7 +307,11 @@ class Commit:
         self._event(frame.CheckpointDropped(op.id))
 
     def _event(self, event: frame.AnyEvent) -> None:
-        self._directory.append(frame.encode_event(event))
+        try:
+            entry = frame.encode_event(event)
+        except (OverflowError, UnicodeEncodeError) as error:  # the writer must outlive whatever it is handed
+            raise BadRequest(f"something in {type(event).__name__} does not fit the journal: {error}") from error
+        self._directory.append(entry)
         self._events.append(event)
 
     # -- structural operations -------------------------------------------------------------------------------------
@@ -318,6 +324,7 @@ class Commit:
                 return self._grow_stream(op)
             case ops.SetOptions():
                 stream = self._state.stream(op.name)
+                _check_options(op.name, op.options)
                 self._event(frame.OptionsChanged(stream.info.id, op.options))
                 return None
             case ops.DeleteStream():
@@ -329,6 +336,7 @@ class Commit:
         """Whether the stream is new."""
         self._check_name(op.kind, op.name)
         self._check_partitions(op.name, op.partitions)
+        _check_options(op.name, op.options)
         if op.kind not in (STREAM, TABLE) or (op.kind == TABLE and op.partitions != 1):
             raise BadRequest(f"{op.name!r}: the kind is {STREAM!r}, or {TABLE!r} with one partition")
         existing = self._state.streams.get(op.name)
@@ -341,8 +349,8 @@ class Commit:
             raise LimitExceeded("streams", count, self._limits.streams_max, "log.streams_max")
         firsts = self._state.firsts_for(op.name, 0, op.partitions)
         id = self._state.next_stream_id + self._created
-        self._created += 1
         self._event(frame.StreamCreated(id, op.name, op.kind, op.options, self._now_us, firsts))
+        self._created += 1
         return True
 
     def _grow_stream(self, op: ops.GrowStream) -> None:
@@ -399,6 +407,15 @@ class Commit:
         for table in self._tables.values():
             table.forget_pending()
         self._state.pending_cursors.clear()
+
+
+def _check_options(name: str, options: ops.StreamOptions) -> None:
+    """Numbers that the journal can hold and retention can reckon with."""
+    limits = {"retention_age_s": SECONDS_MAX, "max_hold_s": SECONDS_MAX, "retention_bytes": BYTES_MAX}
+    for option, most in limits.items():
+        value = getattr(options, option)
+        if value is not None and not 0 <= value <= most:
+            raise BadRequest(f"{name!r}: the option {option!r} is {value}, outside 0 to {most}")
 
 
 def _expectation_holds(expect: ops.Expect | bytes, previous: bytes | None) -> bool:

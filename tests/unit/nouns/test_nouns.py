@@ -1,5 +1,6 @@
 """The verbs of the nouns, called as HTTP and Flight call them."""
 
+import asyncio
 import base64
 
 import msgspec
@@ -205,3 +206,28 @@ async def test_a_caller_sees_only_what_it_may_read():
         ):
             with pytest.raises(errors.Forbidden):
                 await call(verb, **params)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("retention_bytes", 2**70),
+        ("retention_bytes", -1),
+        ("retention_age_s", 1e308),
+        ("retention_age_s", -1),
+        ("max_hold_s", 1e308),
+    ],
+)
+async def test_options_that_nothing_can_reckon_with_are_refused_and_the_hub_goes_on(hub, call, option, value):
+    with pytest.raises(errors.BadRequest, match=option):
+        await asyncio.wait_for(call("stream.create", stream="odd", options={option: value}), 5)
+    with pytest.raises(errors.BadRequest, match=option):
+        await asyncio.wait_for(call("stream.set-options", stream="orders", options={option: value}), 5)
+    await asyncio.wait_for(hub.append("orders", Batch.one(b"1")), 5)
+
+
+async def test_a_number_too_large_for_the_journal_does_not_end_the_writer(hub):
+    checkpoint = await hub.begin_checkpoint("orders")
+    with pytest.raises(errors.BadRequest, match="does not fit"):
+        await asyncio.wait_for(checkpoint.commit(2**70), 5)
+    await asyncio.wait_for(hub.append("orders", Batch.one(b"1")), 5)
