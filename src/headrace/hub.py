@@ -28,7 +28,7 @@ from headrace.log.clock import Clock, SystemClock
 from headrace.log.commit import Limits, Pending
 from headrace.log.disk import Disk, OsDisk
 from headrace.log.embedded import EmbeddedLog
-from headrace.log.ops import ANY, Appended, Bounds, CheckpointInfo, CursorInfo, Op, PutResult, StreamInfo, StreamOptions
+from headrace.log.ops import ANY, Appended, Bounds, CheckpointInfo, CursorInfo, Line, Op, PutResult, StreamInfo, StreamOptions
 from headrace.log.port import Blob, LogPort, Touched
 from headrace.log.recovery import Report
 from headrace.log.settings import LogSettings
@@ -227,9 +227,11 @@ class Hub(Frame):
         partition: int = 0,
         producer: str | None = None,
         sequence: int | None = None,
+        line: Line | None = None,
     ) -> asyncio.Future[Appended]:
-        """Add records. The future is done when they are on disk. Appends of one caller keep their order."""
-        return self._submit_one(ops.Append(name, batch, partition, producer, sequence))
+        """Add records. The future is done when they are on disk. Appends of one caller keep their order. Whoever does
+        not wait for one before the next gives them a `line`: none is stored behind one that was refused."""
+        return self._submit_one(ops.Append(name, batch, partition, producer, sequence, line))
 
     def transact(self, operations: Sequence[Op]) -> asyncio.Future[list[Any]]:
         """Do several things, or none of them, in one durable step. Results come in the order of the operations."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.errors import BadRequest, ConditionFailed, HeadraceError, LimitExceeded, StreamExists, UnknownCheckpoint
+from headrace.errors import BadRequest, Busy, ConditionFailed, HeadraceError, LimitExceeded, StreamExists, UnknownCheckpoint
 from headrace.log import frame, ops
 from headrace.log.batch import Batch
 from headrace.log.journal import Journal
@@ -59,6 +59,13 @@ class Pending:
         self.error: HeadraceError | None = None
         self.done = False
 
+    def refuse(self, error: HeadraceError) -> None:
+        """It does not happen, and neither does what stands behind it in its line."""
+        self.error = error
+        for op in self.operations:
+            if isinstance(op, ops.Append) and op.line is not None:
+                op.line.refused = True
+
 
 class Commit:
     """The transactions of one write and one sync."""
@@ -91,7 +98,7 @@ class Commit:
         try:
             pending.result = [self._operate(op, position, many) for position, op in enumerate(pending.operations)]
         except HeadraceError as error:
-            pending.error = error
+            pending.refuse(error)
             for undo in reversed(self._undo or []):
                 undo()
             del self._appended[marks[0] :], self._changed[marks[1] :], self._events[marks[2] :]
@@ -129,6 +136,8 @@ class Commit:
         if stream.table is not None:
             raise BadRequest(f"{op.stream!r} is a table: change it with put and delete, not with append")
         partition = stream.partition(op.partition)
+        if op.line is not None and op.line.refused:
+            raise Busy(f"not stored in {op.stream!r}: an append before it in the same line was refused")
         if op.producer is None:
             return self._store(partition, op.batch, b"", 0)
         sequence = op.sequence

@@ -221,7 +221,7 @@ class Log:
             self.queue_bytes -= sum(pending.nbytes for pending in gathered)
         for pending in gathered:
             if error is not None and pending.error is None:
-                pending.error = error
+                pending.refuse(error)
             pending.done = True
         if self.on_commit is not None:
             self.on_commit(gathered, touched)

@@ -27,6 +27,17 @@ ABSENT = Expect.ABSENT
 PRESENT = Expect.PRESENT
 
 
+class Line:
+    """Appends of one sender that were handed in without waiting for each other. Once one of them is refused, those
+    behind it are refused too: otherwise a later sequence could be stored, and make a duplicate of the refused one when
+    it is sent again. Only the log's writer changes it."""
+
+    __slots__ = ("refused",)
+
+    def __init__(self) -> None:
+        self.refused = False
+
+
 class Append(msgspec.Struct, frozen=True, gc=False):
     """Add records to a stream. With a producer, a sequence not above the last one seen is a duplicate."""
 
@@ -35,6 +46,7 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     partition: int = 0
     producer: str | None = None
     sequence: int | None = None
+    line: Line | None = None
 
 
 class Put(msgspec.Struct, frozen=True, gc=False):

@@ -100,10 +100,10 @@ def test_a_commit_takes_about_as_much_as_it_may() -> None:
 # -- trouble -------------------------------------------------------------------------------------------------------
 
 
-def faulty() -> tuple[Log, FaultyDisk, MemoryDisk]:
+def faulty(**settings: int) -> tuple[Log, FaultyDisk, MemoryDisk]:
     memory = MemoryDisk()
     disk = FaultyDisk(memory)
-    log = open_log(disk)
+    log = open_log(disk, **settings)
     do(log, ops.CreateStream("s"))
     do(log, ops.CreateStream("t", kind="table"))
     fill(log, "s", 3)
@@ -126,6 +126,25 @@ def test_a_full_disk_refuses_appends_keeps_reading_and_resumes_by_itself() -> No
     assert do(log, ops.Append("s", Batch.one(b"x"), 0, "p", 1)) == ops.Appended(3, 1, False)
     assert not log.full
     assert do(log, ops.Put("t", b"k", b"v", ops.ABSENT)) == (True, None)
+
+
+def test_nothing_is_stored_behind_a_refused_append_of_the_same_line() -> None:
+    log, disk, _ = faulty(commit_bytes_max=1)
+    line = ops.Line()
+    disk.fail_all("write", errno.ENOSPC)
+    refused = log.submit([ops.Append("s", Batch.one(b"4"), 0, "p", 4, line)])
+    behind = log.submit([ops.Append("s", Batch.one(b"5"), 0, "p", 5, line)])
+    other = log.submit([ops.Append("s", Batch.one(b"other"))])
+    log.commit_once()
+    disk.heal()
+    while log.commit_once():
+        pass
+    assert isinstance(refused.error, DiskFull)
+    assert isinstance(behind.error, Busy)
+    assert other.error is None
+    for sequence in (4, 5):
+        assert not do(log, ops.Append("s", Batch.one(b"%d" % sequence), 0, "p", sequence)).duplicate
+    assert payloads(log, "s")[3:] == [b"other", b"4", b"5"]
 
 
 def test_room_is_kept_for_the_log_itself() -> None:

@@ -23,7 +23,7 @@ import pyarrow.flight as flight
 
 from headrace.errors import BadRequest, Busy, HeadraceError
 from headrace.log.batch import Batch
-from headrace.log.ops import Appended
+from headrace.log.ops import Appended, Line
 from headrace.protocols.flight.bridge import Bridge, Cancelled
 from headrace.protocols.flight.codec import PutAck, PutColumns, decode_metadata, encode
 from headrace.protocols.flight.session import Numbered, PutSession, PutState
@@ -91,6 +91,7 @@ class Putting:
         self._settling = Settling(ACKS_WAITING_MAX)
         self._all_read = False
         self._refused = False  # this and the next: only the loop changes them
+        self._line = Line()
         self._waiting: deque[tuple[Numbered, Batch, Settled]] = deque()
         self._records_in = hub.metrics.protocol.records_in.labels(protocol="flight")
         self._processed = hub.stream(session.command.stream).options.ack != "durable"
@@ -210,6 +211,7 @@ class Putting:
             partition=command.partition,
             producer=numbered.producer,
             sequence=numbered.sequence,
+            line=self._line,
         )
         future.add_done_callback(functools.partial(self._appended, batch.nbytes + BATCH_OVERHEAD_BYTES, settled))
         self._refused = future.done() and not future.cancelled() and future.exception() is not None

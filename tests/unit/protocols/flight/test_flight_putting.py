@@ -174,6 +174,37 @@ def test_nothing_is_acknowledged_before_it_is_durable():
                 writer.close()
 
 
+def test_nothing_is_stored_behind_a_refused_batch_even_if_it_was_under_way(monkeypatch):
+    disk = FaultyDisk(MemoryDisk())
+    with served_hub(Config(log=Log(commit_bytes_max=1)), disk=disk) as served:
+        served.run(served.hub.create_stream("orders"))
+        log = served.hub._log.log
+        may_commit = threading.Event()
+        commit_once = log.commit_once
+
+        def commit_when_allowed():
+            may_commit.wait(10)
+            committed = commit_once()
+            disk.heal()  # there is room again before the next commit
+            return committed
+
+        monkeypatch.setattr(log, "commit_once", commit_when_allowed)
+        disk.fail_all("write", errno.ENOSPC)
+        with flight.connect(f"grpc://{served.address}") as client:
+            described = command(stream="orders", producer="shop", sequence=0)
+            writer, acks = client.do_put(described, PAYLOADS)
+            for payload in (b"0", b"1"):
+                writer.write_batch(payloads(payload))
+            wait_until(lambda: len(log._queue) == 2, "both batches are under way")
+            may_commit.set()
+            assert json.loads(acks.read().to_pybytes())["error"]["code"] == "disk-full"
+            with failing(flight.FlightUnavailableError):
+                writer.close()
+            again = put(client, [payloads(b"0"), payloads(b"1")], described)
+            assert [ack["duplicate"] for ack in again] == [False, False]
+            assert rows(client, stream="orders") == [b"0", b"1"]
+
+
 @pytest.mark.slow
 def test_a_client_that_reads_no_acks_until_the_end_loses_nothing(orders, monkeypatch):
     """More acknowledgements than the wire holds: they are folded together, and the client is not held up."""
