@@ -310,6 +310,18 @@ def _is_bytes(kind: pa.DataType) -> bool:
     )
 
 
+def _is_read_by_cast(kind: pa.DataType) -> bool:
+    """Whether a cast follows what the column says of itself, such as where its values lie. Arrow trusts that, so a
+    stranger's must be checked before; what is taken as it is, `Batch.from_arrow` checks."""
+    return bool(
+        pa.types.is_dictionary(kind)
+        or pa.types.is_binary_view(kind)
+        or pa.types.is_string_view(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_large_string(kind)
+    )
+
+
 def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
@@ -394,11 +406,12 @@ class PutColumns:
         columns = []
         for name, cast in self._casts:
             column = batch.column(name)
-            if name != "payload" and column.null_count == len(column):
-                continue  # a column that says nothing takes no room in the log
             try:
+                column.validate(full=_is_read_by_cast(column.type))
+                if name != "payload" and column.null_count == len(column):
+                    continue  # a column that says nothing takes no room in the log
                 columns.append(cast(column))
-            except pa.ArrowInvalid as error:
+            except (pa.ArrowInvalid, pa.ArrowIndexError) as error:
                 raise errors.BadRequest(f"column {name!r}: {error}") from None
             names.append(name)
         payload = columns[names.index("payload")]

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import struct
 import threading
 
 import pyarrow as pa
@@ -117,6 +118,43 @@ def test_a_bad_batch_ends_the_put_and_what_came_before_it_is_stored(orders):
         writer.close()
     assert "batch 1: column 'payload' row 1 is null" in str(caught.value)
     assert rows(orders, stream="orders") == [b"a"]
+
+
+def beyond_its_dictionary() -> pa.Array:
+    return pa.DictionaryArray.from_arrays(pa.array([0, 1 << 28], pa.int32()), pa.array([b"a"]), safe=False)
+
+
+def beyond_its_views(kind: pa.DataType) -> pa.Array:
+    """Two views of 20 bytes each, in a buffer that does not exist."""
+    views = struct.pack("<i4sii", 20, b"abcd", 7, 1 << 20) * 2
+    return pa.Array.from_buffers(kind, 2, [None, pa.py_buffer(views), pa.py_buffer(b"abc")])
+
+
+def beyond_its_offsets() -> pa.Array:
+    offsets = struct.pack("<qqq", 0, 1 << 30, 3)
+    return pa.Array.from_buffers(pa.large_binary(), 2, [None, pa.py_buffer(offsets), pa.py_buffer(b"abc")])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        beyond_its_dictionary,
+        lambda: beyond_its_views(pa.binary_view()),
+        lambda: beyond_its_views(pa.string_view()),
+        beyond_its_offsets,
+    ],
+    ids=["dictionary", "binary view", "string view", "offsets"],
+)
+def test_a_column_that_points_outside_itself_is_refused_before_anything_follows_it(orders, make):
+    batch = pa.RecordBatch.from_arrays([make()], ["payload"])
+    writer, acks = orders.do_put(flight.FlightDescriptor.for_path("orders"), batch.schema)
+    writer.write_batch(batch)
+    refusal = json.loads(acks.read().to_pybytes())["error"]
+    assert refusal["code"] == "bad-request"
+    assert "column 'payload'" in refusal["message"]
+    with failing(flight.FlightServerError):
+        writer.close()
+    assert rows(orders, stream="orders") == []
 
 
 def test_bad_metadata_ends_the_put(orders):
