@@ -107,7 +107,9 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         wanted = decode_ticket(ticket.ticket)
         principal = principal_of(context)
         with self._hub.tracing.call("flight.get", trace_headers_of(context)):
-            session, closed = self._bridge.run(self._in_loop_open_read(wanted, principal, context.peer()), context)
+            session, closed = self._bridge.open(
+                lambda: self._in_loop_open_read(wanted, principal, context.peer()), context, lambda opened: opened[1]()
+            )
             stream = ReadStream(self._hub, self._bridge, session, context, lambda: self._bridge.post(closed))
         return flight.GeneratorStream(session.schema, stream)
 
@@ -145,7 +147,10 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         """Append batches to one partition."""
         command = _command_of(descriptor)
         session = PutSession(command)
-        closed = self._bridge.run(self._in_loop_open_put(session, principal_of(context), context.peer()), context)
+        principal = principal_of(context)
+        closed = self._bridge.open(
+            lambda: self._in_loop_open_put(session, principal, context.peer()), context, lambda opened: opened()
+        )
         self._puts.add(session)
         try:
             with self._hub.tracing.call("flight.put", trace_headers_of(context)):

@@ -1,0 +1,70 @@
+"""Calls that give up while the loop works for them."""
+
+import asyncio
+import threading
+
+import pytest
+
+from headrace.protocols.flight.bridge import Bridge, Cancelled
+
+
+class Leaving:
+    """The context of a client that has gone, noticed only after something has happened."""
+
+    def __init__(self, happened=None):
+        self._happened = happened
+
+    def is_cancelled(self):
+        if self._happened is not None:
+            assert self._happened.wait(10)
+        return True
+
+
+async def test_what_was_opened_for_a_client_that_has_gone_is_closed():
+    opened = threading.Event()
+    closed = []
+
+    async def begin():
+        opened.set()
+        return "place"
+
+    with pytest.raises(Cancelled):
+        await asyncio.to_thread(
+            Bridge(asyncio.get_running_loop()).open, begin, Leaving(happened=opened), closed.append
+        )
+    await asyncio.sleep(0.01)
+    assert closed == ["place"]
+
+
+async def test_what_is_opened_after_its_client_has_gone_is_closed_too():
+    opened = []
+    closed = []
+
+    async def begin():
+        opened.append("place")
+        return "place"
+
+    def give_up():  # while the loop stands still
+        with pytest.raises(Cancelled):
+            bridge.open(begin, Leaving(), closed.append)
+
+    bridge = Bridge(asyncio.get_running_loop())
+    giving_up = threading.Thread(target=give_up)
+    giving_up.start()
+    giving_up.join()
+    await asyncio.sleep(0.01)
+    assert closed == opened
+
+
+async def test_what_is_opened_for_a_client_that_waits_is_its_own():
+    closed = []
+
+    async def begin():
+        return "place"
+
+    class Waiting:
+        def is_cancelled(self):
+            return False
+
+    assert await asyncio.to_thread(Bridge(asyncio.get_running_loop()).open, begin, Waiting(), closed.append) == "place"
+    assert closed == []
