@@ -68,6 +68,7 @@ class Put:
     def send(self, batch: pa.RecordBatch, metadata: bytes) -> concurrent.futures.Future[Appended] | None:
         """Put one batch on its way, after waiting for room; None when the put ended before that: nothing was sent."""
         entry = _UnderWay(batch, metadata, concurrent.futures.Future())
+        entry.future.set_running_or_notify_cancel()  # what is on its way to the hub cannot be called back
         with self._changed:
             while self._error is None and self._is_full(batch.nbytes):
                 self._changed.wait()

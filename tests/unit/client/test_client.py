@@ -112,6 +112,12 @@ def test_a_writer_has_many_batches_under_way(client):
         writer.append(b"x")
 
 
+def test_what_was_sent_cannot_be_called_back_and_the_writer_goes_on(client):
+    with client.writer("orders") as writer:
+        assert not any(writer.append(b"x").cancel() for _ in range(20))
+        assert writer.append(b"last").result(10).first == 20
+
+
 def test_a_writer_waits_when_too_much_is_under_way(client, monkeypatch):
     monkeypatch.setattr(puts_module, "UNDER_WAY_BATCHES_MAX", 2)
     monkeypatch.setattr(puts_module, "UNDER_WAY_BYTES_MAX", 150)

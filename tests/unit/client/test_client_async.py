@@ -119,3 +119,11 @@ def test_the_twins_have_the_same_methods_and_arguments(sync, twin):
             continue
         other = getattr(twin, name)
         assert list(inspect.signature(method).parameters) == list(inspect.signature(other).parameters), name
+
+
+async def test_whoever_stops_waiting_for_a_batch_does_not_stop_the_writer(hub):
+    async with await hub.writer("orders") as writer:
+        for _ in range(20):
+            (await writer.append(b"x")).cancel()
+        last = await writer.append(b"last")
+        assert (await asyncio.wait_for(last, 10)).first == 20
