@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from headrace.client.connection import CALL_TIMEOUT_S, Connection, decode_result
 from headrace.client.handles import Cursor, Table
+from headrace.client.puts import NotStored
 from headrace.client.reader import Reader
 from headrace.client.records import is_arrow, split_batch, to_batch, to_microseconds
 from headrace.client.writer import Writer
@@ -182,15 +183,18 @@ class Client:
             return self._append_parts(stream, split_batch(batch, PART_BYTES), partition)
         give_up = time.monotonic() + retry_s
         while True:
+            writer = self._writer(stream, partition)
             try:
-                return self._writer(stream, partition).send(batch, producer, sequence).result()
+                return writer.send(batch, producer, sequence).result()
+            except NotStored:  # for another caller's sake: his batch was refused, or he needed the place
+                self._forget_writer(stream, partition, writer)
             except Unreachable:
-                self._forget_writer(stream, partition)
+                self._forget_writer(stream, partition, writer)
                 if producer is None or time.monotonic() > give_up:
                     raise
                 time.sleep(RETRY_PAUSE_S)
             except HeadraceError:
-                self._forget_writer(stream, partition)
+                self._forget_writer(stream, partition, writer)
                 raise
 
     def _append_parts(self, stream: str, parts: list[pa.RecordBatch], partition: int) -> Appended:
@@ -225,12 +229,15 @@ class Client:
             if len(self._writers) > WRITERS_KEPT:
                 surplus = self._writers.popitem(last=False)[1]
         if surplus is not None:
-            surplus.close()
+            surplus.retire()
         return writer
 
-    def _forget_writer(self, stream: str, partition: int) -> None:
+    def _forget_writer(self, stream: str, partition: int, writer: Writer) -> None:
+        """Use another from now on, unless somebody else saw to that already."""
         with self._lock:
-            self._writers.pop((stream, partition), None)
+            if self._writers.get((stream, partition)) is writer:
+                del self._writers[stream, partition]
+        writer.retire()
 
     # Reading ---------------------------------------------------------------------------------------------------------
 

@@ -19,11 +19,17 @@ import pyarrow.flight as flight
 from headrace.client.connection import Connection, to_headrace_error
 from headrace.errors import Closed, HeadraceError, Unreachable
 from headrace.log.ops import Appended
-from headrace.protocols.flight.codec import PutCommand, decode_ack, encode, error_from_body
+from headrace.protocols.flight.codec import PutCommand, decode_ack, encode, error_from_body, refused_batch
 
 UNDER_WAY_BYTES_MAX = 32 << 20
 UNDER_WAY_BATCHES_MAX = 10_000
 RETRY_PAUSE_S = 0.1
+# Refusals that say nothing of the batches behind the refused one: these may be stored.
+OPEN_ENDED_CODES = frozenset({"busy", "closed", "log-failed"})
+
+
+class NotStored(Closed):
+    """The put or writer ended before this batch, which is certainly not stored."""
 
 
 class _UnderWay(NamedTuple):
@@ -48,12 +54,15 @@ class Put:
         self._changed = threading.Condition()  # guards the four above
         self._writing = threading.Lock()  # guards the call: held by whoever writes to it, ends it or opens it anew
         self._finishing = False
+        self._settled_count = 0  # of the call, which numbers its batches from 0
+        self._refused: int | None = None
         self._broken_since: float | None = None
         self._open()
         self._thread = threading.Thread(target=self._run, name="headrace-acks", daemon=True)
         self._thread.start()
 
     def _open(self) -> None:
+        self._settled_count = 0
         descriptor = flight.FlightDescriptor.for_command(encode(self._command))
         with self._connection.translated():
             self._writer, self._acks = self._connection.flight.do_put(
@@ -94,10 +103,14 @@ class Put:
 
     def finish(self) -> None:
         """Send nothing more, and wait until everything sent is settled."""
+        self.end()
+        self._thread.join()
+
+    def end(self) -> None:
+        """Send nothing more; what was sent is settled in its time."""
         with self._writing:
             self._finishing = True
             self._done_writing()
-        self._thread.join()
 
     def _done_writing(self) -> None:
         with contextlib.suppress(pa.ArrowException, OSError):
@@ -120,9 +133,20 @@ class Put:
                     self._under_way.clear()
                     self._changed.notify_all()
             break
-        for number, entry in enumerate(left):
+        for number, entry in enumerate(left, self._settled_count):
             assert failure is not None
-            entry.future.set_exception(failure if number == 0 else _not_stored(failure))
+            entry.future.set_exception(self._told(number, failure))
+
+    def _told(self, number: int, failure: HeadraceError) -> HeadraceError:
+        """What to tell whoever waits for a batch of a put that has failed."""
+        if self._refused is None or number == self._refused:
+            return failure
+        if number < self._refused:
+            return Unreachable("stored, but its acknowledgement was lost: the put ended as a later batch was refused")
+        return NotStored(f"not stored: an earlier batch of the same writer was refused: {failure}")
+
+    def _note_refusal(self, code: str, batch: int | None) -> None:
+        self._refused = None if code in OPEN_ENDED_CODES else batch
 
     def _read_acks(self) -> HeadraceError | None:
         """Settle futures until the call ends; the failure, if the hub sent one or the connection said so."""
@@ -130,19 +154,28 @@ class Put:
             while (message := self._acks.read()) is not None:
                 ack = decode_ack(message.to_pybytes())
                 if ack.error is not None:
+                    self._note_refusal(ack.error.code, ack.batch)
                     return error_from_body(ack.error)
                 self._settle(Appended(ack.first, ack.count, ack.duplicate))
         except (pa.ArrowException, OSError) as error:
-            return to_headrace_error(error, self._connection.address)
+            return self._status(error)
         except HeadraceError as error:
             return error
         return None
+
+    def _status(self, error: Exception) -> HeadraceError:
+        """Why the call ended, and which batch it was for."""
+        failure = to_headrace_error(error, self._connection.address)
+        if isinstance(error, flight.FlightError) and error.extra_info:
+            self._note_refusal(failure.code, refused_batch(error.extra_info))
+        return failure
 
     def _settle(self, appended: Appended) -> None:
         self._broken_since = None
         with self._changed:
             entry = self._under_way.popleft()
             self._bytes -= entry.batch.nbytes
+            self._settled_count += 1
             self._changed.notify_all()
         entry.future.set_result(appended)
 
@@ -151,7 +184,7 @@ class Put:
         try:
             self._writer.close()
         except (pa.ArrowException, OSError) as error:
-            failure = failure or to_headrace_error(error, self._connection.address)
+            failure = failure or self._status(error)
         if failure is None and self._under_way:
             failure = Unreachable("the put ended before the hub had acknowledged everything")
         return failure
@@ -175,17 +208,11 @@ class Put:
             try:
                 self._open()
                 break
-            except (Unreachable, Closed) as failure:
-                if self._is_late():
+            except HeadraceError as failure:
+                if not isinstance(failure, Unreachable | Closed) or self._is_late():
                     return failure
         for entry in self._under_way:
             self._write(entry)
         if self._finishing:
             self._done_writing()
         return None
-
-
-def _not_stored(first: HeadraceError) -> HeadraceError:
-    if isinstance(first, Unreachable):
-        return first
-    return Closed(f"not stored: an earlier batch of the same writer was refused: {first}")

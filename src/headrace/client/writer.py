@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.client.connection import Connection
-from headrace.client.puts import RETRY_PAUSE_S, Put
+from headrace.client.puts import RETRY_PAUSE_S, NotStored, Put
 from headrace.client.records import to_batch
-from headrace.errors import Closed, HeadraceError, Unreachable
+from headrace.errors import HeadraceError, Unreachable
 from headrace.log.ops import Appended
 from headrace.protocols.flight.codec import PutCommand, PutMetadata, encode
 
@@ -72,7 +72,7 @@ class Writer:
         give_up = time.monotonic() + (self._retry_s if metadata else 0)
         with self._lock:
             if self._closed:
-                raise Closed("this writer has been closed")
+                raise NotStored("this writer has been closed")
             while True:
                 try:
                     put = self._put_for(batch.schema)
@@ -105,10 +105,17 @@ class Writer:
     def flush(self) -> None:
         """Wait until everything appended so far is durable; raises the first failure."""
         last = self._last
-        if last is not None:
-            concurrent.futures.wait([last])
-        if self._failure is not None:
-            raise self._failure
+        failure = None if last is None else last.exception()
+        # Whoever waits for a future may wake before what `_note_failure` notes of it.
+        if (failure := self._failure or failure) is not None:
+            raise failure
+
+    def retire(self) -> None:
+        """Take nothing more, without waiting for what is under way: others wait for that."""
+        with self._lock:
+            self._closed = True
+            if self._put is not None:
+                self._put.end()
 
     def close(self) -> None:
         """Flush, and end the put."""

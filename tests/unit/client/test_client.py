@@ -1,8 +1,10 @@
 """The SDK against a real hub over a real socket."""
 
+import contextlib
 import socket
 import threading
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pandas
 import pyarrow as pa
@@ -15,6 +17,7 @@ from headrace.cli.tls import make_self_signed
 from headrace.client import client as client_module
 from headrace.client import puts as puts_module
 from headrace.client.connection import to_headrace_error
+from headrace.client.writer import Writer
 from headrace.config import Config, Log, SecuritySection, Tls, User
 from headrace.log.ops import Bounds, StreamOptions
 from headrace.protocols.flight.codec import AtTime
@@ -192,6 +195,103 @@ def test_many_threads_may_use_one_client(client):
     for thread in threads:
         thread.join()
     assert client.bounds("orders").next == 200
+
+
+def in_threads(count, work):
+    """What the threads raised."""
+    raised = []
+
+    def run(number):
+        try:
+            work(number)
+        except Exception as error:
+            raised.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return raised
+
+
+def test_a_caller_whose_put_is_given_up_for_others_does_not_notice(client, monkeypatch):
+    monkeypatch.setattr(client_module, "WRITERS_KEPT", 2)
+    for number in range(8):
+        client.create(f"stream-{number}")
+
+    def produce(number):
+        for step in range(30):
+            client.append(f"stream-{(number + step) % 8}", b"x")
+
+    assert in_threads(8, produce) == []
+    assert sum(client.bounds(f"stream-{number}").next for number in range(8)) == 240
+
+
+def test_a_refused_append_does_not_fail_those_of_other_threads():
+    with (
+        served_hub(Config(log=Log(record_bytes_max=10_000))) as served,
+        headrace.connect(served.address) as client,
+    ):
+        client.create("orders")
+
+        def produce(number):
+            for _ in range(100):
+                if number:
+                    with contextlib.suppress(errors.Unreachable):  # stored, and the word of it lost
+                        client.append("orders", b"x")
+                else:
+                    with pytest.raises(errors.LimitExceeded):
+                        client.append("orders", b"x" * 10_001)
+
+        assert in_threads(5, produce) == []
+        assert client.bounds("orders").next == 400
+
+
+def test_a_status_that_overtakes_acknowledgements_fails_only_the_batch_it_names(client, monkeypatch):
+    read_acks = puts_module.Put._read_acks
+    may_read = threading.Event()
+
+    def read_late(self):
+        may_read.wait(10)
+        self._acks = SimpleNamespace(read=lambda: None)  # as if gRPC had dropped them for the status
+        return read_acks(self)
+
+    monkeypatch.setattr(puts_module.Put, "_read_acks", read_late)
+    writer = client.writer("orders")
+    stored, refused, behind = (writer.append(data) for data in (b"a", b"x" * ((16 << 20) + 1), b"b"))
+    while client.bounds("orders").next < 1:
+        pass
+    may_read.set()
+    assert "stored" in str(stored.exception(10))
+    assert isinstance(refused.exception(10), errors.LimitExceeded)
+    assert isinstance(behind.exception(10), errors.Closed)
+    assert client.bounds("orders").next == 1
+
+
+def test_another_stream_does_not_wait_for_one_that_nobody_processes(client, monkeypatch):
+    monkeypatch.setattr(client_module, "WRITERS_KEPT", 1)
+    client.create("slow", options={"ack": "processed:worker"})
+    waiting = threading.Thread(target=client.append, args=("slow", b"x"))
+    waiting.start()
+    while client.bounds("slow").next < 1:
+        pass
+    other = threading.Thread(target=client.append, args=("orders", b"x"))
+    other.start()
+    other.join(5)
+    is_held_up = other.is_alive()
+    client.cursor("worker", "slow").save(1)
+    waiting.join(10)
+    other.join(10)
+    assert not is_held_up
+
+
+def test_a_flush_that_is_quicker_than_the_note_of_a_failure_raises_it_all_the_same(client, monkeypatch):
+    monkeypatch.setattr(Writer, "_note_failure", lambda self, future: None)
+    writer = client.writer("orders")
+    writer.append(b"x" * ((16 << 20) + 1))
+    with pytest.raises(errors.LimitExceeded):
+        writer.flush()
 
 
 @pytest.fixture
@@ -539,6 +639,22 @@ def test_a_writer_gives_up_when_the_hub_stays_away():
     assert isinstance(lost.exception(10), errors.Unreachable)
     with pytest.raises(errors.Unreachable):
         writer.close()
+    client.close()
+
+
+def test_a_writer_that_is_refused_when_it_comes_back_is_told(monkeypatch):
+    def refuse(self):
+        raise errors.Unauthenticated("the password was changed meanwhile")
+
+    with served_hub() as served:
+        client = headrace.connect(served.address)
+        client.create("orders", options={"ack": "processed:nobody"})
+        writer = client.writer("orders", producer="p", sequence=0)
+        under_way = writer.append(b"a")
+        while client.bounds("orders").next < 1:
+            pass
+        monkeypatch.setattr(puts_module.Put, "_open", refuse)
+    assert isinstance(under_way.exception(10), errors.Unauthenticated)
     client.close()
 
 

@@ -113,7 +113,7 @@ async def test_cursors_and_tables(hub):
     ],
 )
 def test_the_twins_have_the_same_methods_and_arguments(sync, twin):
-    only_for_handles = {"request", "send"}
+    only_for_handles = {"request", "retire", "send"}
     for name, method in inspect.getmembers(sync, inspect.isfunction):
         if name.startswith("_") or name in only_for_handles:
             continue

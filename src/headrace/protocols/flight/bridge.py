@@ -41,14 +41,15 @@ class Cancelled(Exception):
     """The client has gone; there is nobody to answer."""
 
 
-def to_flight_error(error: BaseException) -> flight.FlightError:
-    """Our error as Flight sends it: the text for people, the fields for programs in `extra_info`."""
+def to_flight_error(error: BaseException, batch: int | None = None) -> flight.FlightError:
+    """Our error as Flight sends it: the text for people, the fields for programs in `extra_info`. `batch` is the one of
+    a put that was refused."""
     if isinstance(error, Cancelled):
         return flight.FlightCancelledError("the call was cancelled")
     if not isinstance(error, HeadraceError):
         logger.error("a Flight call failed in a way it should not", exc_info=error)
         return flight.FlightInternalError("internal error of the hub; its log says more")
-    body = encode(error_body(error))
+    body = encode(error_body(error, batch))
     if error.code == "unauthenticated":
         return flight.FlightUnauthenticatedError(str(error), body)
     if error.code == "forbidden":

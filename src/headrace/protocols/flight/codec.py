@@ -103,11 +103,13 @@ class PutMetadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
 
 class ErrorBody(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An error as it travels: a stable code, a text for people, and the fields of that kind of error."""
+    """An error as it travels: a stable code, a text for people, and the fields of that kind of error. In the status of
+    a put, `batch` is the number of the batch that was refused."""
 
     code: str
     message: str
     details: dict[str, Any] = {}
+    batch: int | None = None
 
 
 class PutAck(msgspec.Struct, frozen=True):
@@ -269,10 +271,10 @@ def _unplain(value: object) -> object:
     return value
 
 
-def error_body(error: errors.HeadraceError) -> ErrorBody:
+def error_body(error: errors.HeadraceError, batch: int | None = None) -> ErrorBody:
     """One of our errors, ready to travel."""
     details = {name: _plain(value) for name, value in vars(error).items() if not name.startswith("_")}
-    return ErrorBody(error.code, str(error), details)
+    return ErrorBody(error.code, str(error), details, batch)
 
 
 def error_from_body(body: ErrorBody) -> errors.HeadraceError:
@@ -286,6 +288,14 @@ def error_from_body(body: ErrorBody) -> errors.HeadraceError:
     if type(error) is errors.HeadraceError:
         error.code = body.code
     return error
+
+
+def refused_batch(data: bytes) -> int | None:
+    """The batch that the status of a put names as the one that was refused."""
+    try:
+        return msgspec.json.decode(data, type=ErrorBody).batch
+    except msgspec.DecodeError:
+        return None
 
 
 def decode_error(data: bytes) -> errors.HeadraceError | None:

@@ -24,7 +24,7 @@ import pyarrow.flight as flight
 from headrace.errors import BadRequest, Busy, HeadraceError
 from headrace.log.batch import Batch
 from headrace.log.ops import Appended, Line
-from headrace.protocols.flight.bridge import Bridge, Cancelled
+from headrace.protocols.flight.bridge import Bridge, Cancelled, to_flight_error
 from headrace.protocols.flight.codec import PutAck, PutColumns, decode_metadata, encode
 from headrace.protocols.flight.session import Numbered, PutSession, PutState
 from headrace.protocols.flight.settling import Settled, Settling
@@ -106,7 +106,8 @@ class Putting:
             self._settling.close()
             self._let_acks_end(acknowledging, reader)
         if self._session.error is not None:
-            raise self._session.error
+            # gRPC drops messages that are unread when such a status comes: it must say by itself which batch it means.
+            raise to_flight_error(self._session.error, self._session.refused_batch)
 
     def _read(self, reader: flight.MetadataRecordBatchReader) -> None:
         number = 0

@@ -76,6 +76,7 @@ class PutSession:
         self.command = command
         self.state = PutState.OPEN
         self.error: HeadraceError | None = None
+        self.refused_batch: int | None = None
         self.received_count = 0
         self.stored_count = 0
         self._sequence_next = command.sequence
@@ -120,6 +121,7 @@ class PutSession:
         if self.error is not None:
             return None
         self.error = error
+        self.refused_batch = number
         return PutAck(number, error=error_body(error))
 
     def end(self) -> None:
