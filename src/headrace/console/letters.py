@@ -7,6 +7,7 @@ it belongs to `<name>`.
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +82,7 @@ class Letters:
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
+        self._redriving = asyncio.Lock()
 
     def register(self) -> None:
         add = self._hub.verbs.register
@@ -94,7 +96,12 @@ class Letters:
         return await self._read(asked.stream, asked.limit)
 
     async def redrive(self, asked: RedriveRequest) -> Redriven:
-        """All or none, and each once: the records are appended and the letters removed in one durable step."""
+        """All or none, and each once: the records are appended and the letters removed in one durable step, and nobody
+        else reads the letters in between."""
+        async with self._redriving:
+            return await self._redrive(asked)
+
+    async def _redrive(self, asked: RedriveRequest) -> Redriven:
         letters = [one for one in await self._read(asked.stream, LETTERS_MAX) if one.index < asked.before]
         if not letters:
             raise BadRequest(f"stream {asked.stream!r} has no letters below {asked.before}")

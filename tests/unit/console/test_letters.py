@@ -1,3 +1,4 @@
+import asyncio
 import base64
 import json
 from typing import Any
@@ -108,3 +109,14 @@ async def test_only_streams_of_dead_letters(stream: str) -> None:
 
 def test_pipelines_write_what_is_read_here() -> None:
     assert (builtin.DEAD_SUFFIX, builtin.DEAD_TYPE) == (SUFFIX, LETTER_TYPE)
+
+
+async def test_letters_that_two_people_send_again_at_once_are_sent_once() -> None:
+    async with memory_hub() as hub:
+        await with_letters(hub)
+        asked = {"stream": "orders.dead", "before": hub.bounds("orders.dead").next}
+        twice = (hub.verbs.call("dead.redrive", asked, EVERYTHING) for _ in range(2))
+        first, second = await asyncio.gather(*twice, return_exceptions=True)
+        assert first.count == 4
+        assert isinstance(second, BadRequest)
+        assert sum(hub.bounds("orders", partition).next for partition in (0, 1)) == 4
