@@ -13,6 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import pyarrow.flight as flight
 
@@ -107,8 +108,8 @@ class Authentication(flight.ServerMiddlewareFactory):  # type: ignore[misc]
     def principal(self, header: str, peer: str) -> Principal:
         """Whoever this header names, or an error that a stranger is told."""
         if header:
-            kind, _, address = peer.partition(":")  # gRPC writes ipv4:127.0.0.1:5000
-            place = address if kind in ("ipv4", "ipv6") else peer
+            kind, _, address = peer.partition(":")  # gRPC writes ipv4:127.0.0.1:5000 and ipv6:%5B::1%5D:5000
+            place = unquote(address) if kind in ("ipv4", "ipv6") else peer
             found = self._bridge.run(self._security.from_authorization(header, place))
         else:
             found = self._security.anonymous()

@@ -223,3 +223,19 @@ def test_tls(tmp_path):
             assert call(client, "stream.list") == []
         with flight.connect(f"grpc://{served.address}") as client, failing():
             call(client, "stream.list")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:0", "[::1]:0"])
+def test_guessing_over_new_connections_is_held_back(address):
+    section = SecuritySection(users={"alice": User(secret="right")}, login_failures_max=1)
+    codes = []
+    with served_hub(Config(security=section), address=address) as served:
+        for number in range(12):
+            # an own channel for each, so that each has a port of its own
+            only_here = [("grpc.use_local_subchannel_pool", 1)]
+            with flight.connect(f"grpc://{served.address}", generic_options=only_here) as client:
+                token = flight.FlightCallOptions(headers=[(b"authorization", b"Bearer guess-%d" % number)])
+                with failing() as caught:
+                    call(client, "stream.list", token)
+                codes.append(code_of(caught.value))
+    assert codes == ["unauthenticated"] * 10 + ["too-many-logins"] * 2
