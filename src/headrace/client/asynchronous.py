@@ -23,7 +23,6 @@ from headrace.client.records import Record, records_of
 from headrace.client.writer import Writer
 from headrace.log.ops import Appended
 
-# Each follower holds one thread while it waits, so there are more threads than calls under way.
 THREADS_MAX = 64
 
 Result = TypeVar("Result")
@@ -35,8 +34,8 @@ Blocking = TypeVar("Blocking")
 class _Threads:
     """Where blocking calls run."""
 
-    def __init__(self) -> None:
-        self._pool = concurrent.futures.ThreadPoolExecutor(THREADS_MAX, "headrace-client")
+    def __init__(self, threads_max: int = THREADS_MAX) -> None:
+        self._pool = concurrent.futures.ThreadPoolExecutor(threads_max, "headrace-client")
 
     async def run(
         self, function: Callable[Parameters, Result], *arguments: Parameters.args, **named: Parameters.kwargs
@@ -83,6 +82,11 @@ def _awaitable_making(
 class AsyncReader(_Twin[Reader]):
     """Records of a read or follow, as they come: `async for record in reader`."""
 
+    def __init__(self, twin: Reader, threads: _Threads) -> None:
+        super().__init__(twin, threads)
+        # A follower may wait for ever: not in a thread that the client's other calls need. It ends with the reader.
+        self._waiting = _Threads(1)
+
     to_arrow = _awaitable(Reader.to_arrow)
     to_pandas = _awaitable(Reader.to_pandas)
     to_list = _awaitable(Reader.to_list)
@@ -101,7 +105,7 @@ class AsyncReader(_Twin[Reader]):
     async def next_batch(self, timeout_s: float | None = None) -> pa.RecordBatch | None:
         """The next batch, or None at the end."""
         try:
-            return await self._threads.run(self._twin.next_batch, timeout_s)
+            return await self._waiting.run(self._twin.next_batch, timeout_s)
         except asyncio.CancelledError:
             self._twin.close()  # the thread that waits is woken and freed
             raise

@@ -7,6 +7,7 @@ import pytest
 
 import headrace
 from headrace import errors
+from headrace.client import asynchronous
 from headrace.client import AsyncCursor, AsyncReader, AsyncTable, AsyncWriter, Cursor, Reader, Table, Writer
 
 
@@ -127,3 +128,22 @@ async def test_whoever_stops_waiting_for_a_batch_does_not_stop_the_writer(hub):
             (await writer.append(b"x")).cancel()
         last = await writer.append(b"last")
         assert (await asyncio.wait_for(last, 10)).first == 20
+
+
+async def test_however_many_follow_the_client_can_be_used(hub):
+    readers = [await hub.follow("orders") for _ in range(asynchronous.THREADS_MAX + 1)]
+    following = [asyncio.create_task(reader.next_batch()) for reader in readers]
+    await asyncio.sleep(0.1)
+    try:
+        await asyncio.wait_for(hub.append("orders", b"x"), 10)
+        batches = await asyncio.wait_for(asyncio.gather(*following), 30)
+        assert {batch.num_rows for batch in batches} == {1}
+    finally:
+        for reader in readers:
+            await reader.close()
+
+
+async def test_a_reader_that_was_closed_has_nothing_more(hub):
+    reader = await hub.follow("orders")
+    await reader.close()
+    assert await reader.next_batch() is None
