@@ -179,7 +179,7 @@ def _check_browser(request: Request) -> None:
     if media_type != "application/json":
         raise UnsupportedMediaType("send the body as JSON with the header Content-Type: application/json")
     origin = request.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+    if origin is not None and origin.partition("://")[2] != request.headers.get("host"):
         raise Misdirected(f"the page of {origin} may not use the API of this hub")
 
 
@@ -224,7 +224,10 @@ class Dispatcher:
 
     def _is_own_host(self, scope: Scope) -> bool:
         named = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
-        host = urlsplit(f"//{named}").hostname or ""
+        try:
+            host = urlsplit(f"//{named}").hostname or ""
+        except ValueError:  # half an IPv6 address
+            return False
         return not named or is_loopback(host) or host in self._hosts
 
 

@@ -143,6 +143,8 @@ class TestBrowsers:
     async def test_another_origin_is_refused_and_our_own_is_not(self, client: httpx.AsyncClient) -> None:
         foreign = await client.post("/api/v1/text.echo", json={"text": "x"}, headers={"origin": "http://evil.example"})
         assert foreign.status_code == 421
+        broken = await client.post("/api/v1/text.echo", json={"text": "x"}, headers={"origin": "http://["})
+        assert broken.status_code == 421
         own = {"origin": str(client.base_url).rstrip("/")}
         assert (await client.post("/api/v1/text.echo", json={"text": "x"}, headers=own)).status_code == 200
 
@@ -150,9 +152,9 @@ class TestBrowsers:
         async with serving(frame(tmp_path, http=Http(hosts=["hub.lan"]))) as client:
             statuses = [
                 (await client.get("/health", headers={"host": host})).status_code
-                for host in ("evil.example", "hub.lan:8080", "localhost:1", "[::1]:80", "127.0.0.1")
+                for host in ("evil.example", "[", "hub.lan:8080", "localhost:1", "[::1]:80", "127.0.0.1")
             ]
-        assert statuses == [421, 200, 200, 200, 200]
+        assert statuses == [421, 421, 200, 200, 200, 200]
 
 
 class TestSecurity:
