@@ -28,7 +28,18 @@ from headrace.log.clock import Clock, SystemClock
 from headrace.log.commit import Limits, Pending
 from headrace.log.disk import Disk, OsDisk
 from headrace.log.embedded import EmbeddedLog
-from headrace.log.ops import ANY, Appended, Bounds, CheckpointInfo, CursorInfo, Line, Op, PutResult, StreamInfo, StreamOptions
+from headrace.log.ops import (
+    ANY,
+    Appended,
+    Bounds,
+    CheckpointInfo,
+    CursorInfo,
+    Line,
+    Op,
+    PutResult,
+    StreamInfo,
+    StreamOptions,
+)
 from headrace.log.port import Blob, LogPort, Touched
 from headrace.log.recovery import Report
 from headrace.log.settings import LogSettings

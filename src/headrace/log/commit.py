@@ -12,7 +12,15 @@ from typing import Any
 
 import msgspec
 
-from headrace.errors import BadRequest, Busy, ConditionFailed, HeadraceError, LimitExceeded, StreamExists, UnknownCheckpoint
+from headrace.errors import (
+    BadRequest,
+    Busy,
+    ConditionFailed,
+    HeadraceError,
+    LimitExceeded,
+    StreamExists,
+    UnknownCheckpoint,
+)
 from headrace.log import frame, ops
 from headrace.log.batch import Batch
 from headrace.log.journal import Journal

@@ -7,8 +7,17 @@ import pytest
 
 import headrace
 from headrace import errors
-from headrace.client import asynchronous
-from headrace.client import AsyncCursor, AsyncReader, AsyncTable, AsyncWriter, Cursor, Reader, Table, Writer
+from headrace.client import (
+    AsyncCursor,
+    AsyncReader,
+    AsyncTable,
+    AsyncWriter,
+    Cursor,
+    Reader,
+    Table,
+    Writer,
+    asynchronous,
+)
 
 
 @pytest.fixture

@@ -29,9 +29,7 @@ async def test_what_was_opened_for_a_client_that_has_gone_is_closed():
         return "place"
 
     with pytest.raises(Cancelled):
-        await asyncio.to_thread(
-            Bridge(asyncio.get_running_loop()).open, begin, Leaving(happened=opened), closed.append
-        )
+        await asyncio.to_thread(Bridge(asyncio.get_running_loop()).open, begin, Leaving(happened=opened), closed.append)
     await asyncio.sleep(0.01)
     assert closed == ["place"]
 
