@@ -390,11 +390,11 @@ class Connection(asyncio.Protocol):
                 await self._get(request)
 
     async def _create(self, create: Create) -> None:
-        request = create.request
+        request, streams = create.request, self._service.streams
+        name = streams.new_name() if request.stream_name is None else request.stream_name
         try:
-            if request.stream_name is not None:
-                self._allowed("write", request.stream_name)
-            name, workers = await self._service.streams.open(request.stream_name, request.partitions or 1)
+            self._allowed("write", name)
+            workers = await streams.open(name, request.partitions or 1)
         except HeadraceError as error:
             self.session.last_error = str(error)
             self._send(self.session.error(create.service, create.route, str(error)))

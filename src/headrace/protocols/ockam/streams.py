@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from headrace.errors import BadRequest, Damaged, HeadraceError, StreamExists, UnknownStream
+from headrace.errors import BadRequest, Damaged, HeadraceError, UnknownStream
 from headrace.hub import Hub
 from headrace.log.ops import StreamOptions
 from headrace.protocols.ockam.addresses import AddressBook
@@ -63,21 +63,14 @@ class Streams:
         self._oversized: dict[tuple[str, int, int], tuple[int, int]] = {}
         """(stream, partition, record limit) → a run of records above the limit: its first index, and where it ends."""
 
-    async def open(self, name: str | None, partitions: int) -> tuple[str, Sequence[Worker]]:
+    def new_name(self) -> str:
+        """A name for the stream of a client that gave none."""
+        while self._hub.has_stream(name := "generated_" + secrets.token_hex(_GENERATED_BYTES)):
+            pass
+        return name
+
+    async def open(self, name: str, partitions: int) -> Sequence[Worker]:
         """Create the stream or grow it, and hand out the addresses of its first partitions."""
-        name = await self._open_new(partitions) if name is None else await self._open_named(name, partitions)
-        return name, await self._addresses.register(name, partitions)
-
-    async def _open_new(self, partitions: int) -> str:
-        while True:
-            name = "generated_" + secrets.token_hex(_GENERATED_BYTES)
-            try:
-                await self._hub.create_stream(name, partitions, StreamOptions(), exist_ok=False)
-            except StreamExists:
-                continue
-            return name
-
-    async def _open_named(self, name: str, partitions: int) -> str:
         try:
             info = self._hub.stream(name)
         except UnknownStream:
@@ -86,7 +79,7 @@ class Streams:
             raise BadRequest(f"{name!r} is a {info.kind}, not a stream")
         if info.partitions < partitions:
             await self._hub.grow_stream(name, partitions)
-        return name
+        return await self._addresses.register(name, partitions)
 
     async def read(self, worker: Worker, start: int, limit: int, bytes_max: int, record_bytes_max: int) -> Found:
         """At most `limit` records from `start` on, leaving out those that cannot be sent or are damaged.

@@ -414,6 +414,19 @@ async def test_readers_may_only_read() -> None:
         assert hub.bounds("orders").next == 1
 
 
+async def test_a_stream_without_a_name_needs_the_right_to_write_it_too() -> None:
+    config = with_anonymous("pusher")
+    grants = {"pusher": [Grant(rights=["write"], streams=["orders"])]}
+    config = msgspec.structs.replace(config, security=msgspec.structs.replace(config.security, roles=grants))
+    for refusing in (with_anonymous("reader"), config):
+        async with hub_and_listener(refusing) as (hub, listener), peer_of(listener) as peer:
+            for protocol, partitions in ((codec.CREATE, None), (codec.CREATE_PARTITIONED, 2)):
+                refused = await peer.ask("stream", codec.CreateRequest(protocol, None, partitions))
+                assert isinstance(refused, codec.Error)
+                assert "may not write stream 'generated_" in refused.reason
+            assert hub.streams() == []
+
+
 async def test_more_sessions_than_the_hub_may_have() -> None:
     config = settings()
     config = msgspec.structs.replace(config, limits=msgspec.structs.replace(config.limits, sessions_max=1))
