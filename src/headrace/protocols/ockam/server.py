@@ -467,7 +467,10 @@ class Connection(asyncio.Protocol):
         except Forbidden as error:
             self.session.last_error = str(error)
             return
-        index = await self._service.streams.get_index(request.client_id, request.stream_name, partition)
+        may_record = self._may is not None and self._may.may("write", request.stream_name)
+        index = await self._service.streams.get_index(
+            request.client_id, request.stream_name, partition, may_record=may_record
+        )
         self._send(self.session.index(get, index))
 
 

@@ -145,19 +145,22 @@ class Streams:
             return False
         return True
 
-    async def get_index(self, client_id: str, stream: str, partition: int) -> int | None:
-        """A client's saved index. Without one, the specification wants a record with index 0 to be made."""
+    async def get_index(self, client_id: str, stream: str, partition: int, *, may_record: bool) -> int | None:
+        """A client's saved index. Without one, the specification wants a record with index 0 to be made.
+
+        That record is a cursor, which holds records back from retention: who may only read gets the 0 without it.
+        """
         nothing = 0 if self._unknown_is_zero else None
         try:
             position = self._hub.cursor(cursor_name(client_id), stream, partition)
-            if position is None and self._unknown_is_zero:
-                return await self._hub.save_cursor(cursor_name(client_id), stream, 0, partition)
+            if position is None and self._unknown_is_zero and may_record:
+                position = await self._hub.save_cursor(cursor_name(client_id), stream, 0, partition)
         except UnknownStream:
             return nothing
         except HeadraceError as error:
             log.warning("index of client %r in stream %r cannot be recorded: %s", client_id, stream, error)
             return nothing
-        return position
+        return nothing if position is None else position
 
 
 def sendable(batch: pa.RecordBatch, record_bytes_max: int) -> tuple[list[int], list[bytes], list[int]]:

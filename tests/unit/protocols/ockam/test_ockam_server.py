@@ -414,6 +414,17 @@ async def test_readers_may_only_read() -> None:
         assert hub.bounds("orders").next == 1
 
 
+async def test_a_get_by_a_reader_holds_nothing_back_from_retention() -> None:
+    disk = MemoryDisk()
+    async with hub_and_listener(disk=disk) as (hub, listener), peer_of(listener) as peer:
+        await peer.create()
+        assert await peer.get_index("billing", "orders") == 0
+    async with hub_and_listener(with_anonymous("reader"), disk) as (hub, listener), peer_of(listener) as peer:
+        assert await peer.get_index("billing", "orders") == 0
+        assert await peer.get_index("new", "orders") == 0
+        assert [cursor.name for cursor in hub.cursors()] == ["ockam:billing"]
+
+
 async def test_a_stream_without_a_name_needs_the_right_to_write_it_too() -> None:
     config = with_anonymous("pusher")
     grants = {"pusher": [Grant(rights=["write"], streams=["orders"])]}
