@@ -157,6 +157,7 @@ class Connection(asyncio.Protocol):
         self._unconfirmed = 0
         self._appends: dict[Worker, asyncio.Future[Appended]] = {}
         self._saves: dict[IndexKey, asyncio.Task[Any]] = {}
+        self._saving = 0
         self._waits: set[asyncio.Task[None]] = set()
         """Waits that may have no end, and end with the connection."""
         self._writable = asyncio.Event()
@@ -229,7 +230,15 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def describe(self) -> dict[str, object]:
-        return self.session.describe() | {"waiting_requests": len(self._lane), "unconfirmed_pushes": self._unconfirmed}
+        return self.session.describe() | {
+            "waiting_requests": self._waiting_requests,
+            "unconfirmed_pushes": self._unconfirmed,
+        }
+
+    @property
+    def _waiting_requests(self) -> int:
+        """Saves leave the lane at once, and still wait for the disk."""
+        return len(self._lane) + self._saving
 
     def _greeting_late(self) -> None:
         self._act(self.session.greeting_late())
@@ -267,7 +276,7 @@ class Connection(asyncio.Protocol):
         may_read = (
             self._writable.is_set()
             and not self._waits_for_hub
-            and len(self._lane) < self._config.waiting_requests_max
+            and self._waiting_requests < self._config.waiting_requests_max
             and self._unconfirmed < self._config.unconfirmed_pushes_max
         )
         if may_read is not self._reading:
@@ -453,7 +462,10 @@ class Connection(asyncio.Protocol):
             finally:
                 if self._saves.get(key) is task:
                     del self._saves[key]
+                self._saving -= 1
+                self._throttle()
 
+        self._saving += 1
         task = self._saves[key] = self._service.spawn(keep())
 
     async def _get(self, get: Get) -> None:

@@ -387,6 +387,30 @@ async def test_a_peer_that_does_not_read_its_replies_is_not_read_from() -> None:
             served += 1
 
 
+async def test_reading_stops_while_many_saves_wait_for_the_disk() -> None:
+    disk = GatedDisk()
+    config = settings(waiting_requests_max=50)
+    async with hub_and_listener(config, disk) as (hub, listener), peer_of(listener) as peer, peer_of(listener) as other:
+
+        def requests_read() -> object:
+            return hub.sessions.list("ockam")[0].details["requests"]
+
+        await peer.create()
+        await hub.append("orders", Batch.of([b"x"] * 9))
+        disk.gate.clear()
+        save = peer.frame("stream_index", codec.encode_request(codec.SaveIndex(codec.INDEX, "c", "orders", 7)))
+        peer.raw(save * 50)
+        await until(lambda: requests_read() == 51)
+        peer.raw(save * 1_000)
+        for _ in range(5):
+            await other.still_alive()  # time in which more would have been read
+        stopped_at = requests_read()
+        disk.gate.set()
+        assert stopped_at == 51
+        assert await peer.get_index("c", "orders") == 7
+        assert requests_read() == 51 + 1_000 + 1
+
+
 async def test_sessions_are_visible() -> None:
     async with hub_and_listener() as (hub, listener), peer_of(listener) as peer:
         await peer.still_alive()
