@@ -329,6 +329,8 @@ class Connection(asyncio.Protocol):
         appended = done.result()
         pending.first = appended.first
         self._service.records_in(appended.count)
+        if self._transport is None:
+            return  # nobody is left to be told, and a wait for the cursor might have no end
         try:
             durable_is_enough = self._hub.stream(worker.stream).options.ack == "durable"
         except UnknownStream:

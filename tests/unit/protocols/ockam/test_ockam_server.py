@@ -226,6 +226,21 @@ async def test_confirms_that_will_never_come_do_not_outlive_their_connection() -
         assert await staying.at_end()
 
 
+async def test_a_peer_that_left_before_its_push_was_durable_is_not_waited_for() -> None:
+    disk = GatedDisk()
+    async with hub_and_listener(disk=disk) as (hub, listener):
+        await hub.create_stream("orders", options=StreamOptions(ack="processed:nobody"))
+        async with peer_of(listener) as leaving:
+            address = await leaving.create()
+            disk.gate.clear()
+            leaving.send(address, codec.PushRequest(1, b"x"))
+            await until(disk.waiting.is_set)
+        await until(lambda: len(hub.sessions) == 0)
+        disk.gate.set()
+        await until(lambda: hub.bounds("orders").next == 1)
+        await until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
+
+
 async def test_an_acknowledgement_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     async with hub_and_listener() as (hub, listener), peer_of(listener) as peer:
         await hub.create_stream("orders", options=StreamOptions(ack="processed:nobody"))
