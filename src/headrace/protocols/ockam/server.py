@@ -24,7 +24,7 @@ from typing import Any, Final, cast
 from headrace.config import Ockam
 from headrace.errors import Forbidden, HeadraceError, LimitExceeded, UnknownStream
 from headrace.hub import Hub
-from headrace.listener import Listener, join_address, split_address
+from headrace.listener import Listener, join_address, keep_alive, split_address
 from headrace.log.batch import Batch
 from headrace.log.ops import Appended
 from headrace.protocols.ockam.addresses import AddressBook
@@ -170,6 +170,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # uvloop has a class of its own
         self._transport = transport
+        keep_alive(transport)
         self._service.connections.add(self)
         peer = transport.get_extra_info("peername")
         try:
