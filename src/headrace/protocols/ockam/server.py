@@ -173,8 +173,9 @@ class Connection(asyncio.Protocol):
         keep_alive(transport)
         self._service.connections.add(self)
         peer = transport.get_extra_info("peername")
+        address = join_address(peer[0], peer[1]) if peer else "?"  # uvloop does not know a peer that has gone already
         try:
-            self._handle = self._hub.sessions.open("ockam", join_address(peer[0], peer[1]), self.describe)
+            self._handle = self._hub.sessions.open("ockam", address, self.describe)
         except LimitExceeded as error:
             log.warning("connection refused: %s", error)
             transport.abort()

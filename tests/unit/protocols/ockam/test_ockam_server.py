@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import importlib
+import socket
+import struct
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Sequence
@@ -435,6 +437,18 @@ async def test_silent_peers_are_looked_after(monkeypatch: pytest.MonkeyPatch) ->
         assert len(asked) == 2
 
 
+async def test_peers_that_reset_at_once() -> None:
+    errors: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+    async with hub_and_listener() as (hub, listener), peer_of(listener) as peer:
+        for _ in range(10):
+            with socket.create_connection(peer.writer.get_extra_info("peername")) as connected:
+                connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await until(lambda: len(hub.sessions.list("ockam", ended=True)) == 10)
+        await peer.still_alive()
+    assert errors == []
+
+
 async def test_sessions_are_visible() -> None:
     async with hub_and_listener() as (hub, listener), peer_of(listener) as peer:
         await peer.still_alive()
@@ -591,6 +605,7 @@ async def test_an_error_of_our_own_ends_only_that_connection(monkeypatch: pytest
         test_a_large_record_over_the_newer_framing,
         test_a_peer_that_does_not_read_its_replies_is_not_read_from,
         test_stopping_ends_the_connections,
+        test_peers_that_reset_at_once,
     ],
 )
 def test_on_the_other_event_loop(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
