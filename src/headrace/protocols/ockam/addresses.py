@@ -30,6 +30,8 @@ TABLE: Final = "ockam.addresses"
 KEY: Final = b"key"
 PREFIX: Final = b"ST_S_"
 _KEY_BYTES: Final = 32
+# Looking for deleted streams takes a third of a second at 100,000 addresses: not for every create that is refused.
+_LOOK_AGAIN_AFTER_S: Final = 10.0
 
 
 class _Place(msgspec.Struct, array_like=True, frozen=True):
@@ -49,6 +51,9 @@ class AddressBook:
         self._key = key
         self._addresses_max = addresses_max
         self._known: dict[bytes, Worker] = {}
+        self._leaving: set[bytes] = set()
+        """Addresses of deleted streams on their way out of the table."""
+        self._look_again_s = 0.0
 
     @classmethod
     async def open(cls, hub: Hub, addresses_max: int) -> AddressBook:
@@ -59,9 +64,19 @@ class AddressBook:
             key = hub.get(TABLE, KEY)  # another hub on the same log may have been first
             assert key is not None
         book = cls(hub, key, addresses_max)
-        gone = [address for address, _ in hub.items(TABLE) if address != KEY and book.resolve(address) is None]
-        await asyncio.gather(*(hub.delete(TABLE, address) for address in gone))
+        await book._forget_deleted()
         return book
+
+    async def _forget_deleted(self) -> None:
+        """Take the addresses of deleted streams out of the table."""
+        gone = [address for address, _ in self._hub.items(TABLE) if address != KEY and self.resolve(address) is None]
+        self._leaving.update(gone)
+        try:
+            await asyncio.gather(*(self._hub.delete(TABLE, address) for address in gone))
+        finally:
+            self._leaving.difference_update(gone)
+            for address in gone:
+                self._known.pop(address, None)
 
     def resolve(self, address: bytes) -> Worker | None:
         """The stream partition behind an address; None if there is none, or not any more."""
@@ -78,19 +93,48 @@ class AddressBook:
             return None
         return worker
 
+    async def make_room(self, stream: str, partitions: int) -> None:
+        """Refuse a stream for whose addresses there is no room, before it is created."""
+        fresh = len(self._fresh(self._workers(stream, partitions)))
+        now_s = asyncio.get_running_loop().time()
+        if not self._has_room(fresh) and now_s >= self._look_again_s:
+            await self._forget_deleted()
+            if not self._has_room(fresh):
+                self._look_again_s = now_s + _LOOK_AGAIN_AFTER_S
+        self._check_room(fresh)
+
     async def register(self, stream: str, partitions: int) -> Sequence[Worker]:
         """The addresses of the first `partitions` partitions, durable before they are told to anyone."""
-        workers = [Worker(self.address(stream, number), stream, number) for number in range(partitions)]
-        fresh = [worker for worker in workers if self._hub.get(TABLE, worker.address) is None]
-        size = self._hub.table_size(TABLE) + len(fresh)
-        if fresh and size > self._addresses_max:
-            raise LimitExceeded("stream addresses", size, self._addresses_max, "ockam.addresses_max")
+        workers = self._workers(stream, partitions)
+        fresh = self._fresh(workers)
+        self._check_room(len(fresh))
         writes = [self._hub.put(TABLE, w.address, _encode(_Place(w.stream, w.partition))) for w in fresh]
         await asyncio.gather(*writes)
         for worker in workers:
             if self.resolve(worker.address) != worker:
                 raise AddressTaken(worker)
         return workers
+
+    def _workers(self, stream: str, partitions: int) -> list[Worker]:
+        return [Worker(self.address(stream, number), stream, number) for number in range(partitions)]
+
+    def _fresh(self, workers: Sequence[Worker]) -> list[Worker]:
+        """Those that the table does not hold, or not for long."""
+        return [
+            worker
+            for worker in workers
+            if worker.address in self._leaving or self._hub.get(TABLE, worker.address) is None
+        ]
+
+    def _has_room(self, fresh: int) -> bool:
+        return not fresh or self._size_with(fresh) <= self._addresses_max
+
+    def _size_with(self, fresh: int) -> int:
+        return self._hub.table_size(TABLE) - len(self._leaving) + fresh
+
+    def _check_room(self, fresh: int) -> None:
+        if not self._has_room(fresh):
+            raise LimitExceeded("stream addresses", self._size_with(fresh), self._addresses_max, "ockam.addresses_max")
 
     def address(self, stream: str, partition: int) -> bytes:
         text = partition.to_bytes(8, "little") + stream.encode()

@@ -71,6 +71,7 @@ class Streams:
 
     async def open(self, name: str, partitions: int) -> Sequence[Worker]:
         """Create the stream or grow it, and hand out the addresses of its first partitions."""
+        await self._addresses.make_room(name, partitions)
         try:
             info = self._hub.stream(name)
         except UnknownStream:

@@ -9,11 +9,12 @@ import msgspec
 import pytest
 from ockam_peer import hub_and_listener, peer_of, settings, until
 
-from headrace.errors import Damaged, DiskFull
+from headrace.errors import Damaged, DiskFull, LimitExceeded
 from headrace.log.batch import Batch
 from headrace.log.ops import StreamOptions
 from headrace.protocols.ockam import codec
-from headrace.testing import MemoryDisk
+from headrace.protocols.ockam.addresses import AddressBook
+from headrace.testing import MemoryDisk, memory_hub
 
 # --- create ---
 
@@ -94,6 +95,59 @@ async def test_a_create_above_the_number_of_addresses_is_refused() -> None:
         assert isinstance(error, codec.Error)
         assert "ockam.addresses_max" in error.reason
         await peer.create("a")
+
+
+async def test_a_refused_create_leaves_nothing_behind() -> None:
+    async with hub_and_listener(settings(addresses_max=3)) as (hub, listener), peer_of(listener) as peer:
+        await peer.create("a")
+        for name in ("a", "b", None):
+            error = await peer.ask("stream", codec.CreateRequest(codec.CREATE_PARTITIONED, name, 4))
+            assert isinstance(error, codec.Error)
+        assert [(info.name, info.partitions) for info in hub.streams()] == [("a", 1)]
+
+
+async def test_addresses_of_deleted_streams_make_room_for_new_ones() -> None:
+    async with hub_and_listener(settings(addresses_max=3)) as (hub, listener), peer_of(listener) as peer:
+        kept = await peer.create("kept")
+        for number in range(5):
+            address = await peer.create(f"short-lived {number}")
+            assert len(await peer.push(address, b"x")) == 1
+            await hub.delete_stream(f"short-lived {number}")
+        assert await peer.push(kept, b"x") == [codec.PushConfirm(0, True, 0)]
+
+
+async def test_deleted_streams_are_not_looked_for_at_every_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with hub_and_listener(settings(addresses_max=2)) as (hub, listener), peer_of(listener) as peer:
+        await peer.create("a")
+        looks = []
+        items = hub.items
+        monkeypatch.setattr(hub, "items", lambda table: (looks.append(table), items(table))[1])
+        for _ in range(5):
+            assert isinstance(await peer.ask("stream", codec.CreateRequest(codec.CREATE, None)), codec.Error)
+        assert looks == ["ockam.addresses"]
+
+
+async def test_an_address_that_is_being_forgotten_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with memory_hub() as hub:
+        book = await AddressBook.open(hub, addresses_max=3)
+        for name in ("kept", "again"):
+            await hub.create_stream(name)
+        await book.register("kept", 1)
+        (worker,) = await book.register("again", 1)
+        await hub.delete_stream("again")
+        deleted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        written: list[bytes] = []
+        put = hub.put
+        monkeypatch.setattr(hub, "delete", lambda table, key: deleted)
+        monkeypatch.setattr(hub, "put", lambda table, key, value: (written.append(key), put(table, key, value))[1])
+        making_room = asyncio.ensure_future(book.make_room("new", 1))
+        await asyncio.sleep(0)
+        await hub.create_stream("again")
+        assert await book.register("again", 1) == [worker]
+        assert written == [worker.address]
+        deleted.set_result(None)
+        with pytest.raises(LimitExceeded):
+            await making_room
 
 
 async def test_a_stream_of_another_protocol_is_the_same_stream() -> None:
