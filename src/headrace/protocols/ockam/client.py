@@ -170,12 +170,23 @@ class Publisher:
 
     async def _run(self) -> None:
         while True:
-            connection, stream = await self._link.open()
             try:
+                connection, stream = await self._link.open()
                 await self._send(connection, stream)
             except (ConnectionLost, NoAnswer) as error:
                 log.info("connection lost with %d publishes unconfirmed: %s", len(self._queue), error)
                 await self._link.drop()
+            except Exception as error:  # the hub does not open the stream again: nobody may wait for it in vain
+                await self._link.drop()
+                self._fail_all(error)
+                self._wake.clear()
+                await self._wake.wait()  # the next publish tries again
+
+    def _fail_all(self, error: Exception) -> None:
+        while self._queue:
+            waiting = self._queue.popleft()
+            if not waiting.done.done():
+                waiting.done.set_exception(error)
 
     async def _send(self, connection: Connection, stream: Stream) -> None:
         """Everything unconfirmed, then everything new, while confirms come in; ends when the connection does."""

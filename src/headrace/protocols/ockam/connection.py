@@ -17,7 +17,7 @@ from typing import Final, Literal, cast
 
 from headrace.listener import split_address
 from headrace.protocols.ockam import codec
-from headrace.protocols.ockam.bare import DecodeError, encode_data, encode_string, encode_uint
+from headrace.protocols.ockam.bare import DecodeError, EncodeError, encode_data, encode_string, encode_uint
 from headrace.protocols.ockam.cbor import CborFraming
 from headrace.protocols.ockam.routing import Assembly, Framing, LegacyFraming, Message, Route, local
 
@@ -36,7 +36,7 @@ class ConnectionLost(OckamError):
 
 
 class Refused(OckamError):
-    """The hub said no: an `error` reply, or a push confirmed with status ERROR."""
+    """The hub said no: an `error` reply, or a push confirmed with status ERROR. Or a record fits no frame."""
 
 
 class NoAnswer(OckamError):
@@ -135,10 +135,14 @@ class Connection(asyncio.Protocol):
             return future
         back = self._push_address(stream)
         frames = []
-        for request_id, data in enumerate(records, group.first_id):
-            body = encode_uint(request_id) + encode_data(data)
-            frames.append(self._framing.encode(Message(stream.route, back, _PUSH_HEAD + encode_data(body))))
-            self._pushes[request_id] = group
+        try:
+            for request_id, data in enumerate(records, group.first_id):
+                body = encode_uint(request_id) + encode_data(data)
+                frames.append(self._framing.encode(Message(stream.route, back, _PUSH_HEAD + encode_data(body))))
+        except EncodeError as error:
+            group.fail(Refused(f"none of {len(records)} records was sent: {error}"))
+            return future
+        self._pushes.update(dict.fromkeys(range(group.first_id, self._next_request_id), group))
         self._write(b"".join(frames))
         return future
 

@@ -341,6 +341,32 @@ async def test_a_refused_publish_does_not_stop_the_others() -> None:
         assert await fine == 0
 
 
+async def test_a_publish_that_no_frame_can_carry_is_refused_like_any_other() -> None:
+    async with hub_and_listener() as (hub, listener), Publisher(listener.address, "orders") as publisher:
+        async with asyncio.timeout(DEADLINE_S):
+            together = publisher.publish_all([b"lost with it", bytes(70_000)])
+            fine = publisher.publish(b"fine")
+            with pytest.raises(Refused, match="above 65000"):
+                await together
+            assert await fine == 0
+        assert hub.bounds("orders").next == 1
+
+
+async def test_a_publisher_that_is_refused_when_it_comes_back_says_so_and_tries_again() -> None:
+    async with hub_and_listener() as (hub, listener):
+        gate = Gate(listener.address)
+        async with Publisher(gate.dial, "orders") as publisher, asyncio.timeout(DEADLINE_S):
+            assert await publisher.publish(b"a") == 0
+            await hub.delete_stream("orders")
+            await hub.create_table("orders")
+            gate.cut()
+            for refused in (publisher.publish(b"b"), publisher.publish(b"c")):
+                with pytest.raises(Refused, match="is a table"):
+                    await refused
+            await hub.delete_table("orders")
+            assert await publisher.publish(b"d") >= 1
+
+
 async def test_leaving_a_publisher_cancels_what_is_unconfirmed() -> None:
     async with hub_and_listener() as (_, listener):
         gate = Gate(listener.address)
