@@ -174,8 +174,12 @@ class Connection(asyncio.Protocol):
             raise self._lost
 
     async def close(self) -> None:
+        """Hang up after what is already written; after the time-out, without."""
         if self._transport is not None:
             self._transport.close()
+            await asyncio.wait([self._closed], timeout=self._timeout_s)
+        if self._transport is not None:
+            self._transport.abort()
         await asyncio.shield(self._closed)
 
     async def __aenter__(self) -> Connection:

@@ -131,6 +131,25 @@ async def test_a_lost_connection_is_told_to_everyone_waiting() -> None:
             connection.save_index("c", stream, 1)
 
 
+async def test_closing_does_not_wait_for_a_hub_that_does_not_read() -> None:
+    stop = asyncio.Event()
+
+    async def never_read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await stop.wait()
+        writer.close()
+
+    async with await asyncio.start_server(never_read, "127.0.0.1", 0, limit=1) as server:
+        host, port = server.sockets[0].getsockname()
+        connection = await connect(f"{host}:{port}", timeout_s=0.1)
+        stream = init_stream(((local("ST_S_x"),), codec.Init(codec.CREATE, "s")))
+        push = connection.push_all(stream, [bytes(60_000)] * 400)
+        async with asyncio.timeout(DEADLINE_S):
+            await connection.close()
+            with pytest.raises(ConnectionLost):
+                await push
+        stop.set()
+
+
 async def test_nobody_listens() -> None:
     async with scripted(lambda message: []) as address:
         pass
