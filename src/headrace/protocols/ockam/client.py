@@ -19,6 +19,7 @@ Records are bytes. Those of Elixir's bidirectional clients hold a routed message
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -120,6 +121,15 @@ class Link:
             return await connection.create(self._name)
         return (await connection.create_partitioned(self._name, self._partition + 1))[self._partition]
 
+    async def check(self, stream: Stream) -> None:
+        """Raise NoAnswer if there is no such stream any more.
+
+        Asked on a connection of its own: from one with many unconfirmed pushes the hub may have stopped reading.
+        """
+        async with await self._dial() as connection:
+            with contextlib.suppress(Refused):  # it may not be read from, but it is there
+                await connection.pull(stream, 0, 0)
+
     async def drop(self) -> None:
         """Forget a connection that does not work any more."""
         connection, self._connection, self._stream = self._connection, None, None
@@ -191,7 +201,11 @@ class Publisher:
     async def _send(self, connection: Connection, stream: Stream) -> None:
         """Everything unconfirmed, then everything new, while confirms come in; ends when the connection does."""
         pushed: deque[asyncio.Future[list[int]]] = deque()
+        now_s = asyncio.get_running_loop().time
+        silent_since_s = now_s()
         while True:
+            if not pushed:
+                silent_since_s = now_s()
             while len(pushed) < len(self._queue):
                 pushed.append(connection.push_all(stream, self._queue[len(pushed)].records))
                 await connection.drain()
@@ -199,12 +213,19 @@ class Publisher:
             woken = asyncio.ensure_future(self._wake.wait())
             waited: list[asyncio.Future[Any]] = [woken, *list(pushed)[:1]]
             try:
-                await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(
+                    waited, timeout=connection.timeout_s if pushed else None, return_when=asyncio.FIRST_COMPLETED
+                )
             finally:
                 woken.cancel()
             while pushed and pushed[0].done():
                 self._settle(pushed[0])
                 pushed.popleft()
+                silent_since_s = now_s()
+            if pushed and now_s() - silent_since_s >= connection.timeout_s:
+                # Late confirms are still to come, those of a deleted stream are not: pushes to it meet silence.
+                await self._link.check(stream)
+                silent_since_s = now_s()
 
     def _settle(self, pushed: asyncio.Future[list[int]]) -> None:
         error = pushed.exception()

@@ -89,7 +89,7 @@ class Connection(asyncio.Protocol):
         self._framing = framing
         self._stream_service = local(stream_service)
         self._index_service = local(index_service)
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._transport: asyncio.Transport | None = None
         self._assembly = Assembly()
         self._greeted = not framing.greeting
@@ -177,7 +177,7 @@ class Connection(asyncio.Protocol):
         """Hang up after what is already written; after the time-out, without."""
         if self._transport is not None:
             self._transport.close()
-            await asyncio.wait([self._closed], timeout=self._timeout_s)
+            await asyncio.wait([self._closed], timeout=self.timeout_s)
         if self._transport is not None:
             self._transport.abort()
         await asyncio.shield(self._closed)
@@ -216,10 +216,10 @@ class Connection(asyncio.Protocol):
         self._failures.add(fail)
         try:
             self._write(self._framing.encode(Message(onward, (local(address),), codec.encode_request(request))))
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self.timeout_s):
                 await done
         except TimeoutError:
-            raise NoAnswer(f"no answer to {request!r} in {self._timeout_s} s") from None
+            raise NoAnswer(f"no answer to {request!r} in {self.timeout_s} s") from None
         finally:
             del self._waiting[address]
             self._failures.discard(fail)

@@ -7,10 +7,13 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
-from ockam_peer import DEADLINE_S, hub_and_listener, until
+from ockam_peer import DEADLINE_S, hub_and_listener, until, with_anonymous
 
+from headrace.config import Grant
 from headrace.log.batch import Batch
+from headrace.log.ops import StreamOptions
 from headrace.protocols.ockam import codec
 from headrace.protocols.ockam.client import (
     Connection,
@@ -25,7 +28,7 @@ from headrace.protocols.ockam.client import (
 )
 from headrace.protocols.ockam.client import find_holes as holes_of
 from headrace.protocols.ockam.codec import StreamMessage
-from headrace.protocols.ockam.connection import init_stream
+from headrace.protocols.ockam.connection import TIMEOUT_S, init_stream
 from headrace.protocols.ockam.routing import RECORD_BYTES_MAX, LegacyFraming, Message, local
 from headrace.protocols.ockam.server import OckamListener, serve
 
@@ -317,8 +320,9 @@ async def test_waiting_for_records_that_come_later() -> None:
 class Gate:
     """A way to the listener that can be cut; the listener behind it may be replaced."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, timeout_s: float = TIMEOUT_S) -> None:
         self.address = address
+        self.timeout_s = timeout_s
         self.connections: list[Connection] = []
         self.refuse = 0
 
@@ -326,7 +330,7 @@ class Gate:
         if self.refuse:
             self.refuse -= 1
             raise ConnectionLost("refused by the test")
-        self.connections.append(await connect(self.address))
+        self.connections.append(await connect(self.address, timeout_s=self.timeout_s))
         return self.connections[-1]
 
     def cut(self) -> None:
@@ -384,6 +388,33 @@ async def test_a_publisher_that_is_refused_when_it_comes_back_says_so_and_tries_
                     await refused
             await hub.delete_table("orders")
             assert await publisher.publish(b"d") >= 1
+
+
+async def test_a_stream_deleted_under_a_publisher_is_created_again() -> None:
+    """The hub answers pushes to it with silence."""
+    async with hub_and_listener() as (hub, listener):
+        gate = Gate(listener.address, timeout_s=0.1)
+        async with Publisher(gate.dial, "orders") as publisher, asyncio.timeout(DEADLINE_S):
+            assert await publisher.publish(b"a") == 0
+            await hub.delete_stream("orders")
+            lost, later = publisher.publish_all([b"b"]), publisher.publish_all([b"c"])
+            assert [await lost, await later] == [[1], [2]]
+
+
+async def test_confirms_that_take_long_are_waited_for() -> None:
+    """The stream is there, though it may not be read: nothing is sent again."""
+    config = with_anonymous("pusher")
+    grants = {"pusher": [Grant(rights=["write"])]}
+    config = msgspec.structs.replace(config, security=msgspec.structs.replace(config.security, roles=grants))
+    async with hub_and_listener(config) as (hub, listener):
+        await hub.create_stream("orders", options=StreamOptions(ack="processed:billing"))
+        gate = Gate(listener.address, timeout_s=0.05)
+        async with Publisher(gate.dial, "orders") as publisher, asyncio.timeout(DEADLINE_S):
+            published = asyncio.ensure_future(publisher.publish(b"a"))
+            await until(lambda: len(gate.connections) == 4)
+            assert hub.bounds("orders").next == 1
+            await hub.save_cursor("billing", "orders", 1)
+            assert await published == 0
 
 
 async def test_leaving_a_publisher_cancels_what_is_unconfirmed() -> None:
