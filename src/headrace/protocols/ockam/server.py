@@ -4,7 +4,7 @@ Each received chunk becomes one turn: all its pushes are appended at once, one b
 when they are durable. Everything else goes through a lane that keeps the order of one connection:
 
 - a pull sees the pushes that came before it on the same connection;
-- a Get of a saved index sees the Saves that came before it;
+- a Get of a saved index sees the Saves that came before it, on whatever connection;
 - a Save is waited for only by a Get of the same index, so a consumer's next pull does not wait for the disk;
 - when the peer hangs up, Saves and creates that have arrived are still done.
 
@@ -65,6 +65,8 @@ class Service:
             hub, addresses, clamp=config.clamp_saved_index, unknown_is_zero=config.unknown_index == "zero"
         )
         self.connections: set[Connection] = set()
+        self.saves: dict[IndexKey, asyncio.Task[Any]] = {}
+        """The last Save of each index that is under way."""
         self.limits = Limits(config.name_bytes_max, config.partitions_max, hub.config.log.record_bytes_max)
         self.metrics = hub.metrics
         protocol = self.metrics.protocol
@@ -156,7 +158,6 @@ class Connection(asyncio.Protocol):
         self._confirming: dict[Worker, deque[PendingPush]] = {}
         self._unconfirmed = 0
         self._appends: dict[Worker, asyncio.Future[Appended]] = {}
-        self._saves: dict[IndexKey, asyncio.Task[Any]] = {}
         self._saving = 0
         self._waits: set[asyncio.Task[None]] = set()
         """Waits that may have no end, and end with the connection."""
@@ -453,6 +454,7 @@ class Connection(asyncio.Protocol):
         request = save.request
         partition = request.partition or 0
         key = (request.client_id, request.stream_name, partition)
+        saves = self._service.saves
 
         async def keep() -> None:
             streams = self._service.streams
@@ -464,18 +466,18 @@ class Connection(asyncio.Protocol):
                 log.warning("index of client %r in %r not saved: %s", request.client_id, request.stream_name, error)
                 self.session.last_error = str(error)
             finally:
-                if self._saves.get(key) is task:
-                    del self._saves[key]
+                if saves.get(key) is task:
+                    del saves[key]
                 self._saving -= 1
                 self._throttle()
 
         self._saving += 1
-        task = self._saves[key] = self._service.spawn(keep())
+        task = saves[key] = self._service.spawn(keep())
 
     async def _get(self, get: Get) -> None:
         request = get.request
         partition = request.partition or 0
-        saving = self._saves.get((request.client_id, request.stream_name, partition))
+        saving = self._service.saves.get((request.client_id, request.stream_name, partition))
         if saving is not None:
             await asyncio.wait([saving])
         try:

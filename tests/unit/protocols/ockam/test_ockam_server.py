@@ -449,6 +449,26 @@ async def test_peers_that_reset_at_once() -> None:
     assert errors == []
 
 
+async def test_a_get_sees_the_saves_of_a_connection_that_has_gone() -> None:
+    """A consumer that starts again at once goes on where it was."""
+    disk = GatedDisk()
+    async with hub_and_listener(disk=disk) as (hub, listener), peer_of(listener) as other:
+        await other.create()
+        await hub.append("orders", Batch.of([b"x"] * 9))
+        assert await other.get_index("billing", "orders") == 0
+        async with peer_of(listener) as leaving:
+            disk.gate.clear()
+            leaving.save_index("billing", "orders", 7)
+            await until(disk.waiting.is_set)
+        other.send("stream_index", codec.GetIndex(codec.INDEX, "billing", "orders"))
+        await until(lambda: len(hub.sessions) == 1)
+        await other.still_alive()
+        disk.gate.set()
+        response = await other.response()
+        assert isinstance(response, codec.Index)
+        assert response.index == 7
+
+
 async def test_sessions_are_visible() -> None:
     async with hub_and_listener() as (hub, listener), peer_of(listener) as peer:
         await peer.still_alive()
