@@ -88,10 +88,10 @@ class AddressBook:
             place = _decoder.decode(stored)
             worker = self._known[address] = Worker(address, place.stream, place.partition)
         try:
-            self._hub.stream(worker.stream)
+            info = self._hub.stream(worker.stream)
         except UnknownStream:
             return None
-        return worker
+        return worker if info.kind == "stream" else None  # a table may have taken the name of a deleted stream
 
     async def make_room(self, stream: str, partitions: int) -> None:
         """Refuse a stream for whose addresses there is no room, before it is created."""

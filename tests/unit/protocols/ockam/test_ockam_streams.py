@@ -429,6 +429,17 @@ async def test_a_deleted_stream_is_silent_until_it_is_created_again() -> None:
         assert await peer.push(address, b"new") == [codec.PushConfirm(0, True, 2)]
 
 
+async def test_the_address_of_a_stream_whose_name_a_table_has_now_is_silent() -> None:
+    async with hub_and_listener() as (hub, listener), peer_of(listener) as peer:
+        address = await peer.create()
+        await hub.delete_stream("orders")
+        await hub.create_table("orders")
+        await hub.put("orders", b"key", b"value")
+        peer.send(address, codec.PushRequest(1, b"lost"))
+        peer.send(address, codec.PullRequest(1, 0, 10))
+        await peer.create("other")  # waits its turn behind the pull
+
+
 async def test_addresses_of_deleted_streams_go_with_the_next_start() -> None:
     disk = MemoryDisk()
     async with hub_and_listener(disk=disk) as (hub, listener), peer_of(listener) as peer:
