@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 from collections.abc import Sequence
@@ -113,6 +114,7 @@ class Streams:
             start = left_out[-1] + 1
             run = self._skip(worker, record_bytes_max, left_out[0], start)
             bytes_max = _SKIP_BYTES
+            await asyncio.sleep(0)  # what is read from memory lets nobody else run, and there may be much to step over
         return Found((), (), oversized, (), damaged, trimmed)
 
     def _skip(self, worker: Worker, record_bytes_max: int, first: int, end: int) -> tuple[int, int]:

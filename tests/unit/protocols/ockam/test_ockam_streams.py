@@ -14,6 +14,8 @@ from headrace.log.batch import Batch
 from headrace.log.ops import StreamOptions
 from headrace.protocols.ockam import codec
 from headrace.protocols.ockam.addresses import AddressBook
+from headrace.protocols.ockam.session import Worker
+from headrace.protocols.ockam.streams import Streams
 from headrace.testing import MemoryDisk, memory_hub
 
 # --- create ---
@@ -241,6 +243,27 @@ async def test_records_too_large_for_the_frame_are_a_counted_gap() -> None:
         assert await peer.pull(address, 10) == [(35, b"c")]
         assert await newer.pull(address, 1, 1) == [(1, huge)]
         assert [index for index, _ in await newer.pull_all(address)] == list(range(36))
+
+
+async def test_others_are_served_while_records_that_are_too_large_are_stepped_over() -> None:
+    async with hub_and_listener() as (hub, listener), peer_of(listener) as peer:
+        address = await peer.create()
+        for _ in range(4):
+            await hub.append("orders", Batch.of([bytes(4 << 20)]))
+        served = 0
+
+        async def serve_others() -> None:
+            nonlocal served
+            while True:
+                await asyncio.sleep(0)
+                served += 1
+
+        streams = Streams(hub, await AddressBook.open(hub, 9), clamp=True, unknown_is_zero=True)
+        others = asyncio.ensure_future(serve_others())
+        found = await streams.read(Worker(address, "orders", 0), 0, 10, 60_000, 60_000)
+        others.cancel()
+        assert found.oversized == 4
+        assert served >= 3
 
 
 async def test_damaged_records_are_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
