@@ -127,7 +127,8 @@ def _scan_file(path: str, data: bytes, expected: int, following: int | None) -> 
             at += header.frame_bytes
             expected += 1
             continue
-        if not _was_durable(data, at + 8, expected):
+        behind = _behind(data, at, expected)
+        if not _was_durable(data, behind, expected):
             if not any(data[at : at + len(END)]):
                 return expected
             if following is None:
@@ -138,7 +139,7 @@ def _scan_file(path: str, data: bytes, expected: int, following: int | None) -> 
             at += header.frame_bytes
             expected += 1
             continue
-        resumed_at, resumed = _next_header(data, at + 8, expected)
+        resumed_at, resumed = _next_header(data, behind, expected)
         yield LostFrames(expected, resumed, path, at, resumed_at - at)
         at, expected = resumed_at, resumed
     return expected
@@ -149,6 +150,13 @@ def _intact_header(data: bytes, at: int, expected: int) -> Header | None:
     if header is None or header.sequence != expected or at + header.frame_bytes > len(data):
         return None
     return header
+
+
+def _behind(data: bytes, at: int, expected: int) -> int:
+    """Where the frames behind a bad one may begin. What its own header says is inside of it is somebody's payload: that
+    may look like a frame, by accident or by design, and must not speak for the journal."""
+    header = decode_header(data, at)
+    return at + (8 if header is None or header.sequence != expected else header.frame_bytes)
 
 
 def _payload_is_good(data: bytes, at: int, header: Header) -> bool:

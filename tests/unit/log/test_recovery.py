@@ -12,6 +12,7 @@ from headrace.log import journal, ops, snapshot
 from headrace.log.batch import Batch
 from headrace.log.checkpoint import CheckpointDamaged
 from headrace.log.doctor import examine_disk
+from headrace.log.frame import StreamDeleted, encode_event, encode_frame
 from headrace.log.log import Log
 from headrace.log.recovery import Unrecoverable
 from headrace.testing import FakeClock, FaultyDisk, MemoryDisk
@@ -238,6 +239,21 @@ def flip_at(disk: MemoryDisk, path: str, needle: bytes) -> None:
     data = bytearray(disk.read(path))
     data[data.index(needle)] ^= 1
     disk.put(path, bytes(data))
+
+
+@pytest.mark.parametrize("cut", [8, 400])
+def test_a_torn_payload_that_looks_like_a_frame_says_nothing(cut: int) -> None:
+    disk = MemoryDisk()
+    log = open_log(disk)
+    do(log, ops.CreateStream("victim"))
+    do(log, ops.CreateStream("mine"))
+    forged = b"".join(encode_frame(1000, 1000, encode_event(StreamDeleted(1, [0])), b""))
+    do(log, ops.Append("mine", Batch.one(forged + bytes(500))))
+    [path] = journal.journal_files(disk)
+    disk.put(path, disk.read(path)[: log.journal.size - cut])
+    log = open_log(disk)
+    assert [found.kind for found in log.report.findings] == ["torn-tail"]
+    assert log.bounds("victim") == log.bounds("mine") == (0, 0)
 
 
 def test_damaged_records_in_the_journal_are_named_by_stream_and_index() -> None:
