@@ -46,11 +46,12 @@ class Limits(msgspec.Struct, frozen=True):
     name_bytes_max: int = 512
 
 
+SECONDS_MAX = 10**12
+"""The longest that records can be told to stay: some thirty thousand years."""
+BYTES_MAX = 2**63 - 1
 STRUCTURAL = (ops.CreateStream, ops.GrowStream, ops.SetOptions, ops.DeleteStream)
 """Operations that change which streams there are. They stand alone in a transaction, and do not mix with others in a
 commit: so every other operation finds the streams as they are on disk."""
-SECONDS_MAX = 10**12
-BYTES_MAX = 2**63 - 1
 
 
 class Pending:

@@ -180,6 +180,25 @@ def test_options_change_and_stay(log: Log) -> None:
     assert again(log).stream("orders").info.options == options
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ops.StreamOptions(retention_age_s=1e308),
+        ops.StreamOptions(retention_age_s=-1.0),
+        ops.StreamOptions(max_hold_s=float("nan")),
+        ops.StreamOptions(max_hold_s=float("inf")),
+        ops.StreamOptions(retention_bytes=-1),
+    ],
+)
+def test_options_that_maintenance_could_not_count_with_are_refused(log: Log, options: ops.StreamOptions) -> None:
+    with pytest.raises(BadRequest, match=r"retention|max_hold"):
+        do(log, ops.CreateStream("x", options=options))
+    with pytest.raises(BadRequest, match=r"retention|max_hold"):
+        do(log, ops.SetOptions("orders", options))
+    maintain(log)
+    assert log.maintenance.error is None
+
+
 def test_indexes_are_never_used_again_after_delete_and_create(log: Log) -> None:
     fill(log, "orders", 5)
     do(log, ops.Append("orders", Batch.one(b"x"), 1))
