@@ -21,7 +21,7 @@ from headrace.errors import (
     StreamExists,
     UnknownCheckpoint,
 )
-from headrace.log import frame, ops
+from headrace.log import frame, ops, retention
 from headrace.log.batch import Batch
 from headrace.log.journal import Journal
 from headrace.log.partition import Partition, ProducerState
@@ -302,7 +302,10 @@ class Commit:
         self._event(frame.ProducerSet(partition.stream_id, partition.number, op.producer, op.sequence))
 
     def _trim(self, op: ops.Trim) -> int:
-        partition = self._state.stream(op.stream).partition(op.partition)
+        stream = self._state.stream(op.stream)
+        partition = stream.partition(op.partition)
+        if stream.table is not None and op.cause is not ops.Cause.COMPACTION:
+            raise BadRequest(f"{op.stream!r} is a table: its old changes go by themselves, when no key needs them")
         if not 0 <= op.before <= partition.pending_next:
             raise BadRequest(
                 f"stream {op.stream!r} partition {op.partition}: cannot trim before {op.before}; "
@@ -342,7 +345,7 @@ class Commit:
                 return self._grow_stream(op)
             case ops.SetOptions():
                 stream = self._state.stream(op.name)
-                _check_options(op.name, op.options)
+                _check_options(op.name, stream.info.kind, op.options)
                 self._event(frame.OptionsChanged(stream.info.id, op.options))
                 return None
             case ops.DeleteStream():
@@ -354,7 +357,7 @@ class Commit:
         """Whether the stream is new."""
         self._check_name(op.kind, op.name)
         self._check_partitions(op.name, op.partitions)
-        _check_options(op.name, op.options)
+        _check_options(op.name, op.kind, op.options)
         if op.kind not in (STREAM, TABLE) or (op.kind == TABLE and op.partitions != 1):
             raise BadRequest(f"{op.name!r}: the kind is {STREAM!r}, or {TABLE!r} with one partition")
         existing = self._state.streams.get(op.name)
@@ -427,8 +430,10 @@ class Commit:
         self._state.pending_cursors.clear()
 
 
-def _check_options(name: str, options: ops.StreamOptions) -> None:
+def _check_options(name: str, kind: str, options: ops.StreamOptions) -> None:
     """Numbers that the journal can hold and retention can reckon with."""
+    if kind == TABLE and retention.applies(options):
+        raise BadRequest(f"{name!r} is a table: it keeps the value of every key, and takes no retention")
     limits = {"retention_age_s": SECONDS_MAX, "max_hold_s": SECONDS_MAX, "retention_bytes": BYTES_MAX}
     for option, most in limits.items():
         value = getattr(options, option)

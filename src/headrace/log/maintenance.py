@@ -234,7 +234,7 @@ class Maintenance:
 
     def _retain(self, now_us: int) -> None:
         for stream in list(self._log.state.streams.values()):
-            if retention.applies(stream.info.options):
+            if stream.table is None and retention.applies(stream.info.options):
                 for partition in stream.partitions:
                     self._retain_partition(stream, partition, now_us)
 
@@ -307,7 +307,7 @@ class Maintenance:
         with self._log.lock:
             wanted = table.written_before(cutoff)
         if not wanted:
-            return self._log.submit([ops.Trim(stream.info.name, cutoff)])
+            return self._log.submit([ops.Trim(stream.info.name, cutoff, cause=ops.Cause.COMPACTION)])
         size = 0
         for key, value in wanted:
             # The expectation makes it a no-op for a key that changed meanwhile.

@@ -147,12 +147,21 @@ class DeleteStream(msgspec.Struct, frozen=True, gc=False):
     name: str
 
 
+class Cause(Enum):
+    """Why records are trimmed."""
+
+    ASKED = "asked"
+    COMPACTION = "compaction"
+    """Nothing live in a table needs them. Anything else would take values out of it at the next start."""
+
+
 class Trim(msgspec.Struct, frozen=True, gc=False):
-    """Forget the records below an index."""
+    """Forget the records below an index. Those of a table go only by compaction."""
 
     stream: str
     before: int
     partition: int = 0
+    cause: Cause = Cause.ASKED
 
 
 class RegisterCheckpoint(msgspec.Struct, frozen=True, gc=False):

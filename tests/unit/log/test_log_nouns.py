@@ -100,6 +100,18 @@ def test_tables_are_folded_again_from_segments_and_journal(log: Log) -> None:
 # -- cursors -------------------------------------------------------------------------------------------------------
 
 
+def test_nothing_but_compaction_takes_records_from_a_table(log: Log) -> None:
+    do(log, ops.Put("state", b"k", b"v"))
+    with pytest.raises(BadRequest, match="table"):
+        do(log, ops.Trim("state", 1))
+    for options in (ops.StreamOptions(retention_age_s=1.0), ops.StreamOptions(retention_cursors=True)):
+        with pytest.raises(BadRequest, match="table"):
+            do(log, ops.SetOptions("state", options))
+        with pytest.raises(BadRequest, match="table"):
+            do(log, ops.CreateStream("other", kind="table", options=options))
+    assert dict(again(log).stream("state").table.items()) == {b"k": b"v"}  # type: ignore[union-attr]
+
+
 def test_cursors_only_go_forward_unless_rewound(log: Log) -> None:
     assert do(log, ops.SaveCursor("c", "orders", 5)) == 5
     assert do(log, ops.SaveCursor("c", "orders", 3)) == 5
