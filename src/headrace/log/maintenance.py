@@ -325,6 +325,7 @@ def _keeps(entry: TailEntry, needed_from: int, before_us: int) -> bool:
 
 def mergeable(segments: list[SegmentRef], segment_bytes: int, count_min: int) -> list[SegmentRef]:
     """The first run of small neighbouring segments worth merging, or nothing."""
+    count_min = max(count_min, 2)  # one alone would be written over itself, and then removed
     run: list[SegmentRef] = []
     size = 0
     for ref in segments:

@@ -293,6 +293,16 @@ def test_which_segments_are_merged(sizes: list[int], expected: int) -> None:
     assert len(mergeable(refs, 100, 3)) == expected
 
 
+def test_a_segment_alone_is_never_merged_with_itself() -> None:
+    log, clock = make(merge_segments_min=1, segment_bytes=100_000, seal_age_s=1.0)
+    fill(log, "s", 5)
+    for _ in range(3):
+        pass_interval(log, clock)
+    assert log.partition("s").segments
+    log.opened.close()
+    assert len(payloads(log, "s")) == 5
+
+
 def test_segments_with_a_gap_between_them_are_not_merged() -> None:
     refs = [SegmentRef(number * 2, number * 2 + 1, "", 1) for number in range(9)]
     assert mergeable(refs, 100, 3) == []
