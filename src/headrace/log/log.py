@@ -169,11 +169,11 @@ class Log:
                 self.on_work()
 
     def _gather(self) -> list[Pending]:
-        """The next transactions, about `commit_bytes_max` of them. Structural ones keep among themselves."""
+        """The next transaction at least, and about `commit_bytes_max`. Structural ones keep among themselves."""
         gathered: list[Pending] = []
         names: set[str] = set()
         size = 0
-        while self._queue and size < self.settings.commit_bytes_max:
+        while self._queue and (not gathered or size < self.settings.commit_bytes_max):
             first = self._queue[0].operations[0]
             if isinstance(first, STRUCTURAL):
                 if len(names) != len(gathered) or first.name in names:

@@ -97,6 +97,13 @@ def test_a_commit_takes_about_as_much_as_it_may() -> None:
     assert log.commits - before == 4
 
 
+def test_a_commit_takes_at_least_one_transaction() -> None:
+    log = open_log(commit_bytes_max=0)
+    do(log, ops.CreateStream("s"))
+    do(log, ops.Append("s", Batch.one(b"x")))
+    assert log.bounds("s").next == 1
+
+
 # -- trouble -------------------------------------------------------------------------------------------------------
 
 
