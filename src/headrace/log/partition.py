@@ -115,23 +115,27 @@ class Partition:
 
     def read(self, opened: OpenSegments, start: int, limit: int, bytes_max: int) -> pa.RecordBatch:
         """Records from `start` or the first kept; fewer than `limit` where a file or a gap ends. Empty at the end."""
-        next_index = self.next
-        start = max(start, self.first)
-        if start >= next_index:
-            return EMPTY
-        limit = min(limit, next_index - start)
-        records = self.tail.read(start, limit, bytes_max)
-        if records is None:
-            records = self._read_segment(opened, start, limit)
-        return cut_to_bytes(records, bytes_max)
+        while True:
+            first, segments, next_index = self.first, self.segments, self.next
+            at = max(start, first)
+            if at >= next_index:
+                return EMPTY
+            try:
+                records = self._read_at(opened, segments, at, min(limit, next_index - at), bytes_max)
+            except Damaged:
+                if first == self.first and segments is self.segments:
+                    raise
+                continue  # trimmed, sealed or merged meanwhile: what was looked for is elsewhere, or gone for good
+            return cut_to_bytes(records, bytes_max)
 
-    def _read_segment(self, opened: OpenSegments, start: int, limit: int) -> pa.RecordBatch:
-        segments = self.segments
+    def _read_at(
+        self, opened: OpenSegments, segments: list[SegmentRef], start: int, limit: int, bytes_max: int
+    ) -> pa.RecordBatch:
+        records = self.tail.read(start, limit, bytes_max)
+        if records is not None:
+            return records
         position = bisect_right(segments, start, key=lambda ref: ref.first) - 1
         if position < 0 or segments[position].next <= start:
-            records = self.tail.read(start, limit, 2**31)  # sealed and merged meanwhile, or a gap
-            if records is not None:
-                return records
             raise Damaged(self.stream, self.number, start, self._gap_end(start), "the journal")
         try:
             return opened.get(segments[position]).read(start, limit)

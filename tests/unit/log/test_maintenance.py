@@ -12,7 +12,7 @@ from headrace.log import journal, ops, snapshot
 from headrace.log.batch import Batch
 from headrace.log.log import Log
 from headrace.log.maintenance import mergeable
-from headrace.log.segment import SegmentRef
+from headrace.log.segment import Segment, SegmentRef
 from headrace.testing import FakeClock, FaultyDisk, MemoryDisk
 
 
@@ -274,6 +274,29 @@ def test_a_stream_trimmed_or_deleted_during_a_merge() -> None:
         pass_interval(log, clock, 1_001)
         pass_interval(log, clock, 1_001)
         assert not [path for path in memory.paths() if "segments/1" in path]
+
+
+@pytest.mark.parametrize("what", ["trimmed", "merged"])
+def test_records_that_go_elsewhere_while_they_are_looked_for_are_not_called_damaged(what: str) -> None:
+    log, clock = make(seal_age_s=1.0, segment_bytes=20_000, merge_segments_min=4, maintenance_interval_s=1e3)
+    for _ in range(8):
+        fill(log, "s", 2)
+        clock.advance(2)
+        maintain(log)
+    find = log.opened.get
+
+    def look_too_late(ref: SegmentRef) -> Segment:
+        log.opened.get = find  # type: ignore[method-assign]
+        if what == "trimmed":
+            do(log, ops.Trim("s", 5))
+        clock.advance(1_001)
+        while log.maintain_once() or log.state.garbage:
+            pass
+        return find(ref)
+
+    log.opened.get = look_too_late  # type: ignore[method-assign]
+    assert log.read("s", 1).column("index")[0].as_py() == (5 if what == "trimmed" else 1)
+    assert log.opened.get == find
 
 
 @pytest.mark.parametrize(
