@@ -181,6 +181,8 @@ class State:
         self.deleted_ids.add(id)
         self.cursors.pop(id, None)
         self.tail_bytes -= sum(partition.tail.bytes for partition in stream.partitions)
+        for partition in stream.partitions:  # a reader may have it still, and open files keep their room on the disk
+            self._trim(partition, partition.next)
         for checkpoint in [one for one in self.checkpoints.values() if one.stream == name]:
             del self.checkpoints[checkpoint.id]
             self.dropped_checkpoints.append(checkpoint.id)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from unit.log.helpers import again, do, fill, maintain, payloads
+from unit.log.helpers import again, do, fill, maintain, open_log, payloads
 
 from headrace.errors import (
     BadRequest,
@@ -14,6 +16,7 @@ from headrace.errors import (
 )
 from headrace.log import ops
 from headrace.log.batch import Batch
+from headrace.log.disk import OsDisk
 from headrace.log.log import Log
 from headrace.testing import MemoryDisk
 
@@ -240,6 +243,22 @@ def test_deleting_removes_the_files(log: Log) -> None:
     assert log.state.tail_bytes == 0
     maintain(log)
     assert not [path for path in disk.paths() if path.startswith("segments/1/")]
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux tells which files are mapped")
+def test_a_deleted_stream_gives_its_room_on_the_disk_back(tmp_path: Path) -> None:
+    log = open_log(OsDisk(tmp_path))
+    do(log, ops.CreateStream("s"))
+    fill(log, "s", 100)
+    maintain(log)
+    reading = log.scan("s", 0, 100)
+    next(reading)
+    do(log, ops.DeleteStream("s"))
+    maintain(log)
+    with pytest.raises(Trimmed):
+        next(reading)
+    assert str(tmp_path / "segments") not in Path("/proc/self/maps").read_text()
+    log.close()
 
 
 def test_files_of_a_deleted_stream_go_at_the_next_start(log: Log) -> None:
