@@ -311,7 +311,10 @@ class Commit:
                 f"stream {op.stream!r} partition {op.partition}: cannot trim before {op.before}; "
                 f"the next index is {partition.pending_next}"
             )
-        first = max(op.before, partition.first)
+        before = op.before
+        if op.cause is ops.Cause.RETENTION:
+            before = min(before, self._state.peek_lowest_cursor(partition.stream_id, op.partition, before))
+        first = max(before, partition.first)
         if first > partition.first:
             self._event(frame.StreamTrimmed(partition.stream_id, partition.number, first))
         return first

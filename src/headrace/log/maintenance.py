@@ -250,7 +250,8 @@ class Maintenance:
                 verdict.first,
                 ", ".join(verdict.overruled),
             )
-        self._log.submit([ops.Trim(stream.info.name, verdict.first, partition.number)])
+        cause = ops.Cause.ASKED if verdict.overruled else ops.Cause.RETENTION
+        self._log.submit([ops.Trim(stream.info.name, verdict.first, partition.number, cause)])
 
     # -- merging ---------------------------------------------------------------------------------------------------
 

@@ -151,6 +151,8 @@ class Cause(Enum):
     """Why records are trimmed."""
 
     ASKED = "asked"
+    RETENTION = "retention"
+    """What a cursor needs stays, be it that the cursor came while the trim was on its way."""
     COMPACTION = "compaction"
     """Nothing live in a table needs them. Anything else would take values out of it at the next start."""
 

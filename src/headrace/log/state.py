@@ -96,6 +96,15 @@ class State:
             return self.pending_cursors[key]
         return self.cursor(stream_id, cursor, partition)
 
+    def peek_lowest_cursor(self, stream_id: int, partition: int, default: int) -> int:
+        """Where the last consumer of a partition stands, with the commit under way counted in; only for the writer."""
+        positions = {(stream_id, *key): position for key, position in self.cursors.get(stream_id, {}).items()}
+        counted = (positions | self.pending_cursors).items()
+        return min(
+            (one.index for key, one in counted if one is not None and (key[0], key[2]) == (stream_id, partition)),
+            default=default,
+        )
+
     def apply(self, event: frame.AnyEvent) -> None:
         """Fold one event in. Events of streams that are gone, or were lost with a damaged frame, change nothing."""
         match event:

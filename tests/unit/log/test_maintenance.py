@@ -169,6 +169,22 @@ def test_a_cursor_keeps_what_it_still_needs() -> None:
     assert 50 < log.bounds("s").first <= 150
 
 
+def test_a_cursor_that_comes_while_a_trim_is_on_its_way_keeps_what_it_needs() -> None:
+    log, clock = make(merge_segments_min=1_000)
+    do(log, ops.SetOptions("s", ops.StreamOptions(retention_bytes=1)))
+    do(log, ops.SaveCursor("old", "s", 150))
+    fill(log, "s", 200)
+    maintain(log)
+    new = log.submit([ops.SaveCursor("new", "s", 40)])
+    back = log.submit([ops.SaveCursor("old", "s", 60, rewind=True)])
+    pass_interval(log, clock)
+    assert new.result + back.result == [40, 60]
+    assert log.bounds("s").first == 40
+    do(log, ops.DeleteCursor("new", "s"))
+    pass_interval(log, clock)
+    assert 40 < log.bounds("s").first <= 60
+
+
 def test_records_that_all_cursors_have_passed_go() -> None:
     log, clock = make(merge_segments_min=1_000)
     do(log, ops.SetOptions("s", ops.StreamOptions(retention_cursors=True)))
