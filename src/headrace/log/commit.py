@@ -219,27 +219,30 @@ class Commit:
             return ops.PutResult(False, previous)
         if value is None and previous is None:
             return ops.PutResult(True, None)
-        if value is not None:
-            self._check_table_room(table, op.table, len(op.key) + len(value))
+        growth = table.growth(op.key, value)
+        self._check_table_room(table, op.table, growth)
         kind = PUT if value is not None else DELETE
         base = self._store(partition, Batch.one(value or b"", type=kind, key=op.key), b"", 0).first
         self._tables[id(table)] = table
         if self._undo is not None:
-            self._undo.append(lambda: table.set_pending(op.key, previous))
-        table.set_pending(op.key, value)
+            self._undo.append(lambda: table.set_pending([(op.key, previous)], -growth))
+        table.set_pending([(op.key, value)], growth)
         self._changed.append((table, op.key, value, base))
         return ops.PutResult(True, previous)
 
     def _put_many(self, op: ops.PutMany) -> int:
         """How many were put."""
         table, partition = self._table(op.table)
-        self._check_table_room(table, op.table, sum(map(len, op.keys)) + sum(map(len, op.values)))
+        growth = sum(map(len, op.keys)) + sum(map(len, op.values))
+        if table.pending_bytes + growth > self._limits.table_bytes_max:  # it matters which of them are there already
+            growth = sum(map(table.growth, op.keys, op.values))
+        self._check_table_room(table, op.table, growth)
         base = self._store(partition, Batch.of(op.values, types=PUT, keys=op.keys), b"", 0).first
         self._tables[id(table)] = table
         if self._undo is not None:
             previous = [(key, table.peek(key)) for key in op.keys]
-            self._undo.append(lambda: table.set_all_pending(previous))
-        table.set_all_pending(zip(op.keys, op.values, strict=True))
+            self._undo.append(lambda: table.set_pending(previous, -growth))
+        table.set_pending(zip(op.keys, op.values, strict=True), growth)
         self._changed += zip(repeat(table), op.keys, op.values, count(base))
         return len(op.keys)
 
@@ -249,9 +252,9 @@ class Commit:
             raise BadRequest(f"{name!r} is a stream, not a table: add to it with append")
         return stream.table, stream.partitions[0]
 
-    def _check_table_room(self, table: Table, name: str, added: int) -> None:
-        size = table.bytes + added
-        if size > self._limits.table_bytes_max:
+    def _check_table_room(self, table: Table, name: str, growth: int) -> None:
+        size = table.pending_bytes + growth
+        if growth > 0 and size > self._limits.table_bytes_max:
             raise LimitExceeded(f"bytes of table {name!r}", size, self._limits.table_bytes_max, "log.table_bytes_max")
 
     def _save_cursor(self, op: ops.SaveCursor) -> int:
@@ -413,6 +416,8 @@ class Commit:
             self._state.tail_bytes += len(entry.body)
         for table, key, value, index in self._changed:
             table.apply(key, value, index)
+        for table in self._tables.values():
+            table.settle_pending()
         for partition in self._touched.values():
             partition.settle_pending()  # after the tail: a reader that sees the new bounds finds the records
         self._state.pending_cursors.clear()
@@ -429,7 +434,7 @@ class Commit:
         for partition in self._touched.values():
             partition.forget_pending()
         for table in self._tables.values():
-            table.forget_pending()
+            table.settle_pending()
         self._state.pending_cursors.clear()
 
 

@@ -32,6 +32,8 @@ class Table:
         self._pending: dict[bytes, bytes | None] = {}
         self.bytes = 0
         """Of the live keys and values."""
+        self.pending_bytes = 0
+        """`bytes` as they will be at most when the commit under way is durable; only for the writer."""
 
     def __len__(self) -> int:
         return len(self._values)
@@ -50,18 +52,21 @@ class Table:
         pending = self._pending.get(key, _MISSING)
         return self.get(key) if pending is _MISSING else pending  # type: ignore[return-value]
 
-    def set_pending(self, key: bytes, value: bytes | None) -> None:
-        self._pending[key] = value
+    def growth(self, key: bytes, value: bytes | None) -> int:
+        """How many bytes more there will be with a value in its place; only for the writer."""
+        return _size(key, value) - _size(key, self.peek(key))
 
-    def set_all_pending(self, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
+    def set_pending(self, changes: Iterable[tuple[bytes, bytes | None]], growth: int) -> None:
         self._pending.update(changes)
+        self.pending_bytes += growth
 
-    def forget_pending(self) -> None:
+    def settle_pending(self) -> None:
+        """The commit under way is over, and what is durable of it is applied."""
         self._pending.clear()
+        self.pending_bytes = self.bytes
 
     def apply(self, key: bytes, value: bytes | None, index: int) -> None:
         """A change has become durable as record `index`."""
-        self._pending.pop(key, None)
         old = self._values.get(key)
         if old is not None:
             self.bytes -= len(key) + len(old.data)
@@ -82,7 +87,12 @@ class Table:
         ):
             if key is not None:
                 self.apply(key, None if kind == DELETE else payload, index)
+        self.settle_pending()
 
     def written_before(self, index: int) -> list[tuple[bytes, bytes]]:
         """Live keys whose newest record is below an index."""
         return [(key, value.data) for key, value in self._values.items() if value.index < index]
+
+
+def _size(key: bytes, value: bytes | None) -> int:
+    return 0 if value is None else len(key) + len(value)

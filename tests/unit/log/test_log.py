@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pyarrow as pa
 import pytest
 from unit.log.helpers import again, do, fill, maintain, payloads
@@ -201,6 +203,16 @@ def test_a_transaction_happens_wholly_or_not_at_all(log: Log) -> None:
     assert position.index == 1
     log = again(log)
     assert payloads(log, "orders") == [b"x", b"next"]
+
+
+def test_refused_transactions_leave_nothing_in_memory(log: Log) -> None:
+    tracemalloc.start()
+    for number in range(100):
+        with pytest.raises(ConditionFailed):
+            do(log, ops.Put("state", b"%d" % number * 10_000, b""), ops.Put("state", b"k", b"", expect=ops.PRESENT))
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 1_000_000
 
 
 def test_a_refused_transaction_leaves_its_neighbours_in_the_commit_alone(log: Log) -> None:

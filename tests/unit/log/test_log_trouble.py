@@ -73,6 +73,28 @@ def test_every_limit_has_two_sides(fits: ops.Op, exceeds: ops.Op, limit: str) ->
     assert (log.bounds("s"), log.bounds("t")) == before
 
 
+def test_a_full_table_takes_what_makes_it_no_larger() -> None:
+    log = open_log(limits=Limits(table_bytes_max=20))
+    do(log, ops.CreateStream("t", kind="table"))
+    do(log, ops.PutMany("t", [b"k", b"l"], [b"x" * 9, b"x" * 9]))
+    do(log, ops.Put("t", b"k", b"y" * 9))
+    do(log, ops.PutMany("t", [b"k", b"l"], [b"z" * 9, b"z" * 8]))
+    do(log, ops.Delete("t", b"k"), ops.Put("t", b"m", b"x" * 10))
+    assert dict(log.stream("t").table.items()) == {b"l": b"z" * 8, b"m": b"x" * 10}  # type: ignore[union-attr]
+    with pytest.raises(LimitExceeded):
+        do(log, ops.Put("t", b"l", b"z" * 10))
+
+
+def test_the_puts_of_one_commit_do_not_exceed_a_table_together() -> None:
+    log = open_log(limits=Limits(table_bytes_max=20))
+    do(log, ops.CreateStream("t", kind="table"))
+    with pytest.raises(LimitExceeded):
+        do(log, *(ops.Put("t", bytes([key]), b"x" * 9) for key in range(3)))
+    pendings = [log.submit([ops.Put("t", bytes([key]), b"x" * 9)]) for key in range(3)]
+    log.commit_once()
+    assert [pending.error is None for pending in pendings] == [True, True, False]
+
+
 def test_a_full_queue_says_so() -> None:
     log = open_log(queue_bytes_max=200)
     do(log, ops.CreateStream("s"))
