@@ -12,10 +12,20 @@ import msgspec
 from headrace.errors import Damaged, HeadraceError
 from headrace.log import checkpoint, journal, segment, snapshot
 from headrace.log.disk import Disk
-from headrace.log.frame import AnyEvent, RecordsEntry, StreamCreated, StreamGrown, decode_directory
+from headrace.log.frame import (
+    AnyEvent,
+    CursorDeleted,
+    CursorSaved,
+    ProducerSet,
+    RecordsEntry,
+    StreamCreated,
+    StreamGrown,
+    StreamTrimmed,
+    decode_directory,
+)
 from headrace.log.journal import GoodFrame, LostFrames, TornTail
 from headrace.log.partition import OpenSegments, Partition, ProducerState
-from headrace.log.state import State, placeholder
+from headrace.log.state import State, Stream, placeholder
 from headrace.log.table import Table
 from headrace.log.tail import Tail, TailEntry
 
@@ -156,6 +166,11 @@ class _Recovery:
                 self._replay_event(entry)
 
     def _replay_event(self, event: AnyEvent) -> None:
+        match event:
+            case CursorSaved() | CursorDeleted() | ProducerSet():
+                self._grow_to(self.state.by_id.get(event.stream), event.partition)
+            case StreamTrimmed():
+                self._grow_to(self.state.by_id.get(event.id), event.partition)
         self.state.apply(event)
         if isinstance(event, StreamCreated | StreamGrown) and event.id in self.state.by_id:
             for partition in self.state.by_id[event.id].partitions[-len(event.firsts) :]:
@@ -190,10 +205,15 @@ class _Recovery:
             self._note(
                 "possible-loss", f"the creation of stream {entry.stream} is lost; it is {stream.info.name!r} now"
             )
-        while entry.partition >= len(stream.partitions):  # its growth was lost with a damaged frame
+        self._grow_to(stream, entry.partition)
+        return stream.partitions[entry.partition]
+
+    @staticmethod
+    def _grow_to(stream: Stream | None, partition: int) -> None:
+        """A partition that is spoken of is there, be it that the stream's growth was lost with a damaged frame."""
+        while stream is not None and partition >= len(stream.partitions):
             stream.partitions.append(Partition(stream.info.name, stream.info.id, len(stream.partitions), 0))
             stream.info = msgspec.structs.replace(stream.info, partitions=len(stream.partitions))
-        return stream.partitions[entry.partition]
 
     def _lost(self, found: LostFrames) -> None:
         self._note(

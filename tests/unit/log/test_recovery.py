@@ -11,10 +11,13 @@ from headrace.errors import Damaged, HeadraceError
 from headrace.log import journal, ops, snapshot
 from headrace.log.batch import Batch
 from headrace.log.checkpoint import CheckpointDamaged
+from headrace.log.commit import Limits
 from headrace.log.doctor import examine_disk
+from headrace.log.embedded import EmbeddedLog
 from headrace.log.frame import StreamDeleted, encode_event, encode_frame
 from headrace.log.log import Log
 from headrace.log.recovery import Unrecoverable
+from headrace.log.settings import LogSettings
 from headrace.testing import FakeClock, FaultyDisk, MemoryDisk
 from headrace.testing.disk import DiskKilled
 
@@ -340,21 +343,34 @@ def test_a_stream_whose_creation_was_lost_keeps_its_records() -> None:
     assert payloads(log, "kept", 1) == [b"x"]
 
 
-def test_a_stream_whose_growth_was_lost_grows_again() -> None:
+@pytest.mark.parametrize(
+    "spoken_of",
+    [
+        ops.Append("s", Batch.one(b"x"), 2),
+        ops.SaveCursor("c", "s", 7, 2),
+        ops.SetProducer("s", "p", 7, 2),
+    ],
+)
+def test_a_stream_whose_growth_was_lost_grows_again(spoken_of: ops.Op) -> None:
     disk = MemoryDisk()
     log = open_log(disk)
     do(log, ops.CreateStream("s"))
     do(log, ops.GrowStream("s", 3))
-    do(log, ops.Append("s", Batch.one(b"x"), 2))
+    do(log, spoken_of)
     log.close()
     path = journal.journal_files(disk)[0]
     data = bytearray(disk.read(path))
     second_frame = data.index(b"HRF1", 40)
     data[second_frame + 45] ^= 1
     disk.put(path, bytes(data))
-    log = open_log(disk)
-    assert log.stream("s").info.partitions == 3
-    assert payloads(log, "s", 2) == [b"x"]
+    embedded = EmbeddedLog(disk, FakeClock(), LogSettings(disk_reserve_bytes=0), Limits())
+    assert embedded.stream("s").partitions == 3
+    if isinstance(spoken_of, ops.Append):
+        assert payloads(embedded.log, "s", 2) == [b"x"]
+    assert [(one.partition, one.index) for one in embedded.cursors()] == (
+        [(2, 7)] if isinstance(spoken_of, ops.SaveCursor) else []
+    )
+    assert embedded.producer("s", "p", 2) == (7 if isinstance(spoken_of, ops.SetProducer) else None)
 
 
 def test_a_damaged_snapshot_costs_nothing(finished: tuple[MemoryDisk, dict[str, object]]) -> None:
