@@ -53,6 +53,16 @@ STRUCTURAL = (ops.CreateStream, ops.GrowStream, ops.SetOptions, ops.DeleteStream
 """Operations that change which streams there are. They stand alone in a transaction, and do not mix with others in a
 commit: so every other operation finds the streams as they are on disk."""
 
+RELIEVING = (
+    ops.Trim,
+    ops.DeleteStream,
+    ops.DropCheckpoint,
+    ops.SetOptions,
+    ops.SaveCursor,
+    ops.DeleteCursor,
+)
+"""Operations that make room on the disk, or let retention do so."""
+
 
 class Pending:
     """A transaction on its way to the disk."""

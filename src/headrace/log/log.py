@@ -31,7 +31,7 @@ from headrace.errors import (
 from headrace.log import ops
 from headrace.log.checkpoint import BlobWriter, read_blob
 from headrace.log.clock import Clock
-from headrace.log.commit import STRUCTURAL, Commit, Limits, Pending
+from headrace.log.commit import RELIEVING, STRUCTURAL, Commit, Limits, Pending
 from headrace.log.disk import FULL_ERRNOS, Disk, Room
 from headrace.log.journal import Journal, frames_bytes
 from headrace.log.maintenance import Maintenance
@@ -140,22 +140,41 @@ class Log:
         gathered = self._gather()
         if not gathered:
             return False
+        touched, error = self._commit(gathered, self.settings.disk_reserve_bytes)
+        if isinstance(error, DiskFull):
+            touched, error = self._relieve(gathered, error)
+        self._report(gathered, touched, error)
+        return True
+
+    def _commit(self, gathered: list[Pending], reserve: int) -> tuple[Touched, HeadraceError | None]:
+        """Check, write and apply transactions; what they touched, or why nothing has happened."""
         commit = Commit(self.state, self.limits, self.journal, self.clock.now_us())
         for pending in gathered:
             if self.failed is None:
                 commit.add(pending)
             else:
                 pending.error = self.failed
-        touched: Touched = set()
-        error = self._make_durable(commit) if commit.frames else self.failed
-        if error is None:
-            with self.lock:
-                touched = commit.settle()
-            self._notice_work(commit)
-        else:
+        error = self._make_durable(commit, reserve) if commit.frames else self.failed
+        if error is not None:
             commit.abandon()
-        self._report(gathered, touched, error)
-        return True
+            return set(), error
+        with self.lock:
+            touched = commit.settle()
+        self._notice_work(commit)
+        return touched, None
+
+    def _relieve(self, gathered: list[Pending], full: DiskFull) -> tuple[Touched, HeadraceError | None]:
+        """The disk is full: refuse what was gathered, but do what makes room, within the reserve. Otherwise a hub that
+        has filled its disk could be helped by nobody but others."""
+        relieving = []
+        for pending in gathered:
+            if all(isinstance(op, RELIEVING) for op in pending.operations):
+                relieving.append(pending)
+            elif pending.error is None:
+                pending.error = full
+        outcome = self._commit([pending for pending in relieving if pending.error is None], 0)
+        self.full = True
+        return outcome
 
     def _notice_work(self, commit: Commit) -> None:
         """Wake maintenance when a tail is large enough to seal, or a journal file has become old."""
@@ -186,12 +205,12 @@ class Log:
             size += pending.nbytes
         return gathered
 
-    def _make_durable(self, commit: Commit) -> HeadraceError | None:
+    def _make_durable(self, commit: Commit, reserve: int) -> HeadraceError | None:
         """Write and sync. Too little room is an answer; anything else that goes wrong here is the log's end."""
         size = frames_bytes(commit.frames)
         try:
-            free = self._room.free_bytes(self.settings.disk_reserve_bytes + size)
-            if free < self.settings.disk_reserve_bytes + size:
+            free = self._room.free_bytes(reserve + size)
+            if free < reserve + size:
                 self.full = True
                 return DiskFull(
                     f"{free} bytes are free and log.disk_reserve_bytes is {self.settings.disk_reserve_bytes}: nothing "

@@ -99,25 +99,25 @@ class Maintenance:
         return worked
 
     def _step(self) -> bool:
-        sealable = self._to_seal()
-        for partition in sealable:
-            self._seal(partition)
-        # Not only when nothing is to be sealed: under steady load there always is, and files would pile up.
-        tidied = self._take_snapshot() or self._remove_journal_files() or self._remove_garbage()
-        self._do_what_is_due()
-        return bool(sealable) or tidied
-
-    def _do_what_is_due(self) -> None:
-        """Retention, merging and compaction, once an interval."""
         now_us = self._log.clock.now_us()
         is_due = now_us >= self._due_us
         if is_due:
             self._due_us = now_us + int(self._log.settings.maintenance_interval_s * 1_000_000)
-            self.sealing.rest(now_us)
+        # What makes room comes first: on a full disk all the rest may fail.
+        removed = self._remove_garbage()
+        if is_due:
             self._retain(now_us)
+        sealable = self._to_seal()
+        for partition in sealable:
+            self._seal(partition)
+        # Not only when nothing is to be sealed: under steady load there always is, and files would pile up.
+        tidied = self._take_snapshot() or self._remove_journal_files()
+        if is_due:
+            self.sealing.rest(now_us)
             self._merge_all()
         if is_due or self._compaction is not None:
             self._compact_next()
+        return bool(sealable) or tidied or removed
 
     # -- sealing ---------------------------------------------------------------------------------------------------
 

@@ -6,10 +6,12 @@ import errno
 import resource
 from pathlib import Path
 
+import msgspec
 import pytest
-from unit.log.helpers import do, fill, maintain, open_log, payloads
+from unit.log.helpers import again, do, fill, maintain, open_log, payloads
 
 from headrace.errors import (
+    BadRequest,
     Busy,
     Closed,
     Damaged,
@@ -182,6 +184,31 @@ def test_room_is_kept_for_the_log_itself() -> None:
     with pytest.raises(DiskFull, match="disk_reserve_bytes"):
         do(log, ops.Append("s", Batch.one(b"x" * 2_000)))
     assert do(log, ops.Append("s", Batch.one(b"x"))).first == 0
+
+
+def test_what_makes_room_is_done_on_a_full_disk() -> None:
+    log = open_log(MemoryDisk(free_bytes=20_000), disk_reserve_bytes=15_000)
+    do(log, ops.CreateStream("s"))
+    do(log, ops.CreateStream("unwanted"))
+    with pytest.raises(DiskFull):
+        fill(log, "s", 1_000)
+    stored = log.bounds("s").next
+    log.settings = msgspec.structs.replace(log.settings, disk_reserve_bytes=16_000)
+    refused = log.submit([ops.Append("s", Batch.one(b"x"))])
+    also_refused = log.submit([ops.Trim("s", 1), ops.Append("s", Batch.one(b"x"))])
+    wrong = log.submit([ops.Trim("s", stored + 1)])
+    cursor = log.submit([ops.SaveCursor("c", "s", stored)])
+    trim = log.submit([ops.Trim("s", stored)])
+    log.commit_once()
+    assert isinstance(refused.error, DiskFull)
+    assert isinstance(also_refused.error, DiskFull)
+    assert isinstance(wrong.error, BadRequest)
+    assert cursor.result == trim.result == [stored]
+    do(log, ops.DeleteStream("unwanted"))
+    assert log.full
+    with pytest.raises(DiskFull):
+        do(log, ops.CreateStream("more"))
+    assert log.bounds("s") == again(log).bounds("s") == (stored, stored)
 
 
 @pytest.mark.parametrize("call", ["sync", "write"])

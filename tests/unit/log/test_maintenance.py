@@ -412,6 +412,23 @@ def test_a_step_that_fails_is_reported_once_and_tried_again(caplog: pytest.LogCa
     assert log.partition("s").segments
 
 
+def test_retention_makes_room_on_a_disk_too_full_for_a_segment() -> None:
+    memory = MemoryDisk()
+    disk = FaultyDisk(memory)
+    log, clock = make(disk, merge_segments_min=1_000, journal_file_bytes=1_000_000)
+    do(log, ops.SetOptions("s", ops.StreamOptions(retention_bytes=3_000)))
+    fill(log, "s", 100)
+    maintain(log)
+    segments = memory.list("segments/1/0")
+    fill(log, "s", 100, start=100)
+    disk.fail_all("create", errno.ENOSPC)
+    pass_interval(log, clock)
+    pass_interval(log, clock)
+    assert log.maintenance.error is not None
+    assert log.bounds("s").first > 0
+    assert len(memory.list("segments/1/0")) < len(segments)
+
+
 def test_an_error_that_nobody_thought_of_does_not_end_background_work(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
