@@ -173,8 +173,9 @@ class Commit:
         return appended
 
     def _check_producer(self, partition: Partition, producer: str, last: ProducerState | None) -> None:
-        if not 0 < len(producer.encode()) <= frame.PRODUCER_BYTES_MAX:
-            raise BadRequest(f"a producer's name has 1 to {frame.PRODUCER_BYTES_MAX} bytes")
+        size = len(producer.encode(errors="ignore"))  # nothing is left of what UTF-8 does not have
+        if not 0 < size <= frame.PRODUCER_BYTES_MAX or size != len(producer.encode(errors="surrogatepass")):
+            raise BadRequest(f"a producer's name has 1 to {frame.PRODUCER_BYTES_MAX} bytes of UTF-8")
         count = len(partition.producers)
         if last is None and count >= self._limits.producers_max:
             raise LimitExceeded(

@@ -9,6 +9,7 @@ trims and takes snapshots. `threads.py` runs the last two; tests and simulations
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -40,6 +41,8 @@ from headrace.log.port import Touched
 from headrace.log.recovery import Report, recover
 from headrace.log.settings import LogSettings
 from headrace.log.state import State, Stream
+
+logger = logging.getLogger(__name__)
 
 
 class Log:
@@ -140,9 +143,13 @@ class Log:
         gathered = self._gather()
         if not gathered:
             return False
-        touched, error = self._commit(gathered, self.settings.disk_reserve_bytes)
-        if isinstance(error, DiskFull):
-            touched, error = self._relieve(gathered, error)
+        try:
+            touched, error = self._commit(gathered, self.settings.disk_reserve_bytes)
+            if isinstance(error, DiskFull):
+                touched, error = self._relieve(gathered, error)
+        except Exception as unexpected:  # no writer, no answers: everybody would wait for ever without a word
+            logger.exception("a commit failed in a way nobody thought of; please report this")
+            touched, error = set(), self._fail(unexpected)
         self._report(gathered, touched, error)
         return True
 
@@ -227,7 +234,7 @@ class Log:
         self.commits += 1
         return None
 
-    def _fail(self, error: OSError) -> LogFailed:
+    def _fail(self, error: Exception) -> LogFailed:
         """After a failed sync the kernel may have dropped the pages: only a restart knows what the disk holds."""
         self.failed = LogFailed(
             f"writing and syncing the journal failed ({error}): the log accepts nothing more; check the disk and start "

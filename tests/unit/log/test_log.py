@@ -173,6 +173,17 @@ def test_a_producer_needs_a_sequence_that_fits(log: Log, sequence: int | None) -
 # -- transactions ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("producer", ["", "\ud800", "p\udcff", "p" * 1025, "é" * 513])
+def test_names_of_producers_that_are_none(log: Log, producer: str) -> None:
+    for operation in (
+        ops.Append("orders", Batch.one(b"x"), producer=producer, sequence=1),
+        ops.SetProducer("orders", producer, 1),
+    ):
+        with pytest.raises(BadRequest, match="producer"):
+            do(log, operation)
+    assert do(log, ops.Append("orders", Batch.one(b"x"), producer="é" * 512, sequence=1)).count == 1
+
+
 def test_a_transaction_happens_wholly_or_not_at_all(log: Log) -> None:
     do(log, ops.Put("state", b"k", b"1"))
     do(log, ops.Append("orders", Batch.one(b"x"), 0, "p", 1))

@@ -24,6 +24,7 @@ from headrace.log.batch import Batch
 from headrace.log.clock import SystemClock
 from headrace.log.commit import Limits, Pending
 from headrace.log.disk import OsDisk
+from headrace.log.journal import Journal
 from headrace.log.log import Log
 from headrace.log.settings import LogSettings
 from headrace.testing import FaultyDisk, MemoryDisk
@@ -225,6 +226,22 @@ def test_a_failed_write_or_sync_is_final(call: str) -> None:
     assert len(payloads(log, "s")) == 3
     log.close()
     assert len(payloads(open_log(memory.after_kill()), "s")) >= 3
+
+
+def test_an_error_in_a_commit_that_nobody_thought_of_is_told_to_everyone(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, _, memory = faulty()
+    monkeypatch.setattr(Journal, "write", lambda *_: 1 // 0)
+    waiting = log.submit([ops.Append("s", Batch.one(b"x"))])
+    with pytest.raises(LogFailed, match="division"):
+        do(log, ops.Append("s", Batch.one(b"x")))
+    assert isinstance(waiting.error, LogFailed)
+    assert "ZeroDivisionError" in caplog.text
+    with pytest.raises(LogFailed):
+        log.submit([ops.Append("s", Batch.one(b"y"))])
+    log.close()
+    assert len(payloads(open_log(memory.after_kill()), "s")) == 3
 
 
 def test_what_was_queued_before_the_failure_fails_too() -> None:
