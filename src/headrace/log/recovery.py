@@ -136,7 +136,9 @@ class _Recovery:
                 f"the journal begins at frame {journal.first_sequence_of(paths[0])} and no intact snapshot reaches "
                 "that far: restore the data directory from a backup"
             )
-        next_sequence = self.state.sequence
+        if not paths and self.state.sequence:
+            raise Unrecoverable("the journal is missing: restore the data directory from a backup")
+        next_sequence = journal.first_sequence_of(paths[-1]) if paths else 0
         for found in journal.scan(self._disk):
             match found:
                 case GoodFrame():
@@ -151,7 +153,16 @@ class _Recovery:
                     )
                     if self._repair:
                         journal.quarantine_tail(self._disk, found)
-        return next_sequence
+        return self._beyond_snapshot(next_sequence, paths)
+
+    def _beyond_snapshot(self, next_sequence: int, paths: list[str]) -> int:
+        """A journal that ends before the snapshot has lost its end, and what followed the snapshot with it. One frame
+        behind the snapshot counts as lost, so that the next start finds the same."""
+        if next_sequence >= self._snapshot_sequence:
+            return next_sequence
+        beyond = self._snapshot_sequence + 1
+        self._lost(LostFrames(next_sequence, beyond, paths[-1], self._disk.size(paths[-1]), 0))
+        return beyond
 
     def _replay_frame(self, found: GoodFrame) -> None:
         self.report.frames += 1

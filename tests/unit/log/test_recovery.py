@@ -15,6 +15,7 @@ from headrace.log.commit import Limits
 from headrace.log.doctor import examine_disk
 from headrace.log.embedded import EmbeddedLog
 from headrace.log.frame import StreamDeleted, encode_event, encode_frame
+from headrace.log.journal import GoodFrame
 from headrace.log.log import Log
 from headrace.log.recovery import Unrecoverable
 from headrace.log.settings import LogSettings
@@ -210,15 +211,22 @@ def test_every_bit_of_a_small_log_flipped() -> None:
 
 
 def test_every_truncation_of_the_last_journal_file(finished: tuple[MemoryDisk, dict[str, object]]) -> None:
-    """A file cut short was never synced that far: the records before the cut are there, none is wrong."""
+    """A file cut short was never synced that far: the records before the cut are there, none is wrong. Only where the
+    snapshot knows of frames behind the cut they were synced, and are lost."""
     disk, truth = finished
     path = journal.journal_files(disk)[-1]
     data = disk.read(path)
+    known = snapshot.sequence_of(snapshot.paths(disk)[-1])
+    [vouched] = [
+        found.offset for found in journal.scan(disk) if isinstance(found, GoodFrame) and found.sequence == known
+    ]
     for size in range(len(data)):
         left = disk.after_kill()
         left.put(path, data[:size])
         log = open_log(left)
-        assert not log.report.damage
+        assert ("lost-frames" in [found.kind for found in log.report.damage]) == (size < vouched)
+        if log.report.damage:
+            continue
         for name, partition in (("s", 0), ("s", 1)):
             expected_bounds, expected = truth[f"{name}/{partition}"]  # type: ignore[misc]
             bounds = log.bounds(name, partition)
@@ -325,6 +333,40 @@ def test_a_missing_journal_file_moves_quiet_streams_far_on() -> None:
     assert [found for found in log.report.damage if found.kind == "lost-frames"]
     assert do(log, ops.Append("a", Batch.one(b"x"))).first == 20
     assert do(log, ops.Append("b", Batch.one(b"x"))).first >= 2**32
+
+
+def test_a_missing_last_journal_file_is_noticed_by_the_snapshot() -> None:
+    disk = MemoryDisk()
+    log = open_log(disk, journal_file_bytes=1_000, segment_bytes=100)
+    do(log, ops.CreateStream("a"))
+    do(log, ops.CreateStream("b"))
+    fill(log, "a", 20)
+    while log.journal.size > 300:
+        fill(log, "a", 1)
+    maintain(log)
+    last = log.journal.first_sequence
+    assert snapshot.sequence_of(snapshot.paths(disk)[-1]) > last
+    lost = do(log, ops.Append("a", Batch.one(b"acknowledged, and behind the snapshot")))
+    log.close()
+    disk.unlink(journal.file_name(last))
+    for _ in range(2):
+        log = open_log(disk)
+        assert "lost-frames" in [found.kind for found in log.report.damage]
+        assert log.bounds("a").next > lost.first
+        do(log, ops.Append("b", Batch.one(b"x")))
+        log.close()
+
+
+def test_without_its_journal_the_log_refuses_to_guess() -> None:
+    disk, log = small()
+    for _ in range(10):
+        fill(log, "a", 40)
+        maintain(log)
+    log.close()
+    for path in journal.journal_files(disk):
+        disk.unlink(path)
+    with pytest.raises(Unrecoverable, match="backup"):
+        open_log(disk)
 
 
 def test_a_stream_whose_creation_was_lost_keeps_its_records() -> None:
