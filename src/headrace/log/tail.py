@@ -71,11 +71,11 @@ class Tail:
 PIECE_BYTES = 768 * 1024
 """Small entries are turned into Arrow in pieces of about this size."""
 LARGE_BYTES = 256 * 1024
-"""An entry of this size is a piece by itself."""
+"""An entry of this size is a piece by itself, and is not copied: a reader may take it record by record."""
 FEW = 32
 """Entries that are made into a piece without lists of Python objects."""
 SMALL_RECORDS = 1024
-"""Entries with fewer records are joined before Arrow sees them: its cost is per array."""
+"""Small entries with fewer records are joined before Arrow sees them: its cost is per array."""
 
 
 def to_arrow(entries: list[TailEntry]) -> pa.RecordBatch:
@@ -94,9 +94,9 @@ def to_arrow(entries: list[TailEntry]) -> pa.RecordBatch:
 
 def _way(entry: TailEntry) -> Callable[[list[TailEntry]], pa.RecordBatch]:
     """How a run of entries like this one becomes Arrow most cheaply."""
-    if entry.count == 1:
-        return _singles_to_arrow
-    return _small_to_arrow if entry.count < SMALL_RECORDS else _large_to_arrow
+    if entry.count >= SMALL_RECORDS or len(entry.body) >= LARGE_BYTES:
+        return _large_to_arrow
+    return _singles_to_arrow if entry.count == 1 else _small_to_arrow
 
 
 def _large_to_arrow(entries: list[TailEntry]) -> pa.RecordBatch:

@@ -89,3 +89,13 @@ def test_reading_stops_at_a_gap() -> None:
     after = tail.without(2)
     assert after.bytes == len(entries[2].body)
     assert after.read(13, 1, 1) is not None
+
+
+def test_a_large_batch_of_few_records_is_not_copied_for_each_of_them() -> None:
+    for count in (1, 10):
+        body = Batch.of([bytes(300_000)] * count).body
+        tail = Tail([TailEntry(0, count, 0, body, 0)])
+        for index in range(count):
+            records = tail.read(index, 1, 1)
+            assert records is not None
+            assert records.column("payload").buffers()[2].address - pa.py_buffer(body).address in range(len(body))
