@@ -332,19 +332,23 @@ class Log:
         low, high = found.first, found.next
         while low < high:
             middle = (low + high) // 2
-            try:
-                earlier = _time_of(found.read(self.opened, middle, 1, 1)) < time_us
-            except Damaged as damage:
-                if damage.last + 1 >= high:
-                    high = middle
-                    continue
-                middle = damage.last + 1
-                earlier = _time_of(found.read(self.opened, middle, 1, 1)) < time_us
-            if earlier:
-                low = middle + 1
+            record = self._next_readable(found, middle, high)
+            if record is not None and _time_of(record) < time_us:
+                low = record.column(0)[0].as_py() + 1
             else:
                 high = middle
         return low
+
+    def _next_readable(self, found: Partition, index: int, end: int) -> pa.RecordBatch | None:
+        """The first record from an index on that is not damaged; None when there is none before `end`."""
+        while index < end:
+            try:
+                record = found.read(self.opened, index, 1, 1)
+            except Damaged as damage:
+                index = damage.last + 1
+            else:
+                return record if record.num_rows else None  # none at all: trimmed meanwhile
+        return None
 
     def segments(self, name: str, partition: int = 0) -> list[ops.SegmentInfo]:
         """The sealed files of a partition, for readers on the same machine."""

@@ -27,7 +27,7 @@ from headrace.log.disk import OsDisk
 from headrace.log.journal import Journal
 from headrace.log.log import Log
 from headrace.log.settings import LogSettings
-from headrace.testing import FaultyDisk, MemoryDisk
+from headrace.testing import FakeClock, FaultyDisk, MemoryDisk
 
 # -- limits --------------------------------------------------------------------------------------------------------
 
@@ -324,6 +324,28 @@ def log_on_a_spare(path: Path) -> Log:
         if len(log.journal.spares) < spares:
             return log
         maintain(log)
+
+
+def test_a_time_is_found_among_records_that_are_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.log.segment.BATCH_BYTES", 400)
+    clock = FakeClock()
+    log = open_log(clock=clock, segment_bytes=1_000_000, seal_age_s=1.0)
+    do(log, ops.CreateStream("s"))
+    times = []
+    for number in range(60):
+        clock.advance(1)
+        times.append(clock.now_us())
+        do(log, ops.Append("s", Batch.one(b"payload%02d" % number * 5)))
+    clock.advance(10)
+    maintain(log)
+    [ref] = log.partition("s").segments
+    assert isinstance(log.disk, MemoryDisk)
+    data = bytearray(log.disk.read(ref.path))
+    for number in (20, 25, 30):  # three neighbouring record batches
+        data[data.index(b"payload%02d" % number * 5)] ^= 1
+    log.disk.put(ref.path, bytes(data))
+    found = [log.index_at_time("s", time) for time in times]
+    assert found == [*range(21), *[20] * 15, *range(36, 60)]
 
 
 def test_what_is_acknowledged_at_a_limit_on_file_sizes_is_there_after_a_kill(tmp_path: Path) -> None:
