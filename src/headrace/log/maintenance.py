@@ -304,6 +304,8 @@ class Maintenance:
     def _compact(self, stream: Stream, table: Table) -> Pending:
         """Write again what only the oldest segment of a table holds; when nothing is left there, trim it."""
         partition = stream.partitions[0]
+        if not partition.segments:  # the end of a tail moves on with each piece: the first would be written for ever
+            self._seal(partition)
         cutoff = partition.segments[0].next if partition.segments else partition.next
         with self._log.lock:
             wanted = table.written_before(cutoff)

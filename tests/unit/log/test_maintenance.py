@@ -371,6 +371,21 @@ def test_a_table_takes_no_more_room_than_its_live_values_need() -> None:
     assert dict(again.stream("t").table.items()) == table  # type: ignore[union-attr]
 
 
+def test_compaction_of_a_tail_writes_each_value_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.log.maintenance.COMPACT_BYTES_AT_ONCE", 100)
+    log, clock = make(segment_bytes=50_000, journal_file_bytes=1_000_000)
+    do(log, ops.CreateStream("t", kind="table"))
+    for _ in range(5):
+        for key in range(20):
+            do(log, ops.Put("t", bytes([key]), b"value" * 8))
+    clock.advance(6)
+    for _ in range(400):
+        log.maintain_once()
+        log.commit_once()
+    assert log.bounds("t") == (100, 120)
+    assert len(log.stream("t").table) == 20  # type: ignore[arg-type]
+
+
 def test_compaction_of_much_goes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.log.maintenance.COMPACT_BYTES_AT_ONCE", 100)
     log, _ = make(merge_segments_min=1_000)
