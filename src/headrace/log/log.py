@@ -160,7 +160,7 @@ class Log:
             if self.failed is None:
                 commit.add(pending)
             else:
-                pending.error = self.failed
+                pending.refuse(self.failed)
         error = self._make_durable(commit, reserve) if commit.frames else self.failed
         if error is not None:
             commit.abandon()
@@ -178,7 +178,7 @@ class Log:
             if all(isinstance(op, RELIEVING) for op in pending.operations):
                 relieving.append(pending)
             elif pending.error is None:
-                pending.error = full
+                pending.refuse(full)
         outcome = self._commit([pending for pending in relieving if pending.error is None], 0)
         self.full = True
         return outcome
