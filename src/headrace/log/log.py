@@ -93,8 +93,6 @@ class Log:
         """Hand in a transaction. What is wrong with it by itself is raised here; all else comes with the outcome."""
         if self.failed is not None:
             raise self.failed
-        if self.closed:
-            raise Closed("the log is closed")
         nbytes = self._check(operations)
         if self.queue_bytes > 2 * self.settings.queue_bytes_max:
             raise Busy(
@@ -103,6 +101,8 @@ class Log:
             )
         pending = Pending(list(operations), nbytes, token)
         with self._queue_lock:
+            if self.closed:  # looked at here: nobody takes from the queue of a closed log
+                raise Closed("the log is closed")
             self.queue_bytes += nbytes
             self._queue.append(pending)
         if self.on_submit is not None:
@@ -272,10 +272,11 @@ class Log:
             return
         while self.failed is None and self.commit_once():
             pass
-        self.closed = True
         error = self.failed or Closed("the log is closed")
-        waiting = list(self._queue)
-        self._queue.clear()
+        with self._queue_lock:
+            self.closed = True
+            waiting = list(self._queue)
+            self._queue.clear()
         if waiting:
             self._report(waiting, set(), error)
         if self.failed is None:

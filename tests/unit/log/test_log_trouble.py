@@ -311,6 +311,14 @@ def test_damage_in_a_segment_is_named_and_the_rest_is_served() -> None:
     assert log.index_at_time("s", 0) in (0, second.next)
 
 
+def test_who_hands_in_while_the_log_closes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = open_log()
+    do(log, ops.CreateStream("s"))
+    monkeypatch.setattr(log, "_check", lambda _: log.close() or 1)
+    with pytest.raises(Closed):
+        log.submit([ops.Append("s", Batch.one(b"x"))])
+
+
 def log_on_a_spare(path: Path) -> Log:
     """A log whose journal is being written to a file that was a spare, and is not far from its beginning."""
     settings = LogSettings(
