@@ -233,6 +233,39 @@ async def test_acknowledgement_can_wait_for_a_pipeline() -> None:
         await asyncio.wait_for(waiting, TIMEOUT_S)
 
 
+async def test_what_waits_for_a_pipeline_follows_the_option() -> None:
+    """Who made the stream wait may let it go, or have it wait for another pipeline."""
+    async with memory_hub() as hub:
+        await hub.create_stream("s", options=StreamOptions(ack="processed:pipeline"))
+        await hub.create_stream("other", options=StreamOptions(ack="processed:pipeline"))
+        await hub.append("s", Batch.of([b"a", b"b"]))
+        waiting = [asyncio.create_task(hub.acknowledged("s", index)) for index in (1, 2)]
+        unconcerned = asyncio.create_task(hub.acknowledged("other", 1))
+        await asyncio.sleep(0)
+        await hub.set_options("s", StreamOptions(ack="processed:newer"))
+        await hub.save_cursor("pipeline", "s", 2)
+        await hub.save_cursor("newer", "s", 1)
+        await asyncio.wait_for(waiting[0], TIMEOUT_S)
+        assert not waiting[1].done(), "the cursor of the old pipeline counts no more"
+        await hub.set_options("s", StreamOptions(ack="durable"))
+        await asyncio.wait_for(waiting[1], TIMEOUT_S)
+        assert not unconcerned.done()
+        unconcerned.cancel()
+
+
+async def test_who_waits_for_a_cursor_is_not_concerned_by_options() -> None:
+    async with memory_hub() as hub:
+        await hub.create_stream("s", options=StreamOptions(ack="processed:c"))
+        await hub.append("s", Batch.of([b"x"] * 3))
+        waiting = asyncio.create_task(hub.wait_cursor("c", "s", 3))
+        await asyncio.sleep(0)
+        await hub.set_options("s", StreamOptions(ack="durable"))
+        await hub.save_cursor("c", "s", 2)
+        assert not waiting.done()
+        await hub.save_cursor("c", "s", 3)
+        await asyncio.wait_for(waiting, TIMEOUT_S)
+
+
 async def test_tables() -> None:
     async with memory_hub() as hub:
         await hub.create_table("t")

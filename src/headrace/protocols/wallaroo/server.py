@@ -204,6 +204,9 @@ class Connection(asyncio.BufferedProtocol):
         if not await self.worker.acquire(name, self, request.stream_id):
             await self._refuse(request, name)
             return
+        if not session.is_opening(request.stream_id):
+            self._do(session.overtaken(request.stream_id))
+            return
         # From here on connection_lost gives the stream back. A lane that is there knows what waits for a pipeline.
         if request.stream_id not in self._lanes:
             producer = self.worker.producer(session, request.stream_id)
@@ -272,6 +275,8 @@ class Connection(asyncio.BufferedProtocol):
             return True
         if self._has_unread:
             return False
+        if self._says_no_more:  # and its socket is readable for ever
+            return True
         poll = select.poll()
         poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
         return not poll.poll(0)

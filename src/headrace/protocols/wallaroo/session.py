@@ -264,6 +264,15 @@ class ServerSession:
         self._held.discard(stream_id)
         return self.process()
 
+    def is_opening(self, stream_id: int) -> bool:
+        return self.streams[stream_id].state is StreamState.OPENING
+
+    def overtaken(self, stream_id: int) -> list[Request]:
+        """Draft: a NACK was sent before this NOTIFY could be answered, and asks for another one."""
+        self._credits_due += 1
+        self._held.discard(stream_id)
+        return self.process()
+
     def refused(self, stream_id: int) -> None:
         """Another session has the stream (v3). The credit goes back later, by `nudge`: the ACK makes clients retry."""
         if self.ended:

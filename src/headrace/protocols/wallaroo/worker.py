@@ -255,8 +255,8 @@ class Worker:
 
     def _tell(self, request: Rewind, use: Use) -> int:
         """Those that have the stream, and in the draft also those that have ended it. Returns how many."""
-        concerned = [*use.holders.items()]
-        concerned += [(one, id) for one in self.connections for id in one.ended_streams(request.stream)]
+        ended = [(one, id) for one in self.connections for id in one.ended_streams(request.stream)]
+        concerned = dict.fromkeys([*use.holders.items(), *ended])  # both: its end waits for a pipeline
         for connection, stream_id in concerned:
             connection.rewind(stream_id, request.point, restart=request.how == "restart")
         return len(concerned)

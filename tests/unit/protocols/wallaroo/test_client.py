@@ -6,17 +6,16 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from unit.protocols.wallaroo.wallaroo_peer import Peer, hub_and_address, records
+from unit.protocols.wallaroo.wallaroo_peer import Peer, hub_and_address, records, rewind, until
 
 from headrace.config import Config
 from headrace.errors import BadRequest
 from headrace.protocols.wallaroo import client as client_module
 from headrace.protocols.wallaroo.client import Connector, ConnectorFailed, ConnectorStream, growing_pause_s
 from headrace.protocols.wallaroo.client_session import Item
+from headrace.protocols.wallaroo.frames import LocalFault
 from headrace.protocols.wallaroo.server import serve
 from headrace.protocols.wallaroo.sources import FileSource, GenerateSource
-from headrace.protocols.wallaroo.worker import Rewind
-from headrace.security import EVERYTHING
 from headrace.testing.disk import MemoryDisk
 from headrace.testing.hub import memory_hub
 
@@ -46,6 +45,52 @@ async def test_messages_one_by_one(dialect: str) -> None:
             assert await stream.flush() == 3
             await stream.end()
         assert [row["payload"] for row in await records(hub, "i.s")] == [b"0", b"1", b"2"]
+
+
+async def test_messages_sent_at_the_same_time_get_ids_of_their_own(dialect: str) -> None:
+    async with hub_and_address() as (hub, address), connector(address, dialect) as client:
+        stream = await client.stream("s")
+        await stream.send_many([])
+        ids = await asyncio.gather(*(stream.send(b"%d" % number) for number in range(5)))
+        await stream.flush()
+        assert sorted(ids) == [1, 2, 3, 4, 5]
+        stored = {row["id"]: row["payload"] for row in await records(hub, "s")}
+        assert stored == {id: b"%d" % number for number, id in enumerate(ids)}
+
+
+async def test_after_a_message_that_is_too_long_the_next_one_is_stored(dialect: str) -> None:
+    """All messages of one call are queued, or none: nothing of the failed call is left behind to get in the way."""
+    async with hub_and_address() as (hub, address), connector(address, dialect) as client:
+        stream = await client.stream("s")
+        with pytest.raises(LocalFault, match="message 2 is a frame"):
+            await stream.send_many([Item(1, b"one"), Item(2, bytes(5 * 1024 * 1024))])
+        assert await stream.send(b"next") == 1
+        await stream.flush()
+        assert [row["payload"] for row in await records(hub, "s")] == [b"next"]
+
+
+async def test_more_than_a_socket_takes_at_once(dialect: str) -> None:
+    async with hub_and_address() as (hub, address), connector(address, dialect) as client:
+        stream = await client.stream("s")
+        await stream.send_many(Item(number, bytes(1_000_000)) for number in range(1, 21))
+        assert await stream.flush() == 20
+        assert hub.bounds("s").next == 20
+
+
+async def test_a_busy_stream_leaves_credits_for_another(dialect: str) -> None:
+    async with hub_and_address() as (hub, address), connector(address, dialect) as client:
+        running = asyncio.create_task(client.run(GenerateSource(stream="busy", count=10_000_000, size=10)))
+        try:
+            await hub.wait_stream("busy")
+            await hub.wait("busy", 5_000)
+            async with asyncio.timeout(20):
+                stream = await client.stream("calm")
+                await stream.send(b"x")
+                await stream.flush()
+            assert not running.done()
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_a_generator_that_loses_its_connection_again_and_again(dialect: str) -> None:
@@ -79,6 +124,21 @@ async def test_pushed_messages_survive_a_cut_connection(dialect: str) -> None:
                         wire.transport.abort()
             await stream.flush()
         assert [row["id"] for row in await records(hub, "s")] == list(range(1, 1_001))
+
+
+async def test_message_id_0_survives_a_cut_connection(dialect: str) -> None:
+    """The draft's 0 says "no point": that the hub has it and names none is no contradiction."""
+    async with hub_and_address() as (hub, address), connector(address, dialect) as client:
+        stream = await client.stream("s")
+        await stream.send(b"zero", message_id=0)
+        await stream.flush()
+        assert client._wire is not None
+        assert client._wire.transport is not None
+        client._wire.transport.abort()
+        await until(lambda: client._wire is None)
+        await stream.send(b"one")
+        await stream.flush()
+        assert [row["payload"] for row in await records(hub, "s")] == [b"zero", b"one"]
 
 
 async def test_a_file_is_sent_once_and_only_what_is_new_afterwards(dialect: str, tmp_path: Path) -> None:
@@ -132,7 +192,7 @@ async def test_a_rewound_stream_is_sent_again_from_the_point(dialect: str) -> No
             nonlocal rewound
             if not rewound and point >= 300:
                 rewound = True
-                await hub.verbs.call("stream.rewind", Rewind("s", 100), EVERYTHING)
+                await rewind(hub, "s", 100)
 
         async with connector(address, dialect) as client:
             assert await client.run(GenerateSource(stream="s", count=600), rewind_once) == 600
@@ -147,9 +207,33 @@ async def test_pushed_messages_cannot_be_rewound_below_what_is_kept(dialect: str
         stream = await client.stream("s")
         await stream.send_many([Item(n, b"x") for n in range(1, 11)])
         await stream.flush()
-        await hub.verbs.call("stream.rewind", Rewind("s", 5), EVERYTHING)
+        await rewind(hub, "s", 5)
         with pytest.raises(ConnectorFailed, match="cannot go back to point 5"):
             await send_for_ever(stream)
+
+
+async def test_send_says_that_the_connector_has_given_up(dialect: str) -> None:
+    """Also where nothing has to be waited for: what is queued now would go nowhere."""
+    async with hub_and_address() as (hub, address), connector(address, dialect) as client:
+        stream = await client.stream("s")
+        await stream.send_many([Item(n, b"x") for n in range(1, 11)])
+        await stream.flush()
+        await rewind(hub, "s", 5)
+        await until(lambda: client._failure)
+        with pytest.raises(ConnectorFailed, match="cannot go back to point 5"):
+            await stream.send(b"into the void")
+        with pytest.raises(ConnectorFailed, match="cannot go back to point 5"):
+            await stream.send_many([Item(11, b"into the void")])
+
+
+async def test_a_frame_above_the_limit_of_the_hub_is_final(dialect: str) -> None:
+    """The hub's own words reach a connector that is still sending; to connect again cannot help."""
+    async with hub_and_address(frame_bytes_max=300_000) as (_, address), connector(address, dialect) as client:
+        stream = await client.stream("s")
+        await stream.send_many(Item(number, bytes(3_000_000)) for number in range(1, 6))
+        with pytest.raises(ConnectorFailed, match="above the limit"):
+            await stream.flush()
+        assert client.connections == 1
 
 
 async def test_a_wrong_cookie_is_final(dialect: str) -> None:

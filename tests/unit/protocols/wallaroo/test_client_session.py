@@ -6,6 +6,7 @@ import pytest
 
 from headrace.protocols.wallaroo import frames
 from headrace.protocols.wallaroo.client_session import (
+    SEND_BYTES,
     Acked,
     ClientSession,
     Ended,
@@ -76,7 +77,10 @@ def test_nothing_before_ok() -> None:
     assert "before ok" in events[0].reason
 
 
-@pytest.mark.parametrize(("reason", "final"), [("Bad cookie", True), ("the disk has no room", False)])
+@pytest.mark.parametrize(
+    ("reason", "final"),
+    [("Bad cookie", True), ("Frame of 9 bytes is above the limit", True), ("the disk has no room", False)],
+)
 def test_an_error_is_final_only_when_trying_again_is_of_no_use(reason: str, final: bool) -> None:
     assert say(session(), frames.Error(reason.encode())) == [Failed(reason, final)]
 
@@ -159,3 +163,44 @@ def test_a_rewindable_draft_stream_is_told_where_to_begin() -> None:
     data, events = found.take_output()
     assert data == 2 * DRAFT.encode(frames.Notify(1, b"s", 2))
     assert events == [Opened(1, 2)]
+
+
+def test_a_busy_stream_leaves_credits_for_another() -> None:
+    """Whoever has little to say says it; the rest is shared."""
+    found = session(credits=13)
+    streams = {number: found.add_stream(b"%d" % number, number, rewindable=False) for number in (1, 2, 3)}
+    assert len(sent(found)) == 3
+    say(found, *(frames.NotifyAck(True, number, NO_POINT) for number in streams))
+    for number, waiting in ((1, 100), (2, 100), (3, 1)):
+        found.offer(streams[number], [Item(id, b"x") for id in range(1, waiting + 1)])
+
+    def shares() -> list[int]:
+        output = [frame for frame in sent(found) if isinstance(frame, Message)]
+        return [sum(message.stream_id == number for message in output) for number in streams]
+
+    assert shares() == [5, 4, 1]
+    say(found, frames.Ack(1))
+    found.offer(streams[3], [Item(2, b"x")])
+    assert shares() == [0, 0, 1]
+
+
+def test_the_drafts_0_is_no_point_to_go_back_to() -> None:
+    found = session(DRAFT)
+    stream = found.add_stream(b"s", 1, rewindable=False)
+    found.offer(stream, [Item(0, b"zero"), Item(1, b"one")])
+    assert len(sent(found)) == 3
+    say(found, frames.Ack(1, ((1, 0),)))
+    assert stream.point == 0
+    say(found, frames.Nack(0, 1, 0))
+    assert sent(found) == [frames.Notify(1, b"s", 0), Message(1, 1, b"one")]
+
+
+def test_a_lot_of_bytes_is_handed_out_in_turns() -> None:
+    found = session()
+    streams = [found.add_stream(b"%d" % number, number, rewindable=False) for number in (1, 2)]
+    sent(found)
+    say(found, *(frames.NotifyAck(True, stream.id, NO_POINT) for stream in streams))
+    for stream in streams:
+        found.offer(stream, [Item(1, bytes(SEND_BYTES))])
+    turns = [[frame.stream_id for frame in sent(found) if isinstance(frame, Message)] for _ in range(3)]
+    assert turns == [[1], [2], []]

@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 import typer
@@ -16,18 +17,19 @@ from headrace.cli import rewind as rewind_command
 pytestmark = pytest.mark.slow
 
 
-async def headrace(*arguments: str, stdin: bytes = b"") -> tuple[int, bytes, bytes]:
+async def headrace(*arguments: str, stdin: bytes | IO[bytes] = b"") -> tuple[int, bytes, bytes]:
+    """Run the command; standard input is a pipe with these bytes, or a file."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         "headrace",
         *arguments,
-        stdin=asyncio.subprocess.PIPE,
+        stdin=asyncio.subprocess.PIPE if isinstance(stdin, bytes) else stdin,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
     async with asyncio.timeout(60):
-        output, errors = await process.communicate(stdin)
+        output, errors = await process.communicate(stdin if isinstance(stdin, bytes) else None)
     assert process.returncode is not None
     return process.returncode, output, errors
 
@@ -50,6 +52,33 @@ async def test_a_file_lines_and_a_generator(tmp_path: Path) -> None:
         assert [row["payload"] for row in await records(hub, "orders")] == [b"1,tea", b"2,milk"]
         assert [row["payload"] for row in await records(hub, "app")] == [b"one", b"two", b"rest"] * 2
         assert [len(row["payload"]) for row in await records(hub, "i.g")] == [4] * 10  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("lines", "point"), [(b"one\ntwo\n", 2), (None, None)], ids=["a file", "/dev/null"])
+async def test_lines_from_what_no_loop_can_wait_for(lines: bytes | None, point: int | None, tmp_path: Path) -> None:
+    """A regular file and `/dev/null` are always ready, and epoll refuses them."""
+    path = Path("/dev/null")
+    if lines is not None:
+        path = tmp_path / "lines"
+        path.write_bytes(lines)
+    async with hub_and_address() as (hub, address):
+        with path.open("rb") as file:
+            code, output, errors = await headrace(
+                "connect", "lines", "--stream", "s", "--to", address, "--json", stdin=file
+            )
+        assert (code, errors) == (0, b"")
+        assert json.loads(output)["point"] == point
+        assert [row["payload"] for row in await records(hub, "s")] == (lines or b"").splitlines()
+
+
+async def test_a_line_without_an_end_is_refused() -> None:
+    """Before it fills the memory."""
+    async with hub_and_address() as (_, address):
+        endless = b"one\n" + bytes(9_000_000)
+        code, _, errors = await headrace("connect", "lines", "--stream", "s", "--to", address, stdin=endless)
+        assert code == 2
+        assert b"line 2 is longer than 4194304 bytes: is this text?" in b" ".join(errors.split())
+        assert b"Traceback" not in errors
 
 
 async def test_what_goes_wrong_is_one_line(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.protocols.wallaroo import frames
+from headrace.protocols.wallaroo import frames, scan
 from headrace.protocols.wallaroo.codec import DRAFT, V3, Dialect
 from headrace.protocols.wallaroo.frames import Flag, Frame, LocalFault, Message, PeerFault
 from headrace.protocols.wallaroo.scan import (
@@ -17,9 +17,12 @@ from headrace.protocols.wallaroo.scan import (
     CHUNK_BYTES_MIN,
     HELLO_BYTES_MAX,
     UNIFORM_AFTER,
+    V3_LAYOUT,
     FrameBuffer,
+    Layout,
     Rows,
     gather,
+    scan_messages,
 )
 
 u64 = st.integers(0, 2**64 - 1)
@@ -259,13 +262,26 @@ def test_times_convert_to_microseconds() -> None:
     assert rows.select(slice(1, 2)).times(1, 1) is None
 
 
-def test_a_time_that_no_longer_fits_is_the_peers_fault() -> None:
+@pytest.mark.parametrize("event_time", [2**62, 2**63 - 1, -(2**62), -(2**63)])
+def test_a_time_that_no_longer_fits_is_the_peers_fault(event_time: int) -> None:
+    """Of the lowest one there is no absolute value in 64 bits."""
     buffer = FrameBuffer(dialect=V3)
-    buffer.feed(V3.encode(Message(1, 1, b"", event_time=2**62)))
+    buffer.feed(V3.encode(Message(1, 1, b"", event_time=event_time)))
     rows = buffer.next()
     assert isinstance(rows, Rows)
     with pytest.raises(PeerFault, match="64 bits of microseconds"):
         rows.times(1_000, 1)
+
+
+@pytest.mark.parametrize("event_time", [(2**63 - 1) // 1_000, -((2**63 - 1) // 1_000)])
+def test_the_outermost_times_that_fit(event_time: int) -> None:
+    buffer = FrameBuffer(dialect=V3)
+    buffer.feed(V3.encode(Message(1, 1, b"", event_time=event_time)))
+    rows = buffer.next()
+    assert isinstance(rows, Rows)
+    column = rows.times(1_000, 1)
+    assert column is not None
+    assert column.cast("int64").to_pylist() == [1_000 * event_time]
 
 
 def test_clear_forgets_everything() -> None:
@@ -343,3 +359,44 @@ def test_a_full_chunk_says_so_and_still_finds_room_for_a_larger_frame() -> None:
     assert isinstance(rows, Rows)
     assert rows.message_ids.tolist() == [7]
     assert rows.nbytes == 3 * CHUNK_BYTES_MAX
+
+
+# -- runs of equal lengths --------------------------------------------------------------------------------------------
+
+
+def count_looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many frame heads were compared, call by call."""
+    looks: list[int] = []
+    original = scan._same
+
+    def counted(data: scan.Bytes, position: int, length: int, layout: Layout, count: int) -> int:
+        looks.append(count)
+        return original(data, position, length, layout, count)
+
+    monkeypatch.setattr(scan, "_same", counted)
+    return looks
+
+
+def scanned(data: bytes) -> int:
+    """How many frames a scan finds: all of them."""
+    starts, _, position = scan_messages(np.frombuffer(data, np.uint8), 0, 1 << 20, V3_LAYOUT)
+    assert position == len(data)
+    return len(starts)
+
+
+def test_a_short_run_costs_no_look_at_all_that_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs that are just long enough to look ahead, one after the other: the work must not grow with their square."""
+    looks = count_looks(monkeypatch)
+    run = V3.encode(Message(1, 1, b"")) * (UNIFORM_AFTER + 2) + V3.encode(Message(1, 1, b"x"))
+    runs = 2_000
+    assert scanned(run * runs) == runs * (UNIFORM_AFTER + 3)
+    assert len(looks) == runs
+    assert sum(looks) <= 64 * runs
+
+
+@pytest.mark.parametrize("count", [UNIFORM_AFTER + 1, 64, 72, 73, 1_000, 100_000])
+def test_a_long_run_is_looked_at_once(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = count_looks(monkeypatch)
+    assert scanned(V3.encode(Message(1, 1, b"x" * 9)) * count) == count
+    assert sum(looks) == count - UNIFORM_AFTER
+    assert len(looks) < 10

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import os
+import socket
 
 import pytest
-from unit.protocols.wallaroo.wallaroo_peer import Peer, hold_transactions, hub_and_address, records
+from unit.protocols.wallaroo.wallaroo_peer import (
+    PATIENCE_S,
+    Peer,
+    credits_left,
+    hold_openings,
+    hold_transactions,
+    hub_and_address,
+    note_calls,
+    records,
+    until,
+)
 
 from headrace.hub import Hub
 from headrace.log.ops import StreamOptions
@@ -14,8 +26,7 @@ from headrace.protocols.wallaroo import frames
 from headrace.protocols.wallaroo.codec import DRAFT, V3, Dialect
 from headrace.protocols.wallaroo.frames import NO_POINT, Flag, Message
 from headrace.protocols.wallaroo.scan import FrameBuffer
-from headrace.protocols.wallaroo.worker import Rewind
-from headrace.security import EVERYTHING
+from headrace.protocols.wallaroo.server import Connection
 
 
 async def test_v3_from_hello_to_end_of_stream() -> None:
@@ -119,16 +130,32 @@ async def test_a_draft_claim_that_is_not_ours_is_nacked_to_our_point() -> None:
         assert [row["payload"] for row in await records(hub, "s")] == [b"kept"]
 
 
-async def test_draft_sessions_may_run_in_parallel_on_one_stream() -> None:
+@pytest.mark.parametrize(
+    ("claim", "again", "stored"),
+    [
+        (7, Message(1, 7, b"again"), [b"first"]),
+        (7, Message(1, 7, b"again", flags=Flag.EOS), [b"first"]),
+        (7, Message(1, 7, b"again", flags=Flag.EPHEMERAL), [b"first", b"again"]),
+        (7, Message(1, 7, b"again", flags=Flag.UNSTABLE_REFERENCE), [b"first", b"again"]),
+        (0, Message(1, 7, b"again"), [b"first", b"again"]),
+    ],
+    ids=["the point itself", "and the end", "ephemeral", "no reference", "nothing claimed"],
+)
+async def test_only_the_very_message_that_a_notify_claims_is_dropped(
+    claim: int, again: Message, stored: list[bytes]
+) -> None:
+    """Ranges of the draft begin inclusively, so the point may come again. Any other message of that id is a new one."""
     async with hub_and_address() as (hub, address):
-        peers = [await Peer.connect(address, DRAFT) for _ in range(2)]
-        for number, peer in enumerate(peers):
-            await peer.hello(program=b"p%d" % number)
-            peer.send(frames.Notify(1, b"s", 0), Message(1, 10 + number, b"x"))
-            await peer.acked(1, 10 + number)
-        for peer in peers:
-            await peer.close()
-        assert len(await records(hub, "s")) == 2
+        async with await Peer.connect(address, DRAFT) as peer:
+            await peer.hello()
+            await peer.introduce(1, b"s")
+            peer.send(Message(1, 7, b"first"))
+            await peer.acked(1, 7)
+        async with await Peer.connect(address, DRAFT) as peer:
+            await peer.hello()
+            peer.send(frames.Notify(1, b"s", claim), again)
+            await peer.acked(1, 7)
+        assert [row["payload"] for row in await records(hub, "s")] == stored
 
 
 async def test_v3_refuses_a_stream_in_use_and_nudges_when_it_is_free() -> None:
@@ -252,6 +279,31 @@ async def test_one_connection_too_many_is_answered() -> None:
         await first.close()
 
 
+async def test_connections_within_the_limit_are_served_although_more_are_there() -> None:
+    """First come, first served: a herd that comes at once must not keep itself out."""
+    async with (
+        hub_and_address(connections_max=2) as (_, address),
+        await Peer.connect(address) as first,
+        await Peer.connect(address) as second,
+        await Peer.connect(address) as third,
+    ):
+        await first.hello()
+        await second.hello()
+        third.send(HELLO)
+        assert "wallaroo.connections_max" in await third.error()
+
+
+async def test_twice_as_many_connections_as_allowed_are_not_even_answered() -> None:
+    async with (
+        hub_and_address(connections_max=1) as (_, address),
+        await Peer.connect(address) as first,
+        await Peer.connect(address),
+        await Peer.connect(address) as third,
+    ):
+        await third.closed_by_hub()
+        await first.hello()
+
+
 async def test_silence_ends_in_error() -> None:
     async with hub_and_address(handshake_s=0.05) as (_, address):
         peer = await Peer.connect(address)
@@ -285,6 +337,39 @@ async def test_processed_acks_wait_for_the_cursor() -> None:
         await hub.save_cursor("pipeline", "s", 3)
         assert await peer.receive() == frames.Ack(1, ((1, 3),))
         await peer.close()
+
+
+async def test_a_stream_made_durable_again_acknowledges_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with hub_and_address() as (hub, address), await Peer.connect(address) as peer:
+        await hub.create_stream("s", options=StreamOptions(ack="processed:nobody"))
+        await peer.hello()
+        await peer.introduce(1, b"s")
+        waits = note_calls(monkeypatch, Hub, "acknowledged")
+        peer.send(Message(1, 1, b"x"))
+        await until(lambda: waits)
+        await hub.set_options("s", StreamOptions(ack="durable"))
+        await peer.acked(1, 1)
+        peer.send(Message(1, 2, b"x"))
+        await peer.acked(1, 2)
+
+
+async def test_a_second_notify_does_not_forget_what_waits_for_the_pipeline() -> None:
+    """Else what comes behind it would be acknowledged first, and an acknowledgement covers everything before it."""
+    async with hub_and_address() as (hub, address), await Peer.connect(address, DRAFT) as peer:
+        await hub.create_stream("s", options=StreamOptions(ack="processed:pipeline"))
+        await peer.hello()
+        await peer.introduce(1, b"s")
+        peer.send(Message(1, 1, b"x"))
+        await hub.wait("s", 0)
+        peer.send(
+            frames.Notify(1, b"s", 0),
+            Message(1, 2, None),  # a boundary: no record, so no index that the pipeline could pass
+            frames.Notify(2, b"durable", 0),
+            Message(2, 1, b"x"),
+        )
+        assert await peer.acked(2, 1) == [(2, 1)]
+        await hub.save_cursor("pipeline", "s", 1)
+        await peer.acked(1, 2)
 
 
 @pytest.mark.parametrize("ack", ["durable", "processed:pipeline"])
@@ -356,54 +441,82 @@ async def test_a_peer_that_ends_its_side_gets_its_last_acknowledgements(
         await peer.close()
 
 
-async def credits_left(hub: Hub, count: int) -> None:
-    async with asyncio.timeout(10):
-        while hub.sessions.list("wallaroo")[0].details["credits"] != count:
-            await asyncio.sleep(0.001)
-
-
-async def rewind(hub: object, **request: object) -> object:
-    return await hub.verbs.call("stream.rewind", Rewind(**request), EVERYTHING)  # type: ignore[attr-defined, arg-type]
-
-
-async def test_rewind_restarts_a_v3_session_at_the_point() -> None:
-    async with hub_and_address() as (hub, address):
-        peer = await Peer.connect(address)
+async def test_a_stream_introduced_right_before_the_end_of_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To open it takes longer than to store what came before: the connection stays for it."""
+    async with hub_and_address() as (hub, address), await Peer.connect(address, DRAFT) as peer:
         await peer.hello()
-        await peer.notify(1, b"s")
-        peer.send(*(Message(1, number, b"x") for number in range(1, 6)))
-        await peer.acked(1, 5)
-        await rewind(hub, stream="s", point=2)
-        assert await peer.receive() == frames.Restart()
-        with pytest.raises(ConnectionError):
-            await peer.receive()
-        await peer.close()
-        again = await Peer.connect(address)
-        await again.hello()
-        assert (await again.notify(1, b"s", 5)).point == 2
-        again.send(*(Message(1, number, b"y") for number in range(3, 7)))
-        await again.acked(1, 6)
-        await again.close()
-        assert [row["id"] for row in await records(hub, "s")] == [1, 2, 3, 4, 5, 3, 4, 5, 6]
-
-
-async def test_stacked_nacks_need_as_many_notifies() -> None:
-    async with hub_and_address() as (hub, address):
-        peer = await Peer.connect(address, DRAFT)
-        await peer.hello()
-        peer.send(frames.Notify(1, b"s", 0), Message(1, 1, b"a"), Message(1, 2, b"b"))
-        await peer.acked(1, 2)
-        await rewind(hub, stream="s", point=1)
-        await rewind(hub, stream="s")
-        assert [await peer.receive() for _ in range(2)] == [frames.Nack(0, 1, 1), frames.Nack(0, 1, 0)]
-        peer.send(frames.Notify(1, b"s", 1), Message(1, 3, b"ignored"))
-        ack = await peer.receive()
-        assert isinstance(ack, frames.Ack)
-        assert ack.acks == ()
-        peer.send(frames.Notify(1, b"s", 0), Message(1, 1, b"again"))
+        await peer.introduce(1, b"a")
+        disk = hold_transactions(monkeypatch)
+        opening = hold_openings(monkeypatch)
+        peer.send(Message(1, 1, b"first"))
+        await credits_left(hub, 999)
+        peer.send(frames.Notify(2, b"b", 0), Message(2, 1, b"second"))
+        peer.writer.write_eof()
+        await credits_left(hub, 998)
+        disk.released.set()
         await peer.acked(1, 1)
-        await peer.close()
-        assert [row["payload"] for row in await records(hub, "s")] == [b"a", b"b", b"again"]
+        opening.released.set()
+        await peer.acked(2, 1)
+        await peer.closed_by_hub()
+        assert [row["payload"] for row in await records(hub, "b")] == [b"second"]
+
+
+async def test_a_peer_that_ends_its_side_waits_for_the_pipeline_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with hub_and_address() as (hub, address), await Peer.connect(address) as peer:
+        await hub.create_stream("s", options=StreamOptions(ack="processed:pipeline"))
+        await peer.hello()
+        await peer.introduce(1, b"s")
+        disk = hold_transactions(monkeypatch)
+        ends = note_calls(monkeypatch, Connection, "eof_received")
+        peer.send(Message(1, 1, b"x"))
+        peer.writer.write_eof()
+        await until(lambda: ends)
+        disk.released.set()
+        await hub.wait("s", 0)
+        await hub.save_cursor("pipeline", "s", 1)
+        await peer.acked(1, 1)
+        await peer.closed_by_hub()
+
+
+async def test_who_only_waits_for_a_pipeline_leaves_the_stream_to_the_next() -> None:
+    """It can say no more, and the pipeline may take its time: a v3 stream has one connection, and may need it now."""
+    async with (
+        hub_and_address(open_wait_s=PATIENCE_S) as (hub, address),
+        await Peer.connect(address) as first,
+        await Peer.connect(address) as second,
+    ):
+        await hub.create_stream("s", options=StreamOptions(ack="processed:pipeline"))
+        await first.hello()
+        await first.introduce(1, b"s")
+        first.send(Message(1, 1, b"x"))
+        first.writer.write_eof()
+        await second.hello()
+        assert await second.notify(1, b"s") == frames.NotifyAck(True, 1, 1)
+        second.send(Message(1, 2, b"y"))
+        await hub.wait("s", 1)
+        await hub.save_cursor("pipeline", "s", 1)
+        await first.acked(1, 1)
+        await first.closed_by_hub()
+        await hub.save_cursor("pipeline", "s", 2)
+        await second.acked(1, 2)
+
+
+def test_an_end_of_stream_right_before_the_end_of_the_connection_on_uvloop() -> None:
+    """Nothing is owed to the disk, so the connection closes at once: the answer must have been written by then."""
+    uvloop = pytest.importorskip("uvloop")
+
+    async def talk() -> None:
+        async with hub_and_address() as (_, address), await Peer.connect(address) as peer:
+            await peer.hello()
+            await peer.introduce(1, b"s")
+            peer.send(Message(1, 1, b"x"))
+            await peer.acked(1, 1)
+            with socket.socket(fileno=os.dup(peer.writer.get_extra_info("socket").fileno())) as own:
+                own.sendall(V3.encode(frames.Eos(1)))  # both are there before the hub looks
+                own.shutdown(socket.SHUT_WR)
+            assert await peer.receive() == frames.Ack(0, ((1, 1),))
+
+    uvloop.run(talk())
 
 
 async def test_every_credit_comes_back() -> None:
@@ -441,24 +554,4 @@ async def test_duplicates_give_their_credits_back() -> None:
                 assert isinstance(frame, frames.Ack)
                 returned += frame.credits
             assert returned == 10
-        await peer.close()
-
-
-async def test_a_rewind_waits_for_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise the append would move the point forward again, after the operator was told where it is."""
-    async with hub_and_address() as (hub, address):
-        peer = await Peer.connect(address)
-        await peer.hello()
-        await peer.notify(1, b"s")
-        assert await peer.receive() == frames.Ack(1)
-        disk = hold_transactions(monkeypatch)
-        peer.send(*(Message(1, number, b"x") for number in range(1, 6)))
-        await credits_left(hub, 995)
-        rewinding = asyncio.create_task(rewind(hub, stream="s", point=2))
-        await asyncio.sleep(0.02)
-        assert not rewinding.done()
-        disk.released.set()
-        await rewinding
-        assert hub.bounds("s").next == 5
-        assert hub.producer("s", "wallaroo") == 2
         await peer.close()

@@ -3,23 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
+import socket
 import ssl
+import time
 from pathlib import Path
 
 import pytest
-from unit.protocols.wallaroo.wallaroo_peer import Peer, hold_transactions, hub_and_address, records
+from unit.protocols.wallaroo.wallaroo_peer import (
+    PATIENCE_S,
+    Peer,
+    hold_openings,
+    hold_transactions,
+    hub_and_address,
+    note_calls,
+    records,
+    until,
+)
 
 from headrace.cli.tls import make_self_signed
-from headrace.config import Config, Grant, SecuritySection, Tls, User, Wallaroo
-from headrace.log.ops import StreamOptions
+from headrace.config import Config, Grant, Limits, SecuritySection, Tls, User, Wallaroo
+from headrace.hub import Hub
+from headrace.listener import split_address
+from headrace.log.commit import Pending
+from headrace.log.ops import Append, DeleteStream, StreamOptions
+from headrace.log.port import Touched
 from headrace.protocols.wallaroo import frames
+from headrace.protocols.wallaroo import server as server_module
 from headrace.protocols.wallaroo.client import Connector
 from headrace.protocols.wallaroo.codec import DRAFT, V3
-from headrace.protocols.wallaroo.frames import Message
+from headrace.protocols.wallaroo.frames import Flag, Message
 from headrace.protocols.wallaroo.scan import CHUNK_BYTES_MAX
-from headrace.protocols.wallaroo.server import serve
+from headrace.protocols.wallaroo.server import Connection, serve
 from headrace.protocols.wallaroo.sources import GenerateSource
+from headrace.protocols.wallaroo.worker import Use, Worker
 from headrace.testing.disk import FaultyDisk, MemoryDisk
 from headrace.testing.hub import memory_hub
 
@@ -71,8 +89,9 @@ async def test_a_failed_sync_is_told_and_acknowledges_nothing() -> None:
         await listener.close()
 
 
-async def test_overdrawn_credits_do_not_grow_memory() -> None:
+async def test_overdrawn_credits_do_not_grow_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A peer that ignores credits altogether, into a stream whose pipeline stands still."""
+    monkeypatch.setattr(server_module, "LINGER_S", 0.05, raising=False)
     async with hub_and_address(window_credits=100, in_flight_bytes_max=100_000) as (hub, address):
         await hub.create_stream("s", options=StreamOptions(ack="processed:nobody"))
         peer = await Peer.connect(address)
@@ -89,7 +108,7 @@ async def test_overdrawn_credits_do_not_grow_memory() -> None:
         async with asyncio.timeout(20):
             with pytest.raises(ConnectionError):
                 await send_without_end()
-        assert 100 <= hub.bounds("s").next <= 200
+        assert 0 < hub.bounds("s").next <= 200  # the run of messages that overdraws is refused as a whole
         await peer.close()
 
 
@@ -114,6 +133,69 @@ async def test_a_slow_disk_pauses_reading(monkeypatch: pytest.MonkeyPatch) -> No
         assert max(sum(op.batch.nbytes for op in operations) for operations in disk.handed_in) < 2_000_000
 
 
+async def test_a_peer_that_never_reads_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every frame has an answer, and answers that nobody takes wait in memory."""
+    made = note_calls(monkeypatch, Connection, "connection_made")
+    async with hub_and_address() as (_, address), await Peer.connect(address) as peer:
+        await peer.hello()
+        await peer.introduce(1, b"s")
+        transport = made[0][1]
+        assert isinstance(transport, asyncio.Transport)
+        for end in (transport, peer.writer):
+            for buffer in (socket.SO_SNDBUF, socket.SO_RCVBUF):  # so that it does not take long
+                end.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, buffer, 65_536)
+        reading = peer.writer.transport
+        assert isinstance(reading, asyncio.Transport)
+        reading.pause_reading()
+        sent = 0
+
+        async def send_without_end() -> None:
+            nonlocal sent
+            data = V3.encode(frames.Notify(1, b"s", 0)) * 1_000  # a second one is answered with a refusal
+            while True:
+                peer.writer.write(data)
+                sent += 1_000
+                await peer.writer.drain()
+
+        sending = asyncio.create_task(send_without_end())
+        too_much = 4 * 1024 * 1024
+        await until(lambda: not transport.is_reading() or transport.get_write_buffer_size() > too_much)
+        sending.cancel()
+        assert not transport.is_reading(), "it went on reading"
+        assert transport.get_write_buffer_size() < too_much
+        reading.resume_reading()
+        refused = 0
+        while refused < sent:
+            refused += isinstance(await peer.receive(), frames.NotifyAck)
+        assert refused == sent
+
+
+async def test_nothing_is_read_while_the_hub_is_congested(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = note_calls(monkeypatch, Connection, "connection_made")
+    drained = asyncio.Event()
+    monkeypatch.setattr(Hub, "drained", lambda hub: drained.wait())
+    async with hub_and_address() as (_, address), await Peer.connect(address) as peer:
+        monkeypatch.setattr(Hub, "congested", True)
+        await peer.hello()
+        transport = made[0][1]
+        assert isinstance(transport, asyncio.Transport)
+        assert not transport.is_reading()
+        peer.send(frames.Notify(1, b"s", frames.NO_POINT))
+        monkeypatch.setattr(Hub, "congested", False)
+        drained.set()
+        assert await peer.receive() == frames.NotifyAck(True, 1, frames.NO_POINT)
+
+
+async def test_one_session_too_many_of_the_whole_hub_is_told_so() -> None:
+    async with memory_hub(Config(limits=Limits(sessions_max=1))) as hub:
+        listener = await serve(hub, "127.0.0.1:0")
+        async with await Peer.connect(listener.address) as first, await Peer.connect(listener.address) as second:
+            await first.hello()
+            second.send(frames.Hello(b"0.0.1", b"", b"p", b"i"))
+            assert "limits.sessions_max" in await second.error()
+        await listener.close()
+
+
 async def test_tls(tmp_path: Path) -> None:
     key, certificate = make_self_signed(["localhost", "127.0.0.1"])
     (tmp_path / "c.pem").write_bytes(certificate)
@@ -126,6 +208,11 @@ async def test_tls(tmp_path: Path) -> None:
             stream = await connector.stream("s")
             await stream.send(b"x")
             await stream.flush()
+        encrypted = await asyncio.open_connection(*split_address(listener.address), ssl=trusting)
+        async with Peer(*encrypted, V3) as peer:
+            await peer.hello()
+            peer.send(Message(1, 1, b"of no stream"))
+            assert "Bad/unregistered stream_id 1" in await peer.error()
         await listener.close()
         assert len(await records(hub, "s")) == 1
 
@@ -152,6 +239,18 @@ async def test_a_token_may_be_the_cookie_and_its_rights_count() -> None:
         await listener.close()
 
 
+async def test_who_is_held_back_is_told_so() -> None:
+    """Whether the cookie is right was not even looked at, so it is not called bad: that would be final."""
+    async with hub_and_address(security=SecuritySection(login_failures_max=1), cookie="right") as (_, address):
+        reasons = []
+        for cookie in [b"wrong"] * 11 + [b"right"]:
+            async with await Peer.connect(address) as peer:
+                peer.send(frames.Hello(b"0.0.1", cookie, b"p", b"i"))
+                reasons.append(await peer.error())
+        assert reasons[0] == "Bad cookie"
+        assert "too many failed logins" in reasons[-1]
+
+
 async def test_the_configured_cookie_may_write_everywhere_even_with_users() -> None:
     async with memory_hub(with_users(cookie="c")) as hub:
         listener = await serve(hub, "127.0.0.1:0")
@@ -160,21 +259,6 @@ async def test_the_configured_cookie_may_write_everywhere_even_with_users() -> N
         assert (await peer.notify(1, b"salaries")).success
         await peer.close()
         await listener.close()
-
-
-async def test_who_resumes_a_draft_stream_takes_it_over() -> None:
-    async with hub_and_address() as (hub, address):
-        old = await Peer.connect(address, DRAFT)
-        await old.hello(instance=b"i")
-        old.send(frames.Notify(1, b"s", 0), Message(1, 1, b"a"))
-        await old.acked(1, 1)
-        new = await Peer.connect(address, DRAFT)
-        assert (await new.hello(instance=b"i")).points == ((1, 1),)
-        new.send(frames.Notify(1, b"s", 1), Message(1, 2, b"b"))
-        assert "resumed by a newer connection" in await old.error()
-        await new.acked(1, 2)
-        await new.close()
-        assert [row["payload"] for row in await records(hub, "i.s")] == [b"a", b"b"]
 
 
 async def test_a_trusted_claim_moves_the_point() -> None:
@@ -210,6 +294,26 @@ async def test_event_times_in_other_units() -> None:
         assert "64 bits of microseconds" in await peer.error()
         found = await records(hub, "s")
         assert [row["event_time"].timestamp() for row in found] == [1.5]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("behind", [Message(1, 3, b"behind"), frames.Ok(1)], ids=["a message", "what is wrong too"])
+async def test_nothing_behind_a_refused_event_time_is_stored(behind: frames.Frame) -> None:
+    """There would be a hole below the point of reference."""
+    async with hub_and_address(event_time_unit="ms") as (hub, address):
+        async with await Peer.connect(address) as peer:
+            await peer.hello()
+            await peer.introduce(1, b"s")
+            peer.send(
+                Message(1, 1, b"good"),
+                Message(1, 2, b"bad", event_time=2**62),
+                frames.Notify(2, b"t", frames.NO_POINT),
+                behind,
+            )
+            await peer.error()
+        async with await Peer.connect(address) as again:
+            await again.hello()
+            assert (await again.notify(1, b"s")).point == frames.NO_POINT
+        assert await records(hub, "s") == []
 
 
 async def test_too_many_streams_in_one_session() -> None:
@@ -255,3 +359,169 @@ async def test_metrics_count_what_happens() -> None:
         assert "headrace_wallaroo_duplicates_total 1.0" in text
         assert "headrace_wallaroo_credits 100.0" in text
         await peer.close()
+
+
+# -- peers that are told to go ----------------------------------------------------------------------------------------
+
+
+def send_then_read(address: str, data: bytes) -> bytes:
+    """A blocking peer that sends all it has before it reads, as most programs do."""
+    host, _, port = address.rpartition(":")
+    answer = b""
+    with socket.create_connection((host, int(port)), PATIENCE_S) as connected, contextlib.suppress(OSError):
+        connected.sendall(data)
+        while chunk := connected.recv(65_536):
+            answer += chunk
+    return answer
+
+
+HELLO = V3.encode(frames.Hello(b"0.0.1", b"", b"p", b"i"))
+TOO_LONG = (2**32 - 1).to_bytes(4, "big")
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        ((1_000_000).to_bytes(4, "big") + b"\xee" * 1_000_000, b"unknown tag 238"),
+        (TOO_LONG + bytes(1_000_000), b"above the limit"),
+        (TOO_LONG + bytes(8_000_000), b"above the limit"),
+    ],
+    ids=["a whole frame", "1 MB", "8 MB"],
+)
+async def test_error_reaches_a_peer_that_is_still_sending(
+    data: bytes, reason: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To close with its bytes unread would be a reset, which takes the ERROR away from under its nose."""
+    monkeypatch.setattr(server_module, "LINGER_S", PATIENCE_S, raising=False)
+    async with hub_and_address() as (_, address):
+        for _ in range(3):
+            assert reason in await asyncio.to_thread(send_then_read, address, HELLO + data)
+
+
+async def test_error_reaches_a_peer_whose_loop_is_still_sending() -> None:
+    async with hub_and_address() as (_, address), await Peer.connect(address) as peer:
+        await peer.hello()
+        peer.writer.write(TOO_LONG + bytes(8_000_000))
+        assert "above the limit" in await peer.error()
+
+
+async def test_who_does_not_go_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "LINGER_S", 0.05, raising=False)
+    async with hub_and_address() as (hub, address), await Peer.connect(address) as peer:
+        await peer.hello()
+        peer.writer.write(TOO_LONG)
+
+        async def send_without_end() -> None:
+            while True:
+                peer.writer.write(bytes(65_536))
+                await peer.writer.drain()
+
+        async with asyncio.timeout(PATIENCE_S):
+            with pytest.raises(ConnectionError):
+                await send_without_end()
+        assert hub.sessions.list("wallaroo") == []
+
+
+# -- streams that change hands or go away -----------------------------------------------------------------------------
+
+
+async def test_a_stream_deleted_right_after_an_append_is_told() -> None:
+    """Between the commit and the acknowledgement there is a moment in which it may go."""
+    async with hub_and_address() as (hub, address), await Peer.connect(address) as peer:
+        await peer.hello()
+        await peer.introduce(1, b"s")
+        resolve = hub._resolve
+
+        def delete_before(outcomes: list[Pending], touched: Touched) -> None:
+            if any(isinstance(operation, Append) for one in outcomes for operation in one.operations):
+                hub._log.submit([DeleteStream("s")])
+                while hub.has_stream("s"):
+                    time.sleep(0.001)
+            resolve(outcomes, touched)
+
+        hub._resolve = delete_before  # type: ignore[method-assign]
+        peer.send(Message(1, 1, b"x"))
+        assert "'s'" in await peer.error()
+
+
+async def test_refused_connectors_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They ask again and again, perhaps for days."""
+    monkeypatch.setattr(server_module, "RETRY_AFTER_REFUSAL_S", 0.01)
+    made = note_calls(monkeypatch, Use, "__init__")
+    async with (
+        hub_and_address(open_wait_s=0.01) as (_, address),
+        await Peer.connect(address) as first,
+        await Peer.connect(address) as second,
+    ):
+        await first.hello()
+        await second.hello()
+        await first.introduce(1, b"s")
+        for _ in range(10):
+            assert not (await second.notify(1, b"s")).success
+            assert await second.receive() == frames.Ack(1)
+        [(use,)] = [arguments for arguments in made if isinstance(arguments[0], Use) and arguments[0].holders]
+        assert isinstance(use, Use)
+        assert use._changed == []
+
+
+async def test_a_stream_that_is_being_opened_when_its_connector_fails_is_free_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with hub_and_address(open_wait_s=PATIENCE_S) as (_, address):
+        opening = hold_openings(monkeypatch)
+        async with await Peer.connect(address) as peer:
+            await peer.hello()
+            peer.send(frames.Notify(1, b"s", frames.NO_POINT))
+            await until(lambda: opening.handed_in)
+            peer.send(frames.Ok(1))
+            assert "Invalid message: ok" in await peer.error()
+            opening.released.set()
+            async with await Peer.connect(address) as other:
+                await other.hello(program=b"other")
+                assert (await other.notify(1, b"s")).success
+
+
+async def test_a_bug_of_ours_ends_one_session_and_tells_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def stumble(worker: Worker, *arguments: object) -> None:
+        raise RuntimeError("a secret")
+
+    monkeypatch.setattr(Worker, "introduce", stumble)
+    async with hub_and_address() as (_, address), await Peer.connect(address) as peer:
+        await peer.hello()
+        peer.send(frames.Notify(1, b"s", frames.NO_POINT))
+        assert await peer.error() == "internal error"
+
+
+async def test_the_id_that_says_nothing_is_no_id() -> None:
+    async with hub_and_address() as (hub, address), await Peer.connect(address) as peer:
+        await peer.hello()
+        await peer.introduce(1, b"s")
+        peer.send(Message(1, frames.NO_POINT, b"x"))
+        assert "is reserved" in await peer.error()
+        assert await records(hub, "s") == []
+
+
+async def test_a_message_right_behind_the_end_of_its_draft_stream_is_refused() -> None:
+    async with hub_and_address() as (hub, address), await Peer.connect(address, DRAFT) as peer:
+        await peer.hello()
+        await peer.introduce(1, b"s")
+        peer.send(Message(1, 1, b"last", flags=Flag.EOS), Message(1, 2, b"behind"))
+        assert "the stream is Closed" in await peer.error()
+        await hub.wait("s", 0)
+        assert [row["payload"] for row in await records(hub, "s")] == [b"last"]
+
+
+async def test_an_end_counts_although_its_message_is_a_duplicate() -> None:
+    async with (
+        hub_and_address(draft_message_ids="increasing") as (hub, address),
+        await Peer.connect(address, DRAFT) as peer,
+    ):
+        await peer.hello()
+        await peer.introduce(1, b"s")
+        for message in (Message(1, 5, b"x"), Message(1, 3, b"one shot", flags=Flag.EPHEMERAL)):
+            peer.send(message)
+            assert message.message_id is not None
+            await peer.acked(1, message.message_id)
+        peer.send(Message(1, 5, b"x", flags=Flag.EOS), Message(1, 6, b"too late"))
+        assert "the stream is Closed" in await peer.error()
+        assert [row["id"] for row in await records(hub, "s")] == [5, 3]
