@@ -204,13 +204,13 @@ class Connection(asyncio.BufferedProtocol):
         if not await self.worker.acquire(name, self, request.stream_id):
             await self._refuse(request, name)
             return
-        if not session.is_opening(request.stream_id):
-            self._do(session.overtaken(request.stream_id))
-            return
         # From here on connection_lost gives the stream back. A lane that is there knows what waits for a pipeline.
         if request.stream_id not in self._lanes:
             producer = self.worker.producer(session, request.stream_id)
             self._lanes[request.stream_id] = Lane(name, request.stream_id, producer)
+        if not session.is_opening(request.stream_id):
+            self._do(session.overtaken(request.stream_id))
+            return
         if self._handle is not None:
             self._handle.uses("write", name)
         self.worker.submitted(name)  # a rewind waits until the stream is open
