@@ -173,6 +173,11 @@ class Hub(Frame):
         """Returns when the log has failed: nothing can be stored any more, and a restart is needed."""
         return await asyncio.shield(self._failed)
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the log has failed; still to be asked when the hub is closed."""
+        return self._failed.done()
+
     # -- streams ---------------------------------------------------------------------------------------------------
 
     async def create_stream(

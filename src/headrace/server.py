@@ -254,15 +254,15 @@ async def run(
         failed = asyncio.ensure_future(runtime.hub.failed())
         stopped = asyncio.ensure_future(stop.wait())
         await asyncio.wait((failed, stopped), return_when=asyncio.FIRST_COMPLETED)
-        log_failed = failed.done()
         for task in (failed, stopped):
             task.cancel()
-        if log_failed:
-            logger.error("the log failed and accepts nothing more; start again to recover from disk")
     finally:
         tell_manager("STOPPING=1")
         _remove(ready_file)
         await runtime.stop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
-    return EXIT_LOG_FAILED if log_failed else EXIT_OK
+    if not runtime.hub.has_failed:  # asked last: the log may fail with what is stored while the hub stops
+        return EXIT_OK
+    logger.error("the log failed and accepts nothing more; start again to recover from disk")
+    return EXIT_LOG_FAILED

@@ -1,9 +1,11 @@
 import asyncio
+import contextlib
+import errno
 import json
 import os
 import re
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,10 @@ from headrace import __version__, server
 from headrace.config import Grant
 from headrace.config_load import Loaded, load
 from headrace.errors import DataDirectoryLocked, Forbidden, LogFailed
+from headrace.hub import Hub
 from headrace.listener import Listener
+from headrace.log.batch import Batch
+from headrace.log.disk import OsSyncedFile
 from headrace.security import Principal
 from headrace.server import LISTENERS, SERVICES, Runtime, StartFailed, load_entry, run, write_ready_file
 
@@ -130,6 +135,32 @@ async def test_a_failed_log_ends_the_process_with_its_own_code(tmp_path: Path, p
         runtime.hub._failed.set_result(LogFailed("fdatasync failed"))
 
     code = await asyncio.wait_for(run(loaded(tmp_path), on_ready=fail), 10)
+    assert code == server.EXIT_LOG_FAILED
+
+
+async def test_a_log_that_fails_while_the_hub_stops_ends_with_that_code(
+    tmp_path: Path, parts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A listener that stores what it has when it is told to stop finds a disk that cannot sync any more."""
+
+    async def serve(hub: Hub, address: str) -> Listener:
+        await hub.create_stream("s")
+
+        async def close() -> None:
+            monkeypatch.setattr(OsSyncedFile, "write_at", failing_write)
+            with contextlib.suppress(LogFailed):
+                await hub.append("s", Batch.of([b"x"]))
+
+        return Listener(address, close)
+
+    def failing_write(file: OsSyncedFile, offset: int, pieces: Sequence[bytes]) -> None:
+        raise OSError(errno.EIO, "the disk is gone")
+
+    def stop(runtime: Runtime) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    parts[LISTENERS["ockam"]] = serve
+    code = await asyncio.wait_for(run(loaded(tmp_path, "listen.ockam=a:1"), on_ready=stop), 10)
     assert code == server.EXIT_LOG_FAILED
 
 
