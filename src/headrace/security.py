@@ -18,6 +18,7 @@ import asyncio
 import base64
 import contextlib
 import contextvars
+import fcntl
 import fnmatch
 import functools
 import hashlib
@@ -36,6 +37,7 @@ import msgspec
 from headrace.config import Config, Grant, TlsFiles, User
 from headrace.errors import BadRequest
 from headrace.listener import split_address
+from headrace.log.disk import fsync_directory
 from headrace.logins import LoginLimiter
 
 Right = Literal["read", "write", "admin"]
@@ -176,25 +178,56 @@ class UsersFile:
         except FileNotFoundError:
             self._stamp, self._users = None, {}
             return self._users
+        except OSError as error:
+            raise self._not_readable(error) from error
         stamp = (status.st_mtime_ns, status.st_size)
         if stamp != self._stamp:
             try:
                 self._users = msgspec.json.decode(self.path.read_bytes(), type=dict[str, User])
-            except msgspec.MsgspecError as error:
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 raise SecurityError(f"{self.path} is not a users file: {error}") from error
+            except OSError as error:
+                raise self._not_readable(error) from error
             self._stamp = stamp
         return self._users
 
-    def write(self, users: dict[str, User]) -> None:
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[dict[str, User]]:
+        """The users, to be changed in the block and durable after it. Whoever else changes the file, the hub or another
+        command, waits: none overwrites what the other has added, or brings back what it has removed."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise self._not_writable(error) from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._stamp = None
+            users = dict(self.users())
+            yield users
+            self._write(users)
+        except OSError as error:
+            raise self._not_writable(error) from error
+        finally:
+            os.close(lock)
+
+    def _not_readable(self, error: OSError) -> SecurityError:
+        return SecurityError(f"the users file {self.path} cannot be read: {error.strerror}")
+
+    def _not_writable(self, error: OSError) -> SecurityError:
+        return SecurityError(f"the users file {self.path} cannot be written: {error.strerror}")
+
+    def _write(self, users: dict[str, User]) -> None:
         """Replace the file: readable by its owner only, and never half written."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         beside = self.path.with_suffix(".new")
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        beside.unlink(missing_ok=True)  # left by a command that was killed, with whatever rights it had
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(msgspec.json.format(msgspec.json.encode(users)) + b"\n")
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, self.path)
+        fsync_directory(self.path.parent)  # a user who was removed does not come back with a power cut
         self._stamp = None
 
 
@@ -230,10 +263,9 @@ class Security:
     def add_user(self, name: str, secret: str | None, roles: list[str]) -> User:
         """Add a user to the users file, or change its roles and (when given) its hashed secret; tokens stay."""
         self.check_user(name, roles)
-        users = dict(self.users_file.users())
-        before = users.get(name, User())
-        users[name] = User(secret=secret or before.secret, tokens=before.tokens, roles=roles)
-        self.users_file.write(users)
+        with self.users_file.changing() as users:
+            before = users.get(name, User())
+            users[name] = User(secret=secret or before.secret, tokens=before.tokens, roles=roles)
         return users[name]
 
     def check_user(self, name: str, roles: list[str]) -> None:
@@ -246,13 +278,15 @@ class Security:
 
     def remove_user(self, name: str) -> None:
         """Take a user out of the users file."""
-        self.users_file.write({other: user for other, user in self.users_file.users().items() if other != name})
+        with self.users_file.changing() as users:
+            users.pop(name, None)
 
     def add_token(self, name: str, digest: str) -> None:
         """Add a token (its digest) to a user of the users file."""
-        users = dict(self.users_file.users())
-        users[name] = msgspec.structs.replace(users[name], tokens=[*users[name].tokens, digest])
-        self.users_file.write(users)
+        with self.users_file.changing() as users:
+            if name not in users:
+                raise SecurityError(f"user {name!r} was removed meanwhile")
+            users[name] = msgspec.structs.replace(users[name], tokens=[*users[name].tokens, digest])
 
     @property
     def required(self) -> bool:

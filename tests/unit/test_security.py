@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import ssl
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -250,6 +251,30 @@ class TestUsersFile:
         (tmp_path / "users.json").write_text("{")
         with pytest.raises(SecurityError, match="is not a users file"):
             security(tmp_path)
+
+    def test_bytes_that_are_no_text_and_what_is_no_file_are_named(self, tmp_path: Path) -> None:
+        (tmp_path / "users.json").write_bytes(b'{"\xff": {}}')
+        with pytest.raises(SecurityError, match="is not a users file"):
+            security(tmp_path)
+        (tmp_path / "users.json").unlink()
+        (tmp_path / "users.json").mkdir()
+        (tmp_path / "file").touch()
+        with pytest.raises(SecurityError, match="cannot be read: Is a directory"):
+            security(tmp_path)
+        with pytest.raises(SecurityError, match="cannot be read: Not a directory"):
+            security(tmp_path / "file")
+
+    def test_many_commands_at_once_lose_nobody(self, tmp_path: Path) -> None:
+        names = [f"user{number}" for number in range(24)]
+        with ThreadPoolExecutor(4) as commands:
+            list(commands.map(lambda name: security(tmp_path).add_user(name, None, ["reader"]), names))
+        assert sorted(security(tmp_path).users()) == sorted(names)
+
+    def test_a_change_is_durable_with_its_name(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        synced: list[Path] = []
+        monkeypatch.setattr("headrace.security.fsync_directory", synced.append)
+        security(tmp_path).add_user("alice", None, ["reader"])
+        assert synced == [tmp_path]
 
 
 class TestTls:
