@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,10 +21,12 @@ from prometheus_client import Histogram
 from headrace.errors import HeadraceError, LimitExceeded
 from headrace.memory import resident_bytes
 from headrace.metrics import counted
+from headrace.security import EVERYTHING, Principal, SecurityError
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
 
+logger = logging.getLogger("headrace.console")
 INTERVAL_S = 1.0
 KEPT = 300
 """Samples kept, so that a page that is opened has a past."""
@@ -33,6 +36,7 @@ WAITING_MAX = 5
 MOVED_PAUSE_S = 0.1
 """A page hears of new records at most this often."""
 STUCK_S = 60.0
+STUCK_SAID = 5
 DISK_FREE_LOW_BYTES = 1 << 30
 
 
@@ -55,6 +59,13 @@ class Sample(msgspec.Struct, frozen=True):
     tables: float
     sessions: dict[str, int]
     alarms: list[str]
+    stuck: list[tuple[str, str]] = []
+    """Streams whose cursors do not move, and what there is to say of it: an alarm for those who may read them."""
+
+    def shown_to(self, principal: Principal) -> Sample:
+        """The sample with what `principal` may know: the names of streams, and of who reads them, are not for all."""
+        alarms = [text for stream, text in self.stuck if principal.may("read", stream)]
+        return msgspec.structs.replace(self, alarms=self.alarms + alarms, stuck=[])
 
 
 class Shown(NamedTuple):
@@ -99,7 +110,8 @@ class Quantiles:
 class Watcher:
     """One page: what waits to be sent to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, principal: Principal) -> None:
+        self._principal = principal
         self._samples: deque[Sample] = deque()
         self._moved: int | None = None
         self._ended = False
@@ -133,7 +145,7 @@ class Watcher:
                 moved, self._moved = self._moved, None
                 yield Event("moved", msgspec.json.encode(moved))
             while self._samples:
-                yield Event("pulse", msgspec.json.encode([self._samples.popleft()]))
+                yield Event("pulse", msgspec.json.encode([self._samples.popleft().shown_to(self._principal)]))
             if self._ended:
                 return
 
@@ -163,9 +175,12 @@ class Pulse:
     async def _run(self) -> None:
         """Samples until the hub stops; then every page is told, or the HTTP server would wait for them."""
         while not self._hub.stopping.is_set():
-            self._publish(self.sample())
-            if self._beside is not None:
-                await self._beside()
+            try:
+                self._publish(self.sample())
+                if self._beside is not None:
+                    await self._beside()
+            except Exception:  # what is wrong this second may be well in the next; no pulse at all tells nobody
+                logger.exception("no pulse")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._hub.stopping.wait(), INTERVAL_S)
         self._end()
@@ -174,15 +189,20 @@ class Pulse:
         self._samples.append(sample)
         self._watchers = {watcher for watcher in self._watchers if watcher.sample(sample)}
 
-    async def watch(self, shown: Shown | None = None) -> AsyncIterator[Event]:
-        """First the past, then what happens. Ends when the watcher is too slow or the hub stops."""
+    def check_room(self) -> None:
+        """Raise when no more pages may watch."""
         if len(self._watchers) >= WATCHERS_MAX:
             raise LimitExceeded("open console pages", len(self._watchers) + 1, WATCHERS_MAX, "console WATCHERS_MAX")
-        watcher = Watcher()
+
+    async def watch(self, shown: Shown | None = None, principal: Principal = EVERYTHING) -> AsyncIterator[Event]:
+        """First the past, then what happens, as far as `principal` may know it. Ends when the watcher is too slow or
+        the hub stops."""
+        self.check_room()
+        watcher = Watcher(principal)
         self._watchers.add(watcher)
         following = None if shown is None else asyncio.create_task(self._follow(shown, watcher))
         try:
-            yield Event("pulse", msgspec.json.encode(list(self._samples)))
+            yield Event("pulse", msgspec.json.encode([one.shown_to(principal) for one in self._samples]))
             async for event in watcher.events():
                 yield event
         finally:
@@ -216,6 +236,10 @@ class Pulse:
         passed = max(now - since, 1e-9)
         rates = {name: (value - before[name]) / passed for name, value in totals.items()}
         p50, p99 = self._quantiles.take(0.5, 0.99)
+        alarms = self.alarms(gauges["free_bytes"])
+        stuck, more = self.stuck()
+        if more:
+            alarms.append(f"{more} more cursors have not moved for a minute")
         return Sample(
             time_ms=hub.clock.now_us() // 1000,
             records_in=rates["in"],
@@ -232,22 +256,31 @@ class Pulse:
             streams=gauges["streams"],
             tables=gauges["tables"],
             sessions=hub.sessions.counts(),
-            alarms=self.alarms(gauges["free_bytes"]),
+            alarms=alarms,
+            stuck=stuck,
         )
 
     def alarms(self, free_bytes: float) -> list[str]:
-        """What somebody should look at, in words."""
+        """What somebody should look at, in words; cursors that are stuck apart."""
         found = [f"{part}: {reason}" for part, reason in self._hub.health.report().reasons.items()]
-        found += self._hub.security.warnings()
+        try:
+            found += self._hub.security.warnings()
+        except SecurityError as error:  # a users file that somebody has broken: nobody can sign in
+            found.append(str(error))
         if free_bytes < DISK_FREE_LOW_BYTES:
             found.append(f"the disk has {free_bytes / 2**20:,.0f} MiB left: a full disk refuses appends")
-        now_us = self._hub.clock.now_us()
-        stuck = [one for one in self._hub.cursors() if one.lag and now_us - one.updated_us > STUCK_S * 1_000_000]
-        found += [
-            f"cursor {one.name} of stream {one.stream} is {one.lag:,} records behind and has not moved for "
-            f"{(now_us - one.updated_us) // 1_000_000} s"
-            for one in stuck[:5]
-        ]
-        if len(stuck) > 5:
-            found.append(f"{len(stuck) - 5} more cursors have not moved for a minute")
         return found
+
+    def stuck(self) -> tuple[list[tuple[str, str]], int]:
+        """Streams with cursors that do not move and a word about each cursor, some; and how many more there are."""
+        now_us = self._hub.clock.now_us()
+        found = [one for one in self._hub.cursors() if one.lag and now_us - one.updated_us > STUCK_S * 1_000_000]
+        said = [
+            (
+                one.stream,
+                f"cursor {one.name} of stream {one.stream} is {one.lag:,} records behind and has not moved for "
+                f"{(now_us - one.updated_us) // 1_000_000} s",
+            )
+            for one in found[:STUCK_SAID]
+        ]
+        return said, len(found) - len(said)

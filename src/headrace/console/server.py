@@ -28,6 +28,7 @@ from headrace.console.views import Views
 from headrace.errors import BadRequest, Forbidden, HeadraceError, Unauthenticated
 from headrace.http import error_response, peer_of
 from headrace.listener import Listener
+from headrace.security import Principal
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
@@ -87,16 +88,17 @@ class Console:
         if request.method not in ("GET", "HEAD"):
             return Response("only GET", 405, {"Allow": "GET, HEAD"})
         if path == "/console/live":
-            shown = await self._watched(request)
-            return StreamingResponse(self._events(shown), headers=HEADERS, media_type="text/event-stream")
+            principal, shown = await self._watched(request)
+            self._pulse.check_room()  # here, where it can still be said: an answer that has begun can only break off
+            return StreamingResponse(self._events(shown, principal), headers=HEADERS, media_type="text/event-stream")
         found = self._files.get(path)
         if found is None:
             return Response(f"there is nothing at {path}", 404, HEADERS, media_type="text/plain")
         contents, kind = found
         return Response(contents, headers=HEADERS, media_type=kind)
 
-    async def _watched(self, request: Request) -> Shown | None:
-        """The stream that the page shows, if it does; whoever may not read is refused."""
+    async def _watched(self, request: Request) -> tuple[Principal, Shown | None]:
+        """Who asks, and the stream that the page shows, if it does; whoever may not read is refused."""
         principal = await self._hub.security.from_authorization(request.headers.get("authorization"), peer_of(request))
         if principal is None:
             raise Unauthenticated("sign in to see the pulse of this hub")
@@ -104,7 +106,7 @@ class Console:
             raise Forbidden("the pulse of the hub needs the right 'read'")
         asked = request.query_params
         if "stream" not in asked:
-            return None
+            return principal, None
         if not principal.may("read", asked["stream"]):
             raise Forbidden(f"{principal.name!r} may not read stream {asked['stream']!r}")
         try:
@@ -112,10 +114,10 @@ class Console:
         except ValueError:
             raise BadRequest("'partition' and 'next' are whole numbers") from None
         self._hub.bounds(shown.stream, shown.partition)  # raises for one that does not exist
-        return shown
+        return principal, shown
 
-    async def _events(self, shown: Shown | None) -> AsyncIterator[bytes]:
-        async for event in self._pulse.watch(shown):
+    async def _events(self, shown: Shown | None, principal: Principal) -> AsyncIterator[bytes]:
+        async for event in self._pulse.watch(shown, principal):
             yield event.encoded()
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from headrace.config import Config, Grant, Http, SecuritySection, User
+from headrace.config import Config, Grant, Http, Listen, SecuritySection, User
 from headrace.console import live
 from headrace.console.live import Pulse, Quantiles, Shown
 from headrace.console.pipelines import PipelineViews
@@ -20,6 +21,8 @@ from headrace.hub import Hub
 from headrace.log.batch import Batch
 from headrace.log.ops import StreamOptions
 from headrace.metrics import Metrics
+from headrace.openapi import STATUS_OF_CODE
+from headrace.security import EVERYTHING, Principal
 from headrace.spark.registry import Registry, Report
 from headrace.testing import FakeClock, memory_hub
 from headrace.verbs import Nothing
@@ -112,7 +115,9 @@ async def test_cursors_say_whether_they_are_stuck_and_why(hub: Hub) -> None:
     assert rows[1]["stuck"] is None
     assert [row["name"] for row in await ask(hub, "console.cursors", text="done")] == ["done"]
     pulse = Pulse(hub)
-    assert any("cursor late of stream s is 4 records behind" in alarm for alarm in pulse.sample().alarms)
+    assert any(
+        "cursor late of stream s is 4 records behind" in alarm for alarm in pulse.sample().shown_to(EVERYTHING).alarms
+    )
     await pulse.close()
     await listener.close()
 
@@ -209,6 +214,62 @@ async def test_the_page_names_no_other_host() -> None:
         assert b"https://" not in contents, path
         assert b"http://" not in contents.replace(b"http://www.w3.org/2000/svg", b""), path
         assert b"innerHTML" not in contents, path
+
+
+async def test_alarms_name_only_streams_that_the_watcher_may_read(hub: Hub) -> None:
+    for name in ("mine", "secret"):
+        await hub.create_stream(name)
+        await hub.append(name, Batch.of([b"x"]))
+        await hub.save_cursor(f"{name}-cursor", name, 0)
+    assert isinstance(hub.clock, FakeClock)
+    hub.clock.advance(120)
+    pulse = Pulse(hub)
+    pulse._publish(pulse.sample())
+    event = await anext(pulse.watch(None, Principal("m", (), (Grant(rights=["read"], streams=["mine"]),))))
+    assert b"mine-cursor" in event.data
+    assert b"secret" not in event.data
+    assert b"secret-cursor" in (await anext(pulse.watch())).data
+    await pulse.close()
+
+
+async def test_a_broken_users_file_is_an_alarm_and_not_the_end_of_the_pulse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "INTERVAL_S", 0.01)
+    async with memory_hub(Config(listen=Listen(http="0.0.0.0:80"))) as hub:
+        hub.security.users_file.path = tmp_path / "users.json"
+        hub.security.users_file.path.write_text("{")
+        pulse = Pulse(hub)
+        watching = pulse.watch()
+        seen = [(await asyncio.wait_for(anext(watching), TIMEOUT_S)).data for _ in range(3)]
+        assert b"is not a users file" in seen[-1]
+        await pulse.close()
+
+
+async def test_one_second_without_numbers_is_not_the_end_of_the_pulse(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(live, "INTERVAL_S", 0.01)
+    troubles = [OSError("no disk")]
+
+    async def beside() -> None:
+        if troubles:
+            raise troubles.pop()
+
+    pulse = Pulse(hub, beside)
+    watching = pulse.watch()
+    for _ in range(4):
+        await asyncio.wait_for(anext(watching), TIMEOUT_S)
+    assert "no pulse" in caplog.text
+    await pulse.close()
+
+
+async def test_a_page_too_many_is_told_so(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "WATCHERS_MAX", 0)
+    pulse = Pulse(hub)
+    status, _, body = await get(Console(hub, pulse), "/console/live")
+    assert (status, b"open console pages" in body) == (STATUS_OF_CODE[LimitExceeded.code], True)
+    await pulse.close()
 
 
 async def test_the_pulse_needs_the_right_to_read() -> None:
