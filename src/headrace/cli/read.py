@@ -33,6 +33,8 @@ StartOption = Annotated[
 ]
 TypesOption = Annotated[list[str] | None, typer.Option("--type", help="Only records of this type; may be repeated.")]
 RawFlag = Annotated[bool, typer.Option("--raw", help="Only the payloads, one per line.")]
+SHOWN = ["index", "time", "type", "key", "payload"]
+"""Not `event_time`: it may be any number, and Python knows the years 1 to 9999."""
 
 
 @app.command()
@@ -97,7 +99,7 @@ def print_records(batches: Iterator[pa.RecordBatch], limit: int) -> None:
     width = max(20, people().width - 60)
     rows: list[list[Any]] = []
     for batch in batches:
-        for row in batch.to_pylist():
+        for row in batch.select(SHOWN).to_pylist():
             key = shown_bytes(row["key"], 20)
             rows.append([row["index"], shown_time(row["time"]), row["type"], key, shown_bytes(row["payload"], width)])
         count += batch.num_rows

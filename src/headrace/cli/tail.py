@@ -11,7 +11,7 @@ from rich.text import Text
 import headrace
 from headrace.cli.output import DEFAULT_HUB, HubOption, JsonFlag, TokenOption, notes, people, print_json_line
 from headrace.cli.places import json_record, parse_place, shown_bytes, shown_time
-from headrace.cli.read import RawFlag, TypesOption, print_raw
+from headrace.cli.read import SHOWN, RawFlag, TypesOption, print_raw
 
 app = typer.Typer()
 
@@ -61,7 +61,7 @@ def tail(
 
 def _print_lines(batch: pa.RecordBatch) -> None:
     console = people()
-    for row in batch.to_pylist():
+    for row in batch.select([name for name in batch.schema.names if name in ("partition", *SHOWN)]).to_pylist():
         where = f"{row['partition']}/" if "partition" in row else ""
         line = Text.assemble(
             (f"{where}{row['index']}", "bold"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -18,13 +18,16 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """One record. To append one, give `payload` and what else you know; `index` and `time` come from the hub."""
+    """One record. To append one, give `payload` and what else you know; `index` and `time` come from the hub.
+
+    `event_time` is whatever a producer has sent: where that lies outside the years 1 to 9999, which is all that a
+    `datetime` holds, it is microseconds since 1970."""
 
     payload: bytes
     type: str | None = None
     key: bytes | None = None
     id: int | None = None
-    event_time: datetime | None = None
+    event_time: datetime | int | None = None
     index: int = -1
     time: datetime = _EPOCH
     stream: str | None = None
@@ -43,12 +46,29 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 def records_of(batch: pa.RecordBatch) -> Iterator[Record]:
     """The rows of a batch as records; columns that were not asked for have their defaults."""
     names = batch.schema.names
-    columns = [column.to_pylist() for column in batch.columns]
+    columns = [_values(column) for column in batch.columns]
     if "payload" not in names:
         names = [*names, "payload"]
         columns.append([b""] * batch.num_rows)
     for row in zip(*columns, strict=True):
         yield Record(**dict(zip(names, row, strict=True)))
+
+
+def _values(column: pa.Array) -> list[Any]:
+    try:
+        values: list[Any] = column.to_pylist()
+    except (OverflowError, ValueError):
+        if not pa.types.is_timestamp(column.type):
+            raise
+        return [None if micros is None else _moment(micros) for micros in column.cast(pa.int64()).to_pylist()]
+    return values
+
+
+def _moment(micros: int) -> datetime | int:
+    try:
+        return _EPOCH + timedelta(microseconds=micros)
+    except OverflowError:
+        return micros
 
 
 def to_microseconds(time: datetime | int) -> int:

@@ -15,6 +15,7 @@ from headrace.protocols.ockam.codec import PULL, encode_pull
 from headrace.protocols.perper.ignite.binary import encode_byte_array
 from headrace.protocols.wallaroo.codec import V3Dialect
 
+U16 = 2**16 - 1
 U64 = 2**64 - 1
 
 
@@ -48,8 +49,9 @@ class SeenRecord(msgspec.Struct, frozen=True):
 
 
 def record_frames(record: SeenRecord) -> list[ProtocolFrame]:
-    """One frame for each protocol."""
-    return [_wallaroo(record), _ockam(record), _futoin(record), _perper(record), _ambrosia(record)]
+    """One frame for each protocol that can carry the record: Wallaroo has two bytes for the length of a key."""
+    frames = [_ockam(record), _futoin(record), _perper(record), _ambrosia(record)]
+    return frames if len(record.key or b"") > U16 else [_wallaroo(record), *frames]
 
 
 def _frame(protocol: str, message: str, data: bytes, fields: list[Field]) -> ProtocolFrame:

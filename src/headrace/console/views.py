@@ -281,7 +281,7 @@ class Views:
         records = await self._hub.read(asked.stream, asked.index, partition=asked.partition, limit=1)
         if not records.num_rows or records.column("index")[0].as_py() != asked.index:
             raise BadRequest(f"stream {asked.stream!r} partition {asked.partition} has no record {asked.index}")
-        [row] = records.to_pylist()
+        [row] = records.select(["index", "payload", "id", "type", "key"]).to_pylist()
         return record_frames(
             SeenRecord(
                 index=row["index"],

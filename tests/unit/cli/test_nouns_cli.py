@@ -167,6 +167,14 @@ def test_read(command, hub, tmp_path):
     assert ".parquet" in command("read", "orders", "-o", tmp_path / "orders.doc").err
 
 
+def test_records_of_a_year_that_python_does_not_know(command, hub):
+    hub.create("s")
+    hub.append("s", b"far", event_time=1_700_000_000 * 10**9)
+    assert "far" in ok(command("read", "s"))
+    assert "far" in ok(command("tail", "s", "--start", "earliest", "--limit", 1))
+    assert json.loads(ok(command("read", "s", "--json")))["event_time"] == 1_700_000_000 * 10**9
+
+
 def test_read_badly(command, hub):
     hub.create("orders")
     hub.append("orders", [b"x"] * 5)

@@ -82,6 +82,14 @@ def test_records_have_defaults_for_columns_that_were_not_asked_for():
     assert (record.index, record.payload, record.type) == (3, b"", None)
 
 
+def test_an_event_time_that_no_datetime_holds_is_its_number():
+    near, far = datetime(2026, 11, 15, tzinfo=UTC), 1_700_000_000 * 10**9
+    batch = to_batch([b"a", b"b", b"c"], event_time=[near, far, None])
+    read = list(records_of(batch))
+    assert [record.event_time for record in read] == [near, far, None]
+    assert to_batch(read).column("event_time").equals(batch.column("event_time")), "what was read can be sent again"
+
+
 def test_a_record_reads_its_payload():
     assert Record(payload="ä".encode()).text == "ä"
     assert Record(payload=b'{"a":1}').json() == {"a": 1}

@@ -216,6 +216,15 @@ async def test_the_page_names_no_other_host() -> None:
         assert b"innerHTML" not in contents, path
 
 
+async def test_a_record_of_no_year_that_python_knows_is_shown(hub: Hub) -> None:
+    listener = await start(hub)
+    assert listener is not None
+    await hub.create_stream("s")
+    await hub.append("s", Batch.of([b"x"], event_times=[2**62]))
+    assert len(await ask(hub, "record.frames", stream="s", index=0)) == 5
+    await listener.close()
+
+
 async def test_alarms_name_only_streams_that_the_watcher_may_read(hub: Hub) -> None:
     for name in ("mine", "secret"):
         await hub.create_stream(name)

@@ -15,7 +15,7 @@ records = st.builds(
     index=st.integers(0, 2**62),
     time_us=st.integers(0, 2**50),
     payload=st.binary(max_size=300),
-    event_time_us=st.none() | st.integers(0, 2**50),
+    event_time_us=st.none() | st.integers(-(2**63), 2**63 - 1),
     id=st.none() | st.integers(-(2**63), 2**63 - 1),
     type=st.none() | st.sampled_from(["ORDER", "not a type"]),
     key=st.none() | st.binary(max_size=20),
@@ -29,6 +29,11 @@ def test_every_byte_is_marked_and_every_protocol_is_there(record: SeenRecord) ->
     for frame in frames:
         assert sum(field.size for field in frame.fields) * 2 == len(frame.hex)
         assert all(field.size >= 0 for field in frame.fields)
+
+
+def test_a_protocol_that_cannot_carry_the_record_is_left_out() -> None:
+    record = SeenRecord(index=0, time_us=0, payload=b"x", key=bytes(2**16))
+    assert [frame.protocol for frame in record_frames(record)] == ["ockam", "futoin", "perper", "ambrosia"]
 
 
 @given(records)

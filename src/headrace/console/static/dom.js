@@ -55,7 +55,11 @@ export function seconds(value) {
   return `${plain.format(value / 86400)} days`;
 }
 
-export const moment = (micros) => new Date(Number(micros) / 1000).toISOString().replace("T", " ").replace("Z", "");
+// An event time is whatever a producer has sent; what no date can hold is shown as the number it is.
+export function moment(micros) {
+  const date = new Date(Number(micros) / 1000);
+  return Number.isNaN(date.getTime()) ? `${micros} µs` : date.toISOString().replace("T", " ").replace("Z", "");
+}
 
 export const timeOfDay = (micros) => moment(micros).slice(11);
 
