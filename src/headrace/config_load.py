@@ -94,6 +94,8 @@ def _from_file(file: Path) -> Iterator[tuple[tuple[str, ...], Any]]:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(str(file), "", f"cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(str(file), "", f"is not TOML, which is UTF-8 text: {error}") from error
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -114,6 +115,8 @@ def _batches(records: list[str] | None, file: Path | None, whole: bool, *, quiet
     except OSError as error:
         raise BadRequest(f"cannot read {file}: {error.strerror}") from None
     try:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise BadRequest(f"cannot read {file}: it is a directory")
         if whole:
             yield [file.read_bytes()]
         else:

@@ -56,7 +56,10 @@ def make_connector(
     """What the options that all commands share stand for."""
     if dialect not in ("v3", "draft"):
         raise typer.BadParameter(f"{dialect!r} is neither v3 nor draft", param_hint="--dialect")
-    context = ssl.create_default_context(cafile=tls_ca) if tls or tls_ca else None
+    try:
+        context = ssl.create_default_context(cafile=tls_ca) if tls or tls_ca else None
+    except OSError as error:
+        raise typer.BadParameter(f"cannot use {tls_ca}: {error.strerror or error}", param_hint="--tls-ca") from None
     return Connector(to, dialect=dialect, cookie=cookie, instance=instance, program="headrace connect", tls=context)
 
 

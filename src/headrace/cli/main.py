@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import os
 import sys
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ import typer.main
 
 from headrace import __version__
 from headrace.cli.output import EXIT_INTERRUPTED, report
-from headrace.errors import HeadraceError
+from headrace.errors import BadRequest, HeadraceError
 
 # Name → (module with a Typer `app`, one line of help). The help stands here so that `headrace --help` imports nothing.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -114,6 +115,16 @@ def main(
     """Headrace: one durable log, five published stream protocols, Spark at the wheel."""
 
 
+class FileTrouble(HeadraceError):
+    """A file or directory that the line names cannot be used: it is not there, not allowed, or the disk is full."""
+
+    code = "file"
+
+    def __init__(self, error: OSError) -> None:
+        what = error.strerror or str(error)
+        super().__init__(what if error.filename is None else f"{os.fsdecode(error.filename)}: {what}")
+
+
 def run() -> None:
     """The entry point: errors become one line and an exit code; a bug keeps its traceback."""
     try:
@@ -125,3 +136,8 @@ def run() -> None:
     except BrokenPipeError:  # `headrace read … | head`
         sys.stderr.close()
         sys.exit(0)
+    except UnicodeEncodeError:  # bytes of the command line that are no text: Python keeps them as surrogates
+        problem = BadRequest("an argument is not UTF-8 text")  # which one is not shown: it may be a token
+        sys.exit(report(problem, "--json" in sys.argv))
+    except OSError as error:
+        sys.exit(report(FileTrouble(error), "--json" in sys.argv))

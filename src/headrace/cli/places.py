@@ -22,15 +22,17 @@ def parse_place(text: str) -> Place:
         return int(text)
     try:
         return _now() - datetime.timedelta(seconds=parse_seconds(text))
+    except OverflowError:
+        raise typer.BadParameter(f"{text!r} is before the year 1; earliest is the first record there is") from None
     except ValueError:
         pass
     try:
         time = datetime.datetime.fromisoformat(text)
-    except ValueError:
+        return time if time.tzinfo is not None else time.astimezone()
+    except (ValueError, OverflowError):
         raise typer.BadParameter(
             f"{text!r} is not an index (120), earliest, latest, a time (2026-11-15T12:00:00Z) or an age (5m, 2h)"
         ) from None
-    return time if time.tzinfo is not None else time.astimezone()
 
 
 def _now() -> datetime.datetime:

@@ -71,7 +71,10 @@ class Connection:
         authority = os.environ.get("HEADRACE_CA") if tls is True else tls
         if authority:
             options["tls_root_certs"] = authority if isinstance(authority, bytes) else Path(authority).read_bytes()
-        self.flight = flight.FlightClient(location, **options)
+        try:
+            self.flight = flight.FlightClient(location, **options)
+        except pa.ArrowInvalid:  # such as half a pair of brackets, or two ports
+            raise BadRequest(f"the address {address!r} is not host:port, such as {DEFAULT_ADDRESS}") from None
 
     def options(self, timeout_s: float | None = None) -> flight.FlightCallOptions:
         """What one call carries. Without a timeout it may last as long as it likes."""

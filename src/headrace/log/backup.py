@@ -150,7 +150,7 @@ def read_manifest(backup: Path) -> BackupInfo:
         info = msgspec.json.decode((backup / MANIFEST).read_bytes(), type=BackupInfo)
     except FileNotFoundError:
         raise BadRequest(f"{backup} is not a backup, or one that was interrupted: it has no {MANIFEST}") from None
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, OSError) as error:
         raise BackupDamaged(f"{backup / MANIFEST} cannot be read: {error}") from error
     if info.format != FORMAT:
         raise BadRequest(f"{backup} has format {info.format}; this program reads format {FORMAT}: use a newer one")

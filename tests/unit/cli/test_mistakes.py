@@ -61,6 +61,8 @@ def test_nobody_there(headrace: Command) -> None:
     ("address", "words"),
     [
         ("localhost", "is not host:port, such as 127.0.0.1:7070"),
+        ("[::1", "is not host:port, such as 127.0.0.1:7070"),
+        ("127.0.0.1:1:1", "is not host:port, such as 127.0.0.1:7070"),
         (
             "http://127.0.0.1:8080",
             "is an address of the console and the API; the Flight address is host:port, port 7070",
@@ -88,3 +90,46 @@ def test_no_terminal_to_ask_on(headrace: Command, tmp_path: Path) -> None:
 def test_a_backup_that_is_not_there(headrace: Command, tmp_path: Path) -> None:
     result = headrace("restore", tmp_path / "nowhere", "--data", tmp_path / "new")
     assert (result.code, f"there is no directory {tmp_path / 'nowhere'}" in flat(result.err)) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "words"),
+    [
+        (("read", "s", "--output", "/no/such/directory/s.parquet"), 1, "No such file or directory"),
+        (("append", "s", "--file", "/"), 2, "cannot read /: it is a directory"),
+        (("append", "s", "x", "--key", "\udcff"), 2, "an argument is not UTF-8 text"),
+        (("read", "s\udcff"), 2, "an argument is not UTF-8 text"),
+        (("read", "s", "--start", "99999999999d"), 2, "is before the year 1"),
+        (("connect", "generate", "--stream", "s", "--tls-ca", "/no/such"), 2, "cannot use /no/such: No such file"),
+    ],
+    ids=lambda value: ascii(value),
+)
+def test_what_is_wrong_is_said_in_a_line(
+    headrace: Command, hub: str, line: tuple[str, ...], code: int, words: str
+) -> None:
+    headrace("stream", "create", "s")
+    result = headrace(*line)
+    assert (result.code, words in flat(result.err)) == (code, True), result.err
+    assert headrace(*line, "--json").code == code
+
+
+def test_settings_that_are_no_text(headrace: Command, tmp_path: Path) -> None:
+    (tmp_path / "hub.toml").write_bytes(b'[log]\ndata = "\xff"\n')
+    result = headrace("config", "show", "--config", tmp_path / "hub.toml")
+    assert (result.code, "is not TOML, which is UTF-8 text" in flat(result.err)) == (2, True)
+
+
+def test_a_data_directory_that_is_a_file(headrace: Command, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = headrace("up", "--data", tmp_path / "file")
+    assert (result.code, f"{tmp_path / 'file'}: File exists" in result.err.replace("\n", "")) == (1, True)
+
+
+@pytest.mark.parametrize("manifest", [b'{"path":"\xff"}', None])
+def test_a_backup_that_cannot_be_read(headrace: Command, tmp_path: Path, manifest: bytes | None) -> None:
+    if manifest is None:
+        (tmp_path / "backup.json").mkdir()
+    else:
+        (tmp_path / "backup.json").write_bytes(manifest)
+    result = headrace("restore", tmp_path, "--data", tmp_path.with_name("new"))
+    assert (result.code, "backup.json cannot be read" in flat(result.err)) == (1, True)
