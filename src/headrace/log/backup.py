@@ -288,7 +288,9 @@ def _copy_file(source: Path, target: Path, limit: int | None) -> int:
     """The first `limit` bytes, or all; synced. Returns how many."""
     left = source.stat().st_size if limit is None else limit
     copied = 0
-    with source.open("rb") as reading, target.open("wb") as writing:
+    # The copy gets the rights of the original when it is whole; until then nobody else reads what others may not.
+    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with source.open("rb") as reading, os.fdopen(descriptor, "wb") as writing:
         while left > copied and (piece := reading.read(min(COPY_BYTES, left - copied))):
             writing.write(piece)
             copied += len(piece)

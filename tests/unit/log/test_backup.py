@@ -118,6 +118,27 @@ async def test_where_a_backup_may_not_go(tmp_path: Path) -> None:
     assert examine(tmp_path / "fine").healthy
 
 
+async def test_a_copy_is_nobody_elses_while_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = await Hub.open(str(tmp_path / "data"))
+    await hub.create_stream("s")
+    await hub.append("s", Batch.one(b"x"))
+    users = tmp_path / "data" / "users.json"
+    users.write_text("{}")
+    users.chmod(0o600)
+    modes: list[int] = []
+    copy_mode = backups.shutil.copymode  # type: ignore[attr-defined]
+
+    def seen(source: Path, target: Path) -> None:
+        modes.append(target.stat().st_mode & 0o777)
+        copy_mode(source, target)
+
+    monkeypatch.setattr("headrace.log.backup.shutil.copymode", seen)
+    await hub.back_up(tmp_path / "backup")
+    assert set(modes) == {0o600}
+    assert (tmp_path / "backup" / "users.json").stat().st_mode & 0o777 == 0o600
+    await hub.close()
+
+
 async def test_a_log_in_memory_has_nothing_to_back_up(tmp_path: Path) -> None:
     async with memory_hub() as hub:
         with pytest.raises(BadRequest, match="in memory"):
