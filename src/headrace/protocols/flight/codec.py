@@ -170,8 +170,8 @@ def decode_ticket(data: bytes) -> ReadTicket:
             raise errors.BadRequest(f"ticket: 'ranges' has {len(ticket.ranges)} entries, outside 1 to {RANGES_MAX}")
         for number, each in enumerate(ticket.ranges):
             _check_range(f"ticket: ranges[{number}]", each.stream, each.partition, each.start, each.end)
-    if ticket.limit is not None and ticket.limit < 0:
-        raise errors.BadRequest(f"ticket: 'limit' is {ticket.limit}, below 0")
+    if ticket.limit is not None and not 0 <= ticket.limit <= INDEX_MAX:
+        raise errors.BadRequest(f"ticket: 'limit' is {ticket.limit}, outside 0 to {INDEX_MAX}")
     if not 1 <= ticket.batch_bytes <= BATCH_BYTES_MAX:
         raise errors.BadRequest(f"ticket: 'batch_bytes' is {ticket.batch_bytes}, outside 1 to {BATCH_BYTES_MAX}")
     return ticket

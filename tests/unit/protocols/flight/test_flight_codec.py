@@ -44,6 +44,7 @@ def test_a_ticket_comes_back_as_it_was(ticket):
         ({"stream": "a", "start": 5, "end": 4}, "'end' is 4, below 'start' 5"),
         ({"stream": "a", "start": "soon"}, "$.start"),
         ({"stream": "a", "limit": -1}, "'limit' is -1"),
+        ({"stream": "a", "limit": 1 << 64}, "'limit' is 18446744073709551616, outside"),
         ({"stream": "a", "batch_bytes": 0}, "'batch_bytes' is 0"),
         ({"stream": "a", "batch_bytes": codec.BATCH_BYTES_MAX + 1}, "'batch_bytes'"),
         ({"stream": "a", "on_trimmed": "cry"}, "$.on_trimmed"),
