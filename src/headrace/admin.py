@@ -171,6 +171,8 @@ class Admin:
 
     async def add_user(self, request: UserAddRequest) -> UserInfo:
         """Write the user to the users file."""
+        if request.secret is not None:
+            self._hub.security.check_password(request.secret)
         secret = None if request.secret is None else await asyncio.to_thread(hash_secret, request.secret)
         user = self._hub.security.add_user(request.user, secret, request.roles)
         return self._info(request.user, user)

@@ -56,6 +56,7 @@ VERIFIED_MAX = 10_000
 HASHING_THREADS = 2
 # Published AMBROSIA bindings cannot speak TLS: it is for those behind a proxy that can, and must be asked for.
 OWN_FILES_ONLY = frozenset({"ambrosia"})
+SECRET_LENGTH_MIN = 8
 USER_NAME = re.compile(r"[A-Za-z0-9._@-]{1,100}")
 
 
@@ -275,6 +276,12 @@ class Security:
         if name in self._section.users:
             raise BadRequest(f"user {name!r} stands in the settings; change it there")
         self._check_roles(f"user {name!r}", roles)
+
+    @staticmethod
+    def check_password(secret: str) -> None:
+        """Raise if a new password is too short to be one."""
+        if len(secret) < SECRET_LENGTH_MIN:
+            raise BadRequest(f"the password has {len(secret)} characters; at least {SECRET_LENGTH_MIN} are needed")
 
     def remove_user(self, name: str) -> None:
         """Take a user out of the users file."""

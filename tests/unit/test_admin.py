@@ -70,6 +70,9 @@ async def test_settings_are_shown_with_origin_and_without_secrets(tmp_path: Path
 
 async def test_users_come_change_and_go(tmp_path: Path) -> None:
     hub = admin_of(tmp_path)
+    for short in ("", "seven77"):
+        with pytest.raises(BadRequest, match="at least 8 are needed"):
+            await call(hub, "user.add", user="alice", secret=short, roles=["writer"])
     made = await call(hub, "user.add", user="alice", secret="wonderland", roles=["writer"])
     assert (made.user, made.roles, made.password, made.tokens, made.editable) == ("alice", ["writer"], True, 0, True)
     alice = hub.security.authenticate("alice", "wonderland")

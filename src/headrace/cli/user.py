@@ -15,10 +15,9 @@ from headrace.cli.output import JsonFlag, fail, notes, print_json, print_table
 from headrace.cli.shared import sharing
 from headrace.cli.up import ConfigOption, DataOption, SetOption, flags_of
 from headrace.config_load import load
-from headrace.security import Security, hash_secret, new_token
+from headrace.security import SECRET_LENGTH_MIN, Security, hash_secret, new_token
 
 app = typer.Typer(no_args_is_help=True)
-SECRET_LENGTH_MIN = 8
 UserArgument = Annotated[str, typer.Argument(metavar="USER", help="Name of the user.")]
 StdinFlag = Annotated[bool, typer.Option("--password-stdin", help="Read the password from standard input.")]
 
