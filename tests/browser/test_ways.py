@@ -56,6 +56,23 @@ def test_the_focus_stays_while_tables_change(hub: RunningHub, client: headrace.C
         expect(button).to_be_focused()
 
 
+def test_the_focus_goes_along_with_a_row_that_changes_its_place(
+    hub: RunningHub, client: headrace.Client, open_page: OpenPage
+) -> None:
+    client.call("stream.create", {"stream": "mover-b"})
+    page = open_page(f"{hub.page}/#/streams")
+    page.get_by_label("Filter streams").fill("mover-")
+    button = page.get_by_role("button", name="Delete mover-b")
+    button.focus()
+    client.call("stream.create", {"stream": "mover-a"})
+    expect(page.get_by_role("button", name="Delete mover-a")).to_be_visible()
+    page.get_by_label("Filter streams").evaluate(
+        "(field) => { field.value = 'mover-b'; field.dispatchEvent(new Event('input')); }"
+    )
+    expect(page.get_by_role("button", name="Delete mover-a")).to_be_hidden()
+    expect(button).to_be_focused()
+
+
 def test_the_focus_stays_in_a_pipeline_that_reports(
     hub: RunningHub, client: headrace.Client, open_page: OpenPage
 ) -> None:

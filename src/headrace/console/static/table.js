@@ -25,22 +25,24 @@ export function liveTable(columns, options) {
 
   function update(rows) {
     markSort();
-    const seen = new Set();
-    rows.forEach((row, place) => {
-      const key = String(options.key(row));
-      seen.add(key);
-      const line = lines.get(key) ?? made(key);
-      Object.assign(line.row, row);
-      cells(line);
-      if (options.onOpen) line.element.setAttribute("aria-selected", String(options.isOpen?.(line.row) ?? false));
-      if (body.children[place] !== line.element) body.insertBefore(line.element, body.children[place] ?? null);
-    });
+    const focused = document.activeElement;
+    const seen = new Set(rows.map((row) => String(options.key(row))));
     for (const [key, line] of lines) {
       if (!seen.has(key)) {
         line.element.remove();
         lines.delete(key);
       }
     }
+    rows.forEach((row, place) => {
+      const key = String(options.key(row));
+      const line = lines.get(key) ?? made(key);
+      Object.assign(line.row, row);
+      cells(line);
+      if (options.onOpen) line.element.setAttribute("aria-selected", String(options.isOpen?.(line.row) ?? false));
+      if (body.children[place] !== line.element) body.insertBefore(line.element, body.children[place] ?? null);
+    });
+    // A row that changes its place takes the focus along.
+    if (focused !== document.activeElement && body.contains(focused)) focused.focus({ preventScroll: true });
     const shown = rows.length || !options.empty ? table : options.empty;
     if (element.firstChild !== shown) fill(element, shown);
   }
