@@ -13,6 +13,7 @@ import errno
 import fcntl
 import mmap
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,6 +28,16 @@ REFUSALS = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})
 
 _O_DIRECT = getattr(os, "O_DIRECT", 0)
 _RWF_DSYNC = getattr(os, "RWF_DSYNC", 0)
+
+
+def syncs_new_sizes(release: str) -> bool:
+    """Whether a direct write that makes a file longer is as durable as others. Linux before 6.7 may have said so before
+    the new size was."""
+    major, minor, *_ = (int(number) for number in re.findall(r"\d+", release + ".0.0"))
+    return (major, minor) >= (6, 7)
+
+
+_SYNCS_NEW_SIZES = syncs_new_sizes(os.uname().release)
 
 
 class OsSyncedFile:
@@ -102,8 +113,7 @@ class OsSyncedFile:
                 self._take_the_ordinary_way()
         while done < size:
             done += os.pwrite(self._fd, self._stage[done:size].data, at + done)
-        # A file that has grown needs it either way: kernels before 6.7 may forget its new size after a direct write.
-        if not self.is_direct or at + size > self._size:
+        if not self.is_direct or (at + size > self._size and not _SYNCS_NEW_SIZES):
             os.fdatasync(self._fd)
         self._size = max(self._size, at + size)
 

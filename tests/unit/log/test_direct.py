@@ -130,7 +130,8 @@ def test_a_read_that_is_refused_takes_the_ordinary_way(tmp_path: Path, monkeypat
 
 
 def test_a_new_size_is_synced_by_a_call_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels before 6.7 may say that a direct write is durable before the file's new size is."""
+    """Where a direct write may be called durable before the file's new size is."""
+    monkeypatch.setattr(direct, "_SYNCS_NEW_SIZES", False)
     synced: list[int] = []
     real = os.fdatasync
     monkeypatch.setattr(os, "fdatasync", lambda fd: (synced.append(fd), real(fd)))
@@ -143,6 +144,21 @@ def test_a_new_size_is_synced_by_a_call_of_its_own(tmp_path: Path, monkeypatch: 
     file.write_at(BLOCK, [b"z"])
     assert len(synced) == syncs + 2
     file.close()
+
+
+@pytest.mark.parametrize(
+    ("release", "trusted"),
+    [
+        ("6.7.0", True),
+        ("6.18.3-arch1", True),
+        ("7.0", True),
+        ("10", True),
+        ("6.6.99", False),
+        ("5.15.0-91-generic", False),
+    ],
+)
+def test_which_kernels_sync_new_sizes(release: str, trusted: bool) -> None:
+    assert direct.syncs_new_sizes(release) == trusted
 
 
 @settings(max_examples=60, deadline=None)
