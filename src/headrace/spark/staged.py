@@ -88,29 +88,38 @@ def _with_destinations(reader: pa.ipc.RecordBatchStreamReader) -> Iterator[Group
 @dataclass(frozen=True)
 class Survey:
     """What a batch consists of: where its rows go (for each stream the highest partition), how many slices they are,
-    the first of them, and the largest record and slice in bytes."""
+    the first of them; and when there are several, the largest record and slice in bytes."""
 
     streams: dict[str, int]
     slices: int
     first: list[Group]
-    record_bytes: int
-    slice_bytes: int
+    record_bytes: int = 0
+    slice_bytes: int = 0
 
 
 def survey_of(slices: Iterable[list[Group]]) -> Survey:
     """Look at all slices once. A batch without rows is one empty slice."""
     streams: dict[str, int] = {}
     first: list[Group] = []
-    count = record_bytes = slice_bytes = 0
-    for groups in slices:
-        encoded = [Batch.from_arrow(rows) for _, _, rows in groups]
+    sizes: list[tuple[int, int]] = []
+    count = 0
+    for count, groups in enumerate(slices, 1):
         for stream, partition, _ in groups:
             streams[stream] = max(partition, streams.get(stream, 0))
-        record_bytes = max(record_bytes, *(one.largest for one in encoded))
-        slice_bytes = max(slice_bytes, sum(one.nbytes for one in encoded))
-        first = first or groups
-        count += 1
-    return Survey(streams, max(1, count), first, record_bytes, slice_bytes)
+        if count == 1:
+            first = groups
+            continue
+        if count == 2:  # one slice alone is measured by the log, which takes it or not
+            sizes.append(_sizes(first))
+        sizes.append(_sizes(groups))
+    records, whole = zip(*sizes, strict=True) if sizes else ((0,), (0,))
+    return Survey(streams, max(1, count), first, max(records), max(whole))
+
+
+def _sizes(groups: list[Group]) -> tuple[int, int]:
+    """The largest record of a slice, and all of it, as the log counts."""
+    encoded = [Batch.from_arrow(rows) for _, _, rows in groups]
+    return max(one.largest for one in encoded), sum(one.nbytes for one in encoded)
 
 
 def cut(groups: Iterable[Group], slice_bytes: int) -> Iterator[list[Group]]:
