@@ -455,7 +455,7 @@ def test_an_error_that_nobody_thought_of_does_not_end_background_work(
         assert not log.maintain_once()
         assert not log.maintain_once()
     assert "ZeroDivisionError" in str(log.maintenance.error)
-    told = [record for record in caplog.records if "please report" in record.message]
+    told = [record for record in caplog.records if "please report" in record.getMessage()]
     assert len(told) == 1
     assert told[0].exc_info is not None
     maintain(log)

@@ -176,7 +176,7 @@ def test_a_process_that_dies_costs_nothing(disk: OsDisk, caplog: pytest.LogCaptu
         assert ref.bytes == disk.size(ref.path)
         assert sealing.process is None
     assert sealing.apart == sealer.LIVES
-    warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == sealer.LIVES
     assert "by the hub itself from now on" in warnings[-1]
 
