@@ -230,10 +230,12 @@ def test_an_import_path_may_be_anything(disk: OsDisk, monkeypatch: pytest.Monkey
     process.close()
 
 
+@pytest.mark.timeout(30)
 def test_an_answer_is_not_waited_for_without_end(
     disk: OsDisk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sealer, "ANSWER_WAIT_S", 5.0)
+    monkeypatch.setattr(sealer, "CLOSE_WAIT_S", 3600.0)  # nor is its end: it is killed at once
     sealing = Sealing(disk, 1000, idle_s=60)
     sealing.seal("s", 1, 0, entries(), 0)
     assert sealing.process is not None

@@ -19,7 +19,7 @@ from headrace.security import Principal, acting_as
 from headrace.spark import staging
 from headrace.spark.outgoing import Outgoing, to_records
 from headrace.spark.planning import Describe, Forget, MoveCursor, Planning, ReadPosition
-from headrace.spark.staged import NotStaged, one_off_name, write_chunk
+from headrace.spark.staged import NotStaged, one_off_name, survey_of, write_chunk
 from headrace.spark.staging import (
     Abort,
     BatchChanged,
@@ -292,20 +292,7 @@ class TestLargerThanOneTransaction:
     ) -> None:
         driver = Driver(area)
         sent = [b"%06d" % number * 20 for number in range(200)]
-        part = await driver.stage(0, sent)
-        real, left = hub.transact, [steps]
-
-        def failing(ops: Any) -> Any:
-            if len(ops) > 1:
-                left[0] -= 1
-                if left[0] < 0:
-                    raise LogFailed("killed here")
-            return real(ops)
-
-        hub.transact = failing  # type: ignore[method-assign]
-        with pytest.raises(LogFailed):
-            await driver.commit(0, [part])
-        hub.transact = real  # type: ignore[method-assign]
+        await self._interrupted(hub, driver, sent, steps)
         after = Staging(hub, tmp_path)
         again = Driver(after, run="r2")
         if finish == "start":
@@ -340,10 +327,10 @@ class TestLargerThanOneTransaction:
         assert (await driver.commit(0, [Part(0, 0, size, crc)])).applied
         assert hub.bounds("out").next == len(sent)
 
-    async def _interrupted(self, hub: Hub, driver: Driver, sent: list[bytes]) -> None:
-        """A commit that stops after three of its slices."""
+    async def _interrupted(self, hub: Hub, driver: Driver, sent: list[bytes], steps: int = 3) -> None:
+        """A commit that stops after some of its slices."""
         part = await driver.stage(0, sent)
-        real, left = hub.transact, [3]
+        real, left = hub.transact, [steps]
 
         def failing(ops: Any) -> Any:
             if len(ops) > 1:
@@ -494,3 +481,22 @@ async def test_a_thousand_tiny_batches(hub: Hub, area: Staging, tmp_path: Path) 
     assert await payloads(hub) == [b"%d" % number for number in range(1_000)]
     assert staged(tmp_path) == []
     assert len(hub.get(staging.SINKS, b"q") or b"") < 2_000
+
+
+def rows_of(*sizes: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"payload": pa.array([b"x" * size for size in sizes], pa.binary())})
+
+
+@pytest.mark.parametrize("largest", [0, 1, 2])
+def test_several_slices_are_all_measured_the_first_too(largest: int) -> None:
+    sizes = [10, 10, 10]
+    sizes[largest] = 5000
+    survey = survey_of([[("s", number, rows_of(size, 1))] for number, size in enumerate(sizes)])
+    assert (survey.slices, survey.streams) == (3, {"s": 2})
+    assert 5000 <= survey.record_bytes <= survey.slice_bytes < 6000
+
+
+@pytest.mark.parametrize("slices", [[], [[("s", 0, rows_of(5000))]]])
+def test_one_slice_is_left_to_the_log_to_measure(slices: Any) -> None:
+    survey = survey_of(slices)
+    assert (survey.slices, survey.record_bytes, survey.slice_bytes) == (1, 0, 0)
