@@ -135,7 +135,8 @@ async def test_a_put_is_answered_when_its_stream_is_deleted_in_the_same_breath(o
         put = cache_of(pair).put(key(1), key("x"))
         await asyncio.sleep(0)
         deleted = pair.hub.transact([DeleteStream("s")])
-        time.sleep(0.2)  # both are on disk before this loop hears of either
+        while pair.hub.has_stream("s"):  # both are on disk before this loop hears of either
+            time.sleep(0.001)
         with pytest.raises(UnknownStream):
             await asyncio.wait_for(put, 5)
         await deleted
