@@ -33,9 +33,9 @@ import pyarrow.parquet as pq
 import headrace
 from headrace.errors import Closed
 from headrace.spark import read, session
-from headrace.spark.builtin import window_counts
-from headrace.spark.port import open_port
-from headrace.spark.runner import start_query
+from headrace.spark.hub_client import open_port
+from headrace.spark.pipelines.builtin import window_counts
+from headrace.spark.pipelines.runner import start_query
 
 TRIALS = 5
 WARM_UP_S = 40
@@ -235,7 +235,7 @@ def scan(spark: Any, client: Any, place: Path, megabytes: int) -> None:
 
 def latency(spark: Any, client: Any, place: Path, seconds: float, rate: int, http: str) -> None:
     """From append to readable result, through a stateless pipeline, hub → Spark → hub."""
-    from headrace.spark.pipelines import pipeline
+    from headrace.spark.pipelines.definition import pipeline
 
     client.create("in")
     client.create("out")

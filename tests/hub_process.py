@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.server import LISTENERS
+from headrace.serving.runtime import LISTENERS
 
 START_S = 120
 STOP_S = 60

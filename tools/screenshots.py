@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import headrace
-from headrace.listener import split_address
+from headrace.config.address import split_address
 from headrace.protocols.perper.fabric.client import FabricClient
 from headrace.protocols.perper.ignite.binary import encode_string
 from headrace.protocols.perper.ignite.client import IgniteClient

@@ -10,7 +10,7 @@ from browser.conftest import Background, RunningHub
 from playwright.sync_api import Page, expect
 
 import headrace
-from headrace.listener import split_address
+from headrace.config.address import split_address
 from headrace.protocols.ambrosia.client import Host, Immortal, impulse
 from headrace.protocols.perper.fabric.client import FabricClient
 from headrace.protocols.perper.ignite.binary import encode_string

@@ -8,9 +8,16 @@ from typing import Any
 
 import pytest
 
-from headrace.protocols.ambrosia import codec, disk
-from headrace.protocols.ambrosia.calls import Calls, CheckpointData, CheckpointStart, Event, MessageReader
+from headrace.protocols.ambrosia import codec
+from headrace.protocols.ambrosia.call_reader import (
+    Calls,
+    CheckpointData,
+    CheckpointStart,
+    Event,
+    MessageReader,
+)
 from headrace.protocols.ambrosia.codec import Type
+from headrace.protocols.ambrosia.files import layout
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "vectors" / "ambrosia.json").read_text())
 KINDS = {vector["kind"] for vector in VECTORS}
@@ -160,9 +167,9 @@ def test_records(vector: dict[str, Any]) -> None:
 @pytest.mark.parametrize("vector", of_kind("disk-record"))
 def test_disk_records(vector: dict[str, Any]) -> None:
     data, fields = bytes.fromhex(vector["hex"]), vector["fields"]
-    record, after = disk.decode_disk_record(data)
+    record, after = layout.decode_disk_record(data)
     assert after == len(data)
-    assert disk.encode_disk_record(record) == data
+    assert layout.encode_disk_record(record) == data
     assert (record.committer, record.sequence) == (fields["committer"], fields["sequence"])
     assert record.xor == (fields["check_algorithm"] == "xor")
     assert 24 + len(record.payload) == fields["length"]
@@ -179,8 +186,8 @@ def test_disk_records(vector: dict[str, Any]) -> None:
 @pytest.mark.parametrize("vector", of_kind("checkpoint-file"))
 def test_checkpoint_files(vector: dict[str, Any]) -> None:
     data, fields = bytes.fromhex(vector["hex"]), vector["fields"]
-    file = disk.decode_checkpoint_head(data)
-    assert disk.encode_checkpoint_head(file) + data[file.blob_at :] == data
+    file = layout.decode_checkpoint_head(data)
+    assert layout.encode_checkpoint_head(file) + data[file.blob_at :] == data
     assert (file.committer, file.next_sequence) == (fields["committer"], fields["next_record_id"])
     assert (file.buffer_bytes, file.commit_buffer.hex()) == (fields["buffer_size"], fields["buffer_hex"])
     assert (file.watermarks, file.trims, file.inputs, file.outputs) == ((), (), (), ())

@@ -16,7 +16,7 @@ from websockets.asyncio.client import connect
 from websockets.frames import Frame
 from websockets.streams import StreamReader
 
-import headrace.http
+import headrace.serving.http
 from headrace.config import Config, Futoin, SecuritySection, User
 from headrace.protocols.futoin import codec, mac, server
 from headrace.protocols.futoin.codec import Coding
@@ -73,7 +73,7 @@ async def address() -> AsyncIterator[str]:
         async with memory_hub(CONFIG) as hub:
             futoin = await server.start(hub)
             assert futoin is not None
-            listener = await headrace.http.serve(hub, "127.0.0.1:0")
+            listener = await headrace.serving.http.serve(hub, "127.0.0.1:0")
             try:
                 yield listener.address
             finally:

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from headrace.protocols.ambrosia import codec, disk
-from headrace.protocols.ambrosia.calls import Calls, CheckpointData, Event, Malformed, MessageReader
+from headrace.protocols.ambrosia import codec
+from headrace.protocols.ambrosia.call_reader import (
+    Calls,
+    CheckpointData,
+    Event,
+    Malformed,
+    MessageReader,
+)
 from headrace.protocols.ambrosia.codec import Limits, RecordReader, RemoteProtocolError
+from headrace.protocols.ambrosia.files import layout
 
 LIMITS = Limits(message_bytes_max=1 << 16, checkpoint_bytes_max=1 << 16)
 
@@ -28,7 +35,7 @@ def fuzz(data: bytes) -> None:
             continue
         again = b"".join(map(codec.encode, messages))
         assert codec.decode_messages(again, addressed=addressed) == messages
-    for read in (RecordReader(1 << 20).feed, disk.decode_disk_record, disk.decode_checkpoint_head, disk.read_log):
+    for read in (RecordReader(1 << 20).feed, layout.decode_disk_record, layout.decode_checkpoint_head, layout.read_log):
         with suppress(RemoteProtocolError):
             read(data)
 

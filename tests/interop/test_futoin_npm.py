@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-import headrace.http
+import headrace.serving.http
 from headrace.config import Config, Futoin, SecuritySection, User
 from headrace.protocols.futoin import server
 from headrace.testing import memory_hub
@@ -40,7 +40,7 @@ async def address() -> AsyncIterator[str]:
     async with memory_hub(config) as hub:
         futoin = await server.start(hub)
         assert futoin is not None
-        listener = await headrace.http.serve(hub, "127.0.0.1:0")
+        listener = await headrace.serving.http.serve(hub, "127.0.0.1:0")
         try:
             yield listener.address
         finally:

@@ -37,12 +37,12 @@ class ThreadHub:
         self.run(self._start())
 
     async def _start(self) -> None:
-        from headrace import nouns
+        from headrace import admin
         from headrace.protocols.flight.server import serve
-        from headrace.spark import supervisor
+        from headrace.spark.hub import supervisor
 
         self.hub = await Hub.open(self.data, self._config)
-        await nouns.start(self.hub)
+        await admin.start(self.hub)
         self._closing.append(await supervisor.start(self.hub))
         listener = await serve(self.hub, self._address)
         self._closing.append(listener)
@@ -100,7 +100,7 @@ class ThreadHub:
 
     def call(self, verb: str, request: dict[str, Any]) -> Any:
         """A verb, with everybody's rights."""
-        from headrace.spark.port import open_port
+        from headrace.spark.hub_client import open_port
 
         port = open_port(self.address, wait_s=5)
         try:

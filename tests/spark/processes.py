@@ -23,20 +23,20 @@ def hub_main(data: str, address: str, ready: str) -> None:
     """A hub until it is killed."""
     import msgspec
 
-    from headrace import nouns
+    from headrace import admin
     from headrace.config import Config
     from headrace.config import Log as LogSection
     from headrace.hub import Hub
     from headrace.protocols.flight.server import serve
-    from headrace.spark import supervisor
-    from headrace.spark.staging import Staging
+    from headrace.spark.hub import supervisor
+    from headrace.spark.hub.staging import Staging
 
     _set_traps(Staging, Path(ready).parent / "trap")
 
     async def main() -> None:
         log = LogSection(data=data, seal_age_s=1.0, maintenance_interval_s=0.2)
         hub = await Hub.open(data, msgspec.structs.replace(Config(), log=log))
-        await nouns.start(hub)
+        await admin.start(hub)
         await supervisor.start(hub)
         listener = await serve(hub, address)
         half = Path(ready + ".half")

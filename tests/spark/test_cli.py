@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from headrace.cli.pipeline import app, progress_line
 from headrace.cli.sql import app as sql_app
-from headrace.spark.runner import Progress
+from headrace.spark.pipelines.runner import Progress
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -38,7 +38,7 @@ def commands(hub: ThreadHub, spark: Any, monkeypatch: pytest.MonkeyPatch) -> Any
         def stop(self) -> None:
             pass
 
-    monkeypatch.setattr("headrace.spark.launch.session", lambda *_, **__: Borrowed())
+    monkeypatch.setattr("headrace.spark.spark_session.session", lambda *_, **__: Borrowed())
     monkeypatch.setenv("HEADRACE_HUB", hub.address)
 
     def run(*arguments: str, of: Any = app) -> Result:

@@ -18,7 +18,7 @@ import pytest
 from support import JAVA_OPTIONS, environment, free_address, wait_until
 
 from headrace.errors import HeadraceError
-from headrace.spark.port import open_port
+from headrace.spark.hub_client import open_port
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 SEED = 20

@@ -14,16 +14,35 @@ from hubs import ThreadHub
 from support import forget_commit, wait_until
 
 from headrace.errors import BadRequest
-from headrace.spark import builtin, read
-from headrace.spark.archive import Archive
+from headrace.spark import read
 from headrace.spark.errors import DataLoss, PipelineError
-from headrace.spark.homes import checkpoint_of
-from headrace.spark.pipelines import Pipeline, console, load_file, parquet, pipeline, sql_pipeline
-from headrace.spark.places import HadoopPlace
-from headrace.spark.port import HubPort, open_port
+from headrace.spark.hub.checkpoint_paths import checkpoint_of
+from headrace.spark.hub_client import (
+    HubPort,
+    open_port,
+)
+from headrace.spark.pipelines import builtin
+from headrace.spark.pipelines.archive import Archive
+from headrace.spark.pipelines.archive_storage import HadoopPlace
+from headrace.spark.pipelines.definition import (
+    Pipeline,
+    console,
+    load_file,
+    parquet,
+    pipeline,
+    sql_pipeline,
+)
+from headrace.spark.pipelines.replay import (
+    history,
+    replay,
+)
+from headrace.spark.pipelines.runner import (
+    Progress,
+    Runner,
+    first_start,
+    reset,
+)
 from headrace.spark.query import bind
-from headrace.spark.replay import history, replay
-from headrace.spark.runner import Progress, Runner, first_start, reset
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 SCHEMA = "item STRING, price INT"
@@ -150,7 +169,7 @@ def test_a_failure_shows_the_python_error_first_and_is_given_up(
 def test_a_failure_that_passes_is_tried_again(
     hub: ThreadHub, spark: Any, port: HubPort, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.spark.runner.RESTART_PAUSE_FIRST_S", 0.05)
+    monkeypatch.setattr("headrace.spark.pipelines.runner.RESTART_PAUSE_FIRST_S", 0.05)
     orders(hub, name, 3)
     marker = tmp_path / "failed"
 
@@ -387,7 +406,7 @@ def test_archive_wherever_spark_can_write(
     place = tmp_path / "a lake"
     location = f"file://{tmp_path}/a%20lake" if kind == "uri" else f"file:{place}"
     if kind == "hadoop":
-        monkeypatch.setattr("headrace.spark.archive.place_of", lambda path, spark: (HadoopPlace(spark), path))
+        monkeypatch.setattr("headrace.spark.pipelines.archive.place_of", lambda path, spark: (HadoopPlace(spark), path))
     one = builtin.archive([name], location, name=name)
     run_once(spark, port, one, tmp_path)
     for _ in range(2):

@@ -17,7 +17,7 @@ from headrace.protocols.ockam.server import serve as serve_ockam
 from headrace.protocols.wallaroo.client import Connector, Item
 from headrace.protocols.wallaroo.server import serve as serve_wallaroo
 from headrace.spark import pipeline
-from headrace.spark.port import open_port
+from headrace.spark.hub_client import open_port
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 EVENTS = 3_000

@@ -16,9 +16,9 @@ import pytest
 from hub_process import hub_process
 
 from headrace.config import Listen
-from headrace.listener import split_address
-from headrace.metrics import Metrics
-from headrace.server import LISTENERS
+from headrace.config.address import split_address
+from headrace.serving.runtime import LISTENERS
+from headrace.telemetry.metrics import Metrics
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

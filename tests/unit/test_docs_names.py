@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from headrace.admin.openapi import STATUS_OF_CODE
 from headrace.cli.main import COMMANDS, available, load_command
 from headrace.config import Config
-from headrace.config_load import load
+from headrace.config.load import load
 from headrace.errors import HeadraceError
-from headrace.metrics import Metrics
-from headrace.openapi import STATUS_OF_CODE
+from headrace.telemetry.metrics import Metrics
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])

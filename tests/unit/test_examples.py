@@ -15,10 +15,16 @@ import pytest
 
 from headrace.cli.main import COMMANDS, load_command
 from headrace.config import Limits, Listen
-from headrace.config_load import load
-from headrace.http import OWN_PATHS
-from headrace.listener import split_address
-from headrace.server import EXIT_LOCKED, EXIT_USAGE, LISTENERS, run, tell_manager
+from headrace.config.address import split_address
+from headrace.config.load import load
+from headrace.serving.http import OWN_PATHS
+from headrace.serving.runtime import (
+    EXIT_LOCKED,
+    EXIT_USAGE,
+    LISTENERS,
+    run,
+    tell_manager,
+)
 from headrace.units import parse_seconds
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

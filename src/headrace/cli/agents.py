@@ -14,10 +14,10 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from headrace import logs
 from headrace.cli.output import DEFAULT_HUB, HubOption, JsonFlag, TokenOption, call, notes, print_json, print_table
 from headrace.config import LoggingSection
 from headrace.errors import HeadraceError
+from headrace.telemetry import log_lines
 
 app = typer.Typer(no_args_is_help=True)
 logger = logging.getLogger("headrace.agents")
@@ -38,7 +38,7 @@ def run(
     from headrace.protocols.perper.scaler import ProcessInfo, Scaler, read_config
 
     settings = read_config(config)
-    logs.set_up(LoggingSection())
+    log_lines.set_up(LoggingSection())
     runner = f"{socket.gethostname()}:{os.getpid()}"
     told_of_trouble = False
 

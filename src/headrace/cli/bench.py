@@ -13,7 +13,7 @@ from rich.status import Status
 from headrace.cli.output import JsonFlag, fail, notes, print_json, print_table
 
 if TYPE_CHECKING:
-    from headrace.bench import Figure
+    from headrace.doctor.benchmark import Figure
 
 app = typer.Typer()
 
@@ -46,7 +46,7 @@ def bench(
 
 
 async def _measured(directory: Path, seconds: float) -> list[Figure]:
-    from headrace.bench import measure
+    from headrace.doctor.benchmark import measure
 
     figures: list[Figure] = []
     status = Status("measuring", console=notes()) if sys.stderr.isatty() else None

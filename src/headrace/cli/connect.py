@@ -18,8 +18,8 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn
 from rich.progress import TimeRemainingColumn as TimeLeft
 
+from headrace.cli.options import sharing
 from headrace.cli.output import notes, print_json
-from headrace.cli.shared import sharing
 from headrace.errors import BadRequest
 from headrace.protocols.wallaroo.client import Connector, Source
 from headrace.protocols.wallaroo.client_session import Item

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from headrace.cli.output import EXIT_FAILED, JsonFlag, TokenOption, notes, people, print_json
 from headrace.cli.up import ConfigOption, DataOption, SetOption, flags_of
-from headrace.config_load import load
+from headrace.config.load import load
 
 app = typer.Typer()
 MARKS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "bold red")}

@@ -25,11 +25,16 @@ from headrace.cli.output import (
     print_json_line,
     print_table,
 )
-from headrace.cli.sparking import Reaching, Running, Sparking, sharing
+from headrace.cli.spark_options import (
+    Reaching,
+    Running,
+    Sparking,
+    sharing,
+)
 
 if TYPE_CHECKING:
-    from headrace.spark.pipelines import Pipeline
-    from headrace.spark.runner import Progress
+    from headrace.spark.pipelines.definition import Pipeline
+    from headrace.spark.pipelines.runner import Progress
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -59,7 +64,7 @@ def run(
 
 def _find(text: str, port: Any) -> list[Pipeline]:
     """Pipelines by FILE, FILE:NAME or the name of a created one."""
-    from headrace.spark.pipelines import load_file
+    from headrace.spark.pipelines.definition import load_file
 
     path, _, name = text.partition(":")
     if not path.endswith((".py", ".sql")):
@@ -72,7 +77,11 @@ def _find(text: str, port: Any) -> list[Pipeline]:
 
 
 def _created(port: Any, name: str | None) -> list[Pipeline]:
-    from headrace.spark.pipelines import load_file, sql_pipeline, with_trigger
+    from headrace.spark.pipelines.definition import (
+        load_file,
+        sql_pipeline,
+        with_trigger,
+    )
 
     if name is None:
         known = [one["definition"] for one in port.call("pipeline.list", {})]
@@ -94,9 +103,9 @@ def _created(port: Any, name: str | None) -> list[Pipeline]:
 
 
 def _run(found: Sequence[Pipeline], how: Running, trigger: str | None = None) -> None:
-    from headrace.spark.cursors import stop_listening
-    from headrace.spark.pipelines import with_trigger
-    from headrace.spark.runner import Runner
+    from headrace.spark.pipelines.definition import with_trigger
+    from headrace.spark.pipelines.runner import Runner
+    from headrace.spark.source.cursors import stop_listening
 
     if not how.quiet and not how.as_json:
         notes().print(f"starting Spark for {', '.join(one.name for one in found)} …", style="dim")
@@ -227,7 +236,7 @@ def create(
     """Keep a pipeline at the hub; `headrace pipeline run NAME` runs it."""
     text = Path(sql[1:]).read_text() if sql.startswith("@") else sql
     if text:
-        from headrace.spark.pipelines import sql_pipeline
+        from headrace.spark.pipelines.definition import sql_pipeline
 
         sql_pipeline(name, text, into)  # refuses what cannot run, here where it can be read
     path = str(Path(file).resolve()) if file else ""
@@ -272,8 +281,8 @@ def reset(
 
     It goes on where its stored results end. State such as open windows is lost.
     """
-    from headrace.spark.homes import default_home
-    from headrace.spark.runner import reset as forget
+    from headrace.spark.hub.checkpoint_paths import default_home
+    from headrace.spark.pipelines.runner import reset as forget
 
     forget(hub.port(), home or default_home(), name, source or ["*"], start)
     notes().print(f"{name} begins anew" + (f" at {start}" if start else " at its cursor"))
@@ -283,7 +292,7 @@ def reset(
 @sharing
 def explain(what: str, *, how: Sparking) -> None:
     """What a pipeline reads and writes, and Spark's plan for it."""
-    from headrace.spark import frames, query
+    from headrace.spark import dataframes, query
 
     for one in _find(what, how.port()):
         spark = how.session()
@@ -294,7 +303,9 @@ def explain(what: str, *, how: Sparking) -> None:
             result = query.bind(spark, one.sql, streaming=True)
         else:
             options = one.reading()
-            result = one.apply({name: frames.read_stream(spark, *of, **options) for name, of in one.sources.items()})
+            result = one.apply(
+                {name: dataframes.read_stream(spark, *of, **options) for name, of in one.sources.items()}
+            )
         typer.echo(result._jdf.queryExecution().analyzed().toString())
 
 
@@ -310,8 +321,8 @@ def replay(
     how: Sparking,
 ) -> None:
     """Run a pipeline again over history, into a new sink; the live one is not touched."""
-    from headrace.spark.pipelines import Sink
-    from headrace.spark.replay import replay as run_again
+    from headrace.spark.pipelines.definition import Sink
+    from headrace.spark.pipelines.replay import replay as run_again
 
     port = how.port()
     found = _find(what, port)
@@ -333,7 +344,7 @@ def archive(
     how: Running,
 ) -> None:
     """Streams to Parquet by date, exactly once; the cursor says what may be discarded."""
-    from headrace.spark.builtin import archive as make
+    from headrace.spark.pipelines.builtin import archive as make
 
     _run([make(streams, path)], how)
 
@@ -347,7 +358,7 @@ def merge(
     how: Running,
 ) -> None:
     """Partitions and streams into one stream with new indexes."""
-    from headrace.spark.builtin import merge as make
+    from headrace.spark.pipelines.builtin import merge as make
 
     _run([make(streams, into)], how)
 
@@ -363,7 +374,7 @@ def route(
     how: Running,
 ) -> None:
     """Each record to one stream, by its type or by the first condition that holds."""
-    from headrace.spark.builtin import route as make
+    from headrace.spark.pipelines.builtin import route as make
 
     rules = []
     for one in rule or []:
@@ -386,7 +397,7 @@ def dead_letter(
     how: Running,
 ) -> None:
     """Records that are JSON of a schema go on; the others to SOURCE.dead, with the reason."""
-    from headrace.spark.builtin import dead_letter as make
+    from headrace.spark.pipelines.builtin import dead_letter as make
 
     found = make(source, schema, into, dead=dead)
     _run([found], how)
@@ -401,7 +412,7 @@ def redrive(
     how: Running,
 ) -> None:
     """Send dead letters again; those sent before are not sent twice."""
-    from headrace.spark.builtin import redrive as make
+    from headrace.spark.pipelines.builtin import redrive as make
 
     _run([make(dead, into=into)], how)
 
@@ -418,7 +429,7 @@ def window_counts(
     how: Running,
 ) -> None:
     """Counts in windows of event time."""
-    from headrace.spark.builtin import window_counts as make
+    from headrace.spark.pipelines.builtin import window_counts as make
 
     found = make(source, into, window=window, by=by, delay=delay)
     _run([found], how)
@@ -427,6 +438,6 @@ def window_counts(
 @app.command()
 def warm() -> None:
     """Prepare Java's class archive (about 170 MB in the cache), so that Spark starts in half the time from now on."""
-    from headrace.spark.launch import warm as prepare
+    from headrace.spark.spark_session import warm as prepare
 
     notes().print(f"class archive: {prepare()}")

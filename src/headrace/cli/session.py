@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from headrace.cli.output import DEFAULT_HUB, HubOption, JsonFlag, TokenOption, call, print_json, print_table
-from headrace.sessions import SessionInfo
+from headrace.hub.sessions import SessionInfo
 
 app = typer.Typer(no_args_is_help=True)
 

@@ -10,7 +10,10 @@ from typing import Annotated, Any, Literal
 import typer
 
 from headrace.cli.output import JsonFlag, fail, notes, print_json_line, print_table
-from headrace.cli.sparking import Sparking, sharing
+from headrace.cli.spark_options import (
+    Sparking,
+    sharing,
+)
 
 app = typer.Typer()
 ROWS_DEFAULT = 1000
@@ -30,7 +33,7 @@ def sql(
 
     headrace sql "SELECT type, count(*) FROM stream('orders') GROUP BY type"
     """
-    from headrace.spark.failures import explain
+    from headrace.spark.pipelines.failures import explain
     from headrace.spark.query import bind
 
     asked = Path(text[1:]).read_text() if text.startswith("@") else text

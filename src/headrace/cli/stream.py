@@ -8,12 +8,12 @@ import typer
 from rich.text import Text
 
 import headrace
+from headrace.admin.requests import StreamDescription
 from headrace.cli.output import DEFAULT_HUB, HubOption, JsonFlag, TokenOption, notes, people, print_json, print_table
-from headrace.cli.places import shown_time
+from headrace.cli.positions import shown_time
 from headrace.cli.rewind import rewind
 from headrace.errors import BadRequest
 from headrace.log.ops import StreamOptions
-from headrace.nouns.requests import StreamDescription
 from headrace.units import format_bytes, format_seconds, parse_bytes, parse_seconds
 
 app = typer.Typer(no_args_is_help=True)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from headrace import logs
 from headrace.cli.output import fail, notes
-from headrace.config_load import load
+from headrace.config.load import load
+from headrace.telemetry import log_lines
 
 if TYPE_CHECKING:
-    from headrace.server import Runtime
+    from headrace.serving.runtime import Runtime
 
 app = typer.Typer()
 
@@ -45,9 +45,9 @@ def up(
 ) -> None:
     """Start a hub. It runs until it is told to stop (Ctrl-C, SIGTERM)."""
     loaded = load(config, flags=flags_of(data, settings))
-    logs.set_up(loaded.config.logging)
+    log_lines.set_up(loaded.config.logging)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    from headrace.server import run  # here, so that a wrong option is told at once and `config show` stays quick
+    from headrace.serving.runtime import run
 
     with asyncio.Runner(loop_factory=_loop_factory(loaded.config.limits.event_loop)) as runner:
         raise typer.Exit(runner.run(run(loaded, ready_file=ready_file, on_ready=_announce)))

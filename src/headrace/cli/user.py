@@ -10,11 +10,11 @@ from typing import Annotated
 
 import typer
 
-from headrace.admin import UserInfo
+from headrace.admin.hub_verbs import UserInfo
+from headrace.cli.options import sharing
 from headrace.cli.output import JsonFlag, fail, notes, print_json, print_table
-from headrace.cli.shared import sharing
 from headrace.cli.up import ConfigOption, DataOption, SetOption, flags_of
-from headrace.config_load import load
+from headrace.config.load import load
 from headrace.security import SECRET_LENGTH_MIN, Security, hash_secret, new_token
 
 app = typer.Typer(no_args_is_help=True)

@@ -14,6 +14,15 @@ from typing import Any, Literal
 import msgspec
 import pyarrow as pa
 
+from headrace.admin.requests import (
+    Index,
+    PartitionBounds,
+    StreamDescription,
+    StreamSegments,
+    StreamSummary,
+    TableSummary,
+)
+from headrace.admin.requests import Sequence as ProducerSequence
 from headrace.client.connection import CALL_TIMEOUT_S, Connection, decode_result
 from headrace.client.handles import Cursor, Table
 from headrace.client.puts import NotStored
@@ -22,17 +31,6 @@ from headrace.client.records import is_arrow, split_batch, to_batch, to_microsec
 from headrace.client.writer import Writer
 from headrace.errors import BadRequest, Closed, HeadraceError, Unreachable
 from headrace.log.ops import Appended, Bounds, CursorInfo, StreamOptions
-from headrace.nouns.requests import (
-    Index,
-    PartitionBounds,
-    StreamDescription,
-    StreamSegments,
-    StreamSummary,
-    TableSummary,
-)
-from headrace.nouns.requests import (
-    Sequence as ProducerSequence,
-)
 from headrace.protocols.flight.codec import AtTime, Range, ReadTicket
 
 # Open puts that `append` keeps, one for each stream partition lately appended to.

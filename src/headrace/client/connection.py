@@ -14,8 +14,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from headrace.config.address import split_address
 from headrace.errors import BadRequest, Busy, HeadraceError, Unauthenticated, Unreachable
-from headrace.listener import split_address
 from headrace.protocols.flight.codec import decode_error, encode
 
 DEFAULT_ADDRESS = "127.0.0.1:7070"

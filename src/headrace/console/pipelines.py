@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.spark.registry import Status
-from headrace.verbs import Nothing
+from headrace.hub.verbs import Nothing
+from headrace.spark.hub.registry import Status
 
 if TYPE_CHECKING:
     from headrace.hub import Hub

@@ -20,15 +20,21 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from headrace.console.letters import Letters
-from headrace.console.live import Pulse, Shown
+from headrace.console.dead_letters import Letters
 from headrace.console.pipelines import PipelineViews
+from headrace.console.pulse import (
+    Pulse,
+    Shown,
+)
 from headrace.console.sessions import SessionViews
 from headrace.console.views import Views
 from headrace.errors import BadRequest, Forbidden, HeadraceError, Unauthenticated
-from headrace.http import error_response, peer_of
-from headrace.listener import Listener
 from headrace.security import Principal
+from headrace.serving.http import (
+    error_response,
+    peer_of,
+)
+from headrace.serving.listener import Listener
 
 if TYPE_CHECKING:
     from headrace.hub import Hub

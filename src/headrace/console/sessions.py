@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from headrace.console.machines import Machine, machines
-from headrace.sessions import SessionInfo
-from headrace.verbs import Nothing
+from headrace.console.state_machines import (
+    Machine,
+    machines,
+)
+from headrace.hub.sessions import SessionInfo
+from headrace.hub.verbs import Nothing
 
 if TYPE_CHECKING:
     from headrace.hub import Hub

@@ -8,9 +8,9 @@ import time
 from typing import Any
 
 from headrace import connect_async
+from headrace.config.address import split_address
 from headrace.demo.flows import Addresses, Flow
 from headrace.demo.producers import GET_OR_CREATE, PUT, futoin_url, hold_items
-from headrace.listener import split_address
 from headrace.protocols.futoin.client import Event, Receiver
 from headrace.protocols.ockam.client import Consumer
 from headrace.protocols.perper.fabric.client import FabricClient

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from headrace.demo.flows import COUNTS, SOURCES
-from headrace.spark import process
+from headrace.spark.pipelines import process
 
 WINDOW, DELAY = "10 seconds", "5 seconds"
 STOP_S = 20.0

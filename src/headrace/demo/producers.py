@@ -8,8 +8,8 @@ import random
 import time
 from typing import Any
 
+from headrace.config.address import split_address
 from headrace.demo.flows import LEDGER, TILL, Addresses, Flow
-from headrace.listener import split_address
 from headrace.protocols.ambrosia.client import Host, Immortal, call, impulse, proxy_of
 from headrace.protocols.futoin.client import Client as FutoinClient
 from headrace.protocols.ockam.client import Publisher

@@ -16,16 +16,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace import connect_async, logs
+from headrace import connect_async
 from headrace.config import Listen, LoggingSection
-from headrace.config_load import Loaded, load
+from headrace.config.address import split_address
+from headrace.config.load import (
+    Loaded,
+    load,
+)
 from headrace.demo.consumers import CONSUMERS, NAME
 from headrace.demo.flows import LEDGER, TILL, Flow, keep_going, make_flows
 from headrace.demo.pipeline import PipelineProcess, spark_is_there
 from headrace.demo.producers import PRODUCERS
 from headrace.demo.view import Frame, PipelineRow, Rates, View, flow_row, pipeline_row
-from headrace.listener import split_address
-from headrace.server import Runtime
+from headrace.serving.runtime import Runtime
+from headrace.telemetry import log_lines
 
 logger = logging.getLogger("headrace.demo")
 
@@ -195,7 +199,7 @@ async def run(
     """Run the demo in a directory; its logs go there too. Returns how things stood at the end."""
     loaded = settings(directory, flags)
     with (directory / "hub.log").open("a", encoding="utf-8") as output, view:
-        logs.set_up(LoggingSection(level="info", format="text"), output)
+        log_lines.set_up(LoggingSection(level="info", format="text"), output)
         demo = Demo(directory, view, with_spark=with_spark)
         with _signals_set(demo.stop):
             return await demo.run(loaded, seconds)

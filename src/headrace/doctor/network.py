@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.config import Config
+from headrace.config.address import split_address
 from headrace.doctor.finding import Finding, fail, ok, warn
 from headrace.errors import HeadraceError
-from headrace.listener import split_address
 from headrace.security import Security
 
 _LISTENING = "0A"

@@ -12,9 +12,9 @@ import msgspec
 
 from headrace import __version__
 from headrace.config import Config
+from headrace.config.address import split_address
 from headrace.doctor.finding import Finding, fail, ok, warn
 from headrace.errors import Forbidden, HeadraceError, Unauthenticated
-from headrace.listener import split_address
 from headrace.units import format_seconds
 
 CLOCK_APART_S = 1.0

@@ -10,17 +10,17 @@ from importlib import import_module
 from typing import Any
 
 _WHERE = {
-    "HeadraceDataSource": "source",
-    "Pipeline": "pipelines",
-    "console": "pipelines",
-    "equip": "launch",
-    "parquet": "pipelines",
-    "pipeline": "pipelines",
-    "read": "frames",
-    "read_stream": "frames",
-    "session": "launch",
+    "HeadraceDataSource": "source.data_source",
+    "Pipeline": "pipelines.definition",
+    "console": "pipelines.definition",
+    "equip": "spark_session",
+    "parquet": "pipelines.definition",
+    "pipeline": "pipelines.definition",
+    "read": "dataframes",
+    "read_stream": "dataframes",
+    "session": "spark_session",
     "sql": "query",
-    "to_records": "frames",
+    "to_records": "dataframes",
 }
 
 __all__ = [

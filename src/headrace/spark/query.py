@@ -12,8 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from headrace.spark.dataframes import (
+    option_texts,
+    read,
+    read_stream,
+)
 from headrace.spark.errors import PipelineError
-from headrace.spark.frames import option_texts, read, read_stream
 
 _SKIPPED = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|--[^\n]*|/\*.*?\*/", re.DOTALL)
 _CALL = re.compile(r"\bstream\s*\(", re.IGNORECASE)
@@ -103,6 +107,6 @@ def bind(
 
 def sql(text: str, spark: Any = None, **options: Any) -> Any:
     """An answer now: the DataFrame of a SQL text over streams, bounded."""
-    from headrace.spark.launch import session
+    from headrace.spark.spark_session import session
 
     return bind(spark or session(), text, options=options)

@@ -39,11 +39,11 @@ class ServedHub:
         self.run(self._open(config, disk if disk is not None else MemoryDisk(), clock, address))
 
     async def _open(self, config: Config | None, disk: Disk, clock: Clock | None, address: str) -> None:
-        from headrace import nouns
+        from headrace import admin
         from headrace.protocols.flight.server import serve
 
         self.hub = await Hub.open("memory", config, disk=disk, clock=clock)
-        await nouns.start(self.hub)
+        await admin.start(self.hub)
         self._listener = await serve(self.hub, address)
         self.address = self._listener.address
 

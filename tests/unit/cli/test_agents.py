@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace.cli.agents import app
-from headrace.listener import split_address
+from headrace.config.address import split_address
 from headrace.protocols.perper.fabric.server import serve as serve_fabric
 from headrace.protocols.perper.ignite.binary import encode_string
 from headrace.protocols.perper.ignite.client import IgniteClient

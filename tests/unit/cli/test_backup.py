@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace.admin import Admin
+from headrace.admin.hub_verbs import Admin
 from headrace.config import Config, Log
-from headrace.config_load import Loaded
+from headrace.config.load import Loaded
 from headrace.hub import Hub
 from headrace.log.batch import Batch
 from headrace.log.disk import OsDisk

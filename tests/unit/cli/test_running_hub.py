@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace.admin import Admin
-from headrace.config_load import load
+from headrace.admin.hub_verbs import Admin
+from headrace.config.load import load
 from headrace.testing import served_hub
 from headrace.testing.served import ServedHub
 

@@ -22,7 +22,7 @@ def command(tmp_path: Path, *arguments: str) -> list[str]:
 
 
 def ports_any() -> list[str]:
-    from headrace.server import LISTENERS
+    from headrace.serving.runtime import LISTENERS
 
     return [part for name in LISTENERS for part in ("--set", f"listen.{name}=127.0.0.1:0")]
 
@@ -86,7 +86,7 @@ def test_every_listener_of_the_installation_is_in_the_ready_file_and_on_the_scre
             info = json.load(answer)
         assert info["listeners"] == addresses
         assert info["process_id"] != os.getpid()
-        from headrace.server import LISTENERS
+        from headrace.serving.runtime import LISTENERS
 
         assert set(addresses) | set(info["missing"]) >= set(LISTENERS)
         assert all(not address.endswith(":0") for address in addresses.values())

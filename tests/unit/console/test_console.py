@@ -10,22 +10,29 @@ from typing import Any
 import msgspec
 import pytest
 
+from headrace.admin.openapi import STATUS_OF_CODE
 from headrace.config import Config, Grant, Http, Listen, SecuritySection, User
-from headrace.console import live
-from headrace.console.live import Pulse, Quantiles, Shown
+from headrace.console import pulse as pulse_module
 from headrace.console.pipelines import PipelineViews
+from headrace.console.pulse import (
+    Pulse,
+    Quantiles,
+    Shown,
+)
 from headrace.console.server import Console, load_files, start
 from headrace.console.views import RateHistory
 from headrace.errors import BadRequest, LimitExceeded
 from headrace.hub import Hub
+from headrace.hub.verbs import Nothing
 from headrace.log.batch import Batch
 from headrace.log.ops import StreamOptions
-from headrace.metrics import Metrics
-from headrace.openapi import STATUS_OF_CODE
 from headrace.security import EVERYTHING, Principal
-from headrace.spark.registry import Registry, Report
+from headrace.spark.hub.registry import (
+    Registry,
+    Report,
+)
+from headrace.telemetry.metrics import Metrics
 from headrace.testing import FakeClock, memory_hub
-from headrace.verbs import Nothing
 
 TIMEOUT_S = 10.0
 
@@ -124,7 +131,7 @@ async def test_cursors_say_whether_they_are_stuck_and_why(hub: Hub) -> None:
 
 async def test_a_disk_that_is_nearly_full_is_an_alarm(hub: Hub) -> None:
     pulse = Pulse(hub)
-    said = [pulse.alarms(free) for free in (live.DISK_FREE_LOW_BYTES, live.DISK_FREE_LOW_BYTES - 1)]
+    said = [pulse.alarms(free) for free in (pulse_module.DISK_FREE_LOW_BYTES, pulse_module.DISK_FREE_LOW_BYTES - 1)]
     assert [any("a full disk refuses appends" in alarm for alarm in alarms) for alarms in said] == [False, True]
     await pulse.close()
 
@@ -158,17 +165,17 @@ async def test_the_pulse_counts_what_happens(hub: Hub) -> None:
 
 
 async def test_watchers_are_bounded_and_slow_ones_are_cut_off(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "WATCHERS_MAX", 2)
+    monkeypatch.setattr(pulse_module, "WATCHERS_MAX", 2)
     pulse = Pulse(hub)
     watchers = [pulse.watch(), pulse.watch()]
     for watcher in watchers:
         await anext(watcher)
     with pytest.raises(LimitExceeded):
         await anext(pulse.watch())
-    for _ in range(live.WAITING_MAX + 1):
+    for _ in range(pulse_module.WAITING_MAX + 1):
         pulse._publish(pulse.sample())
     seen = [samples async for samples in watchers[0]]
-    assert 0 < len(seen) <= live.WAITING_MAX + 1
+    assert 0 < len(seen) <= pulse_module.WAITING_MAX + 1
     await pulse.close()
     async for _ in watchers[1]:
         pass
@@ -244,7 +251,7 @@ async def test_alarms_name_only_streams_that_the_watcher_may_read(hub: Hub) -> N
 async def test_a_broken_users_file_is_an_alarm_and_not_the_end_of_the_pulse(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "INTERVAL_S", 0.01)
+    monkeypatch.setattr(pulse_module, "INTERVAL_S", 0.01)
     async with memory_hub(Config(listen=Listen(http="0.0.0.0:80"))) as hub:
         hub.security.users_file.path = tmp_path / "users.json"
         hub.security.users_file.path.write_text("{")
@@ -258,7 +265,7 @@ async def test_a_broken_users_file_is_an_alarm_and_not_the_end_of_the_pulse(
 async def test_one_second_without_numbers_is_not_the_end_of_the_pulse(
     hub: Hub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(live, "INTERVAL_S", 0.01)
+    monkeypatch.setattr(pulse_module, "INTERVAL_S", 0.01)
     troubles = [OSError("no disk")]
 
     async def beside() -> None:
@@ -274,7 +281,7 @@ async def test_one_second_without_numbers_is_not_the_end_of_the_pulse(
 
 
 async def test_a_page_too_many_is_told_so(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "WATCHERS_MAX", 0)
+    monkeypatch.setattr(pulse_module, "WATCHERS_MAX", 0)
     pulse = Pulse(hub)
     status, _, body = await get(Console(hub, pulse), "/console/live")
     assert (status, b"open console pages" in body) == (STATUS_OF_CODE[LimitExceeded.code], True)

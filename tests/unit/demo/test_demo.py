@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from headrace.server import LISTENERS
+from headrace.serving.runtime import LISTENERS
 
 PORTS = [part for name in LISTENERS for part in ("--set", f"listen.{name}=127.0.0.1:0")]
 NAMES = {"orders", "readings", "clicks", "prices", "calls"}

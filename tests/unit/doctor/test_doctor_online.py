@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
-from headrace.config_load import load
+from headrace.config.load import load
 from headrace.doctor import Finding, examine, online, worst
 from headrace.doctor.online import check_hub
-from headrace.server import LISTENERS, Runtime
+from headrace.serving.runtime import (
+    LISTENERS,
+    Runtime,
+)
 
 OFF = [f"listen.{name}=off" for name in LISTENERS]
 

@@ -16,9 +16,9 @@ from hub_process import HubProcess, hub_process
 import headrace
 from headrace.cli.tls import make_self_signed
 from headrace.config import Config, Log
-from headrace.config_load import load
+from headrace.config.address import split_address
+from headrace.config.load import load
 from headrace.errors import HeadraceError, Unauthenticated
-from headrace.listener import split_address
 from headrace.protocols.futoin.client import Client as FutoinClient
 from headrace.protocols.futoin.client import RemoteError, Signer
 from headrace.protocols.perper.errors import PeerError
@@ -28,7 +28,10 @@ from headrace.protocols.perper.ignite.client import IgniteClient
 from headrace.protocols.perper.ignite.configuration import Configuration
 from headrace.protocols.wallaroo.client import Connector
 from headrace.security import Security, hash_secret, new_token
-from headrace.server import LISTENERS, Runtime
+from headrace.serving.runtime import (
+    LISTENERS,
+    Runtime,
+)
 
 PASSWORD = "right-3c1f0d9a-password"
 WRONG = "wrong-7be2aa41-password"

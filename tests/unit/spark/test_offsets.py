@@ -11,14 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
-from headrace.spark import offsets
-from headrace.spark.cursors import positions_to_move
 from headrace.spark.errors import DataLoss
-from headrace.spark.offsets import Position, Range
+from headrace.spark.hub_client import StreamState
 from headrace.spark.options import parse_source
-from headrace.spark.port import StreamState
-from headrace.spark.sink import source_positions
-from headrace.spark.source import StreamReader
+from headrace.spark.sink.data_sink import source_positions
+from headrace.spark.source import offsets
+from headrace.spark.source.cursors import positions_to_move
+from headrace.spark.source.data_source import StreamReader
+from headrace.spark.source.offsets import (
+    Position,
+    Range,
+)
 
 
 def state(name: str, *bounds: tuple[int, int], id: int = 1) -> StreamState:
@@ -173,7 +176,7 @@ class Recorder:
 
 def test_a_source_moves_its_cursor_where_it_reads_and_may_leave_it(monkeypatch: pytest.MonkeyPatch) -> None:
     port = Recorder()
-    monkeypatch.setattr("headrace.spark.source.shared_port", lambda access, wait_s: port)
+    monkeypatch.setattr("headrace.spark.source.data_source.shared_port", lambda access, wait_s: port)
     given = {"stream": "a", "cursor": "c", "partitions": "1", "hub": "hub:1"}
     reader = StreamReader(parse_source(given), StructType())
     end = reader._offset({"a": Position(1, (0, 0), (0, 8))})

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.spark.errors import PipelineError
-from headrace.spark.pipelines import sql_pipeline
+from headrace.spark.pipelines.definition import sql_pipeline
 from headrace.spark.query import stream_calls
 
 

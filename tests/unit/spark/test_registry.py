@@ -10,9 +10,15 @@ import pytest
 from headrace.config import Config, PipelineEntry
 from headrace.errors import BadRequest
 from headrace.hub import Hub
-from headrace.spark.registry import Definition, PipelineName, Registry, Report, UnknownPipeline
+from headrace.hub.verbs import Nothing
+from headrace.spark.hub.registry import (
+    Definition,
+    PipelineName,
+    Registry,
+    Report,
+    UnknownPipeline,
+)
 from headrace.testing import FakeClock, memory_hub
-from headrace.verbs import Nothing
 
 CONFIGURED = [PipelineEntry("fixed", sql="SELECT payload FROM stream('a')", into="b")]
 

@@ -16,11 +16,21 @@ from headrace.config import Log as LogSection
 from headrace.errors import BadRequest, Forbidden, LimitExceeded, LogFailed
 from headrace.hub import Hub
 from headrace.security import Principal, acting_as
-from headrace.spark import staging
-from headrace.spark.outgoing import Outgoing, to_records
-from headrace.spark.planning import Describe, Forget, MoveCursor, Planning, ReadPosition
-from headrace.spark.staged import NotStaged, one_off_name, survey_of, write_chunk
-from headrace.spark.staging import (
+from headrace.spark.hub import staging
+from headrace.spark.hub.planning import (
+    Describe,
+    Forget,
+    MoveCursor,
+    Planning,
+    ReadPosition,
+)
+from headrace.spark.hub.staged_files import (
+    NotStaged,
+    one_off_name,
+    survey_of,
+    write_chunk,
+)
+from headrace.spark.hub.staging import (
     Abort,
     BatchChanged,
     Commit,
@@ -29,6 +39,10 @@ from headrace.spark.staging import (
     SourcePosition,
     Stage,
     Staging,
+)
+from headrace.spark.sink.rows import (
+    Outgoing,
+    to_records,
 )
 from headrace.testing import FakeClock, memory_hub
 

@@ -12,7 +12,7 @@ import pytest
 from headrace.config import Config, Grant, Listen, PipelineEntry, Spark
 from headrace.config import Log as LogSection
 from headrace.security import Principal
-from headrace.spark import supervisor
+from headrace.spark.hub import supervisor
 from headrace.testing import memory_hub
 
 ENTRY = PipelineEntry("p", sql="SELECT payload FROM stream('a')", into="b")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from headrace.hub import Hub
-from headrace.listener import Listener
-from headrace.protocols.ambrosia.coordinator import Coordinator
+from headrace.protocols.ambrosia.coordinator.coordinator import Coordinator
 from headrace.protocols.ambrosia.verbs import ImmortalVerbs
+from headrace.serving.listener import Listener
 
 
 class ImmortalPorts(Listener):

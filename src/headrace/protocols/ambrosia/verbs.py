@@ -8,11 +8,14 @@ import msgspec
 
 from headrace.config import ImmortalSection
 from headrace.errors import BadRequest
+from headrace.hub.verbs import (
+    Nothing,
+    Verbs,
+)
 from headrace.log.ops import CheckpointInfo
-from headrace.protocols.ambrosia.coordinator import Coordinator
-from headrace.protocols.ambrosia.instance import Instance
-from headrace.protocols.ambrosia.words import messages_in_words
-from headrace.verbs import Nothing, Verbs
+from headrace.protocols.ambrosia.coordinator.coordinator import Coordinator
+from headrace.protocols.ambrosia.coordinator.instance import Instance
+from headrace.protocols.ambrosia.description import messages_in_words
 
 
 class RegisterRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

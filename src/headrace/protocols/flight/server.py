@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from headrace.config.address import join_address, split_address
 from headrace.errors import BadRequest, Forbidden, LimitExceeded
-from headrace.listener import Listener, join_address, split_address
 from headrace.log.records import SCHEMA
 from headrace.protocols.flight.authentication import (
     MIDDLEWARE,
@@ -46,14 +46,22 @@ from headrace.protocols.flight.codec import (
     ticket_ranges,
     ticket_schema,
 )
-from headrace.protocols.flight.putting import UNDER_WAY_BYTES_ALL_MAX, Putting, Window
-from headrace.protocols.flight.reading import ReadStream, open_read
+from headrace.protocols.flight.gets import (
+    ReadStream,
+    open_read,
+)
+from headrace.protocols.flight.puts import (
+    UNDER_WAY_BYTES_ALL_MAX,
+    Putting,
+    Window,
+)
 from headrace.protocols.flight.session import PutSession, ReadSession
+from headrace.serving.listener import Listener
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
+    from headrace.hub.sessions import Session
     from headrace.security import Principal
-    from headrace.sessions import Session
 
 logger = logging.getLogger("headrace.flight")
 

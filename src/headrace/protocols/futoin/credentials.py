@@ -16,10 +16,10 @@ import binascii
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.logins import TooManyLogins
 from headrace.protocols.futoin import mac
 from headrace.protocols.futoin.errors import INVALID_REQUEST, NOT_IMPLEMENTED, SECURITY_ERROR, PeerError
 from headrace.security import BUILT_IN_ROLES, Principal, Right
+from headrace.security.login_limit import TooManyLogins
 
 if TYPE_CHECKING:
     from headrace.hub import Hub

@@ -17,8 +17,8 @@ from urllib.parse import parse_qsl, unquote_to_bytes, urlsplit
 
 import msgspec
 
+from headrace.config.address import is_loopback
 from headrace.errors import LimitExceeded
-from headrace.listener import Listener
 from headrace.protocols.futoin import codec, credentials
 from headrace.protocols.futoin.codec import Coding
 from headrace.protocols.futoin.connection import Connection
@@ -27,7 +27,7 @@ from headrace.protocols.futoin.errors import INVALID_REQUEST, PeerError
 from headrace.protocols.futoin.push import Receivers
 from headrace.protocols.futoin.service import Place
 from headrace.protocols.futoin.session import Channel
-from headrace.security import is_loopback
+from headrace.serving.listener import Listener
 
 if TYPE_CHECKING:
     from headrace.hub import Hub

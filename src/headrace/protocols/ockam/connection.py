@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, cast
 
-from headrace.listener import split_address
+from headrace.config.address import split_address
 from headrace.protocols.ockam import codec
 from headrace.protocols.ockam.bare import DecodeError, EncodeError, encode_data, encode_string, encode_uint
 from headrace.protocols.ockam.cbor import CborFraming

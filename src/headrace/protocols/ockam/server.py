@@ -22,9 +22,10 @@ from collections.abc import Coroutine
 from typing import Any, Final, cast
 
 from headrace.config import Ockam
+from headrace.config.address import join_address, split_address
 from headrace.errors import Forbidden, HeadraceError, LimitExceeded, UnknownStream
 from headrace.hub import Hub
-from headrace.listener import Listener, join_address, keep_alive, split_address
+from headrace.hub.sessions import Session as Handle
 from headrace.log.batch import Batch
 from headrace.log.ops import Appended
 from headrace.protocols.ockam.addresses import AddressBook
@@ -45,7 +46,7 @@ from headrace.protocols.ockam.session import (
 )
 from headrace.protocols.ockam.streams import Found, Streams
 from headrace.security import Principal, Right
-from headrace.sessions import Session as Handle
+from headrace.serving.listener import Listener, keep_alive
 
 log = logging.getLogger(__name__)
 

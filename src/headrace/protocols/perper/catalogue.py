@@ -20,15 +20,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import BadRequest, StreamExists
 from headrace.log.ops import Delete, Op, StreamOptions
-
-from .errors import PeerError, Status, cache_does_not_exist, cache_exists
-from .ignite.binary import code_point_hash, java_hash
-from .ignite.configuration import Configuration, read_configuration, write_request
-from .ignite.reader import Reader
-from .streams import RecentValues, StreamCache
-from .tables import Expiries, TableCache
-from .views import ViewCache
-from .waiting import NamedWaiters
+from headrace.protocols.perper.errors import PeerError, Status, cache_does_not_exist, cache_exists
+from headrace.protocols.perper.ignite.binary import code_point_hash, java_hash
+from headrace.protocols.perper.ignite.configuration import Configuration, read_configuration, write_request
+from headrace.protocols.perper.ignite.reader import Reader
+from headrace.protocols.perper.stream_view import ViewCache
+from headrace.protocols.perper.streams import RecentValues, StreamCache
+from headrace.protocols.perper.tables import Expiries, TableCache
+from headrace.protocols.perper.waiters import NamedWaiters
 
 if TYPE_CHECKING:
     from headrace.hub import Hub

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from .errors import BinaryError
-from .ignite.binary import (
+from headrace.protocols.perper.errors import BinaryError
+from headrace.protocols.perper.ignite.binary import (
     COMPLEX,
     NULL,
     ComplexHeader,

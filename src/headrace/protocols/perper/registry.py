@@ -5,9 +5,9 @@ from __future__ import annotations
 from asyncio import Future
 from typing import TYPE_CHECKING, Any, Final
 
-from .errors import BinaryError, PeerError, Status
-from .ignite.reader import I32, Reader
-from .ignite.types import BinaryType, for_clients, merge, read_type, write_type
+from headrace.protocols.perper.errors import BinaryError, PeerError, Status
+from headrace.protocols.perper.ignite.reader import I32, Reader
+from headrace.protocols.perper.ignite.types import BinaryType, for_clients, merge, read_type, write_type
 
 if TYPE_CHECKING:
     from headrace.hub import Hub

@@ -20,10 +20,9 @@ from pathlib import Path
 
 import msgspec
 
+from headrace.config.address import split_address
 from headrace.errors import HeadraceError
-from headrace.listener import split_address
-
-from .fabric.client import FabricClient, RpcError
+from headrace.protocols.perper.fabric.client import FabricClient, RpcError
 
 logger = logging.getLogger("headrace.perper.scaler")
 

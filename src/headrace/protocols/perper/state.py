@@ -16,11 +16,10 @@ from weakref import WeakKeyDictionary
 
 from headrace.errors import ConditionFailed, HeadraceError, LogFailed, UnknownStream
 from headrace.log.ops import ANY, Delete, DeleteCursor, Op, Put, SaveCursor
-
-from .catalogue import EXECUTIONS, LISTENERS, Catalogue, Entry
-from .errors import BinaryError, PeerError, Status
-from .ignite.binary import NULL, STRING, decode_string
-from .records import (
+from headrace.protocols.perper.catalogue import EXECUTIONS, LISTENERS, Catalogue, Entry
+from headrace.protocols.perper.errors import BinaryError, PeerError, Status
+from headrace.protocols.perper.ignite.binary import NULL, STRING, decode_string
+from headrace.protocols.perper.records import (
     LISTENER_HOLDS_ALL,
     LISTENER_HOLDS_NOTHING,
     Execution,
@@ -28,11 +27,11 @@ from .records import (
     read_execution,
     read_listener,
 )
-from .registry import TypeRegistry
-from .streams import StreamCache
-from .tables import Expiries, Expiry, Outcome, TableCache, chain
-from .views import ViewCache
-from .waiting import NamedWaiters
+from headrace.protocols.perper.registry import TypeRegistry
+from headrace.protocols.perper.stream_view import ViewCache
+from headrace.protocols.perper.streams import StreamCache
+from headrace.protocols.perper.tables import Expiries, Expiry, Outcome, TableCache, chain
+from headrace.protocols.perper.waiters import NamedWaiters
 
 if TYPE_CHECKING:
     from headrace.hub import Hub

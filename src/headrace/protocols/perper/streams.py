@@ -24,11 +24,10 @@ import pyarrow as pa
 from headrace.errors import Damaged, HeadraceError, LimitExceeded, Trimmed
 from headrace.log.batch import Batch
 from headrace.log.ops import ABSENT, ANY, PRESENT, Op, Trim
-
-from .ignite.binary import LONG, encode_byte_array, encode_long
-from .keys import KeyIndex
-from .listening import ListenedCache
-from .tables import Expiry, Outcome
+from headrace.protocols.perper.ignite.binary import LONG, encode_byte_array, encode_long
+from headrace.protocols.perper.keys import KeyIndex
+from headrace.protocols.perper.listened_cache import ListenedCache
+from headrace.protocols.perper.tables import Expiry, Outcome
 
 if TYPE_CHECKING:
     from headrace.hub import Hub

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.errors import ConditionFailed
 from headrace.log.ops import ABSENT, ANY, Delete, Put
-
-from .ignite.binary import LONG
-from .keys import KeyIndex
+from headrace.protocols.perper.ignite.binary import LONG
+from headrace.protocols.perper.keys import KeyIndex
 
 if TYPE_CHECKING:
     from headrace.hub import Hub

@@ -27,9 +27,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import ConditionFailed
 from headrace.log.ops import ABSENT, ANY, PRESENT, Delete, Put
-
-from .errors import PeerError, Status
-from .tables import Outcome, TableCache, chain
+from headrace.protocols.perper.errors import PeerError, Status
+from headrace.protocols.perper.tables import Outcome, TableCache, chain
 
 if TYPE_CHECKING:
     from headrace.hub import Hub

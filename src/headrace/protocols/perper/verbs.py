@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.verbs import Nothing
-
-from .scaler import REGISTRY_AGENT, REPORT_S, ProcessInfo
+from headrace.hub.verbs import Nothing
+from headrace.protocols.perper.scaler import REGISTRY_AGENT, REPORT_S, ProcessInfo
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
-
-    from .fabric.executions import Reserver
-    from .state import Fabric
+    from headrace.protocols.perper.fabric.executions import Reserver
+    from headrace.protocols.perper.state import Fabric
 
 RUNNERS_MAX = 1000
 

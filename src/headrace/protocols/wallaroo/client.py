@@ -21,8 +21,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Protocol, cast
 
+from headrace.config.address import split_address
 from headrace.errors import HeadraceError
-from headrace.listener import keep_alive, split_address
 from headrace.protocols.wallaroo.client_session import (
     Acked,
     ClientSession,
@@ -38,6 +38,7 @@ from headrace.protocols.wallaroo.client_session import (
 )
 from headrace.protocols.wallaroo.codec import DRAFT, V3, Dialect
 from headrace.protocols.wallaroo.states import SessionState
+from headrace.serving.listener import keep_alive
 
 DIALECTS: dict[str, Dialect] = {"v3": V3, "draft": DRAFT}
 PAUSE_S_MIN = 0.1

@@ -16,10 +16,9 @@ import time
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, cast
 
+from headrace.config.address import join_address, split_address
 from headrace.errors import HeadraceError, LimitExceeded
-from headrace.listener import Listener, join_address, keep_alive, split_address
 from headrace.log.ops import Appended, SetProducer
-from headrace.logins import TooManyLogins
 from headrace.protocols.wallaroo.codec import DRAFT
 from headrace.protocols.wallaroo.frames import PeerFault
 from headrace.protocols.wallaroo.lane import Lane, Waiting
@@ -28,6 +27,8 @@ from headrace.protocols.wallaroo.session import ServerSession
 from headrace.protocols.wallaroo.states import StreamState
 from headrace.protocols.wallaroo.worker import PROTOCOL, Rewind, Worker
 from headrace.security import Principal
+from headrace.security.login_limit import TooManyLogins
+from headrace.serving.listener import Listener, keep_alive
 
 if TYPE_CHECKING:
     from headrace.hub import Hub

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from headrace.config import Ambrosia, Config, ImmortalSection
+from headrace.config.address import split_address
 from headrace.hub import Hub
-from headrace.listener import split_address
 from headrace.protocols.ambrosia import codec
 from headrace.protocols.ambrosia.codec import Blob, Call, Checkpoint, Record, RecordReader, Type
 from headrace.protocols.ambrosia.server import ImmortalPorts, start

@@ -12,7 +12,7 @@ from unit.protocols.ambrosia.ambrosia_binding import RawBinding, coordinator, se
 
 from headrace.cli.tls import make_self_signed
 from headrace.config import Config, ImmortalSection, SecuritySection, Tls, TlsFiles, User
-from headrace.listener import split_address
+from headrace.config.address import split_address
 from headrace.protocols.ambrosia.codec import Type
 from headrace.security import Security
 from headrace.testing import memory_hub
@@ -38,7 +38,7 @@ async def test_a_binding_on_this_machine_is_trusted_unless_told_otherwise() -> N
 
 
 async def test_a_binding_of_another_machine_is_refused_where_there_are_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.protocols.ambrosia.coordinator.is_loopback", lambda host: False)
+    monkeypatch.setattr("headrace.protocols.ambrosia.coordinator.coordinator.is_loopback", lambda host: False)
     async with memory_hub(guarded(trust_local=True)) as hub, coordinator(hub) as ports:
         await (await RawBinding.to(ports, "a")).closed()
     async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:

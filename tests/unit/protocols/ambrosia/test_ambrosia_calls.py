@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.protocols.ambrosia import codec
-from headrace.protocols.ambrosia.calls import (
+from headrace.protocols.ambrosia.call_reader import (
     Calls,
     CheckpointData,
     CheckpointStart,

@@ -28,8 +28,8 @@ from headrace.protocols.ambrosia.codec import (
     Signal,
     Type,
 )
+from headrace.protocols.ambrosia.coordinator.store import Registration
 from headrace.protocols.ambrosia.session import Action
-from headrace.protocols.ambrosia.store import Registration
 from headrace.testing import MemoryDisk, memory_hub
 
 

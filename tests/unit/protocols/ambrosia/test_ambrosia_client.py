@@ -12,6 +12,11 @@ from unit.protocols.ambrosia.ambrosia_binding import coordinator, settings, unti
 
 from headrace.config import ImmortalSection
 from headrace.protocols.ambrosia import codec
+from headrace.protocols.ambrosia.binding.engine import (
+    JOURNAL_BYTES_MAX,
+    OUTSIDE_METHOD,
+    Machine,
+)
 from headrace.protocols.ambrosia.client import (
     DeclarationError,
     Host,
@@ -32,7 +37,6 @@ from headrace.protocols.ambrosia.client import (
     serve,
 )
 from headrace.protocols.ambrosia.codec import Record, RecordReader, Type, encode_record, encode_signal_record
-from headrace.protocols.ambrosia.machine import JOURNAL_BYTES_MAX, OUTSIDE_METHOD, Machine
 from headrace.protocols.ambrosia.server import ImmortalPorts
 from headrace.testing import MemoryDisk, memory_hub
 

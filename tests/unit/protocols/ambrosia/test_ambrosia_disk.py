@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.protocols.ambrosia.codec import Call, Checkpoint, LocalProtocolError, RemoteProtocolError, encode
-from headrace.protocols.ambrosia.disk import (
+from headrace.protocols.ambrosia.files.layout import (
     CheckpointFile,
     DiskRecord,
     Output,

@@ -20,8 +20,8 @@ from unit.protocols.ambrosia.ambrosia_binding import (
 )
 
 from headrace.config import Ambrosia, Config, ImmortalSection
+from headrace.config.address import split_address
 from headrace.errors import BadRequest, DiskFull, LimitExceeded
-from headrace.listener import split_address
 from headrace.log.batch import Batch
 from headrace.protocols.ambrosia import codec
 from headrace.protocols.ambrosia.codec import (
@@ -80,7 +80,7 @@ async def test_an_impulse_during_replay_closes_the_link() -> None:
 
 
 async def test_a_second_binding_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.protocols.ambrosia.ports.GRACE_S", 0.01)
+    monkeypatch.setattr("headrace.protocols.ambrosia.coordinator.ports.GRACE_S", 0.01)
     async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
         first = await RawBinding.to(ports, "a")
         await first.first_start()

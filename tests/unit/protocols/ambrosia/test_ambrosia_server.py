@@ -21,7 +21,7 @@ from unit.protocols.ambrosia.ambrosia_binding import (
 )
 
 from headrace.config import Ambrosia, Config, ImmortalSection, Log
-from headrace.listener import split_address
+from headrace.config.address import split_address
 from headrace.protocols.ambrosia import codec
 from headrace.protocols.ambrosia.codec import (
     AttachTo,

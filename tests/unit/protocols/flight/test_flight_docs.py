@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from headrace.protocols.flight import codec, putting, server, session
+from headrace.protocols.flight import (
+    codec,
+    puts,
+    server,
+    session,
+)
 from headrace.testing import served_hub
 
 ROOT = Path(__file__).parents[4]
@@ -43,9 +48,9 @@ def test_the_limits_stand_as_they_are():
     assert codec.BATCH_BYTES_DEFAULT == 2 << 20
     assert codec.BATCH_BYTES_MAX == server.ACTION_BYTES_MAX == 64 << 20
     assert codec.MESSAGE_BYTES_MAX == 4 << 20
-    assert putting.UNDER_WAY_BYTES_MAX == 32 << 20
-    assert putting.UNDER_WAY_BYTES_ALL_MAX == 128 << 20
-    for number in (putting.ACKS_WAITING_MAX, codec.RANGES_MAX):
+    assert puts.UNDER_WAY_BYTES_MAX == 32 << 20
+    assert puts.UNDER_WAY_BYTES_ALL_MAX == 128 << 20
+    for number in (puts.ACKS_WAITING_MAX, codec.RANGES_MAX):
         assert f"{number:,}" in TEXT
 
 

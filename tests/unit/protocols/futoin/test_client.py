@@ -16,7 +16,7 @@ from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-import headrace.http
+import headrace.serving.http
 from headrace.cli.tls import make_self_signed
 from headrace.config import Futoin, Tls
 from headrace.log.batch import Batch
@@ -43,7 +43,7 @@ async def served(config: Any, monkeypatch: Any) -> AsyncIterator[Served]:
     async with memory_hub(config) as hub:
         futoin = await server.start(hub)
         assert futoin is not None
-        listener = await headrace.http.serve(hub, "127.0.0.1:0")
+        listener = await headrace.serving.http.serve(hub, "127.0.0.1:0")
         try:
             yield Served(hub, listener.address)
         finally:
@@ -99,7 +99,7 @@ async def test_over_tls_without_insecure(tmp_path: Path, config: Any) -> None:
     async with memory_hub(msgspec.structs.replace(config, tls=files, futoin=Futoin())) as hub:
         futoin = await server.start(hub)
         assert futoin is not None
-        listener = await headrace.http.serve(hub, "127.0.0.1:0")
+        listener = await headrace.serving.http.serve(hub, "127.0.0.1:0")
         trust = ssl.create_default_context(cafile=files.certificate)
         try:
             async with await Client.connect(f"wss://{listener.address}/futoin/events", SEC, ssl=trust) as client:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from headrace.listener import Listener
 from headrace.protocols.futoin import codec, server
 from headrace.protocols.futoin.codec import Coding
+from headrace.serving.listener import Listener
 from headrace.testing import memory_hub
 
 PING = b'{"f":"futoin.ping:1.0:ping","p":{"echo":7},"sec":"evtuser:evtpass"}'

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from headrace.config import Config
+from headrace.config.address import split_address
 from headrace.hub import Hub
-from headrace.listener import split_address
 from headrace.protocols.perper import state
 from headrace.protocols.perper.fabric.client import FabricClient
 from headrace.protocols.perper.fabric.server import serve as serve_fabric

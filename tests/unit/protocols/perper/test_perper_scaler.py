@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from unit.protocols.perper.perper_pair import Served, key, served, until
 
-from headrace.listener import join_address, split_address
+from headrace.config.address import join_address, split_address
 from headrace.protocols.perper.fabric.server import serve
 from headrace.protocols.perper.records import Execution, write_execution
 from headrace.protocols.perper.scaler import BadAgentsConfig, ProcessInfo, Scaler, read_config

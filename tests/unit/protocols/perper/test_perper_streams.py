@@ -17,8 +17,8 @@ from headrace.log.batch import Batch
 from headrace.log.ops import DeleteStream, StreamOptions
 from headrace.protocols.perper.errors import PeerError
 from headrace.protocols.perper.ignite.binary import encode_byte_array
+from headrace.protocols.perper.stream_view import IndexKeys
 from headrace.protocols.perper.streams import RECENT_ENTRY_BYTES, RecentValues, StreamCache
-from headrace.protocols.perper.views import IndexKeys
 from headrace.testing.disk import FaultyDisk, MemoryDisk
 
 

@@ -24,8 +24,8 @@ from unit.protocols.wallaroo.wallaroo_peer import (
 
 from headrace.cli.tls import make_self_signed
 from headrace.config import Config, Grant, Limits, SecuritySection, Tls, User, Wallaroo
+from headrace.config.address import split_address
 from headrace.hub import Hub
-from headrace.listener import split_address
 from headrace.log.commit import Pending
 from headrace.log.ops import Append, DeleteStream, StreamOptions
 from headrace.log.port import Touched

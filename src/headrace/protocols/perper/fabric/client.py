@@ -7,8 +7,8 @@ import ssl
 from collections.abc import AsyncIterator, Sequence
 from typing import cast
 
-from . import http2
-from .codec import METHODS, Message, decode, encode, prefixed
+from headrace.protocols.perper.fabric import http2
+from headrace.protocols.perper.fabric.codec import METHODS, Message, decode, encode, prefixed
 
 
 class RpcError(Exception):

@@ -7,7 +7,7 @@ from typing import Final
 
 from google.protobuf import descriptor_pb2, empty_pb2
 
-from .codec import EMPTY, MESSAGES, SERVICES, Field, Method
+from headrace.protocols.perper.fabric.codec import EMPTY, MESSAGES, SERVICES, Field, Method
 
 _TYPES: Final = {
     "string": descriptor_pb2.FieldDescriptorProto.TYPE_STRING,

@@ -18,7 +18,7 @@ import h2.events
 import h2.exceptions
 import h2.settings
 
-from .codec import MessageBuffer, MessageError, TooLong
+from headrace.protocols.perper.fabric.codec import MessageBuffer, MessageError, TooLong
 
 # Beyond this a stream's producer waits until the peer has taken some.
 QUEUE_BYTES_MAX: Final = 256 * 1024

@@ -6,16 +6,23 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
+from headrace.config.address import join_address, split_address
 from headrace.errors import HeadraceError, LimitExceeded
-from headrace.listener import Listener, join_address, keep_alive, split_address
+from headrace.protocols.perper.fabric import http2
+from headrace.protocols.perper.fabric.codec import METHODS, Message, MessageError, Method, decode, encode, prefixed
+from headrace.protocols.perper.fabric.services import (
+    HANDLERS,
+    OPEN_PATHS,
+    CallError,
+    Handler,
+    ReservedExecutionsHandler,
+    Services,
+)
+from headrace.protocols.perper.fabric.session import CallSession, Event
 from headrace.protocols.perper.state import acquire, all_gone, release
 from headrace.protocols.perper.verbs import register
 from headrace.security import Principal
-
-from . import http2
-from .codec import METHODS, Message, MessageError, Method, decode, encode, prefixed
-from .services import HANDLERS, OPEN_PATHS, CallError, Handler, ReservedExecutionsHandler, Services
-from .session import CallSession, Event
+from headrace.serving.listener import Listener, keep_alive
 
 if TYPE_CHECKING:
     from headrace.hub import Hub

@@ -10,14 +10,20 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from headrace.errors import HeadraceError
 from headrace.protocols.perper.catalogue import EXECUTIONS, LISTENERS, Entry
+from headrace.protocols.perper.fabric import http2
+from headrace.protocols.perper.fabric.codec import SERVICES, Message, encode_keys
+from headrace.protocols.perper.fabric.descriptors import file_descriptor, file_of_symbol, with_dependencies
+from headrace.protocols.perper.fabric.executions import (
+    ExecutionFeed,
+    Filter,
+    Reservations,
+    ReservedFeed,
+    SingleReservation,
+    snapshot,
+)
+from headrace.protocols.perper.fabric.items import ItemFeed
 from headrace.protocols.perper.records import Execution
 from headrace.protocols.perper.state import Fabric
-
-from . import http2
-from .codec import SERVICES, Message, encode_keys
-from .descriptors import file_descriptor, file_of_symbol, with_dependencies
-from .executions import ExecutionFeed, Filter, Reservations, ReservedFeed, SingleReservation, snapshot
-from .items import ItemFeed
 
 if TYPE_CHECKING:
     from headrace.security import Principal

@@ -11,10 +11,9 @@ from asyncio import Future
 from typing import Any, Final, cast
 
 from headrace.protocols.perper.errors import FrameError, PeerError
-
-from . import codec
-from .reader import Reader
-from .types import BinaryType, read_type
+from headrace.protocols.perper.ignite import codec
+from headrace.protocols.perper.ignite.reader import Reader
+from headrace.protocols.perper.ignite.types import BinaryType, read_type
 
 _SHAPES: Final[dict[str, Any]] = {
     "nothing": lambda reader: None,

@@ -25,11 +25,23 @@ from typing import Any, Final, Literal, NamedTuple
 from uuid import UUID
 
 from headrace.protocols.perper.errors import BinaryError, FrameError, PeerError, Status
-
-from .binary import DEFAULT_NESTING_MAX, NULL, NULL_OBJECT, encode_string, java_hash, read_object, wrap
-from .configuration import Configuration, read_configuration, write_answer, write_request
-from .reader import I32, I64, Reader, ints
-from .types import BinaryType, read_type, write_type
+from headrace.protocols.perper.ignite.binary import (
+    DEFAULT_NESTING_MAX,
+    NULL,
+    NULL_OBJECT,
+    encode_string,
+    java_hash,
+    read_object,
+    wrap,
+)
+from headrace.protocols.perper.ignite.configuration import (
+    Configuration,
+    read_configuration,
+    write_answer,
+    write_request,
+)
+from headrace.protocols.perper.ignite.reader import I32, I64, Reader, ints
+from headrace.protocols.perper.ignite.types import BinaryType, read_type, write_type
 
 Version = tuple[int, int, int]
 

@@ -12,9 +12,8 @@ from typing import Any, Final
 import msgspec
 
 from headrace.protocols.perper.errors import BinaryError
-
-from .binary import encode_string
-from .reader import I16, I32, I64, Reader
+from headrace.protocols.perper.ignite.binary import encode_string
+from headrace.protocols.perper.ignite.reader import I16, I32, I64, Reader
 
 NAME: Final = 0
 QUERY_ENTITIES: Final = 200

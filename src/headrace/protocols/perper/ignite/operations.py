@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from headrace.log.ops import ABSENT, ANY, PRESENT
 from headrace.protocols.perper.catalogue import Entry
 from headrace.protocols.perper.errors import PeerError, Status, cache_does_not_exist
+from headrace.protocols.perper.ignite.binary import LONG, NULL
+from headrace.protocols.perper.ignite.codec import OPERATIONS, Page, Request
+from headrace.protocols.perper.ignite.configuration import Configuration
+from headrace.protocols.perper.stream_view import ViewCache
 from headrace.protocols.perper.streams import StreamCache
 from headrace.protocols.perper.tables import TableCache
 from headrace.protocols.perper.transactions import Transaction, Transactions, handlers
-from headrace.protocols.perper.views import ViewCache
-
-from .binary import LONG, NULL
-from .codec import OPERATIONS, Page, Request
-from .configuration import Configuration
 
 if TYPE_CHECKING:
     from headrace.protocols.perper.state import Fabric

@@ -5,8 +5,7 @@ from __future__ import annotations
 from struct import Struct
 
 from headrace.protocols.perper.errors import BinaryError
-
-from . import binary
+from headrace.protocols.perper.ignite import binary
 
 I16 = Struct("<h")
 I32 = Struct("<i")

@@ -15,17 +15,17 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from headrace.config.address import join_address, split_address
 from headrace.errors import Busy, HeadraceError, LimitExceeded, UnknownStream
-from headrace.listener import Listener, join_address, keep_alive, split_address
 from headrace.protocols.perper.errors import FrameError, PeerError, Status
+from headrace.protocols.perper.ignite.binary import NULL
+from headrace.protocols.perper.ignite.codec import OPERATIONS, BadRequest, Handshake, Request
+from headrace.protocols.perper.ignite.operations import NotReady, Operations, Pending
+from headrace.protocols.perper.ignite.session import Session, Slot, State
 from headrace.protocols.perper.state import Fabric, acquire, all_gone, release
 from headrace.protocols.perper.streams import StreamCache
 from headrace.protocols.perper.tables import TableCache
-
-from .binary import NULL
-from .codec import OPERATIONS, BadRequest, Handshake, Request
-from .operations import NotReady, Operations, Pending
-from .session import Session, Slot, State
+from headrace.serving.listener import Listener, keep_alive
 
 if TYPE_CHECKING:
     from headrace.hub import Hub

@@ -12,9 +12,8 @@ from typing import Any, Final
 from uuid import UUID
 
 from headrace.protocols.perper.errors import FrameError, LocalProtocolError, Status
-
-from . import codec
-from .binary import DEFAULT_NESTING_MAX
+from headrace.protocols.perper.ignite import codec
+from headrace.protocols.perper.ignite.binary import DEFAULT_NESTING_MAX
 
 
 class State(Enum):

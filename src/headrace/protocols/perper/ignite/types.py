@@ -13,9 +13,8 @@ from __future__ import annotations
 import msgspec
 
 from headrace.protocols.perper.errors import BinaryError, PeerError, Status
-
-from .binary import encode_string
-from .reader import I32, Reader, ints
+from headrace.protocols.perper.ignite.binary import encode_string
+from headrace.protocols.perper.ignite.reader import I32, Reader, ints
 
 
 class Field(msgspec.Struct, frozen=True):

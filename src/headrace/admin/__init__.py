@@ -1,0 +1,18 @@
+"""The verbs of the nouns: streams, cursors, tables, producers, checkpoints.
+
+They are reached by Flight actions (SDK, CLI) and by `POST /api/v1/<verb>`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace.hub import Hub
+
+
+async def start(hub: Hub) -> None:
+    """Register the verbs; the server calls this while it starts."""
+    from headrace.admin.handlers import Nouns
+
+    Nouns(hub).register()

@@ -1,0 +1,208 @@
+"""The admin verbs that belong to no protocol: the hub itself, its sessions, settings and users."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headrace import __version__
+from headrace.admin import asyncapi
+from headrace.config import User
+from headrace.config.load import (
+    Loaded,
+    Setting,
+)
+from headrace.errors import BadRequest, HeadraceError
+from headrace.hub.health import HealthReport
+from headrace.hub.sessions import SessionInfo
+from headrace.hub.verbs import (
+    Nothing,
+    Verbs,
+)
+from headrace.log.backup import BackupInfo
+from headrace.security import current, hash_secret, new_token
+
+if TYPE_CHECKING:
+    from headrace.serving.runtime import Runtime
+
+
+class UnknownUser(HeadraceError):
+    """No user of that name."""
+
+    code = "unknown-user"
+
+
+class HubInfo(msgspec.Struct, frozen=True):
+    """The hub at a glance. `listeners` is name → address; `missing` are parts this installation does not hold."""
+
+    version: str
+    data: str
+    process_id: int
+    time_us: int
+    uptime_s: float
+    listeners: dict[str, str]
+    missing: list[str]
+    sessions: dict[str, int]
+    warnings: list[str]
+    health: HealthReport
+
+
+class VerbInfo(msgspec.Struct, frozen=True):
+    """One verb of the API."""
+
+    name: str
+    right: str
+    summary: str
+
+
+class SessionListRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`protocol` narrows the list; `ended` shows the last ended sessions instead of the open ones."""
+
+    protocol: str | None = None
+    ended: bool = False
+
+
+class BackupRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`path` is a new or empty directory on the hub's machine, and absolute."""
+
+    path: str
+
+
+class UserName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Names a user."""
+
+    user: str
+
+
+class UserAddRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A new user, or new roles and a new password for one."""
+
+    user: str
+    secret: str | None = None
+    roles: list[str] = msgspec.field(default_factory=lambda: ["reader"])
+
+
+class UserInfo(msgspec.Struct, frozen=True):
+    """One user without secrets. `editable`: kept in the users file and not in the settings."""
+
+    user: str
+    roles: list[str]
+    password: bool
+    tokens: int
+    editable: bool
+
+
+class NewToken(msgspec.Struct, frozen=True):
+    """A token, shown this once: only a hash of it is kept."""
+
+    user: str
+    token: str
+
+
+class Admin:
+    """The handlers, around one runtime."""
+
+    def __init__(self, runtime: Runtime, loaded: Loaded) -> None:
+        self._runtime = runtime
+        self._loaded = loaded
+        self._hub = runtime.hub
+        self._data = str(Path(runtime.config.log.data).absolute())
+        self._started = time.monotonic()
+
+    def register(self, verbs: Verbs) -> None:
+        """Add the verbs."""
+        add = verbs.register
+        add("hub.info", Nothing, self.info, right="read", summary="Version, listeners, health, warnings", filters=True)
+        add("hub.asyncapi", Nothing, self.asyncapi, right="read", summary="AsyncAPI 3.0 document", filters=True)
+        add("hub.backup", BackupRequest, self.back_up, right="admin", summary="Copy the data directory, and check it")
+        add("verb.list", Nothing, self.verbs, right="read", summary="The verbs of this hub", filters=True)
+        add("session.list", SessionListRequest, self.sessions, right="read", summary="Open or ended sessions")
+        add("config.show", Nothing, self.config, right="admin", summary="Every setting and where it came from")
+        add("user.whoami", Nothing, self.whoami, right="read", summary="Who the hub takes you for", filters=True)
+        add("user.list", Nothing, self.users, right="admin", summary="Users and their roles")
+        add("user.add", UserAddRequest, self.add_user, right="admin", summary="Add or change a user")
+        add("user.remove", UserName, self.remove_user, right="admin", summary="Remove a user")
+        add("user.token", UserName, self.new_token, right="admin", summary="Give a user a new token")
+
+    async def info(self, request: Nothing) -> HubInfo:
+        """Everything the first page of a console needs."""
+        return HubInfo(
+            version=__version__,
+            data=self._data,
+            process_id=os.getpid(),
+            time_us=self._hub.sessions.now_us(),
+            uptime_s=round(time.monotonic() - self._started, 3),
+            listeners=self._runtime.addresses,
+            missing=self._runtime.missing,
+            sessions=self._hub.sessions.counts(),
+            warnings=self._hub.security.warnings(),
+            health=self._hub.health.report(),
+        )
+
+    async def asyncapi(self, request: Nothing) -> dict[str, Any]:
+        """The listeners, and the streams that the caller may read."""
+        streams = [(info.name, info.partitions) for info in self._hub.streams() if current().may("read", info.name)]
+        return asyncapi.document(self._runtime.addresses, streams)
+
+    async def back_up(self, request: BackupRequest) -> BackupInfo:
+        """Takes as long as copying and reading everything takes; appends go on meanwhile."""
+        if not os.path.isabs(request.path) or "\0" in request.path:
+            raise BadRequest(f"{request.path!r} is not an absolute path on the hub's machine")
+        return await self._hub.back_up(request.path)
+
+    async def verbs(self, request: Nothing) -> list[VerbInfo]:
+        """All verbs, by name."""
+        return [VerbInfo(verb.name, verb.right, verb.summary) for verb in self._hub.verbs]
+
+    async def sessions(self, request: SessionListRequest) -> list[SessionInfo]:
+        """Open sessions, or the last ended ones."""
+        return self._hub.sessions.list(request.protocol, ended=request.ended)
+
+    async def config(self, request: Nothing) -> list[Setting]:
+        """Every setting; secrets are masked."""
+        return list(self._loaded.settings())
+
+    async def whoami(self, request: Nothing) -> UserInfo:
+        """The caller."""
+        principal = current()
+        return self._info(principal.name, User(roles=list(principal.roles)))
+
+    async def users(self, request: Nothing) -> list[UserInfo]:
+        """All users."""
+        return [self._info(name, user) for name, user in sorted(self._hub.security.users().items())]
+
+    async def add_user(self, request: UserAddRequest) -> UserInfo:
+        """Write the user to the users file."""
+        if request.secret is not None:
+            self._hub.security.check_password(request.secret)
+        secret = None if request.secret is None else await asyncio.to_thread(hash_secret, request.secret)
+        user = self._hub.security.add_user(request.user, secret, request.roles)
+        return self._info(request.user, user)
+
+    async def remove_user(self, request: UserName) -> Nothing:
+        """Take the user out of the users file."""
+        self._known(request.user)
+        self._hub.security.remove_user(request.user)
+        return Nothing()
+
+    async def new_token(self, request: UserName) -> NewToken:
+        """A new token for a user of the users file."""
+        self._known(request.user)
+        token, digest = new_token()
+        self._hub.security.add_token(request.user, digest)
+        return NewToken(request.user, token)
+
+    def _known(self, name: str) -> None:
+        if name in self._loaded.config.security.users:
+            raise BadRequest(f"user {name!r} stands in the settings; change it there")
+        if name not in self._hub.security.users():
+            raise UnknownUser(f"there is no user {name!r}; user.list names them")
+
+    def _info(self, name: str, user: User) -> UserInfo:
+        editable = name in self._hub.security.users_file.users()
+        return UserInfo(name, user.roles, user.secret is not None, len(user.tokens), editable)

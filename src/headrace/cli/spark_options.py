@@ -1,0 +1,98 @@
+"""What the commands that start Spark have in common: their options, and how they reach the hub and Spark."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.cli.output import DEFAULT_HUB, HubOption, JsonFlag, TokenOption, fail
+
+if TYPE_CHECKING:
+    from headrace.spark.hub_client import HubPort
+
+
+@dataclass(frozen=True)
+class Reaching:
+    """Options of every command that speaks to a hub."""
+
+    hub: HubOption = DEFAULT_HUB
+    token: TokenOption = None
+
+    def port(self) -> HubPort:
+        """The hub."""
+        from headrace.spark.hub_client import (
+            access_to,
+            open_port,
+        )
+
+        return open_port(access_to(self.hub, self.token))
+
+
+@dataclass(frozen=True)
+class Sparking(Reaching):
+    """Options of every command that starts Spark."""
+
+    master: Annotated[
+        str | None, typer.Option("--master", envvar="SPARK_MASTER", help="Spark master; local[*] unless given.")
+    ] = None
+    conf: Annotated[list[str] | None, typer.Option("--conf", help="A Spark setting, NAME=VALUE. Repeatable.")] = None
+
+    def session(self, *, move_cursors: bool = True) -> Any:
+        """A Spark session for this hub."""
+        from headrace.spark.spark_session import session
+
+        return session(
+            master=self.master,
+            hub=self.hub,
+            token=self.token,
+            config=_settings(self.conf),
+            move_cursors=move_cursors,
+        )
+
+
+@dataclass(frozen=True)
+class Running(Sparking):
+    """Options of every command that runs pipelines."""
+
+    home: Annotated[
+        Path | None,
+        typer.Option("--home", help="Where checkpoints live; ~/.local/state/headrace/pipelines unless given."),
+    ] = None
+    once: Annotated[bool, typer.Option("--once", help="Catch up with what is there now, then end.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", help="Say only what goes wrong.")] = False
+    jvm_stack: Annotated[bool, typer.Option("--jvm-stack", help="Show the JVM's stack of a failure too.")] = False
+    as_json: JsonFlag = False
+
+
+def sharing(command: Callable[..., None]) -> Callable[..., None]:
+    """A command whose last parameter is one of the sets of options above, which it takes one by one."""
+    own = inspect.signature(command, eval_str=True)
+    *parameters, last = own.parameters.values()
+    kind = last.annotation
+    shared = inspect.signature(kind, eval_str=True).parameters
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        options = kind(**{name: given.pop(name) for name in shared})
+        command(**given, **{last.name: options})
+
+    named = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*parameters, *shared.values())]
+    run.__signature__ = own.replace(parameters=named)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in named}
+    return run
+
+
+def _settings(conf: list[str] | None) -> dict[str, str]:
+    settings = {}
+    for one in conf or []:
+        name, separator, value = one.partition("=")
+        if not separator:
+            fail(f"--conf {one!r} is not NAME=VALUE")
+        settings[name] = value
+    return settings

@@ -1,0 +1,27 @@
+"""Addresses as they are written in settings: `host:port`."""
+
+from __future__ import annotations
+
+from headrace.errors import BadRequest
+
+
+class BadAddress(BadRequest, ValueError):
+    """An address that is not `host:port`."""
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`host:port` as its two parts; IPv6 hosts stand in brackets."""
+    host, separator, port = address.rpartition(":")
+    if not separator or not port.isdigit() or int(port) > 65535:
+        raise BadAddress(f"{address!r} is not host:port")
+    return host.strip("[]"), int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    """The opposite of `split_address`."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach `host`."""
+    return host in ("localhost", "::1") or host.startswith("127.")

@@ -1,0 +1,286 @@
+"""The pulse of the hub: once a second a few numbers, kept for some minutes and sent to every open page.
+
+A page has one connection, server-sent events. It carries the samples (event `pulse`) and, for the stream that the page
+shows, a word that there are new records (event `moved`, with the next index): the page then reads them itself. All of
+it is bounded: so many pages, so many samples waiting for one page, and one `moved` however many records came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+from prometheus_client import Histogram
+
+from headrace.errors import HeadraceError, LimitExceeded
+from headrace.security import EVERYTHING, Principal, SecurityError
+from headrace.serving.memory import resident_bytes
+from headrace.telemetry.metrics import counted
+
+if TYPE_CHECKING:
+    from headrace.hub import Hub
+
+logger = logging.getLogger("headrace.console")
+INTERVAL_S = 1.0
+KEPT = 300
+"""Samples kept, so that a page that is opened has a past."""
+WATCHERS_MAX = 64
+WAITING_MAX = 5
+"""A page that falls this many samples behind is cut off; it connects again."""
+MOVED_PAUSE_S = 0.1
+"""A page hears of new records at most this often."""
+STUCK_S = 60.0
+STUCK_SAID = 5
+DISK_FREE_LOW_BYTES = 1 << 30
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """One second of the hub. Rates are per second; latencies are of the commits in this interval."""
+
+    time_ms: int
+    records_in: float
+    records_out: float
+    bytes_in: float
+    commits: float
+    commit_p50_ms: float | None
+    commit_p99_ms: float | None
+    queue_bytes: float
+    tail_bytes: float
+    segment_bytes: float
+    free_bytes: float
+    resident_bytes: float
+    streams: float
+    tables: float
+    sessions: dict[str, int]
+    alarms: list[str]
+    stuck: list[tuple[str, str]] = []
+    """Streams whose cursors do not move, and what there is to say of it: an alarm for those who may read them."""
+
+    def shown_to(self, principal: Principal) -> Sample:
+        """The sample with what `principal` may know: the names of streams, and of who reads them, are not for all."""
+        alarms = [text for stream, text in self.stuck if principal.may("read", stream)]
+        return msgspec.structs.replace(self, alarms=self.alarms + alarms, stuck=[])
+
+
+class Shown(NamedTuple):
+    """The stream that a page shows, and the next index that it knows of."""
+
+    stream: str
+    partition: int
+    next: int
+
+
+class Event(NamedTuple):
+    """One server-sent event."""
+
+    name: str
+    data: bytes
+
+    def encoded(self) -> bytes:
+        return b"event: %s\ndata: %s\n\n" % (self.name.encode(), self.data)
+
+
+class Quantiles:
+    """Quantiles of what a histogram counted since the last look."""
+
+    def __init__(self, histogram: Histogram) -> None:
+        self._histogram = histogram
+        self._before: list[tuple[float, float]] = []
+
+    def take(self, *quantiles: float) -> list[float | None]:
+        """Upper bounds of the buckets that hold each quantile; None when nothing was counted."""
+        [metric] = self._histogram.collect()
+        now = [(float(s.labels["le"]), s.value) for s in metric.samples if s.name.endswith("_bucket")]
+        before = self._before or [(bound, 0.0) for bound, _ in now]
+        self._before = now
+        counted = [(bound, value - old) for (bound, value), (_, old) in zip(now, before, strict=True)]
+        total = counted[-1][1] if counted else 0
+        if not total:
+            return [None] * len(quantiles)
+        finite = counted[-2][0]
+        return [min(next(bound for bound, value in counted if value >= q * total), finite) for q in quantiles]
+
+
+class Watcher:
+    """One page: what waits to be sent to it."""
+
+    def __init__(self, principal: Principal) -> None:
+        self._principal = principal
+        self._samples: deque[Sample] = deque()
+        self._moved: int | None = None
+        self._ended = False
+        self._something = asyncio.Event()
+
+    def sample(self, sample: Sample) -> bool:
+        """Add a sample; False when the page is too slow and was given up."""
+        if len(self._samples) >= WAITING_MAX:
+            self.end()
+            return False
+        self._samples.append(sample)
+        self._something.set()
+        return True
+
+    def moved(self, next_index: int) -> None:
+        """The stream has new records; a word that was not sent yet is replaced."""
+        self._moved = next_index
+        self._something.set()
+
+    def end(self) -> None:
+        """Send what waits, then nothing more."""
+        self._ended = True
+        self._something.set()
+
+    async def events(self) -> AsyncIterator[Event]:
+        """What there is, as it comes."""
+        while True:
+            await self._something.wait()
+            self._something.clear()
+            if self._moved is not None:
+                moved, self._moved = self._moved, None
+                yield Event("moved", msgspec.json.encode(moved))
+            while self._samples:
+                yield Event("pulse", msgspec.json.encode([self._samples.popleft().shown_to(self._principal)]))
+            if self._ended:
+                return
+
+
+class Pulse:
+    """Takes samples and hands them to whoever watches."""
+
+    def __init__(self, hub: Hub, beside: Callable[[], Awaitable[None]] | None = None) -> None:
+        """`beside` is done with every sample: others who want to look once a second."""
+        self._hub = hub
+        self._beside = beside
+        self._samples: deque[Sample] = deque(maxlen=KEPT)
+        self._watchers: set[Watcher] = set()
+        self._quantiles = Quantiles(hub.metrics.log.commit_seconds)
+        self._before: tuple[float, dict[str, float]] | None = None
+        self._task = asyncio.create_task(self._run(), name="console-pulse")
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self._end()
+
+    def _end(self) -> None:
+        for watcher in self._watchers:
+            watcher.end()
+
+    async def _run(self) -> None:
+        """Samples until the hub stops; then every page is told, or the HTTP server would wait for them."""
+        while not self._hub.stopping.is_set():
+            try:
+                self._publish(self.sample())
+                if self._beside is not None:
+                    await self._beside()
+            except Exception:  # what is wrong this second may be well in the next; no pulse at all tells nobody
+                logger.exception("no pulse")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._hub.stopping.wait(), INTERVAL_S)
+        self._end()
+
+    def _publish(self, sample: Sample) -> None:
+        self._samples.append(sample)
+        self._watchers = {watcher for watcher in self._watchers if watcher.sample(sample)}
+
+    def check_room(self) -> None:
+        """Raise when no more pages may watch."""
+        if len(self._watchers) >= WATCHERS_MAX:
+            raise LimitExceeded("open console pages", len(self._watchers) + 1, WATCHERS_MAX, "console WATCHERS_MAX")
+
+    async def watch(self, shown: Shown | None = None, principal: Principal = EVERYTHING) -> AsyncIterator[Event]:
+        """First the past, then what happens, as far as `principal` may know it. Ends when the watcher is too slow or
+        the hub stops."""
+        self.check_room()
+        watcher = Watcher(principal)
+        self._watchers.add(watcher)
+        following = None if shown is None else asyncio.create_task(self._follow(shown, watcher))
+        try:
+            yield Event("pulse", msgspec.json.encode([one.shown_to(principal) for one in self._samples]))
+            async for event in watcher.events():
+                yield event
+        finally:
+            self._watchers.discard(watcher)
+            if following is not None:
+                following.cancel()
+
+    async def _follow(self, shown: Shown, watcher: Watcher) -> None:
+        """Say when the stream moves. One that is deleted moves no more; the page finds out when it reads."""
+        following = shown.next
+        with contextlib.suppress(HeadraceError):
+            while True:
+                await self._hub.wait(shown.stream, following, shown.partition)
+                following = self._hub.bounds(shown.stream, shown.partition).next
+                watcher.moved(following)
+                await asyncio.sleep(MOVED_PAUSE_S)
+
+    def sample(self) -> Sample:
+        """The numbers now; rates since the last call."""
+        hub = self._hub
+        gauges = hub.gauges()
+        totals = {
+            "in": counted(hub.metrics.log.records),
+            "out": counted(hub.metrics.log.read_records),
+            "bytes": counted(hub.metrics.log.bytes),
+            "commits": counted(hub.metrics.log.commits),
+        }
+        now = time.monotonic()
+        since, before = self._before or (now, totals)
+        self._before = (now, totals)
+        passed = max(now - since, 1e-9)
+        rates = {name: (value - before[name]) / passed for name, value in totals.items()}
+        p50, p99 = self._quantiles.take(0.5, 0.99)
+        alarms = self.alarms(gauges["free_bytes"])
+        stuck, more = self.stuck()
+        if more:
+            alarms.append(f"{more} more cursors have not moved for a minute")
+        return Sample(
+            time_ms=hub.clock.now_us() // 1000,
+            records_in=rates["in"],
+            records_out=rates["out"],
+            bytes_in=rates["bytes"],
+            commits=rates["commits"],
+            commit_p50_ms=None if p50 is None else p50 * 1000,
+            commit_p99_ms=None if p99 is None else p99 * 1000,
+            queue_bytes=gauges["queue_bytes"],
+            tail_bytes=gauges["tail_bytes"],
+            segment_bytes=gauges["segment_bytes"],
+            free_bytes=gauges["free_bytes"],
+            resident_bytes=resident_bytes(),
+            streams=gauges["streams"],
+            tables=gauges["tables"],
+            sessions=hub.sessions.counts(),
+            alarms=alarms,
+            stuck=stuck,
+        )
+
+    def alarms(self, free_bytes: float) -> list[str]:
+        """What somebody should look at, in words; cursors that are stuck apart."""
+        found = [f"{part}: {reason}" for part, reason in self._hub.health.report().reasons.items()]
+        try:
+            found += self._hub.security.warnings()
+        except SecurityError as error:  # a users file that somebody has broken: nobody can sign in
+            found.append(str(error))
+        if free_bytes < DISK_FREE_LOW_BYTES:
+            found.append(f"the disk has {free_bytes / 2**20:,.0f} MiB left: a full disk refuses appends")
+        return found
+
+    def stuck(self) -> tuple[list[tuple[str, str]], int]:
+        """Streams with cursors that do not move and a word about each cursor, some; and how many more there are."""
+        now_us = self._hub.clock.now_us()
+        found = [one for one in self._hub.cursors() if one.lag and now_us - one.updated_us > STUCK_S * 1_000_000]
+        said = [
+            (
+                one.stream,
+                f"cursor {one.name} of stream {one.stream} is {one.lag:,} records behind and has not moved for "
+                f"{(now_us - one.updated_us) // 1_000_000} s",
+            )
+            for one in found[:STUCK_SAID]
+        ]
+        return said, len(found) - len(said)

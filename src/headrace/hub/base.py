@@ -1,0 +1,50 @@
+"""Everything on a hub that is not the log: what servers, the admin API and the command line find on every hub."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from headrace.config import Config
+from headrace.hub.health import Health
+from headrace.hub.mounts import Mounts
+from headrace.hub.sessions import Sessions
+from headrace.hub.verbs import Verbs
+from headrace.security import Security
+from headrace.telemetry.metrics import Metrics
+from headrace.telemetry.tracing import (
+    OFF,
+    Tracing,
+)
+
+
+class HubBase:
+    """The base of `Hub`. No I/O happens here except reading the users file."""
+
+    def __init__(
+        self,
+        config: Config,
+        data: str | Path | None = None,
+        *,
+        now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+    ) -> None:
+        """`data` is the data directory; the users file lies in it."""
+        self.config = config
+        self.metrics = Metrics()
+        self.health = Health()
+        self.security = Security(config, data, self.metrics.security.held_back.inc)
+        self.sessions = Sessions(
+            open_max=config.limits.sessions_max,
+            ended_kept=config.limits.sessions_kept,
+            now_us=now_us,
+            changed=self.metrics.session_changed,
+        )
+        self.verbs = Verbs(self.metrics.verb_done)
+        self.mounts = Mounts()
+        self.tracing: Tracing = OFF
+        self.addresses: dict[str, str] = {}
+        """Where the listeners are, by name; filled by whoever starts them."""
+        self.stopping = asyncio.Event()
+        """Set when the process begins to stop: answers without end should end now."""

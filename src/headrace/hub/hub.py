@@ -1,0 +1,566 @@
+"""The hub: the verbs that every protocol is translated into. It owns the log.
+
+Everything here belongs to one event loop. The disk never blocks it: appends are handed to the log's writer thread and
+come back as futures, and reads that may touch a segment run in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.config import Config
+from headrace.errors import HeadraceError, LogFailed, UnknownStream
+from headrace.hub.base import HubBase
+from headrace.log import ops
+from headrace.log.backup import BackupInfo
+from headrace.log.batch import Batch
+from headrace.log.clock import Clock, SystemClock
+from headrace.log.commit import Limits, Pending
+from headrace.log.disk import Disk, OsDisk
+from headrace.log.embedded import EmbeddedLog
+from headrace.log.ops import (
+    ANY,
+    Appended,
+    Bounds,
+    CheckpointInfo,
+    CursorInfo,
+    Line,
+    Op,
+    PutResult,
+    StreamInfo,
+    StreamOptions,
+)
+from headrace.log.port import Blob, LogPort, Touched
+from headrace.log.recovery import Report
+from headrace.log.settings import LogSettings
+from headrace.log.state import TABLE
+from headrace.telemetry.tracing import (
+    OFF,
+    Tracing,
+)
+
+logger = logging.getLogger("headrace.hub")
+
+PROCESSED = "processed:"
+READ_BYTES = 1024 * 1024
+
+
+class Waiters:
+    """Futures that wait for a number to pass another: records for an index, cursors for a position."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Any, list[tuple[int, asyncio.Future[None]]]] = defaultdict(list)
+
+    async def wait(self, key: Any, above: int) -> None:
+        """Until `notify(key, value)` comes with a value above."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (above, future)
+        self._waiting[key].append(entry)
+        try:
+            await future
+        finally:
+            if entry in (waiting := self._waiting.get(key, [])):
+                waiting.remove(entry)
+                if not waiting:
+                    del self._waiting[key]
+
+    def notify(self, key: Any, value: int) -> None:
+        for above, future in self._waiting.get(key, ()):
+            if value > above and not future.done():
+                future.set_result(None)
+
+    def wake(self, concerned: Callable[[Any], bool]) -> None:
+        """Have those who wait look again, whatever the number."""
+        for key, waiting in list(self._waiting.items()):
+            for _, future in waiting:
+                if concerned(key) and not future.done():
+                    future.set_result(None)
+
+    def fail(self, error: HeadraceError, concerned: Callable[[Any], bool] = lambda key: True) -> None:
+        for key, waiting in list(self._waiting.items()):
+            for _, future in waiting:
+                if concerned(key) and not future.done():
+                    future.set_exception(error)
+
+
+class CheckpointWriter:
+    """A checkpoint on its way. Bounded memory: `write` returns when the chunk has been taken."""
+
+    def __init__(self, hub: Hub, stream: str, blob: Blob) -> None:
+        self._hub = hub
+        self._stream = stream
+        self._blob = blob
+
+    async def write(self, chunk: bytes) -> None:
+        await asyncio.to_thread(self._blob.write, chunk)
+
+    async def commit(self, position: int, meta: dict[str, str] | None = None) -> CheckpointInfo:
+        """Make it durable: it stands for the stream's state before `position`."""
+        await asyncio.to_thread(self._blob.finish)
+        register = ops.RegisterCheckpoint(self._blob.id, self._stream, position, self._blob.size, meta or {})
+        result = await self._hub.transact([register])
+        info: CheckpointInfo = result[0]
+        self._hub.metrics.nouns.checkpoint_bytes.inc(info.size)
+        return info
+
+    async def abort(self) -> None:
+        await asyncio.to_thread(self._blob.abort)
+
+
+class Hub(HubBase):
+    """One hub, open. Make it with `Hub.open`."""
+
+    def __init__(self, log: LogPort, config: Config, data: str | Path | None, clock: Clock) -> None:
+        super().__init__(config, data, now_us=clock.now_us)
+        self.clock = clock
+        self._log = log
+        self._loop = asyncio.get_running_loop()
+        self._new_streams = Waiters()
+        self._new_records = Waiters()
+        self._cursor_moves = Waiters()
+        self._room: list[asyncio.Future[None]] = []
+        self._failed: asyncio.Future[LogFailed] = self._loop.create_future()
+        self._closed = False
+        self._queue_bytes_high = config.log.queue_bytes_max // 2
+        self._watch_log()
+
+    @classmethod
+    async def open(
+        cls,
+        data: str | Path,
+        config: Config | None = None,
+        *,
+        disk: Disk | None = None,
+        clock: Clock | None = None,
+        tracing: Tracing = OFF,
+    ) -> Hub:
+        """Open a data directory and recover it. `disk` and `clock` are for tests."""
+        config = config or Config()
+        clock = clock or SystemClock()
+        settings = LogSettings(**{name: getattr(config.log, name) for name in LogSettings.__struct_fields__})
+        limits = Limits(**{name: getattr(config.log, name) for name in Limits.__struct_fields__})
+        started = time.monotonic()
+        disk = disk if disk is not None else await asyncio.to_thread(OsDisk, data)
+        try:
+            log = await asyncio.to_thread(EmbeddedLog, tracing.disk(disk), clock, settings, limits)
+        except BaseException:
+            disk.close()
+            raise
+        hub = cls(log, config, data, clock)
+        hub.tracing = tracing
+        hub.metrics.log.recovery_seconds.set(time.monotonic() - started)
+        hub._report_damage(log.log.report)
+        log.start(hub._committed)
+        return hub
+
+    async def close(self) -> None:
+        """Everything submitted before is durable afterwards; everything waiting for records is told."""
+        if self._closed:
+            return
+        self._closed = True
+        await asyncio.to_thread(self._log.close)
+        await asyncio.sleep(0)  # let the outcomes of the last commits arrive
+        self._give_up(LogFailed("the hub is closed"))
+
+    async def failed(self) -> LogFailed:
+        """Returns when the log has failed: nothing can be stored any more, and a restart is needed."""
+        return await asyncio.shield(self._failed)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the log has failed; still to be asked when the hub is closed."""
+        return self._failed.done()
+
+    # -- streams ---------------------------------------------------------------------------------------------------
+
+    async def create_stream(
+        self, name: str, partitions: int = 1, options: StreamOptions | None = None, exist_ok: bool = True
+    ) -> StreamInfo:
+        """Create a stream; an existing one is left as it is, or refused without `exist_ok`."""
+        if not (exist_ok and self._log.has_stream(name)):
+            await self.transact([ops.CreateStream(name, partitions, options or StreamOptions(), exist_ok=exist_ok)])
+        return self.stream(name)
+
+    async def grow_stream(self, name: str, partitions: int) -> StreamInfo:
+        """Give a stream at least so many partitions."""
+        if self.stream(name).partitions < partitions:
+            await self.transact([ops.GrowStream(name, partitions)])
+        return self.stream(name)
+
+    async def set_options(self, name: str, options: StreamOptions) -> StreamInfo:
+        await self.transact([ops.SetOptions(name, options)])
+        return self.stream(name)
+
+    async def delete_stream(self, name: str) -> None:
+        """Remove a stream with its records, cursors and checkpoints. Its indexes are never used again."""
+        await self.transact([ops.DeleteStream(name)])
+
+    async def trim(self, name: str, before: int, partition: int = 0) -> int:
+        """Forget the records below an index; returns the first that is kept."""
+        result = await self.transact([ops.Trim(name, before, partition)])
+        return int(result[0])
+
+    def stream(self, name: str) -> StreamInfo:
+        return self._log.stream(name)
+
+    def has_stream(self, name: str) -> bool:
+        """Whether there is a stream or table of that name."""
+        return self._log.has_stream(name)
+
+    def streams(self, pattern: str = "*", kind: str | None = "stream") -> list[StreamInfo]:
+        """Streams whose name fits a shell pattern; tables with `kind="table"`, both with None."""
+        return [info for info in self._log.streams(pattern) if kind in (None, info.kind)]
+
+    async def wait_stream(self, name: str, partitions: int = 1) -> StreamInfo:
+        """Returns when there is a stream of that name, no table, with at least so many partitions."""
+        while self._partitions(name) < partitions:
+            self._check_open()
+            await self._new_streams.wait(name, partitions - 1)
+        return self.stream(name)
+
+    def _partitions(self, name: str) -> int:
+        """Of a stream; none when there is no such stream, or it is a table."""
+        info = self._log.stream(name) if self._log.has_stream(name) else None
+        return 0 if info is None or info.kind == TABLE else info.partitions
+
+    def bounds(self, name: str, partition: int = 0) -> Bounds:
+        return self._log.bounds(name, partition)
+
+    # -- append ----------------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        name: str,
+        batch: Batch,
+        *,
+        partition: int = 0,
+        producer: str | None = None,
+        sequence: int | None = None,
+        line: Line | None = None,
+    ) -> asyncio.Future[Appended]:
+        """Add records. The future is done when they are on disk. Appends of one caller keep their order. Whoever does
+        not wait for one before the next gives them a `line`: none is stored behind one that was refused."""
+        return self._submit_one(ops.Append(name, batch, partition, producer, sequence, line))
+
+    def transact(self, operations: Sequence[Op]) -> asyncio.Future[list[Any]]:
+        """Do several things, or none of them, in one durable step. Results come in the order of the operations."""
+        future: asyncio.Future[list[Any]] = self._loop.create_future()
+        try:
+            self._log.submit(operations, (future, False, time.perf_counter()))
+        except HeadraceError as error:
+            self._refuse(future, error)
+        return future
+
+    def _submit_one(self, operation: Op) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = self._loop.create_future()
+        try:
+            self._log.submit((operation,), (future, True, time.perf_counter()))
+        except HeadraceError as error:
+            self._refuse(future, error)
+        return future
+
+    def _refuse(self, future: asyncio.Future[Any], error: HeadraceError) -> None:
+        self.metrics.log.refused.labels(code=error.code).inc()
+        future.set_exception(error)
+
+    def _committed(self, outcomes: list[Pending], touched: Touched) -> None:
+        """Called by the writer thread: one hop into the loop for a whole commit."""
+        with contextlib.suppress(RuntimeError):  # the loop may have been closed under a hub that was not
+            self._loop.call_soon_threadsafe(self._resolve, outcomes, touched)
+
+    def _resolve(self, outcomes: list[Pending], touched: Touched) -> None:
+        counters = self.metrics.log
+        for pending in outcomes:
+            if pending.token is None:
+                continue  # the log's own
+            future, is_single, _ = pending.token
+            if pending.error is not None:
+                counters.refused.labels(code=pending.error.code).inc()
+                if not future.done():
+                    future.set_exception(pending.error)
+            elif not future.done():
+                future.set_result(pending.result[0] if is_single else pending.result)
+        self._count(outcomes)
+        self.tracing.committed(outcomes)
+        for name, number in touched:
+            if self._log.has_stream(name):
+                self._new_records.notify((name, number), self._log.bounds(name, number).next)
+        if self._room and not self.congested:
+            waiting, self._room = self._room, []
+            for waiter in waiting:
+                if not waiter.done():
+                    waiter.set_result(None)
+        if self._log.failed is not None:
+            self._give_up(self._log.failed)
+
+    def _count(self, outcomes: list[Pending]) -> None:
+        """Metrics and cursor moves of a commit."""
+        records = size = duplicates = 0
+        for pending in outcomes:
+            if pending.error is not None:
+                continue
+            for operation, result in zip(pending.operations, pending.result, strict=True):
+                if isinstance(operation, ops.Append):
+                    if result.duplicate:
+                        duplicates += 1
+                    else:
+                        records += result.count
+                        size += operation.batch.nbytes
+                elif isinstance(operation, ops.SaveCursor):
+                    self._cursor_moves.notify((operation.cursor, operation.stream, operation.partition), result)
+                elif isinstance(operation, ops.CreateStream | ops.GrowStream):
+                    self._new_streams.notify(operation.name, self._partitions(operation.name))
+                elif isinstance(operation, ops.SetOptions):
+                    self._ack_may_differ(operation.name)
+                elif isinstance(operation, ops.DeleteStream):
+                    self._deleted(operation.name)
+        counters = self.metrics.log
+        started = min((pending.token[2] for pending in outcomes if pending.token is not None), default=None)
+        if started is not None:
+            counters.commit_seconds.observe(time.perf_counter() - started)
+        counters.commit_bytes.observe(sum(pending.nbytes for pending in outcomes))
+        counters.records.inc(records)
+        counters.bytes.inc(size)
+        counters.commits.inc()
+        if duplicates:
+            counters.duplicates.inc(duplicates)
+
+    def _ack_may_differ(self, name: str) -> None:
+        """Who waits for a cursor so as to acknowledge may not have to any more."""
+        self._cursor_moves.wake(lambda key: bool(key[1] == name))
+
+    def _deleted(self, name: str) -> None:
+        """Nobody waits for a stream that is gone."""
+        gone = UnknownStream(name)
+        self._new_records.fail(gone, lambda key: bool(key[0] == name))
+        self._cursor_moves.fail(gone, lambda key: bool(key[1] == name))
+
+    def _give_up(self, error: LogFailed) -> None:
+        if not self._failed.done() and self._log.failed is not None:
+            self._failed.set_result(error)
+        self._new_streams.fail(error)
+        self._new_records.fail(error)
+        self._cursor_moves.fail(error)
+        for waiter in self._room:
+            if not waiter.done():
+                waiter.set_exception(error)
+
+    @property
+    def congested(self) -> bool:
+        """More is waiting for the disk than should: stop reading from producers until `drained`."""
+        return self._log.queue_bytes > self._queue_bytes_high
+
+    async def drained(self) -> None:
+        """Returns when the hub is not congested."""
+        while self.congested:
+            if self._log.failed is not None:
+                raise self._log.failed
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._room.append(waiter)
+            await waiter
+
+    # -- acknowledgement and producers -------------------------------------------------------------------------------
+
+    async def acknowledged(self, name: str, next_index: int, partition: int = 0) -> None:
+        """Returns when durable records below `next_index` may be acknowledged: now, or when the stream's cursor has
+        processed them."""
+        while (ack := self.stream(name).options.ack).startswith(PROCESSED):
+            cursor = ack.removeprefix(PROCESSED)
+            stored = self.cursor(cursor, name, partition)
+            if stored is not None and stored >= next_index:
+                return
+            await self._cursor_moves.wait((cursor, name, partition), next_index - 1)
+
+    def producer(self, name: str, producer: str, partition: int = 0) -> int | None:
+        """The last durable sequence of a producer."""
+        return self._log.producer(name, producer, partition)
+
+    def producers(self, name: str, partition: int = 0) -> dict[str, int]:
+        """All producers of a stream partition, with their last durable sequence."""
+        return self._log.producers(name, partition)
+
+    def stored_bytes(self, name: str) -> int:
+        """What the records of a stream take: sealed files, and memory for those that are not sealed yet."""
+        return self._log.stored_bytes(name)
+
+    # -- read ------------------------------------------------------------------------------------------------------
+
+    async def read(
+        self, name: str, start: int, *, partition: int = 0, limit: int = 1000, max_bytes: int = READ_BYTES
+    ) -> pa.RecordBatch:
+        """Durable records from `start`, or from the first that is kept: at most `limit` and about `max_bytes`, at
+        least one if there is any. Raises `Damaged` when the next record to serve is damaged."""
+        quick = self._log.read_now(name, start, partition, limit, max_bytes)
+        if quick is not None:
+            return self._counted(quick)
+        return self._counted(await asyncio.to_thread(self._log.read, name, start, partition, limit, max_bytes))
+
+    def _counted(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        self.metrics.log.read_records.inc(records.num_rows)
+        return records
+
+    async def wait(self, name: str, index: int, partition: int = 0) -> None:
+        """Returns when a record of this index, or a later one, is durable."""
+        self._check_open()
+        if self._log.bounds(name, partition).next <= index:
+            await self._new_records.wait((name, partition), index)
+
+    def _check_open(self) -> None:
+        """Nothing new will come to a hub that is closed or has failed: nobody may begin to wait for it."""
+        if self._closed or self._log.failed is not None:
+            raise self._log.failed or LogFailed("the hub is closed")
+
+    async def follow(
+        self, name: str, start: int, *, partition: int = 0, limit: int = 1000, max_bytes: int = READ_BYTES
+    ) -> AsyncIterator[pa.RecordBatch]:
+        """Records from `start` on, as they become durable, without end."""
+        at = start
+        while True:
+            await self.wait(name, at, partition)
+            records = await self.read(name, at, partition=partition, limit=limit, max_bytes=max_bytes)
+            if records.num_rows:
+                at = records.column(0)[-1].as_py() + 1
+                yield records
+
+    def scan(
+        self, name: str, start: int, end: int, *, partition: int = 0, columns: list[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Exactly the records start ≤ index < end in large batches. Blocks on the disk: call it in a thread."""
+        for records in self._log.scan(name, start, end, partition):
+            yield records if columns is None else records.select(columns)
+
+    async def index_at_time(self, name: str, time_us: int, partition: int = 0) -> int:
+        """The first index whose time is not before `time_us`."""
+        return await asyncio.to_thread(self._log.index_at_time, name, time_us, partition)
+
+    def segments(self, name: str, partition: int = 0) -> list[ops.SegmentInfo]:
+        """Sealed Arrow files of a partition, for readers on the same machine."""
+        return self._log.segments(name, partition)
+
+    # -- cursors ---------------------------------------------------------------------------------------------------
+
+    async def save_cursor(self, cursor: str, stream: str, index: int, partition: int = 0, rewind: bool = False) -> int:
+        """Set a consumer's position, the index it reads next. Returns the position that is stored now: without
+        `rewind` it never goes back."""
+        return int(await self._submit_one(ops.SaveCursor(cursor, stream, index, partition, rewind)))
+
+    def cursor(self, cursor: str, stream: str, partition: int = 0) -> int | None:
+        return self._log.cursor(cursor, stream, partition)
+
+    def cursors(self, pattern: str = "*", stream: str | None = None) -> list[CursorInfo]:
+        """Cursors whose name fits a shell pattern, of one stream or all."""
+        return self._log.cursors(pattern, stream)
+
+    async def delete_cursor(self, cursor: str, stream: str, partition: int = 0) -> bool:
+        """Forget a consumer; False when there was none."""
+        return bool(await self._submit_one(ops.DeleteCursor(cursor, stream, partition)))
+
+    async def wait_cursor(self, cursor: str, stream: str, index: int, partition: int = 0) -> None:
+        """Returns when a cursor stands at `index` or behind it."""
+        while (stored := self.cursor(cursor, stream, partition)) is None or stored < index:
+            await self._cursor_moves.wait((cursor, stream, partition), index - 1)
+
+    # -- tables ----------------------------------------------------------------------------------------------------
+
+    async def create_table(self, name: str, options: StreamOptions | None = None) -> StreamInfo:
+        if not self._log.has_stream(name):
+            await self.transact([ops.CreateStream(name, 1, options or StreamOptions(), TABLE)])
+        self._log.table_size(name)  # refuses a stream of the same name
+        return self.stream(name)
+
+    async def delete_table(self, name: str) -> None:
+        self._log.table_size(name)  # refuses a stream of the same name
+        await self.delete_stream(name)
+
+    def get(self, table: str, key: bytes) -> bytes | None:
+        return self._log.table_get(table, key)
+
+    def items(self, table: str) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values as they are now, in the order in which the keys first came."""
+        return self._log.table_items(table)
+
+    def table_size(self, table: str) -> int:
+        return self._log.table_size(table)
+
+    def put(self, table: str, key: bytes, value: bytes, expect: ops.Expect | bytes = ANY) -> asyncio.Future[PutResult]:
+        """Set a key, if what is there is as expected. The future is done when it is on disk."""
+        return self._submit_one(ops.Put(table, key, value, expect))
+
+    def put_many(self, table: str, keys: Sequence[bytes], values: Sequence[bytes]) -> asyncio.Future[int]:
+        """Set many keys in one step, whatever is there; how many. The future is done when they are on disk."""
+        return self._submit_one(ops.PutMany(table, keys, values))
+
+    def delete(self, table: str, key: bytes, expect: ops.Expect | bytes = ANY) -> asyncio.Future[PutResult]:
+        return self._submit_one(ops.Delete(table, key, expect))
+
+    # -- checkpoints -----------------------------------------------------------------------------------------------
+
+    async def begin_checkpoint(self, stream: str) -> CheckpointWriter:
+        """A blob to write in chunks; it counts from `commit` on."""
+        blob = await asyncio.to_thread(self._log.begin_checkpoint, stream)
+        return CheckpointWriter(self, stream, blob)
+
+    def checkpoints(self, stream: str | None = None) -> list[CheckpointInfo]:
+        """Oldest first."""
+        return [info for info in self._log.checkpoints() if stream in (None, info.stream)]
+
+    async def read_checkpoint(self, id: int) -> AsyncIterator[bytes]:
+        """The chunks of a blob, checked."""
+        chunks = self._log.read_checkpoint(id)
+        while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
+            yield chunk
+
+    async def delete_checkpoint(self, id: int) -> None:
+        await self.transact([ops.DropCheckpoint(id)])
+
+    # -- backup ------------------------------------------------------------------------------------------------------
+
+    async def back_up(self, target: str | os.PathLike[str]) -> BackupInfo:
+        """Copy the data directory to a new one while work goes on. All that was acknowledged before is in the copy,
+        which has been checked when this returns."""
+        return await asyncio.to_thread(self._log.back_up, target)
+
+    # -- looking after itself ----------------------------------------------------------------------------------------
+
+    def _watch_log(self) -> None:
+        """Health, and the gauges that are read when they are asked for."""
+        for part in ("log", "disk", "maintenance", "damage"):
+            self.health.check(part, lambda part=part: self._log.trouble().get(part))  # type: ignore[misc]
+        self.metrics.before_scrape(self._refresh_gauges)
+
+    def _report_damage(self, report: Report) -> None:
+        for found in report.findings:
+            level = logging.ERROR if found.is_damage else logging.WARNING
+            logger.log(level, "recovery: %s: %s %s", found.kind, found.text, found.path)
+            if found.kind == "damaged-records":
+                self.metrics.log.damaged.inc(found.last - found.first + 1)
+
+    def gauges(self) -> dict[str, float]:
+        """Figures of the log: bytes waiting, in memory, in segments and free; streams, tables, checkpoints."""
+        return self._log.gauges()
+
+    def _refresh_gauges(self) -> None:
+        gauges, counters, nouns = self._log.gauges(), self.metrics.log, self.metrics.nouns
+        counters.backlog_bytes.set(gauges["queue_bytes"])
+        counters.tail_bytes.set(gauges["tail_bytes"])
+        counters.disk_bytes.labels(kind="segments").set(gauges["segment_bytes"])
+        counters.failed.set(self._log.failed is not None)
+        counters.free_bytes.set(gauges["free_bytes"])
+        counters.sealed.set(gauges["sealed_segments"])
+        nouns.streams.set(gauges["streams"])
+        nouns.tables.set(gauges["tables"])
+        nouns.table_bytes.set(gauges["table_bytes"])
+        nouns.checkpoints.set(gauges["checkpoints"])
+        cursors = self._log.cursors()
+        nouns.cursors.set(len(cursors))
+        nouns.cursor_lag_max.set(max((one.lag for one in cursors), default=0))

@@ -1,0 +1,1 @@
+"""The hub as Immortal Coordinator: immortals, their logs, their ports and the bindings linked to them."""

@@ -1,0 +1,449 @@
+"""The Immortal Coordinator of all immortals of a hub: who there is, who is linked, and where a call goes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine
+from typing import Any, Final
+from urllib.parse import unquote
+
+from headrace.config import Ambrosia, ImmortalSection
+from headrace.config.address import is_loopback
+from headrace.errors import BadRequest, Busy, HeadraceError, LimitExceeded
+from headrace.hub import Hub
+from headrace.log.ops import CheckpointInfo, Op, SetProducer
+from headrace.protocols.ambrosia.codec import Limits, RemoteProtocolError
+from headrace.protocols.ambrosia.coordinator.debugging import Debugging
+from headrace.protocols.ambrosia.coordinator.instance import (
+    Instance,
+    state_version,
+)
+from headrace.protocols.ambrosia.coordinator.link import Link
+from headrace.protocols.ambrosia.coordinator.ports import Ports
+from headrace.protocols.ambrosia.coordinator.store import (
+    Delivery,
+    Registration,
+    Store,
+    accepted_from,
+    check_name,
+    impulses_from,
+)
+from headrace.protocols.ambrosia.session import Input, State
+
+logger = logging.getLogger("headrace.ambrosia")
+PROTOCOL: Final = "ambrosia"
+MESSAGE_OVERHEAD_BYTES: Final = 16
+DEBUGGING_MAX: Final = 16
+
+
+class UnknownImmortal(BadRequest):
+    """Nobody registered that name, and nobody called it."""
+
+    code = "unknown-immortal"
+
+
+def new_committer() -> int:
+    """Low 31 bits of a clock, sign-extended from bit 30: as published coordinators choose it."""
+    low = time.time_ns() // 1000 & 0x7FFFFFFF
+    return low - (1 << 31) if low & (1 << 30) else low
+
+
+class Coordinator:
+    """All immortals of one hub."""
+
+    def __init__(self, hub: Hub) -> None:
+        settings: Ambrosia = hub.config.ambrosia
+        self.hub = hub
+        self.settings = settings
+        self.store = Store(hub)
+        self.instances: dict[str, Instance] = {}
+        self.ports: dict[str, Ports] = {}
+        self.debugging: dict[str, list[Debugging]] = {}
+        self.backlog_bytes_max = settings.backlog_bytes_max
+        self.limits = Limits(
+            message_bytes_max=min(settings.message_bytes_max, hub.config.log.record_bytes_max - MESSAGE_OVERHEAD_BYTES),
+            initial_bytes_max=settings.initial_bytes_max,
+            name_bytes_max=settings.name_bytes_max,
+            checkpoint_bytes_max=settings.checkpoint_bytes_max,
+        )
+        self.metrics = hub.metrics.ambrosia
+        self._floors: dict[tuple[str, str], int] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failing = False
+        hub.metrics.before_scrape(self._refresh_gauges)
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Take up everything that is stored, then what the configuration adds."""
+        await self.store.open()
+        for registration in self.store.registrations():
+            await self._open_instance(registration.name, registration)
+        for info in self.hub.streams("immortal/*/pending"):
+            name = unquote(info.name.split("/")[1])
+            if name not in self.instances:
+                await self._open_instance(name, None)
+        for name, section in self.settings.immortals.items():
+            await self.register(name, section)
+        for instance in list(self.instances.values()):
+            if instance.registration is not None and instance.name not in self.ports:
+                await self._open_stored_ports(instance, instance.registration)
+
+    async def close(self) -> None:
+        """End all links and free all ports."""
+        for link in self.links():
+            link.close("the hub stops")
+        for ports in self.ports.values():
+            await ports.close()
+        for debugging in [one for many in self.debugging.values() for one in many]:
+            await debugging.close()
+        for instance in self.instances.values():
+            await instance.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something that outlives the link it is about."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("immortals: %s", error, exc_info=None if isinstance(error, HeadraceError) else error)
+
+    def links(self) -> list[Link]:
+        """All links but those of debugging sessions."""
+        return [link for instance in self.instances.values() for link in instance.links()]
+
+    async def _open_instance(self, name: str, registration: Registration | None) -> Instance:
+        instance = Instance(self.hub, self.store, name, registration, self.log_refused)
+        self.instances[name] = instance
+        try:
+            await instance.open()
+        except HeadraceError:
+            del self.instances[name]
+            raise
+        return instance
+
+    def log_refused(self, reason: str, error: BaseException) -> None:
+        """A commit failed. Close every link: recovering bindings say again what was lost, and nothing else can."""
+        logger.error("immortals: %s", reason)
+        for link in self.links():
+            link.close(reason, failed=True)
+        for instance in self.instances.values():
+            instance.inbound.drop(error)
+        if not self._failing:
+            self._failing = True
+            self.spawn(self._start_over())
+
+    async def _start_over(self) -> None:
+        """Read the counters again, once no commit is under way that could still move them; nobody is linked before."""
+        while under_way := [each.inbound for each in self.instances.values() if each.inbound.under_way]:
+            await under_way[0].settled()
+        for instance in self.instances.values():
+            instance.inbound.start_over()
+        self._failing = False
+        for ports in self.ports.values():
+            ports.pair_up()
+
+    # --- immortals ----------------------------------------------------------------------------------------------
+
+    def find(self, name: str) -> Instance:
+        """An immortal by its name."""
+        found = self.instances.get(name)
+        if found is None:
+            raise UnknownImmortal(f"there is no immortal {name!r}; `headrace immortal ls` names all of them")
+        return found
+
+    async def register(self, name: str, wanted: ImmortalSection) -> Registration:
+        """Register an immortal, or change the options of one. Its committer id stays what it was."""
+        instance = self.instances.get(check_name(name))
+        known = None if instance is None else instance.registration
+        version = known.version if known else wanted.upgrade_version or 0
+        registration = Registration(
+            name=name,
+            committer=known.committer if known else new_committer() if wanted.committer is None else wanted.committer,
+            receive=wanted.receive,
+            send=wanted.send,
+            sockets=wanted.sockets,
+            standby=wanted.standby,
+            checkpoint_log_bytes=wanted.checkpoint_log_bytes,
+            checkpoints_kept=wanted.checkpoints_kept,
+            inbox_method=wanted.inbox_method,
+            version=version,
+            upgrade_version=version if wanted.upgrade_version is None else wanted.upgrade_version,
+            started=known.started if known else False,
+            deliveries=_deliveries(instance, wanted.delivery),
+        )
+        if registration.upgrade_version < registration.version:
+            raise BadRequest(
+                f"immortal {name!r} has version {registration.version}; it cannot go back to "
+                f"{registration.upgrade_version}"
+            )
+        is_new = instance is None
+        if instance is None:  # nothing is noted before it is sure that it can be served: every start would fail on it
+            instance = await self._open_instance(name, None)
+        for link in instance.links():
+            link.close("registered again with other options")
+        try:
+            await self._open_ports(instance, registration)
+        except BadRequest:
+            if is_new:
+                await self.forget(name)
+            raise
+        await instance.register(registration)
+        self.ports[name].pair_up()
+        return registration
+
+    async def _open_ports(self, instance: Instance, registration: Registration) -> None:
+        """Bind the ports of a registration, and write into it which they are. If they cannot be bound, those that were
+        bound before are again."""
+        name = instance.name
+        old = self.ports.get(name)
+        if old is not None:
+            await old.close()
+        ports = Ports(
+            name,
+            registration.sockets,
+            registration.receive,
+            registration.send,
+            lambda receive, send: self._link(instance, receive, send),
+            lambda transport: self._admits(instance, transport),
+            self.hub.security.tls(PROTOCOL),
+        )
+        try:
+            await ports.open()
+        except OSError as error:
+            if old is not None:
+                await old.open()
+            raise BadRequest(
+                f"immortal {name!r} cannot listen on {registration.receive} and {registration.send}: "
+                f"{error.strerror or error}"
+            ) from error
+        self.ports[name] = ports
+        registration.receive, registration.send = ports.receive, ports.send
+
+    async def _open_stored_ports(self, instance: Instance, registration: Registration) -> None:
+        """Somebody else may have the ports by now. That is no reason for the whole hub not to start."""
+        try:
+            await self._open_ports(instance, registration)
+        except BadRequest as error:
+            instance.last_error = f"{error}; register it again with others"
+            logger.error("%s", instance.last_error)
+        await self.store.save(registration)
+
+    def _admits(self, instance: Instance, transport: asyncio.Transport) -> bool:
+        """Whether whoever connects may be this immortal's binding. No name is said on the wire: where there are users,
+        a client certificate must give one, or the binding must be on this machine and that be enough."""
+        peer = transport.get_extra_info("peername")
+        if self.settings.trust_local and peer and is_loopback(str(peer[0])):
+            return True
+        principal = self.hub.security.connection_principal(transport)
+        if principal is not None and principal.may("write", instance.names.log):
+            return True
+        logger.warning("immortal %s: a binding at %s was refused: it has no client certificate", instance.name, peer)
+        self.hub.metrics.protocol.refused_logins.labels(protocol=PROTOCOL).inc()
+        return False
+
+    def _link(self, instance: Instance, receive: asyncio.Transport, send: asyncio.Transport) -> Link | None:
+        registration = instance.registration
+        if self._failing or registration is None or (instance.primary is not None and not registration.standby):
+            return None
+        checkpoint = instance.newest_checkpoint()
+        if instance.primary is not None:
+            if checkpoint is None:
+                return None
+            link = Link(self, instance, receive, send)
+            instance.standbys.append(link)
+            how = Input.CONNECTED_STANDBY
+        else:
+            link = instance.primary = Link(self, instance, receive, send)
+            instance.absent_bytes = 0
+            instance.made_room()
+            if checkpoint is not None and not registration.started:
+                self.spawn(instance.ensure_started())  # its first start was interrupted after checkpoint 1
+            if checkpoint is not None and state_version(checkpoint) > registration.version:
+                self._note_upgrade(registration, state_version(checkpoint))
+            if checkpoint is None:
+                how = Input.CONNECTED_NEW
+            elif registration.upgrade_version > registration.version:
+                how = Input.CONNECTED_UPGRADE
+            else:
+                how = Input.CONNECTED_RECOVER
+        link.start(how, checkpoint)
+        return link
+
+    def _note_upgrade(self, registration: Registration, version: int) -> None:
+        """The upgraded state became durable and the note of it did not: upgrading it once more would ruin it."""
+        registration.version = version
+        registration.upgrade_version = max(registration.upgrade_version, version)
+        self.spawn(self.store.save(registration))
+
+    async def forget(self, name: str) -> None:
+        """Remove an immortal with its log, checkpoints and all that waits for it, and its counters elsewhere.
+
+        Calls that other immortals made before stay counted: they will not reach a later immortal of this name.
+        """
+        instance = self.find(name)
+        ports = self.ports.pop(name, None)
+        if ports is not None:
+            await ports.close()
+        for debugging in self.debugging.pop(name, []):
+            await debugging.close()
+        for link in instance.links():
+            link.close("forgotten")
+        await instance.close()
+        instance.inbound.hold()
+        await instance.inbound.settled()
+        for sender in list(self.instances.values()):
+            count = instance.inbound.count_of(sender.name, self.floor(sender.name, name))
+            if count and sender is not instance:
+                await self.store.forget_peer(sender.name, name, count)
+                self._floors[sender.name, name] = count
+        await self._remove(instance)  # before the name is free: calls to it make streams of the same names
+        del self.instances[name]
+        for link in self.links():
+            link.forget_routes()
+        instance.inbound.drop()
+        instance.inbound.pending_bytes = instance.absent_bytes = 0
+        instance.made_room()
+
+    async def _remove(self, instance: Instance) -> None:
+        existing = {info.name for info in self.hub.streams(kind=None)}
+        names = instance.names
+        await self.store.forget_immortal(instance.name)
+        for stream in (names.log, names.pending, names.inbox):
+            if stream in existing:
+                await self.hub.delete_stream(stream)
+        resets: list[Op] = []
+        for other in self.instances.values():
+            if other is not instance:
+                other.inbound.forget_sender(instance.name)
+                for stream in {other.names.log, other.names.pending} & existing:
+                    resets.append(SetProducer(stream, accepted_from(instance.name), None))
+                    resets.append(SetProducer(stream, impulses_from(instance.name), None))
+        if resets:  # whether or not they are counted yet: a commit that counts them may be under way
+            await self.hub.transact(resets)
+        self._floors = {pair: count for pair, count in self._floors.items() if pair[0] != instance.name}
+
+    async def checkpoint(self, name: str) -> CheckpointInfo:
+        """Ask the binding for a checkpoint, and wait until it is durable."""
+        instance = self.find(name)
+        link = instance.primary
+        if link is None or link.session.state not in (State.RUNNING, State.CHECKPOINTING, State.STORING):
+            raise BadRequest(f"immortal {name!r} has no running binding that could take a checkpoint")
+        taken = link.next_checkpoint()
+        if link.session.state is State.RUNNING:
+            link.input(Input.CHECKPOINT_WANTED)
+        info = await taken
+        if info is None:
+            raise BadRequest(f"immortal {name!r}: the binding was lost before the checkpoint was whole")
+        return info
+
+    async def replay(self, name: str, checkpoint: int | None, upgrade: bool) -> Debugging:
+        """Open a port pair on which a debugging binding is served from a checkpoint: it can change nothing."""
+        instance = self.find(name)
+        found = [info for info in instance.checkpoints() if checkpoint in (None, info.id)]
+        if not found or instance.registration is None:
+            wanted = "a checkpoint" if checkpoint is None else f"checkpoint {checkpoint}"
+            kept = ", ".join(str(info.id) for info in instance.checkpoints()) or "none"
+            raise BadRequest(f"immortal {name!r} has not {wanted}; kept are: {kept}")
+        open_now = self.debugging.setdefault(name, [])
+        if len(open_now) >= DEBUGGING_MAX:
+            raise Busy(f"immortal {name!r} has {DEBUGGING_MAX} debugging sessions open already")
+        how = Input.CONNECTED_WHAT_IF if upgrade else Input.CONNECTED_DEBUG
+        debugging = Debugging(found[-1], self.hub.bounds(instance.names.log).next)
+
+        def link(receive: asyncio.Transport, send: asyncio.Transport) -> Link:
+            debugging.link = made = Link(self, instance, receive, send)
+            made.on_close = lambda: self._end_debugging(open_now, debugging)
+            made.start(how, debugging.checkpoint)
+            return made
+
+        any_port = f"{self.settings.host}:0"
+        tls = self.hub.security.tls(PROTOCOL)
+        debugging.ports = Ports(
+            name, "listen", any_port, any_port, link, lambda peer: self._admits(instance, peer), tls
+        )
+        await debugging.ports.open()
+        open_now.append(debugging)
+        return debugging
+
+    def _end_debugging(self, open_now: list[Debugging], debugging: Debugging) -> None:
+        """One binding per debugging session: its ports go with it."""
+        if debugging in open_now:
+            open_now.remove(debugging)
+            self.spawn(debugging.ports.close())
+
+    async def end_replay(self, name: str, receive: str) -> None:
+        """End the debugging session with that receive port."""
+        open_now = self.debugging.get(name, [])
+        found = next((one for one in open_now if one.ports.receive == receive), None)
+        if found is None:
+            raise BadRequest(f"immortal {name!r} has no debugging session at {receive!r}")
+        open_now.remove(found)
+        await found.close()
+
+    # --- routing ------------------------------------------------------------------------------------------------
+
+    def destination(self, name: bytes, link: Link) -> Instance:
+        """Where a call goes. A name that nobody registered gets a place where calls wait for it."""
+        try:
+            text = name.decode()
+        except UnicodeDecodeError:
+            raise RemoteProtocolError(f"the destination {name!r} is not UTF-8") from None
+        found = self.instances.get(text)
+        if found is None:
+            unknown = sum(instance.registration is None for instance in self.instances.values())
+            if unknown >= self.settings.destinations_max:
+                raise LimitExceeded(
+                    "names called but not registered", unknown + 1, self.settings.destinations_max,
+                    "ambrosia.destinations_max",
+                )  # fmt: skip
+            found = Instance(self.hub, self.store, text, None, self.log_refused)
+            self.instances[text] = found
+            self.spawn(found.open())
+            logger.info("immortal %s: calls %s, which nobody registered; they are kept", link.instance.name, text)
+        return found
+
+    def floor(self, sender: str, destination: str) -> int:
+        """Calls of a sender up to this number were for a peer that was forgotten."""
+        count = self._floors.get((sender, destination))
+        if count is None:
+            count = self._floors[sender, destination] = self.store.forgotten(sender, destination)
+        return count
+
+    # --- metrics ------------------------------------------------------------------------------------------------
+
+    def count_closed(self, reason: str) -> None:
+        """A link was closed for a fault of the binding or of the log."""
+        self.hub.metrics.protocol.peer_errors.labels(protocol="ambrosia", code="closed").inc()
+        self.metrics.links_closed.inc()
+
+    def count_checkpoint(self, size: int) -> None:
+        """A checkpoint became durable."""
+        self.metrics.checkpoints.inc()
+        self.metrics.checkpoint_bytes.inc(size)
+
+    def _refresh_gauges(self) -> None:
+        states: dict[str, int] = {"linked": 0, "absent": 0, "unregistered": 0}
+        for instance in self.instances.values():
+            if instance.registration is None:
+                states["unregistered"] += 1
+            else:
+                states["absent" if instance.primary is None else "linked"] += 1
+        for state, count in states.items():
+            self.metrics.immortals.labels(state=state).set(count)
+
+
+def _deliveries(instance: Instance | None, wanted: Delivery) -> list[tuple[int, Delivery]]:
+    """The history of forms of delivery, with a new one from the next record on."""
+    if instance is None or instance.registration is None:
+        return [(0, wanted)]
+    known = instance.registration.deliveries
+    return known if known[-1][1] == wanted else [*known, (instance.inbound.next_sequence, wanted)]

@@ -1,0 +1,231 @@
+"""The send side of a link: the stored checkpoint, the logged records in order, and control records between them.
+
+A binding that keeps up is sent each record from memory the moment it is durable (`offer`). One that recovers, or has
+fallen behind, is fed from the log by `run`, no faster than it reads, and goes back to the first way when it has caught
+up. `position` is the index of the next log record to send; both ways check it, so nothing is sent twice or left out.
+`sequence` is the sequence id that it must have; None, behind a checkpoint that does not say it, takes the first there
+is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import Trimmed
+from headrace.hub import Hub
+from headrace.log.ops import CheckpointInfo
+from headrace.log.records import concat
+from headrace.protocols.ambrosia.codec import (
+    RECORD_HEADER,
+    RECORD_HEADER_BYTES,
+    Type,
+    check_bytes,
+    encode_checkpoint_record,
+    encode_signal_record,
+    wrap_batch,
+)
+from headrace.protocols.ambrosia.coordinator.inbound import Logged
+from headrace.protocols.ambrosia.coordinator.store import (
+    IMPULSE_PREFIX,
+    Registration,
+)
+
+logger = logging.getLogger("headrace.ambrosia")
+NOT_OURS: Final = -1
+READ_COUNT_MAX: Final = 65_536
+READ_BYTES_MAX: Final = 4 << 20
+JOIN_BYTES_MAX: Final = 64 << 10  # a larger record is not copied to stand behind its header
+
+
+def delivered_form(registration: Registration, sequence: int, messages: bytes, count: int, replayable: int) -> bytes:
+    """The messages of a record, bare or as one batch. A batch of one is never sent; type 13 only where allowed."""
+    if count < 2:
+        return messages
+    delivery = registration.delivery(sequence)
+    if delivery == "bare" or (delivery == "batch" and replayable < count):
+        return messages
+    return wrap_batch(messages, count, replayable)
+
+
+class Feeder:
+    """Feeds one binding."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        stream: str,
+        registration: Registration,
+        transport: asyncio.WriteTransport,
+        on_sent: Callable[[], None],
+    ) -> None:
+        self._hub = hub
+        self._stream = stream
+        self._registration = registration
+        self._transport = transport
+        self._on_sent = on_sent
+        self._records_out = hub.metrics.protocol.records_out.labels(protocol="ambrosia")
+        self.position = 0
+        self.sequence: int | None = 0
+        self.sent_records = 0
+        self.sent_bytes = 0
+        self._live = False
+        self._held = False
+        self._wake = asyncio.Event()
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._moved = asyncio.Event()
+
+    # --- flow ---------------------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """The socket's buffer is full."""
+        self._live = False
+        self._writable.clear()
+
+    def resume(self) -> None:
+        """The socket takes bytes again."""
+        self._writable.set()
+
+    def hold(self) -> None:
+        """Send no data records: a checkpoint has been asked for."""
+        self._held = True
+        self._live = False
+
+    def release(self) -> None:
+        """Go on after a checkpoint."""
+        self._held = False
+        self._wake.set()
+
+    @property
+    def live(self) -> bool:
+        """Whether the binding is sent records from memory."""
+        return self._live
+
+    # --- what is sent -------------------------------------------------------------------------------------------
+
+    def send_signal(self, kind: Type) -> None:
+        """A control record."""
+        self._transport.write(encode_signal_record(self._registration.committer, kind))
+
+    async def send_checkpoint(self, info: CheckpointInfo) -> None:
+        """The stored checkpoint: its record, then the blob piece by piece."""
+        self._transport.write(encode_checkpoint_record(self._registration.committer, info.size))
+        async for piece in self._hub.read_checkpoint(info.id):
+            self._transport.write(piece)
+            await self._writable.wait()
+
+    def offer(self, records: list[Logged]) -> None:
+        """Records that have just become durable."""
+        for record in records:
+            if not self._live or record.first != self.position:
+                self._live = False
+                self._wake.set()
+                return
+            self._send(record.sequence, record.payload, record.count, record.replayable)
+            self.position = record.first + record.count
+        self._moved.set()
+        self._on_sent()
+
+    def _send(self, sequence: int, messages: bytes, count: int, replayable: int) -> None:
+        payload = delivered_form(self._registration, sequence, messages, count, replayable)
+        header = RECORD_HEADER.pack(
+            self._registration.committer, RECORD_HEADER_BYTES + len(payload), check_bytes(payload), sequence
+        )
+        if len(payload) < JOIN_BYTES_MAX:
+            self._transport.write(header + payload)
+        else:
+            self._transport.write(header)
+            self._transport.write(payload)
+        self.sequence = sequence + 1
+        self._records_out.inc(count)
+        self.sent_records += 1
+        self.sent_bytes += len(payload)
+
+    async def replay(self, end: int) -> None:
+        """Send the log from `position` up to `end`."""
+        while self.position < end:
+            await self._writable.wait()
+            await self._send_stored(end)
+
+    async def run(self) -> None:
+        """Keep the binding fed for as long as the link lives."""
+        while True:
+            await self._writable.wait()
+            end = self._hub.bounds(self._stream).next
+            if not self._held and self.position < end:
+                await self._send_stored(end)
+                continue
+            self._wake.clear()
+            if not self._held:
+                self._live = True
+            await self._wake.wait()
+
+    async def _send_stored(self, end: int) -> None:
+        """Send some whole records of the log. `end` is a place where a record ends."""
+        batch = await self._read(self.position, end)
+        first_index = batch.column("index")[0].as_py()
+        if first_index != self.position:
+            raise Trimmed(self._stream, 0, self.position, first_index)
+        ids = batch.column("id").fill_null(NOT_OURS).to_numpy(zero_copy_only=False)
+        cuts = np.flatnonzero(ids[1:] != ids[:-1]) + 1
+        starts = [0, *cuts.tolist(), len(ids)]
+        if self.position + len(ids) < end:
+            starts.pop()  # the last record may go on behind what was read: it is read again
+        if self._held:
+            return
+        payload = batch.column("payload")
+        _, offsets_buffer, data = payload.buffers()
+        offsets = np.frombuffer(offsets_buffer, np.int32)[payload.offset : payload.offset + len(ids) + 1]
+        places = offsets[starts].tolist()
+        view = memoryview(data) if data is not None else memoryview(b"")
+        labels = batch.column("type")
+        if self.sequence is None:
+            self.sequence = next((int(found) for found in ids.tolist() if found != NOT_OURS), None)
+        for number in range(len(starts) - 1):
+            first, after = starts[number], starts[number + 1]
+            messages = bytes(view[places[number] : places[number + 1]])
+            sequence = int(ids[first])
+            if sequence != self.sequence:
+                self._skip(first, after, sequence)
+                continue
+            replayable = self._replayable(labels, first, after, sequence)
+            self._send(sequence, messages, after - first, replayable)
+        self.position += starts[-1]
+        self._moved.set()
+        self._on_sent()
+
+    def _skip(self, first: int, after: int, sequence: int) -> None:
+        """Someone else appended to the log: a binding must not see it, for its sequence ids have no gap or repeat."""
+        logger.warning(
+            "stream %s: indexes %d to %d are no messages of the immortal (id %d where %s is next) and are left out",
+            self._stream, self.position + first, self.position + after - 1, sequence, self.sequence,
+        )  # fmt: skip
+
+    async def reached(self, end: int) -> None:
+        """Until everything below `end` was sent."""
+        while self.position < end:
+            self._moved.clear()
+            await self._moved.wait()
+
+    async def _read(self, start: int, end: int) -> pa.RecordBatch:
+        """Records from `start` on: all up to `end`, or as many as hold two records of the log, or one whole."""
+        found = [await self._hub.read(self._stream, start, limit=READ_COUNT_MAX, max_bytes=READ_BYTES_MAX)]
+        read = len(found[0])
+        while start + read < end and found[0].column("id")[0] == found[-1].column("id")[-1]:
+            found.append(
+                await self._hub.read(self._stream, start + read, limit=READ_COUNT_MAX, max_bytes=READ_BYTES_MAX)
+            )
+            read += len(found[-1])
+        batch = concat(found)
+        return batch.slice(0, end - start) if start + len(batch) > end else batch
+
+    def _replayable(self, labels: pa.Array, first: int, after: int, sequence: int) -> int:
+        if after - first < 2 or self._registration.delivery(sequence) == "bare":
+            return after - first
+        return sum(not label.startswith(IMPULSE_PREFIX) for label in labels.slice(first, after - first).to_pylist())

@@ -1,0 +1,357 @@
+"""Everything that arrives for one immortal, on its way into the log.
+
+Calls queue up while the previous commit is being synced, and what has queued up becomes the next commit: one
+transaction that appends the records and moves the counters of their senders. One commit is under way at a time, so a
+commit that fails leaves nothing behind it; everything queued is then dropped, the counters are read from the log again
+and all links are closed, because only recovering bindings can say again what was lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import UnknownStream
+from headrace.hub import Hub
+from headrace.log.batch import Batch
+from headrace.log.ops import Append, Appended, SaveCursor, SetProducer
+from headrace.protocols.ambrosia.call_reader import Calls
+from headrace.protocols.ambrosia.codec import RECORD_BYTES_MAX, RECORD_HEADER_BYTES
+from headrace.protocols.ambrosia.coordinator.store import (
+    ACCEPTED_PREFIX,
+    IMPULSES_PREFIX,
+    SEQUENCE_PRODUCER,
+    Names,
+    accepted_from,
+    impulses_from,
+)
+
+QUEUE_BYTES_MAX: Final = 1 << 20  # senders are held back while this much waits for the disk
+PIECE_BYTES_MAX: Final = RECORD_BYTES_MAX - RECORD_HEADER_BYTES
+CALL_OVERHEAD_BYTES: Final = 32  # offsets, sequence id and bits of one stream record; its label and sender come on top
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """A log record that is durable: what a binding that has kept up is sent at once."""
+
+    first: int
+    count: int
+    sequence: int
+    replayable: int
+    payload: bytes
+
+
+class Arrival(NamedTuple):
+    """Calls of one sender; `sender` None is the inbox, whose cursor moves with them."""
+
+    sender: str | None
+    calls: Calls
+    op: SaveCursor | None
+    number: int | None
+    """The sender's count once these are stored; None if nobody counts them."""
+    payload_bytes: int
+    """What they add to a record."""
+    stored_bytes: int
+    """What they add to a transaction, at the most."""
+
+
+def _arrival(sender: str | None, calls: Calls, op: SaveCursor | None, number: int | None) -> Arrival:
+    payload_bytes = sum(map(len, calls.parts))
+    return Arrival(sender, calls, op, number, payload_bytes, payload_bytes + calls.count * _overhead(sender, calls))
+
+
+def _overhead(sender: str | None, calls: Calls) -> int:
+    """Bytes that each call takes in the log besides its payload."""
+    return CALL_OVERHEAD_BYTES + len(calls.label) + (0 if sender is None else len(sender.encode()))
+
+
+def pack(arrivals: list[Arrival], sequence: int | None) -> tuple[Batch, bytes, int]:
+    """Arrivals as one batch of stream records, their messages packed, and how many are replayable."""
+    data = b"".join([part for arrival in arrivals for part in arrival.calls.parts])
+    replayable = sum(arrival.calls.count for arrival in arrivals if arrival.calls.replayable)
+    if len(arrivals) == 1 and arrivals[0].calls.count == 1:
+        sender, calls, *_ = arrivals[0]
+        key = None if sender is None else sender.encode()
+        return Batch.one(data, id=sequence, type=calls.label, key=key), data, replayable
+    lengths = np.array([length for arrival in arrivals for length in arrival.calls.lengths], np.int32)
+    count = len(lengths)
+    offsets = np.zeros(count + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    columns = {
+        "payload": pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)]),
+        "type": _repeated([(arrival.calls.label, arrival.calls.count) for arrival in arrivals], pa.string()),
+        "key": _repeated(
+            [(None if a.sender is None else a.sender.encode(), a.calls.count) for a in arrivals], pa.binary()
+        ),
+    }
+    if sequence is not None:
+        columns["id"] = pa.array(np.full(count, sequence, np.int64))
+    return Batch.from_arrow(pa.RecordBatch.from_pydict(columns)), data, replayable
+
+
+def _repeated(runs: list[tuple[str | bytes | None, int]], kind: pa.DataType) -> pa.Array:
+    """A column in which values come in runs."""
+    values = list(dict.fromkeys(value for value, _ in runs))
+    if len(values) == 1:
+        return pa.repeat(pa.scalar(values[0], kind), sum(count for _, count in runs))
+    places = {value: place for place, value in enumerate(values)}
+    indexes = np.repeat([places[value] for value, _ in runs], [count for _, count in runs])
+    return pa.array(values, kind).take(pa.array(indexes))
+
+
+def _records(arrivals: Iterable[Arrival]) -> list[list[Arrival]]:
+    """Arrivals cut into records of at most 8 MiB; only a single larger message makes a larger record."""
+    records: list[list[Arrival]] = []
+    room = 0
+    for arrival in arrivals:
+        size = arrival.payload_bytes
+        if not records or size > room:
+            records.append([])
+            room = PIECE_BYTES_MAX
+        records[-1].append(arrival)
+        room -= size
+    return records
+
+
+def _tell(waiting: list[asyncio.Future[None]], error: BaseException | None) -> None:
+    for future in waiting:
+        if future.done():
+            continue
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+            future.exception()  # whoever waits sees it; nobody has to
+
+
+def _counters(arrivals: Iterable[Arrival]) -> dict[str, int]:
+    """The producers that move with these arrivals, and where to."""
+    counters: dict[str, int] = {}
+    for arrival in arrivals:
+        if arrival.sender is not None and arrival.number is not None:
+            producer = accepted_from if arrival.calls.replayable else impulses_from
+            counters[producer(arrival.sender)] = arrival.number
+    return counters
+
+
+class Inbound:
+    """The queue in front of one immortal's log, or of its `pending` stream until it has started."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        names: Names,
+        on_logged: Callable[[list[Logged]], None],
+        on_failed: Callable[[BaseException], None],
+    ) -> None:
+        self._hub = hub
+        self._names = names
+        self._on_logged = on_logged
+        self._on_failed = on_failed
+        self._queue: list[Arrival] = []
+        self._under_way = False
+        self._held = True
+        self._dropped = False
+        self._waiting: list[asyncio.Future[None]] = []  # for the queue
+        self._committing: list[asyncio.Future[None]] = []  # for the commit under way
+        self._transaction_bytes_max = hub.config.log.batch_bytes_max
+        self.queued_bytes = 0
+        self.to_log = False
+        self.next_sequence = 0
+        self.accepted: dict[str, int] = {}
+        self.impulses: dict[str, int] = {}
+        self.pending_bytes = 0
+
+    def count_of(self, sender: str, floor: int) -> int:
+        """The number of the last replayable call accepted from a sender; those up to `floor` were for a peer that was
+        forgotten."""
+        count = self.accepted.get(sender)
+        if count is None:
+            count = self.accepted[sender] = max(floor, self._stored(accepted_from(sender)))
+        return count
+
+    def impulses_of(self, sender: str) -> int:
+        """How many impulses were accepted from a sender."""
+        count = self.impulses.get(sender)
+        if count is None:
+            count = self.impulses[sender] = self._stored(impulses_from(sender))
+        return count
+
+    def stored_counts(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Calls and impulses that are durable, by sender."""
+        calls: dict[str, int] = {}
+        impulses: dict[str, int] = {}
+        for stream in (self._names.pending, self._names.log):
+            producers = self._hub.producers(stream) if self._hub.has_stream(stream) else {}
+            for producer, number in producers.items():
+                for prefix, counts in ((ACCEPTED_PREFIX, calls), (IMPULSES_PREFIX, impulses)):
+                    if producer.startswith(prefix):
+                        sender = producer.removeprefix(prefix)
+                        counts[sender] = max(number, counts.get(sender, 0))
+        return calls, impulses
+
+    def _stored(self, producer: str) -> int:
+        stored = 0
+        for stream in (self._names.log, self._names.pending):
+            with suppress(UnknownStream):
+                stored = max(stored, self._hub.producer(stream, producer) or 0)
+        return stored
+
+    def add(self, sender: str | None, calls: Calls, op: SaveCursor | None = None) -> None:
+        """Take calls in. They reach the log in this order, from the next `commit` on."""
+        number = None if sender is None else (self.accepted if calls.replayable else self.impulses)[sender]
+        arrival = _arrival(sender, calls, op, number)
+        self.queued_bytes += arrival.payload_bytes
+        if arrival.payload_bytes <= PIECE_BYTES_MAX and arrival.stored_bytes <= self._transaction_bytes_max:
+            self._queue.append(arrival)
+        else:
+            self._queue += self._pieces(arrival)
+
+    def _pieces(self, arrival: Arrival) -> list[Arrival]:
+        """Calls that are too much for one record or one transaction, cut up; the last piece has the whole's number
+        and operation."""
+        count_max = self._transaction_bytes_max // 2 // _overhead(arrival.sender, arrival.calls)
+        calls = arrival.calls.cut(min(PIECE_BYTES_MAX, self._transaction_bytes_max // 2), count_max)
+        pieces: list[Arrival] = []
+        left = arrival.calls.count
+        for piece in calls:
+            left -= piece.count
+            number = None if arrival.number is None else arrival.number - left
+            pieces.append(_arrival(arrival.sender, piece, None if left else arrival.op, number))
+        return pieces
+
+    def commit(self) -> None:
+        """Send what has been taken in to the log, now or as soon as the commit under way is done."""
+        if self._queue and not self._under_way and not self._held and not self._dropped:
+            self._commit()
+
+    @property
+    def full(self) -> bool:
+        """Whether senders have to wait."""
+        return self.queued_bytes > QUEUE_BYTES_MAX
+
+    def flushed(self) -> asyncio.Future[None]:
+        """Done when everything taken in so far is durable."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._queue:
+            self._waiting.append(future)
+        elif self._under_way:
+            self._committing.append(future)
+        else:
+            future.set_result(None)
+        return future
+
+    def hold(self) -> None:
+        """Commit nothing new; what comes queues up."""
+        self._held = True
+
+    def release(self, *, to_log: bool) -> None:
+        """Go on, into the log or into `pending`."""
+        self._held = False
+        self.to_log = to_log
+        self.commit()
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a commit is on its way to the disk."""
+        return self._under_way
+
+    async def settled(self) -> None:
+        """Wait until no commit is under way, whatever becomes of it."""
+        while self._under_way:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._committing.append(future)
+            with suppress(Exception):
+                await future
+
+    def drop(self, error: BaseException | None = None) -> None:
+        """Forget what is not on its way to the disk, and commit nothing until `start_over`.
+
+        Whoever waits for it is told: the error, or without one that there is nothing left to wait for.
+        """
+        self._dropped = True
+        self._queue.clear()
+        self.queued_bytes = 0
+        waiting, self._waiting = self._waiting, []
+        _tell(waiting, error)
+
+    def start_over(self) -> None:
+        """Go on after `drop`, with the counters as the log has them: none of its commits may be under way."""
+        if self._dropped:
+            self._dropped = False
+            self.accepted.clear()
+            self.impulses.clear()
+            self.next_sequence = self.stored_sequence()
+            self.commit()
+
+    def stored_sequence(self) -> int:
+        """The next sequence id, as the log has it."""
+        return self._stored(SEQUENCE_PRODUCER)
+
+    def forget_sender(self, sender: str) -> None:
+        """Count no more what came from a sender: another of that name begins anew."""
+        self.accepted.pop(sender, None)
+        self.impulses.pop(sender, None)
+        self._queue = [each._replace(number=None) if each.sender == sender else each for each in self._queue]
+
+    def _next_arrivals(self) -> list[Arrival]:
+        """From the queue, as much as one transaction may hold."""
+        room = self._transaction_bytes_max
+        taken = 0
+        for arrival in self._queue:
+            room -= arrival.stored_bytes
+            if room < 0 and taken:
+                break
+            taken += 1
+        arrivals, self._queue = self._queue[:taken], self._queue[taken:]
+        self.queued_bytes -= sum(arrival.payload_bytes for arrival in arrivals)
+        return arrivals
+
+    def _commit(self) -> None:
+        arrivals = self._next_arrivals()
+        stream = self._names.log if self.to_log else self._names.pending
+        ops: list[Append | SetProducer | SaveCursor] = []
+        packed: list[tuple[int, int, int, bytes]] = []
+        for record in _records(arrivals):
+            sequence = self.next_sequence if self.to_log else None
+            batch, data, replayable = pack(record, sequence)
+            ops.append(Append(stream, batch))
+            if sequence is not None:
+                packed.append((sequence, batch.count, replayable, data))
+                self.next_sequence += 1
+            else:
+                self.pending_bytes += len(data)
+        if packed:
+            ops.append(SetProducer(stream, SEQUENCE_PRODUCER, self.next_sequence))
+        ops += [SetProducer(stream, producer, number) for producer, number in _counters(arrivals).items()]
+        ops += [arrival.op for arrival in arrivals if arrival.op is not None]
+        if not self._queue:  # else they wait for a later commit
+            self._committing, self._waiting = self._committing + self._waiting, []
+        self._under_way = True
+        future = self._hub.transact(ops)
+        future.add_done_callback(lambda done: self._committed(done, packed))
+
+    def _committed(self, done: asyncio.Future[list[object]], packed: list[tuple[int, int, int, bytes]]) -> None:
+        self._under_way = False
+        waiting, self._committing = self._committing, []
+        error = asyncio.CancelledError() if done.cancelled() else done.exception()
+        _tell(waiting, error)
+        if error is not None:
+            self._on_failed(error)
+            return
+        appended = [result for result in done.result() if isinstance(result, Appended)]
+        if packed:
+            self._on_logged(
+                [
+                    Logged(where.first, count, sequence, replayable, data)
+                    for where, (sequence, count, replayable, data) in zip(appended, packed, strict=True)
+                ]
+            )
+        self.commit()

@@ -1,0 +1,303 @@
+"""One immortal inside the hub: its log, what arrives for it, and the bindings that are linked to it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import HeadraceError, LogFailed, UnknownStream
+from headrace.hub import Hub
+from headrace.log.batch import Batch
+from headrace.log.ops import Append, CheckpointInfo, Delete, SaveCursor, SetProducer
+from headrace.protocols.ambrosia.call_reader import (
+    Calls,
+    label_of_call,
+)
+from headrace.protocols.ambrosia.codec import Call, RpcType, Type, encode, frame
+from headrace.protocols.ambrosia.coordinator.inbound import (
+    Inbound,
+    Logged,
+)
+from headrace.protocols.ambrosia.coordinator.store import (
+    CURSOR,
+    INITIAL_LABEL,
+    INITIAL_TABLE,
+    SEQUENCE_PRODUCER,
+    Names,
+    Registration,
+    Store,
+)
+
+if TYPE_CHECKING:
+    from headrace.protocols.ambrosia.coordinator.link import Link
+
+logger = logging.getLogger("headrace.ambrosia")
+MOVE_COUNT_MAX: Final = 10_000
+MOVE_BYTES_MAX: Final = 4 << 20
+INT32_MAX: Final = 2**31 - 1
+INBOX_RETRY_S: Final = 0.5
+OnFailed = Callable[[str, BaseException], None]
+
+
+class Instance:
+    """An immortal, or a name that calls were sent to before anybody registered it (`registration` None)."""
+
+    def __init__(
+        self, hub: Hub, store: Store, name: str, registration: Registration | None, on_failed: OnFailed
+    ) -> None:
+        self.hub = hub
+        self.store = store
+        self.name = name
+        self.names = Names(name)
+        self.registration = registration
+        self.inbound = Inbound(hub, self.names, self._logged, self._failed)
+        self.primary: Link | None = None
+        self.standbys: list[Link] = []
+        self.last_error: str | None = None
+        self.absent_bytes = 0
+        self._on_failed = on_failed
+        self._records_in = hub.metrics.protocol.records_in.labels(protocol="ambrosia")
+        self._inbox_task: asyncio.Task[None] | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._room = asyncio.Event()
+        self._room.set()
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Make sure of the streams, and go on where the last process stopped."""
+        if self.registration is None:
+            await self.hub.create_stream(self.names.pending)
+            self.inbound.release(to_log=False)
+            return
+        for stream in (self.names.log, self.names.pending, self.names.inbox):
+            await self.hub.create_stream(stream)
+        self.inbound.next_sequence = self.inbound.stored_sequence()
+        if self.registration.started:
+            self._begin()
+        elif self.newest_checkpoint() is not None:
+            await self.ensure_started()  # the last process ended between checkpoint 1 and the end of the first start
+        else:
+            self.inbound.release(to_log=False)
+
+    async def register(self, registration: Registration) -> None:
+        """A name that was only called so far becomes an immortal, or an immortal gets other options."""
+        self.registration = registration
+        await self.store.save(registration)
+        if not self.inbound.to_log:
+            await self.open()
+
+    async def ensure_started(self) -> None:
+        """Start, unless that is done or under way. It goes on when the link that asked for it is lost."""
+        assert self.registration is not None
+        if self.registration.started:
+            return
+        if self._starting is None or self._starting.done():
+            self._starting = asyncio.ensure_future(self._start())
+        await asyncio.shield(self._starting)
+
+    async def _start(self) -> None:
+        """Log the InitialMessage as record 0, then what has waited for it, and go on with the log.
+
+        Each step is a transaction that can be done again from where it stopped, after a crash too.
+        """
+        assert self.registration is not None
+        self.inbound.hold()
+        await self.inbound.settled()
+        initial = self.store.initial(self.name)
+        if initial is not None:
+            message = frame(Type.INITIAL_MESSAGE, initial)
+            record = Batch.one(message, id=0, type=INITIAL_LABEL, key=self.name.encode())
+            await self.hub.transact(
+                [
+                    Append(self.names.log, record),
+                    SetProducer(self.names.log, SEQUENCE_PRODUCER, 1),
+                    Delete(INITIAL_TABLE, self.name.encode()),
+                ]
+            )
+            self.inbound.next_sequence = 1
+        await self._move_pending()
+        self.registration.started = True
+        self.registration.version = self.registration.upgrade_version  # what starts anew has nothing to upgrade
+        await self.store.save(self.registration)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.inbound.release(to_log=True)
+        self.inbound.pending_bytes = 0
+        self.made_room()
+        self._inbox_task = asyncio.ensure_future(self._follow_inbox())
+
+    async def _move_pending(self) -> None:
+        pending = self.names.pending
+        bounds = self.hub.bounds(pending)
+        position = max(bounds.first, self.hub.cursor(CURSOR, pending) or 0)
+        while position < bounds.next:
+            batch = await self.hub.read(pending, position, limit=MOVE_COUNT_MAX, max_bytes=MOVE_BYTES_MAX)
+            count = len(batch)
+            sequence = self.inbound.next_sequence
+            ids = pa.array(np.full(count, sequence, np.int64))
+            moved = pa.RecordBatch.from_pydict(
+                {name: batch.column(name) for name in ("payload", "type", "key")} | {"id": ids}
+            )
+            position += count
+            await self.hub.transact(
+                [
+                    Append(self.names.log, Batch.from_arrow(moved)),
+                    SetProducer(self.names.log, SEQUENCE_PRODUCER, sequence + 1),
+                    SaveCursor(CURSOR, pending, position),
+                ]
+            )
+            self.inbound.next_sequence = sequence + 1
+        await self.hub.trim(pending, position)
+
+    async def close(self) -> None:
+        """Stop following the inbox; links are closed by whoever closes this."""
+        tasks = [task for task in (self._inbox_task, self._starting) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- links --------------------------------------------------------------------------------------------------
+
+    def links(self) -> list[Link]:
+        """All bindings that are linked now."""
+        return [link for link in (self.primary, *self.standbys) if link is not None]
+
+    def unlink(self, link: Link, reason: str) -> None:
+        """A binding is gone. A standby takes over; otherwise the immortal waits for the next binding."""
+        if link.failed:
+            self.last_error = reason
+        if link in self.standbys:
+            self.standbys.remove(link)
+        if link is self.primary:
+            self.primary = self.standbys.pop(0) if self.standbys else None
+            self.absent_bytes = 0
+            if self.primary is not None:
+                logger.info("immortal %s: a standby takes over", self.name)
+                self.primary.promote()
+
+    # --- arrivals -----------------------------------------------------------------------------------------------
+
+    def _logged(self, records: list[Logged]) -> None:
+        self._records_in.inc(sum(record.count for record in records))
+        if self.primary is None:
+            self.absent_bytes += sum(len(record.payload) for record in records)
+        else:
+            self.primary.offer(records)
+        for link in self.standbys:
+            link.offer(records)
+
+    def _failed(self, error: BaseException) -> None:
+        self._on_failed(f"the log did not take calls for {self.name}: {error}", error)
+
+    @property
+    def backlog_bytes(self) -> int:
+        """What waits for a binding that is not there."""
+        return self.inbound.pending_bytes + self.absent_bytes
+
+    def made_room(self) -> None:
+        """Let senders that wait for this immortal go on."""
+        self._room.set()
+
+    async def wait_for_room(self, backlog_bytes_max: int) -> None:
+        """Until calls for this immortal may come again."""
+        while self.inbound.full:
+            await self.inbound.flushed()
+        while self.backlog_bytes > backlog_bytes_max:
+            self._room.clear()
+            await self._room.wait()
+
+    async def _follow_inbox(self) -> None:
+        """Records that other protocols append to the inbox become impulses, each exactly once."""
+        while True:
+            try:
+                await self._take_from_inbox()
+            except (LogFailed, UnknownStream) as error:
+                self._inbox_failed(f"{error}")
+                return
+            except HeadraceError as error:  # a full disk, for one: it goes on from the cursor when there is room
+                self._inbox_failed(f"{error}")
+                await asyncio.sleep(INBOX_RETRY_S)
+
+    async def _take_from_inbox(self) -> None:
+        inbox = self.names.inbox
+        async for batch in self.hub.follow(inbox, self.hub.cursor(CURSOR, inbox) or 0):
+            calls = self._impulses(batch)
+            after = int(batch.column("index")[len(batch) - 1].as_py()) + 1
+            if not calls:
+                await self.hub.save_cursor(CURSOR, inbox, after)
+            for place, each in enumerate(calls):
+                last = place == len(calls) - 1
+                self.inbound.add(None, each, SaveCursor(CURSOR, inbox, after) if last else None)
+            self.inbound.commit()
+            await self.inbound.flushed()
+
+    def _inbox_failed(self, reason: str) -> None:
+        if self.last_error != f"inbox: {reason}":  # said once, however often it is tried again
+            self.last_error = f"inbox: {reason}"
+            logger.error("immortal %s: %s", self.name, self.last_error)
+
+    def _impulses(self, batch: pa.RecordBatch) -> list[Calls]:
+        assert self.registration is not None
+        bytes_max = self.hub.config.log.record_bytes_max
+        runs: list[Calls] = []
+        columns = zip(*(batch.column(name).to_pylist() for name in ("index", "type", "payload")), strict=True)
+        for index, kind, payload in columns:
+            method = (
+                int(kind) if kind and kind.isdecimal() and int(kind) <= INT32_MAX else self.registration.inbox_method
+            )
+            message = encode(Call(method, RpcType.IMPULSE, payload))
+            if len(message) > bytes_max:
+                self._inbox_failed(
+                    f"record {index} is left out: its message of {len(message)} bytes is above "
+                    f"log.record_bytes_max = {bytes_max}"
+                )
+                continue
+            label = label_of_call(method, RpcType.IMPULSE)
+            if not runs or runs[-1].label != label:
+                runs.append(Calls(b"", label, replayable=False))
+            runs[-1].parts.append(message)
+            runs[-1].lengths.append(len(message))
+        return runs
+
+    # --- checkpoints --------------------------------------------------------------------------------------------
+
+    def checkpoints(self) -> list[CheckpointInfo]:
+        """The stored checkpoints, oldest first."""
+        return sorted(self.hub.checkpoints(self.names.log), key=lambda info: info.id)
+
+    def newest_checkpoint(self) -> CheckpointInfo | None:
+        """The one that a recovery starts from."""
+        found = self.checkpoints()
+        return found[-1] if found else None
+
+    async def checkpoint_stored(self) -> None:
+        """Drop checkpoints beyond those kept, and the log before the oldest kept one that nobody else still reads."""
+        assert self.registration is not None
+        kept = self.registration.checkpoints_kept
+        found = self.checkpoints()
+        if not kept or len(found) <= kept:
+            return
+        for info in found[:-kept]:
+            await self.hub.delete_checkpoint(info.id)
+        needed = [info.position for info in found[-kept:]]
+        needed += [cursor.index for cursor in self.hub.cursors(stream=self.names.log)]
+        await self.hub.trim(self.names.log, min(needed))
+
+
+def state_version(info: CheckpointInfo) -> int:
+    """The version of the code that a checkpoint's state is for."""
+    return int(info.meta.get("version", "0"))
+
+
+def sent_counts(info: CheckpointInfo) -> dict[str, int]:
+    """How many replayable calls the binding had sent to each destination when it took a checkpoint."""
+    counts: dict[str, int] = json.loads(info.meta.get("sent", "{}"))
+    return counts

@@ -1,0 +1,205 @@
+"""The two sockets of an immortal. No name is ever said on them: an immortal is known by its pair of ports.
+
+    listen    the coordinator listens on both ports (coordinators since mid-2020; Node, C#, our Python binding)
+    connect   it listens on the receive port and connects out to the binding's send port (2018 to mid-2020; C)
+
+Sockets are paired in the order in which they come. A pair that comes while a binding is linked waits a moment, since a
+restarted binding may be quicker than the news of its predecessor's end, and is then refused, or becomes a standby.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections import deque
+from collections.abc import Callable
+from typing import Final, cast
+
+from headrace.config.address import join_address, split_address
+from headrace.errors import HeadraceError
+from headrace.protocols.ambrosia.coordinator.link import Link
+from headrace.protocols.ambrosia.coordinator.store import Sockets
+
+logger = logging.getLogger("headrace.ambrosia")
+GRACE_S: Final = 1.0
+RETRY_S: Final = 0.05
+WRITE_BUFFER_BYTES: Final = 1 << 20
+EARLY_BYTES_MAX: Final = 64 << 10
+
+
+class _Socket(asyncio.Protocol):
+    """One half of a pair."""
+
+    def __init__(self, ports: Ports, *, called_out: bool = False) -> None:
+        """`called_out`: we connected to it, at the address that its registration names."""
+        self.ports = ports
+        self._called_out = called_out
+        self.link: Link | None = None
+        self.transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's are not instances of it
+        if not self._called_out and not self.ports.admits(self.transport):
+            self.transport.abort()
+            return
+        self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        self.ports.arrived(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End of file or reset: the link is lost. It never means data."""
+        self.ports.left(self)
+        if self.link is not None:
+            self.link.close(f"the binding closed its socket{f': {exc}' if exc else ''}")
+            self.ports.pair_up()  # a successor may be waiting
+
+
+class ReceiveSocket(_Socket):
+    """Carries messages of the binding. It is read from the start: only so is its end noticed while it waits for its
+    other half, which must never be paired with the half of another binding."""
+
+    def __init__(self, ports: Ports) -> None:
+        super().__init__(ports)
+        self._early = bytearray()
+
+    def data_received(self, data: bytes) -> None:
+        if self.link is not None:
+            self.link.data(data)
+            return
+        self._early += data
+        if len(self._early) > EARLY_BYTES_MAX:  # a binding has little to say before it is told to start
+            self.transport.abort()
+
+    def linked(self, link: Link) -> None:
+        """The other half has come."""
+        self.link = link
+        if self._early:
+            data, self._early = bytes(self._early), bytearray()
+            link.data(data)
+
+
+class SendSocket(_Socket):
+    """Carries records to the binding; a binding has nothing to say here and is not listened to."""
+
+    def pause_writing(self) -> None:
+        if self.link is not None:
+            self.link.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self.link is not None:
+            self.link.resume_writing()
+
+
+class Ports:
+    """The port pair of one immortal, or of one debugging session."""
+
+    def __init__(
+        self,
+        name: str,
+        sockets: Sockets,
+        receive: str,
+        send: str,
+        link: Callable[[asyncio.Transport, asyncio.Transport], Link | None],
+        admits: Callable[[asyncio.Transport], bool],
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        """`link` makes a link of two sockets, or None while there is no room for another binding; `admits` says
+        whether whoever is at the other end of a socket may be a binding at all."""
+        self.admits = admits
+        self._tls = tls
+        self.name = name
+        self.sockets = sockets
+        self.receive = receive
+        self.send = send
+        self._link = link
+        self._receives: deque[ReceiveSocket] = deque()
+        self._sends: deque[_Socket] = deque()
+        self._servers: list[asyncio.Server] = []
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def open(self) -> None:
+        """Bind the ports, both or none; port 0 becomes the one that the system chose. They may have been closed."""
+        self._closed = False
+        try:
+            self.receive = await self._listen(self.receive, lambda: ReceiveSocket(self))
+            if self.sockets == "listen":
+                self.send = await self._listen(self.send, lambda: SendSocket(self))
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _listen(self, address: str, protocol: Callable[[], _Socket]) -> str:
+        host, port = split_address(address)
+        server = await asyncio.get_running_loop().create_server(protocol, host, port, ssl=self._tls)
+        self._servers.append(server)
+        return join_address(host, server.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        """Free the ports and drop sockets that no link has taken."""
+        self._closed = True
+        for task in self._connecting:
+            task.cancel()
+        for socket in (*self._receives, *self._sends):
+            socket.transport.abort()
+        servers, self._servers = self._servers, []
+        for server in servers:
+            server.close()
+            await server.wait_closed()
+
+    def arrived(self, socket: _Socket) -> None:
+        """A socket has been accepted, or a connection made."""
+        if isinstance(socket, ReceiveSocket):
+            self._receives.append(socket)
+            if self.sockets == "connect":
+                task = asyncio.ensure_future(self._connect(socket))
+                self._connecting.add(task)
+                task.add_done_callback(self._connecting.discard)
+        else:
+            self._sends.append(socket)
+        self.pair_up()
+
+    def left(self, socket: _Socket) -> None:
+        """A socket is gone."""
+        if isinstance(socket, ReceiveSocket) and socket in self._receives:
+            self._receives.remove(socket)
+        elif socket in self._sends:
+            self._sends.remove(socket)
+
+    def pair_up(self) -> None:
+        """Link a waiting pair if there is room for it; otherwise look again in a moment and then refuse it."""
+        if self._closed or not self._receives or not self._sends:
+            return
+        receive, send = self._receives[0], self._sends[0]
+        try:
+            link = self._link(receive.transport, send.transport)
+        except HeadraceError as error:
+            logger.warning("immortal %s: a binding was refused: %s", self.name, error)
+            receive.transport.abort()
+            send.transport.abort()
+            return
+        if link is None:
+            asyncio.get_running_loop().call_later(GRACE_S, self._refuse, receive, send)
+            return
+        self._receives.popleft()
+        self._sends.popleft()
+        send.link = link
+        receive.linked(link)
+
+    def _refuse(self, receive: ReceiveSocket, send: _Socket) -> None:
+        if receive in self._receives and send in self._sends:
+            logger.warning("immortal %s: a second binding was refused: one is linked already", self.name)
+            receive.transport.abort()
+            send.transport.abort()
+
+    async def _connect(self, receive: ReceiveSocket) -> None:
+        """The old arrangement: the binding listens once its own connection has succeeded, so try until it does."""
+        host, port = split_address(self.send)
+        while receive in self._receives and not self._closed:
+            try:
+                await asyncio.get_running_loop().create_connection(
+                    lambda: SendSocket(self, called_out=True), host, port
+                )
+                return
+            except OSError:
+                await asyncio.sleep(RETRY_S)

@@ -1,0 +1,1 @@
+"""Files of the published coordinator: their layout, and what stands in them."""

@@ -1,0 +1,273 @@
+"""One `do_put`: batches in, appends to the hub, acknowledgements out once they are on disk.
+
+Two threads serve a put. gRPC's own thread reads batches and hands them to the hub's loop; a second one writes
+acknowledgements as appends become durable, so that a client may send on while earlier batches are synced.
+
+What is under way is bounded by bytes: a producer faster than the disk is not read from, and gRPC's flow control holds
+it back. Acknowledgements that the client does not read are bounded too (settling.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import functools
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from headrace.errors import BadRequest, Busy, HeadraceError
+from headrace.log.batch import Batch
+from headrace.log.ops import Appended, Line
+from headrace.protocols.flight.acknowledgements import (
+    Settled,
+    Settling,
+)
+from headrace.protocols.flight.bridge import Bridge, Cancelled, to_flight_error
+from headrace.protocols.flight.codec import PutAck, PutColumns, decode_metadata, encode
+from headrace.protocols.flight.session import Numbered, PutSession, PutState
+
+if TYPE_CHECKING:
+    from headrace.hub import Hub
+
+logger = logging.getLogger("headrace.flight")
+
+# One put may have this much waiting for the disk: enough for the next commit to gather while one syncs.
+UNDER_WAY_BYTES_MAX = 32 << 20
+# All puts together.
+UNDER_WAY_BYTES_ALL_MAX = 128 << 20
+# Acknowledgements that wait for the client to read them; above it, those that can be are folded together.
+ACKS_WAITING_MAX = 65_536
+# What a batch under way takes besides its bytes.
+BATCH_OVERHEAD_BYTES = 1024
+# How long acknowledgements may take after a failure before the client is thought to read none.
+ACKS_STUCK_S = 1.0
+
+
+class Window:
+    """How many bytes are under way; `enter` waits while there are too many. One batch always fits."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._changed = threading.Condition()
+
+    def enter(self, size: int, give_up: Callable[[], None], poll_s: float = 0.2) -> None:
+        """Wait for room, then take it. `give_up` is called while waiting, and raises to end it."""
+        with self._changed:
+            while self._bytes and self._bytes + size > self._bytes_max:
+                if not self._changed.wait(poll_s):
+                    give_up()
+            self._bytes += size
+
+    def leave(self, size: int) -> None:
+        """The bytes are durable, or refused."""
+        with self._changed:
+            self._bytes -= size
+            self._changed.notify_all()
+
+
+class Putting:
+    """Serves one put from beginning to end."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        bridge: Bridge,
+        session: PutSession,
+        all_puts: Window,
+        context: flight.ServerCallContext,
+        writer: flight.FlightMetadataWriter,
+    ) -> None:
+        self._hub = hub
+        self._bridge = bridge
+        self._session = session
+        self._context = context
+        self._writer = writer
+        self._lock = threading.Lock()
+        self._windows = (Window(UNDER_WAY_BYTES_MAX), all_puts)
+        self._settling = Settling(ACKS_WAITING_MAX)
+        self._all_read = False
+        self._refused = False  # this and the next: only the loop changes them
+        self._line = Line()
+        self._waiting: deque[tuple[Numbered, Batch, Settled]] = deque()
+        self._records_in = hub.metrics.protocol.records_in.labels(protocol="flight")
+        self._processed = hub.stream(session.command.stream).options.ack != "durable"
+
+    def run(self, reader: flight.MetadataRecordBatchReader) -> None:
+        """Read until the client has sent all; raises the error that ended the put."""
+        acknowledging = threading.Thread(target=self._acknowledge, name="flight-acks", daemon=True)
+        acknowledging.start()
+        try:
+            self._read(reader)
+        finally:
+            self._settling.close()
+            self._let_acks_end(acknowledging, reader)
+        if self._session.error is not None:
+            # gRPC drops messages that are unread when such a status comes: it must say by itself which batch it means.
+            raise to_flight_error(self._session.error, self._session.refused_batch)
+
+    def _read(self, reader: flight.MetadataRecordBatchReader) -> None:
+        number = 0
+        try:
+            columns = PutColumns(reader.schema)
+            while self._session.state is PutState.OPEN:
+                try:
+                    chunk = reader.read_chunk()
+                except StopIteration:
+                    self._all_read = True
+                    return
+                if not self._refused:  # otherwise the refusal is on its way to the client
+                    self._receive(columns, chunk)
+                    number = self._session.received_count
+        except HeadraceError as error:
+            self._settle_now(number, error)
+        except pa.ArrowInvalid as error:
+            self._settle_now(number, BadRequest(f"batch {number}: the Arrow data is malformed: {error}"))
+
+    def _let_acks_end(self, acknowledging: threading.Thread, reader: flight.MetadataRecordBatchReader) -> None:
+        """Wait for the other thread. A client that only sends must get rid of what it sends before it reads, so that is
+        taken and dropped: the put has failed by then."""
+        acknowledging.join(None if self._all_read else ACKS_STUCK_S)
+        while acknowledging.is_alive() and not self._all_read:
+            try:
+                reader.read_chunk()
+            except (StopIteration, pa.ArrowException, OSError):
+                break
+        acknowledging.join()
+
+    def _receive(self, columns: PutColumns, chunk: flight.FlightStreamChunk) -> None:
+        metadata = chunk.app_metadata
+        numbered_metadata = decode_metadata(None if metadata is None else metadata.to_pybytes())
+        if chunk.data is None:
+            raise BadRequest(f"batch {self._session.received_count}: a message without records")
+        with self._lock:
+            if self._session.state is not PutState.OPEN:
+                return
+            numbered = self._session.receive(numbered_metadata)
+        if not chunk.data.num_rows:
+            self._settle_now(numbered.number, None)
+            return
+        try:
+            batch = Batch.from_arrow(columns.apply(chunk.data))
+        except BadRequest as error:
+            raise BadRequest(f"batch {numbered.number}: {error}") from None
+        self._enter(batch.nbytes + BATCH_OVERHEAD_BYTES)
+        settled: Settled = concurrent.futures.Future()
+        self._settling.put(numbered.number, settled)
+        self._bridge.post(self._append, numbered, batch, settled)
+
+    def _enter(self, size: int) -> None:
+        own, all_puts = self._windows
+        own.enter(size, lambda: self._bridge.check(self._context))
+        try:
+            all_puts.enter(size, lambda: self._bridge.check(self._context))
+        except BaseException:
+            own.leave(size)
+            raise
+
+    def _leave(self, size: int) -> None:
+        for window in self._windows:
+            window.leave(size)
+
+    def _settle_now(self, number: int, error: HeadraceError | None) -> None:
+        """Settle a batch without the hub, after the batches before it."""
+        settled: Settled = concurrent.futures.Future()
+        if error is None:
+            settled.set_result(Appended(-1, 0, False))
+        else:
+            settled.set_exception(error)
+        self._settling.put(number, settled)
+
+    def _append(self, numbered: Numbered, batch: Batch, settled: Settled) -> None:
+        """In the loop: hand a batch to the hub, behind those of this put that wait for the hub to have room."""
+        self._waiting.append((numbered, batch, settled))
+        if len(self._waiting) == 1:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        while self._waiting and not self._hub.congested:
+            self._append_now(*self._waiting.popleft())
+        if self._waiting:
+            drained = asyncio.ensure_future(self._hub.drained())
+            drained.add_done_callback(self._drained)
+
+    def _drained(self, drained: asyncio.Task[None]) -> None:
+        if drained.cancelled() or drained.exception() is not None:
+            while self._waiting:  # the log has failed: the appends learn it one by one
+                self._append_now(*self._waiting.popleft())
+        self._hand_over()
+
+    def _append_now(self, numbered: Numbered, batch: Batch, settled: Settled) -> None:
+        command = self._session.command
+        if self._refused:
+            self._leave(batch.nbytes + BATCH_OVERHEAD_BYTES)
+            settled.set_exception(Busy(f"batch {numbered.number} comes after one that was refused"))
+            return
+        future = self._hub.append(
+            command.stream,
+            batch,
+            partition=command.partition,
+            producer=numbered.producer,
+            sequence=numbered.sequence,
+            line=self._line,
+        )
+        future.add_done_callback(functools.partial(self._appended, batch.nbytes + BATCH_OVERHEAD_BYTES, settled))
+        self._refused = future.done() and not future.cancelled() and future.exception() is not None
+
+    def _appended(self, size: int, settled: Settled, future: asyncio.Future[Appended]) -> None:
+        self._leave(size)
+        if future.cancelled():
+            settled.set_exception(Cancelled())
+        elif (error := future.exception()) is not None:
+            self._refused = True
+            settled.set_exception(error)
+        else:
+            settled.set_result(future.result())
+
+    def _acknowledge(self) -> None:
+        """The second thread: wait for each append in turn, tell the client."""
+        while (entry := self._settling.get()) is not None:
+            try:
+                appended = entry.settled.result()
+                if self._processed and appended.count:
+                    self._await_processed(entry.index_next or appended.first + appended.count)
+                with self._lock:
+                    ack = self._session.stored(
+                        entry.number, appended.first, appended.count, appended.duplicate, entry.batches
+                    )
+                self._records_in.inc(0 if appended.duplicate else appended.count)
+            except Exception as error:
+                ack = self._failed(entry.number, error)
+            self._send(ack)
+        with self._lock:
+            self._session.end()
+            ack = self._session.last_ack()
+        self._send(ack)
+
+    def _await_processed(self, index_next: int) -> None:
+        """For streams that acknowledge when a cursor has passed."""
+        command = self._session.command
+        self._bridge.run(self._hub.acknowledged(command.stream, index_next, command.partition), self._context)
+
+    def _failed(self, number: int, error: Exception) -> PutAck | None:
+        if not isinstance(error, HeadraceError | Cancelled):
+            logger.error("an append of a Flight put failed in a way it should not", exc_info=error)
+        if not isinstance(error, HeadraceError):
+            error = Busy("the append was cancelled, or failed inside the hub; its log says more")
+        with self._lock:
+            return self._session.fail(number, error)
+
+    def _send(self, ack: PutAck | None) -> None:
+        if ack is None:
+            return
+        try:
+            self._writer.write(pa.py_buffer(encode(ack)))
+        except (pa.ArrowException, OSError):
+            # The client has gone: what it sent is stored all the same, and there is nobody to tell.
+            logger.debug("nobody reads the acknowledgements of this put any more")

@@ -1,0 +1,134 @@
+"""A stream that another protocol writes, seen as a packed stream of byte arrays: its keys are the indexes."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import Future
+from collections.abc import Iterator
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.log.ops import ANY
+from headrace.protocols.perper.errors import PeerError, Status
+from headrace.protocols.perper.ignite.binary import LONG, encode_byte_array, encode_long
+from headrace.protocols.perper.listened_cache import ListenedCache
+from headrace.protocols.perper.tables import Expiry
+
+if TYPE_CHECKING:
+    from headrace.hub import Hub
+
+_KEY = Struct("<q")
+
+
+class IndexKeys:
+    """The keys of a stream that another protocol writes: its indexes. The same questions as `KeyIndex`."""
+
+    def __init__(self, hub: Hub, name: str, partition: int = 0) -> None:
+        self._hub = hub
+        self._name = name
+        self._partition = partition
+
+    def first(self) -> int | None:
+        """The smallest key."""
+        bounds = self._hub.bounds(self._name, self._partition)
+        return bounds.first if bounds.first < bounds.next else None
+
+    def last(self) -> int | None:
+        """The largest key."""
+        bounds = self._hub.bounds(self._name, self._partition)
+        return bounds.next - 1 if bounds.first < bounds.next else None
+
+    def above(self, key: int | None, limit: int, index_min: int = 0) -> list[int]:
+        """Up to `limit` keys above `key`."""
+        bounds = self._hub.bounds(self._name, self._partition)
+        start = max(bounds.first, index_min, 0 if key is None else key + 1)
+        return list(range(start, min(start + limit, bounds.next)))
+
+    def run(self, key: int, stride: int, limit: int) -> list[int]:
+        """The keys `key`, `key + stride`, … that are there. What was trimmed is passed over: it will never come."""
+        bounds = self._hub.bounds(self._name, self._partition)
+        if stride > 0 and key < bounds.first:
+            key += -((key - bounds.first) // stride) * stride
+        stop = bounds.next if stride > 0 else bounds.first - 1
+        return list(range(key, stop, stride)[:limit]) if bounds.first <= key < bounds.next else []
+
+
+class ViewCache(ListenedCache):
+    """A partition of a stream that another protocol writes, seen as a packed stream of byte arrays: only to be read."""
+
+    kind: Final = "view"
+    ready: Final = True
+
+    def __init__(self, hub: Hub, name: str, stream: str, partition: int) -> None:
+        super().__init__()
+        self.name = name
+        self.stream = stream
+        self.partition = partition
+        self.keys = IndexKeys(hub, stream, partition)
+        self._hub = hub
+
+    @property
+    def arrivals(self) -> int:
+        """Where the next new item will stand in the order of arrival."""
+        following: int = self._hub.bounds(self.stream, self.partition).next
+        return following
+
+    def size(self) -> int:
+        """How many items there are."""
+        bounds = self._hub.bounds(self.stream, self.partition)
+        size: int = bounds.next - bounds.first
+        return size
+
+    def get(self, key: bytes) -> bytes | Future[Any] | None:
+        """The payload at an index, as a byte array."""
+        if key[0] != LONG:
+            return None
+        index = _KEY.unpack_from(key, 1)[0]
+        bounds = self._hub.bounds(self.stream, self.partition)
+        return asyncio.ensure_future(self._read(index)) if bounds.first <= index < bounds.next else None
+
+    async def _read(self, index: int) -> bytes | None:
+        batch = await self._hub.read(self.stream, index, partition=self.partition, limit=1)
+        if batch.num_rows == 0 or batch.column("index")[0].as_py() != index:
+            return None
+        return encode_byte_array(batch.column("payload")[0].as_py())
+
+    def all_keys(self) -> Iterator[bytes]:
+        """The keys of all items."""
+        bounds = self._hub.bounds(self.stream, self.partition)
+        return map(encode_long, range(bounds.first, bounds.next))
+
+    def has(self, key: bytes) -> bool:
+        """Whether there is an item of that key."""
+        bounds = self._hub.bounds(self.stream, self.partition)
+        return key[0] == LONG and bounds.first <= _KEY.unpack_from(key, 1)[0] < bounds.next
+
+    def _refuse(self) -> PeerError:
+        return PeerError(
+            Status.FAILED, f"cache {self.name!r} is a stream that another protocol writes: it can only be read here"
+        )
+
+    def put(self, key: bytes, value: bytes, expect: Any = ANY, expiry: Expiry | None = None) -> Future[Any]:
+        """Refused."""
+        raise self._refuse()
+
+    def put_many(self, pairs: list[tuple[bytes, bytes]]) -> Future[Any]:
+        """Refused."""
+        raise self._refuse()
+
+    def delete(self, key: bytes, expect: Any = ANY) -> Future[Any]:
+        """Refused."""
+        raise self._refuse()
+
+    def delete_many(self, keys: list[bytes]) -> Future[Any]:
+        """Refused."""
+        raise self._refuse()
+
+    def clear(self) -> Future[Any]:
+        """Refused."""
+        raise self._refuse()
+
+    async def _next_records(self) -> None:
+        following = self.arrivals
+        self._wake()  # for what is there; whatever comes after this look ends the wait
+        await self._hub.wait(self.stream, following, self.partition)

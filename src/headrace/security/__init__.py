@@ -1,0 +1,35 @@
+"""Who may do what: users, passwords, tokens, roles and TLS, the same for every protocol."""
+
+from __future__ import annotations
+
+from headrace.security.policy import (
+    BUILT_IN_ROLES,
+    EVERYTHING,
+    SECRET_LENGTH_MIN,
+    Principal,
+    Right,
+    Security,
+    SecurityError,
+    acting_as,
+    check_secret,
+    current,
+    hash_secret,
+    new_token,
+    token_digest,
+)
+
+__all__ = [
+    "BUILT_IN_ROLES",
+    "EVERYTHING",
+    "SECRET_LENGTH_MIN",
+    "Principal",
+    "Right",
+    "Security",
+    "SecurityError",
+    "acting_as",
+    "check_secret",
+    "current",
+    "hash_secret",
+    "new_token",
+    "token_digest",
+]

@@ -1,0 +1,312 @@
+"""The one HTTP server: health, metrics, admin API, and whatever parts mount on it.
+
+    GET  /health, /health/live, /health/ready     200 or 503, with reasons
+    GET  /metrics                                  Prometheus text
+    GET  /api/openapi.json                         the API document
+    POST /api/v1/<verb>                            every registered verb, JSON both ways
+    *    everything else                           `hub.mounts`: FutoIn, console
+
+It runs in the hub's own event loop. Browsers: a page of another site must not drive a hub on the visitor's machine,
+so the API takes only `application/json`, refuses a foreign `Origin`, and a listener on loopback refuses a `Host` that
+is not this machine's (a name that was pointed at 127.0.0.1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Generator, MutableMapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
+
+from headrace.admin.openapi import (
+    STATUS_OF_CODE,
+    ErrorBody,
+    ErrorDetail,
+    document,
+)
+from headrace.config.address import is_loopback, join_address, split_address
+from headrace.errors import BadRequest, Forbidden, HeadraceError, LimitExceeded, Unauthenticated
+from headrace.hub.base import HubBase
+from headrace.security import Principal
+from headrace.security.login_limit import TooManyLogins
+from headrace.serving.listener import Listener
+from headrace.telemetry.log_lines import fields
+
+logger = logging.getLogger("headrace.http")
+OWN_PATHS = ("/api", "/health", "/metrics")
+WEBSOCKET_POLICY_VIOLATION = 1008
+GRACE_S = 2  # a verb under way may end by itself; a page that is being streamed never does
+
+
+class TooLarge(LimitExceeded):
+    """The body is larger than `http.request_bytes_max`."""
+
+    code = "too-large"
+
+
+class UnsupportedMediaType(BadRequest):
+    """The body is not JSON."""
+
+    code = "unsupported-media-type"
+
+
+class Misdirected(BadRequest):
+    """The request was meant for another site."""
+
+    code = "misdirected"
+
+
+def error_response(error: HeadraceError) -> Response:
+    """A refusal as every client of the API sees it."""
+    status = STATUS_OF_CODE.get(error.code, 400)
+    headers = {}
+    if status == 401:
+        headers["WWW-Authenticate"] = 'Bearer realm="headrace", Basic realm="headrace", charset="UTF-8"'
+    if status == 503:
+        headers["Retry-After"] = "1"
+    if isinstance(error, TooManyLogins):
+        headers["Retry-After"] = str(error.wait_s)
+    return _json(ErrorBody(ErrorDetail(error.code, str(error))), status, headers)
+
+
+def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode(value), status, headers, media_type="application/json")
+
+
+class Api:
+    """The handlers of our own paths."""
+
+    def __init__(self, hub: HubBase) -> None:
+        self._hub = hub
+        routes = [
+            Route("/health", self.health),
+            Route("/health/live", self.live),
+            Route("/health/ready", self.health),
+            Route("/metrics", self.metrics),
+            Route("/api/openapi.json", self.openapi),
+            Route("/api/v1/{verb}", self.verb, methods=["POST"]),
+        ]
+        self.app = Starlette(routes=routes, exception_handlers={404: _not_found, 405: _wrong_method})
+
+    async def health(self, request: Request) -> Response:
+        """Ready or not, with reasons. Open to all, since a load balancer has no password; reasons name streams and
+        files, so a stranger is told only which part has one."""
+        report = self._hub.health.report()
+        if report.reasons and not await self._is_known(request):
+            hidden = dict.fromkeys(report.reasons, "sign in to read why")
+            report = msgspec.structs.replace(report, reasons=hidden)
+        return _json(report, 200 if report.ready else 503)
+
+    async def _is_known(self, request: Request) -> bool:
+        try:
+            return await self._principal(request) is not None
+        except HeadraceError:
+            return False
+
+    async def live(self, request: Request) -> Response:
+        """The process answers."""
+        return _json({"live": True})
+
+    async def metrics(self, request: Request) -> Response:
+        """Prometheus text; needs the right to read."""
+        try:
+            principal = await self._principal(request)
+            if not principal.may_some("read"):
+                raise Forbidden("metrics need the right 'read'")
+        except HeadraceError as error:
+            return error_response(error)
+        return Response(self._hub.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def openapi(self, request: Request) -> Response:
+        """The document of what is registered now."""
+        return JSONResponse(document(self._hub.verbs))
+
+    async def verb(self, request: Request) -> Response:
+        """One admin verb."""
+        name = request.path_params["verb"]
+        try:
+            _check_browser(request)
+            principal = await self._principal(request)
+            body = await _body(request, self._hub.config.http.request_bytes_max)
+            result = await self._hub.verbs.call_json(name, body, principal)
+            return Response(result, media_type="application/json")
+        except HeadraceError as error:
+            return error_response(error)
+        except ClientDisconnect:
+            return Response(status_code=400)
+        except Exception:
+            logger.exception("verb failed", extra=fields(verb=name))
+            return _json(ErrorBody(ErrorDetail("internal", "a bug in Headrace; the log of the hub tells more")), 500)
+
+    async def _principal(self, request: Request) -> Principal:
+        peer = peer_of(request)
+        principal = await self._hub.security.from_authorization(request.headers.get("authorization"), peer)
+        if principal is None:
+            self._hub.metrics.protocol.refused_logins.labels(protocol="http").inc()
+            if "authorization" in request.headers:
+                logger.warning("login refused", extra=fields(listener="http", peer=peer))
+            raise Unauthenticated("say who you are: a token (Authorization: Bearer …) or user and password (Basic)")
+        return principal
+
+
+def peer_of(request: Request) -> str:
+    """The address that a request came from."""
+    return "?" if request.client is None else request.client.host
+
+
+async def _body(request: Request, maximum: int) -> bytes:
+    """The body, refused as soon as it is known to be too large: nothing above the maximum is ever held."""
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > maximum:
+        raise TooLarge("request body", int(declared), maximum, "http.request_bytes_max")
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > maximum:
+            raise TooLarge("request body", size, maximum, "http.request_bytes_max")
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _check_browser(request: Request) -> None:
+    media_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    if media_type != "application/json":
+        raise UnsupportedMediaType("send the body as JSON with the header Content-Type: application/json")
+    origin = request.headers.get("origin")
+    if origin is not None and origin.partition("://")[2] != request.headers.get("host"):
+        raise Misdirected(f"the page of {origin} may not use the API of this hub")
+
+
+async def _not_found(request: Request, error: Exception) -> Response:
+    return _json(ErrorBody(ErrorDetail("unknown-path", f"there is nothing at {request.url.path}")), 404)
+
+
+async def _wrong_method(request: Request, error: Exception) -> Response:
+    allowed = (getattr(error, "headers", None) or {}).get("Allow", "POST")
+    text = f"{request.url.path} takes {allowed}, not {request.method}"
+    return _json(ErrorBody(ErrorDetail("wrong-method", text)), 405, {"Allow": allowed})
+
+
+class Dispatcher:
+    """Our own paths, then the mounts, then 404."""
+
+    def __init__(self, hub: HubBase, loopback: bool) -> None:
+        self._api = Api(hub).app
+        self._mounts = hub.mounts
+        self._hosts = frozenset(hub.config.http.hosts)
+        self._loopback = loopback
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"]
+        if self._loopback and not self._is_own_host(scope):
+            await _refuse(scope, receive, send, error_response(Misdirected("the Host header is not this machine's")))
+        elif any(path == own or path.startswith(own + "/") for own in OWN_PATHS):
+            await self._own(scope, receive, send)
+        elif (found := self._mounts.find(path)) is not None:
+            prefix, app = found
+            inner: MutableMapping[str, Any] = {**scope, "root_path": scope.get("root_path", "") + prefix}
+            await app(inner, receive, send)
+        else:
+            body = ErrorBody(ErrorDetail("unknown-path", f"there is nothing at {path}"))
+            await _refuse(scope, receive, send, _json(body, 404))
+
+    async def _own(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self._api(scope, receive, send)
+        else:
+            await _refuse(scope, receive, send, None)
+
+    def _is_own_host(self, scope: Scope) -> bool:
+        named = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
+        try:
+            host = urlsplit(f"//{named}").hostname or ""
+        except ValueError:  # half an IPv6 address
+            return False
+        return not named or is_loopback(host) or host in self._hosts
+
+
+async def _refuse(scope: Scope, receive: Receive, send: Send, response: Response | None) -> None:
+    if scope["type"] == "websocket":
+        await receive()
+        closing: Message = {"type": "websocket.close", "code": WEBSOCKET_POLICY_VIOLATION}
+        await send(closing)
+    elif response is not None:
+        await response(scope, receive, send)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own signal handlers (the process stops us), and with an event for having started."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
+
+
+async def serve(hub: HubBase, address: str) -> Listener:
+    """Serve HTTP on `address` until the listener is closed."""
+    host, port = split_address(address)
+    listening = _bound(host, port)
+    section = hub.config.http
+    app = hub.tracing.app(Dispatcher(hub, is_loopback(host)), ["/api", hub.config.futoin.path])
+    config = uvicorn.Config(
+        app,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=section.connections_max,
+        timeout_keep_alive=int(section.keep_alive_s),
+        timeout_graceful_shutdown=min(GRACE_S, max(1, int(hub.config.limits.stop_s) - 1)),
+        ws_per_message_deflate=False,
+        ws_max_size=hub.config.futoin.message_bytes_max,  # FutoIn alone speaks WebSocket here
+    )
+    config.load()
+    config.ssl = hub.security.tls("http")
+    server = _Server(config)
+    running = asyncio.create_task(server.serve([listening]), name="http")
+    started = asyncio.create_task(server.listening.wait())
+    await asyncio.wait((running, started), return_when=asyncio.FIRST_COMPLETED)
+    started.cancel()
+    if running.done():
+        await running  # raises what went wrong
+        raise OSError("the HTTP server ended before it listened")
+
+    async def close() -> None:
+        server.should_exit = True
+        await running
+
+    return Listener(join_address(host, listening.getsockname()[1]), close)
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio turns Nagle's delay off only where the socket says that it is TCP; accepted sockets inherit that.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+    except OSError:
+        listening.close()
+        raise
+    return listening

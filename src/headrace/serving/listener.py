@@ -1,0 +1,38 @@
+"""What every protocol server hands back: where it listens, and how to stop it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+
+# A peer that has vanished without a word is noticed after a minute.
+KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+
+
+class Listener:
+    """A socket that is being served."""
+
+    def __init__(self, address: str, close: Callable[[], Awaitable[None]]) -> None:
+        self.address = address
+        self._close = close
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Named addresses of a service that opens ports of its own, as they stand in the ready file."""
+        return {}
+
+    async def close(self) -> None:
+        """Stop accepting, end the open sessions, and free the port."""
+        await self._close()
+
+
+def keep_alive(transport: asyncio.BaseTransport) -> None:
+    """Let the kernel ask a silent peer whether it is still there, and end the connection when it is not."""
+    connected = transport.get_extra_info("socket")
+    if connected is None:
+        return
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEPALIVE.items():
+        if hasattr(socket, name):
+            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

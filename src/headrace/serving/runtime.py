@@ -1,0 +1,275 @@
+"""The process behind `headrace up`: open the hub, start what is configured, stop cleanly.
+
+Order. The hub opens first (it holds the lock of the data directory and recovers the log). Then services start, which
+register verbs and mount web applications; then listeners, HTTP last, so that nothing answers before all of it is there.
+Stopping goes the other way round, and the log closes when nobody can reach it any more.
+
+Every part is named "module:function" and imported only when it is wanted, so that a hub that serves one protocol does
+not load the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import importlib.util
+import json
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from headrace import __version__
+from headrace.admin.hub_verbs import Admin
+from headrace.config import Config
+from headrace.config.load import Loaded
+from headrace.errors import HeadraceError
+from headrace.hub import Hub
+from headrace.serving.listener import Listener
+from headrace.serving.memory import (
+    find_trim,
+    resident_bytes,
+    trim_when_quiet,
+)
+from headrace.telemetry.log_lines import fields
+from headrace.telemetry.metrics import (
+    ProcessMetrics,
+    counted,
+)
+from headrace.telemetry.tracing import start as start_tracing
+
+logger = logging.getLogger("headrace.server")
+
+# Key of [listen] → `async def serve(hub, address) -> Listener`. HTTP stays last: it reports that all is ready.
+LISTENERS: dict[str, str] = {
+    "flight": "headrace.protocols.flight.server:serve",
+    "wallaroo": "headrace.protocols.wallaroo.server:serve",
+    "ockam": "headrace.protocols.ockam.server:serve",
+    "ignite": "headrace.protocols.perper.ignite.server:serve",
+    "fabric": "headrace.protocols.perper.fabric.server:serve",
+    "http": "headrace.serving.http:serve",
+}
+
+# Name → `async def start(hub) -> Listener | None`: parts without a port of their own in [listen]. FutoIn and the
+# console mount themselves on the HTTP port (`hub.mounts`); immortals open ports as they are registered; pipelines are
+# supervised.
+SERVICES: dict[str, str] = {
+    "nouns": "headrace.admin:start",
+    "futoin": "headrace.protocols.futoin.server:start",
+    "ambrosia": "headrace.protocols.ambrosia.server:start",
+    "pipelines": "headrace.spark.hub.supervisor:start",
+    "console": "headrace.console.server:start",
+}
+
+# How traces name the services that are no protocol of their own.
+PROTOCOL_OF_SERVICE = {"nouns": "admin", "pipelines": "spark"}
+
+LAG_INTERVAL_S = 1.0
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_LOCKED = 3
+EXIT_LOG_FAILED = 4
+
+
+class StartFailed(HeadraceError):
+    """A listener or service could not start; nothing was left running."""
+
+    code = "start-failed"
+
+
+class Runtime:
+    """A running hub with its listeners and services."""
+
+    def __init__(self, hub: Hub, config: Config) -> None:
+        self.hub = hub
+        self.config = config
+        self.addresses = hub.addresses
+        self.missing: list[str] = []
+        self._running: list[tuple[str, Listener]] = []
+        self._chores: list[asyncio.Task[None]] = []
+
+    @classmethod
+    async def start(cls, loaded: Loaded) -> Runtime:
+        """Open the hub and start everything configured. If one part fails, the ones before it are stopped again."""
+        config = loaded.config
+        hub = await Hub.open(config.log.data, config, tracing=start_tracing(config))
+        runtime = cls(hub, config)
+        try:
+            runtime._watch_process()
+            Admin(runtime, loaded).register(hub.verbs)
+            for warning in hub.security.warnings():
+                logger.warning(warning)
+            await runtime._start_services()
+            await runtime._start_listeners()
+        except BaseException:
+            await runtime.stop()
+            raise
+        return runtime
+
+    def _watch_process(self) -> None:
+        process = self.hub.metrics.process
+        process.info.labels(version=__version__).set(1)
+        process.started.set(time.time())
+        self.hub.metrics.before_scrape(lambda: process.resident_bytes.set(resident_bytes()))
+        written = self.hub.metrics.log.bytes
+        self._chores = [
+            asyncio.create_task(_measure_lag(process), name="loop lag"),
+            asyncio.create_task(trim_when_quiet(lambda: counted(written), find_trim()), name="trim"),
+        ]
+
+    async def _start_services(self) -> None:
+        for name, entry in SERVICES.items():
+            start = self._found(name, entry)
+            if start is not None:
+                await self._started(name, start(self._hub_for(name)))
+
+    async def _start_listeners(self) -> None:
+        for name, entry in LISTENERS.items():
+            address = getattr(self.config.listen, name)
+            if address == "off":
+                continue
+            serve = self._found(name, entry)
+            if serve is not None:
+                await self._started(name, serve(self._hub_for(name), address))
+
+    def _hub_for(self, name: str) -> Hub:
+        """The hub as this part sees it: with traces on, its spans name the part."""
+        return self.hub.tracing.view(self.hub, PROTOCOL_OF_SERVICE.get(name, name))
+
+    async def _started(self, name: str, starting: Awaitable[Listener | None]) -> None:
+        try:
+            listener = await starting
+        except OSError as error:
+            address = getattr(self.config.listen, name, "")
+            raise StartFailed(
+                f"{name} cannot listen on {address}: {error.strerror or error}; `headrace doctor` says who does, and "
+                f"--set listen.{name}=HOST:PORT chooses another"
+            ) from error
+        if listener is None:
+            return
+        self._running.append((name, listener))
+        for part, address in listener.addresses.items() if name not in LISTENERS else [(name, listener.address)]:
+            self.addresses[part] = address
+            logger.info("listening", extra=fields(listener=part, address=address))
+
+    def _found(self, name: str, entry: str) -> Callable[..., Awaitable[Listener | None]] | None:
+        """The function behind "module:function", or None when this installation does not hold the module."""
+        found = load_entry(entry)
+        if found is None:
+            self.missing.append(name)
+            logger.debug("not available in this installation", extra=fields(part=name))
+        return found
+
+    async def stop(self) -> None:
+        """Stop accepting, end the sessions, close the log. Listeners go together, so that a stop does not take
+        `limits.stop_s` once for each; services go after those who use them."""
+        self.hub.stopping.set()
+        listeners = [entry for entry in self._running if entry[0] in LISTENERS]
+        services = [entry for entry in self._running if entry[0] not in LISTENERS]
+        self._running.clear()
+        await asyncio.gather(*(self._stopped(name, listener) for name, listener in listeners))
+        for name, service in reversed(services):
+            await self._stopped(name, service)
+        for chore in self._chores:
+            chore.cancel()
+        await self.hub.close()
+        await self._traces_sent()
+
+    async def _traces_sent(self) -> None:
+        try:
+            await asyncio.wait_for(self.hub.tracing.close(), self.config.limits.stop_s)
+        except TimeoutError:
+            logger.warning("the last traces were not sent: no answer from the collector")
+
+    async def _stopped(self, name: str, listener: Listener) -> None:
+        """One part stopped, or left behind with a word about it: it does not keep the others."""
+        try:
+            await asyncio.wait_for(listener.close(), self.config.limits.stop_s)
+        except Exception as error:
+            logger.error("did not stop cleanly", extra=fields(part=name, error=repr(error)))
+
+
+async def _measure_lag(process: ProcessMetrics) -> None:
+    """How late a timer comes: a loop that something blocks shows here first."""
+    while True:
+        due = time.monotonic() + LAG_INTERVAL_S
+        await asyncio.sleep(LAG_INTERVAL_S)
+        process.loop_lag_seconds.set(max(0.0, time.monotonic() - due))
+
+
+def load_entry(entry: str) -> Callable[..., Any] | None:
+    """The object behind "module:name"; None when there is no such module. A module that fails to load is an error."""
+    module_name, _, attribute = entry.partition(":")
+    try:
+        spec = importlib.util.find_spec(module_name)
+    except ModuleNotFoundError:  # a parent package does not exist
+        return None
+    if spec is None:
+        return None
+    found: Callable[..., Any] = getattr(importlib.import_module(module_name), attribute)
+    return found
+
+
+def write_ready_file(path: Path, addresses: dict[str, str]) -> None:
+    """Name → address as JSON. It appears complete or not at all, for whoever waits for it."""
+    beside = path.with_name(path.name + ".new")
+    beside.write_text(json.dumps(addresses) + "\n", encoding="utf-8")
+    os.replace(beside, path)
+
+
+def tell_manager(state: str) -> None:
+    """Tell systemd (`Type=notify`), if it started us, that we are ready or stopping."""
+    path = os.environ.get("NOTIFY_SOCKET", "")
+    if not path:
+        return
+    address = "\0" + path[1:] if path.startswith("@") else path  # an abstract name
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as notifying:
+            notifying.sendto(state.encode(), address)
+    except OSError as error:
+        logger.warning("the service manager could not be told", extra=fields(state=state, error=str(error)))
+
+
+def _remove(ready_file: Path | None) -> None:
+    if ready_file is not None:
+        with contextlib.suppress(OSError):
+            ready_file.unlink()
+
+
+async def run(
+    loaded: Loaded, *, ready_file: Path | None = None, on_ready: Callable[[Runtime], None] = lambda runtime: None
+) -> int:
+    """Run until SIGTERM or SIGINT, or until the log fails. Returns the exit code of the process."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    _remove(ready_file)
+    runtime = await Runtime.start(loaded)
+    try:
+        if ready_file is not None:
+            write_ready_file(ready_file, runtime.addresses)
+        on_ready(runtime)
+        tell_manager("READY=1")
+        failed = asyncio.ensure_future(runtime.hub.failed())
+        stopped = asyncio.ensure_future(stop.wait())
+        await asyncio.wait((failed, stopped), return_when=asyncio.FIRST_COMPLETED)
+        for task in (failed, stopped):
+            task.cancel()
+    finally:
+        tell_manager("STOPPING=1")
+        _remove(ready_file)
+        await runtime.stop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+    if not runtime.hub.has_failed:  # asked last: the log may fail with what is stored while the hub stops
+        return EXIT_OK
+    logger.error("the log failed and accepts nothing more; start again to recover from disk")
+    return EXIT_LOG_FAILED

@@ -1,0 +1,151 @@
+"""The hub's side of the Spark source: what a planner asks before each batch, in as few calls as possible.
+
+No PySpark here: this runs inside the hub.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from headrace.errors import UnknownStream
+
+
+class Describe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Names of streams, or patterns."""
+
+    names: list[str]
+
+
+class Described(msgspec.Struct, frozen=True):
+    """A stream and the (first, next) of each of its partitions."""
+
+    name: str
+    id: int
+    bounds: list[tuple[int, int]]
+
+
+class ReadPosition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A cursor in a stream."""
+
+    cursor: str
+    stream: str
+
+
+class Forget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A cursor whose stored results no longer say where to go on."""
+
+    cursor: str
+
+
+class MoveCursor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A cursor and its new positions, by stream and partition; None where it is not read, and holds nothing."""
+
+    cursor: str
+    positions: dict[str, list[int | None]]
+
+
+class Planning:
+    """Answers to planners."""
+
+    def __init__(self, hub: Any) -> None:
+        self._hub = hub
+
+    def register(self) -> None:
+        """Offer the verbs."""
+        add = self._hub.verbs.register
+        add("spark.describe", Describe, self.describe, right="read", summary="Bounds of many streams", filters=True)
+        add("spark.position", ReadPosition, self.position, right="read", summary="How far a cursor's results reach")
+        add("spark.forget", Forget, self.forget, right="admin", summary="Forget how far a cursor's results reach")
+        add("spark.move-cursor", MoveCursor, self.move_cursor, right="read", summary="Move a cursor", filters=True)
+
+    async def describe(self, request: Describe) -> list[Described]:
+        """The streams that exist and that the caller may read, by name."""
+        from headrace.security import current
+
+        may = current().may
+        found = {}
+        for name in request.names:
+            for info in self._named(name) or self._hub.streams(name):
+                if may("read", info.name):
+                    found[info.name] = info
+        return [self._described(found[name]) for name in sorted(found)]
+
+    def _named(self, name: str) -> list[Any]:
+        """The stream of exactly this name, whatever characters it has."""
+        try:
+            info = self._hub.stream(name)
+        except UnknownStream:
+            return []
+        return [info] if info.kind == "stream" else []
+
+    def _described(self, info: Any) -> Described:
+        bounds = [self._hub.bounds(info.name, partition) for partition in range(info.partitions)]
+        return Described(info.name, info.id, [(one.first, one.next) for one in bounds])
+
+    async def position(self, request: ReadPosition) -> list[int | None]:
+        """By partition, where a query with a fresh checkpoint goes on without storing a result twice.
+
+        That is the cursor, or further on where a sink had stored a batch that Spark did not live to note.
+        """
+        from headrace.spark.hub.staging import (
+            SINKS,
+            SinkState,
+        )
+
+        info = self._hub.stream(request.stream)
+        known = [self._hub.cursor(request.cursor, request.stream, partition) for partition in range(info.partitions)]
+        await self._hub.create_table(SINKS)
+        for _, value in self._hub.items(SINKS):
+            for source in msgspec.msgpack.decode(value, type=SinkState).sources:
+                if (source.cursor, source.stream) == (request.cursor, request.stream):
+                    for partition, after in enumerate(source.next[: info.partitions]):
+                        if after is None:
+                            continue
+                        known[partition] = max(after, known[partition] or 0)
+        return known
+
+    def streams_behind(self, cursor: str) -> set[str]:
+        """The streams whose records stand behind results that a query with this cursor has stored."""
+        from headrace.spark.hub.staging import (
+            SINKS,
+            SinkState,
+        )
+
+        if not self._hub.streams(SINKS, kind="table"):
+            return set()
+        states = [msgspec.msgpack.decode(value, type=SinkState) for _, value in self._hub.items(SINKS)]
+        return {one.stream for state in states for one in state.sources if one.cursor == cursor}
+
+    async def forget(self, request: Forget) -> int:
+        """Let a query begin anew although results of it are stored; how many sinks were concerned."""
+        from headrace.spark.hub.staging import (
+            SINKS,
+            SinkState,
+        )
+
+        await self._hub.create_table(SINKS)
+        changed = 0
+        for key, value in list(self._hub.items(SINKS)):
+            state = msgspec.msgpack.decode(value, type=SinkState)
+            kept = [one for one in state.sources if one.cursor != request.cursor]
+            if len(kept) != len(state.sources):
+                encoded = msgspec.msgpack.encode(msgspec.structs.replace(state, sources=kept))
+                changed += (await self._hub.put(SINKS, key, encoded, value)).applied
+        return changed
+
+    async def move_cursor(self, request: MoveCursor) -> None:
+        """Move a cursor on in all these streams at once; streams that are gone are passed over."""
+        from headrace.log.ops import SaveCursor
+        from headrace.spark.hub.staging import check_rights
+
+        check_rights(set(), set(request.positions))
+        ops = []
+        for name, positions in request.positions.items():
+            for info in self._named(name):
+                for partition, index in enumerate(positions[: info.partitions]):
+                    if index is not None:
+                        ops.append(SaveCursor(request.cursor, info.name, index, partition))
+        if ops:
+            await self._hub.transact(ops)

@@ -1,0 +1,203 @@
+"""The hub's side of pipelines: which there are, what they report, and which should stop.
+
+No PySpark here: this runs inside the hub. Definitions made with `headrace pipeline create` live in the table
+`spark/pipelines`; those of the configuration come with the process. Reports are kept in memory: they are about now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from headrace.config import PipelineEntry
+from headrace.errors import BadRequest, HeadraceError
+from headrace.hub.verbs import Nothing
+
+PIPELINES = "spark/pipelines"
+REPORT_STALE_US = 15_000_000
+ENDED = ("done", "stopped")
+ALIVE = ("starting", "running", "restarting")
+REPORTING = ("running", "restarting")
+"""States in which a pipeline says every second how it is."""
+STATES = ("starting", "running", "restarting", "done", "stopped", "failed", "lost")
+
+
+class UnknownPipeline(HeadraceError):
+    """No pipeline of that name was created or has reported."""
+
+    code = "unknown-pipeline"
+
+
+class PipelineRunning(HeadraceError):
+    """The pipeline is at work, and this needs it to be stopped."""
+
+    code = "pipeline-running"
+
+
+class Definition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A pipeline that someone runs: a SQL text or a Python file, and where its results go."""
+
+    name: str
+    sql: str = ""
+    file: str = ""
+    into: str = ""
+    trigger: str = ""
+    start: str = "earliest"
+    output_mode: str = "append"
+    enabled: bool = True
+
+
+class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a running pipeline says of itself."""
+
+    name: str
+    state: str = "running"
+    run: str = ""
+    batch: int = -1
+    rows: int = 0
+    rows_per_s: float = 0.0
+    batch_ms: float = 0.0
+    lag: int = 0
+    state_rows: int = 0
+    state_bytes: int = 0
+    restarts: int = 0
+    error: str = ""
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """The answer to a report: whether someone asked the pipeline to stop."""
+
+    stop: bool
+
+
+class Status(msgspec.Struct, frozen=True):
+    """A pipeline as it is known: its definition, if it has one here, and its last report."""
+
+    name: str
+    state: str
+    definition: Definition | None
+    report: Report | None
+    reported_us: int | None
+
+
+class PipelineName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Names a pipeline."""
+
+    name: str
+
+
+class Registry:
+    """The pipelines of one hub."""
+
+    def __init__(self, hub: Any) -> None:
+        self._hub = hub
+        self._reports: dict[str, tuple[Report, int]] = {}
+        self._stopping: dict[str, str] = {}
+        self.apart: set[str] = set()
+        """Those that run in a process of their own, although they may stand in the configuration."""
+        self.on_stop: Callable[[str], None] = lambda name: None
+        """Told of every request to stop."""
+        self._configured = {entry.name: _configured(entry) for entry in hub.config.pipeline}
+
+    def register(self) -> None:
+        """Offer the verbs, and count the pipelines."""
+        self._hub.metrics.before_scrape(self._count)
+        add = self._hub.verbs.register
+        add("pipeline.create", Definition, self.create, right="admin", summary="Keep a pipeline's definition")
+        add("pipeline.delete", PipelineName, self.delete, right="admin", summary="Forget a pipeline")
+        add("pipeline.list", Nothing, self.list, right="read", summary="Pipelines and how they are")
+        add("pipeline.status", PipelineName, self.status, right="read", summary="One pipeline")
+        add("pipeline.stop", PipelineName, self.stop, right="admin", summary="Ask a running pipeline to stop")
+        add("pipeline.report", Report, self.report, right="write", summary="What a running pipeline says of itself")
+
+    def to_run(self) -> list[str]:
+        """The pipelines of the configuration that have neither ended nor been stopped."""
+        return [
+            name
+            for name, one in self._configured.items()
+            if one.enabled
+            and name not in self.apart
+            and not (name in self._reports and self._reports[name][0].state in ENDED)
+        ]
+
+    async def create(self, request: Definition) -> Status:
+        """Keep a definition; one of the same name is replaced."""
+        if bool(request.sql) == bool(request.file):
+            raise BadRequest("a pipeline is either a SQL text or a file")
+        if request.sql and not request.into:
+            raise BadRequest("a pipeline in SQL needs a stream to write into")
+        await self._hub.create_table(PIPELINES)
+        await self._hub.put(PIPELINES, request.name.encode(), msgspec.msgpack.encode(request))
+        return self._status(request.name)
+
+    async def delete(self, request: PipelineName) -> None:
+        """Forget a definition and ask what runs to stop."""
+        if request.name in self._configured:
+            raise BadRequest(f"pipeline {request.name!r} stands in the configuration; take it out there")
+        await self.stop(request)
+        await self._hub.create_table(PIPELINES)
+        await self._hub.delete(PIPELINES, request.name.encode())
+
+    async def list(self, request: Nothing) -> list[Status]:
+        """All that are defined or have reported."""
+        names = {*self._definitions(), *self._reports}
+        return [self._status(name) for name in sorted(names)]
+
+    async def status(self, request: PipelineName) -> Status:
+        """One of them."""
+        return self._status(request.name)
+
+    async def stop(self, request: PipelineName) -> Status:
+        """The run that reports now is told to stop with its next report; a later run is not."""
+        status = self._status(request.name)
+        if status.report is not None:
+            self._stopping[request.name] = status.report.run
+        self.on_stop(request.name)
+        return status
+
+    async def report(self, request: Report) -> Heard:
+        """Take a report."""
+        before = self._reports.get(request.name, (None, 0))[0]
+        if before is not None and before.run == request.run and request.batch > before.batch:
+            self._hub.metrics.spark.batch_seconds.observe(request.batch_ms / 1000)
+            self._hub.metrics.spark.batch_records.inc(max(0, request.rows - before.rows))
+        self._reports[request.name] = (request, self._hub.clock.now_us())
+        return Heard(stop=request.run != "" and self._stopping.get(request.name) == request.run)
+
+    def last_report(self, name: str) -> Report | None:
+        """What a pipeline said last, however long ago."""
+        return self._reports.get(name, (None, 0))[0]
+
+    def note(self, report: Report) -> None:
+        """What the hub itself knows of a pipeline that does not report yet, or no more."""
+        self._reports[report.name] = (report, self._hub.clock.now_us())
+
+    def _count(self) -> None:
+        gauge = self._hub.metrics.spark.pipelines
+        states = [self._status(name).state for name in {*self._definitions(), *self._reports}]
+        for state in STATES:
+            gauge.labels(state=state).set(states.count(state))
+
+    def _definitions(self) -> dict[str, Definition]:
+        found = dict(self._configured)
+        if self._hub.streams(PIPELINES, kind="table"):
+            for key, value in self._hub.items(PIPELINES):
+                found[key.decode()] = msgspec.msgpack.decode(value, type=Definition)
+        return found
+
+    def _status(self, name: str) -> Status:
+        definition = self._definitions().get(name)
+        report, reported_us = self._reports.get(name, (None, None))
+        if definition is None and report is None:
+            raise UnknownPipeline(f"there is no pipeline {name!r}; `headrace pipeline ls` shows all")
+        state = "stopped" if report is None else report.state
+        stale = reported_us is not None and self._hub.clock.now_us() - reported_us > REPORT_STALE_US
+        if stale and state in REPORTING:
+            state = "lost"
+        return Status(name, state, definition, report, reported_us)
+
+
+def _configured(entry: PipelineEntry) -> Definition:
+    return msgspec.convert(msgspec.to_builtins(entry), Definition)

@@ -1,0 +1,528 @@
+"""The hub's side of the Spark sink: rows wait here until their batch is committed, then become records at once.
+
+No PySpark here: this runs inside the hub.
+
+On disk, under `<data>/spark-staging/`, one directory per (query, batch) and one file per (part, attempt), an Arrow IPC
+stream. Files, not memory: a batch may be large, and what was staged outlives a restart of the hub, so a running query
+need not begin its batch again. They are not synced; after a power cut a file may be short, its checksum says so, and
+the query stages again.
+
+The table `spark/sinks` holds one `SinkState` per query: the last batch, recent digests, the run in charge, and how far
+the sources had been read. A commit appends the rows and replaces that value in one transaction, so either all of it
+happened or none. The cursors of the sources are not moved here but when Spark has noted the batch too (cursors.py):
+until then Spark may read the same records again, and a cursor that was ahead of it would let retention take them away.
+
+A batch that is larger than one transaction may be (`log.batch_bytes_max`) is stored in steps. Its files are synced and
+the commit itself is written down in the table `spark/commits` first; each step appends a slice and notes how many are
+done. Whatever stops it, the next commit or stage of the query, or the next start of the hub, finishes it from the same
+files: it is still stored exactly once, only not in one instant.
+
+The rules for a commit of batch b with digest d by run r:
+
+    r was replaced by a newer run          → refused: two drivers work on one checkpoint, the older must stop
+    b is newer than the last batch         → appended
+    b is known with the same digest d      → acknowledged again, nothing stored
+    b is known with another digest         → refused: the checkpoint was lost or changed behind the hub's back
+    b is older than what is remembered     → refused, for the same reason
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from headrace.errors import Forbidden, HeadraceError, LimitExceeded
+from headrace.spark.hub.staged_files import (
+    Group,
+    NotStaged,
+    Survey,
+    cut,
+    drop_batches,
+    is_one_off,
+    remove_older,
+    staged_rows,
+    survey_of,
+    sync_files,
+    write_chunk,
+)
+from headrace.telemetry.log_lines import fields
+
+logger = logging.getLogger("headrace.spark")
+SINKS = "spark/sinks"
+UNFINISHED = "spark/commits"
+BATCHES_REMEMBERED = 16
+RUNS_REMEMBERED = 16
+UNOWNED = ("", "anonymous")
+"""Owners of queries from a time without users: whoever goes on with one owns it."""
+LEFTOVERS_EXPIRE_S_DEFAULT = 3600.0
+_SWEEP_INTERVAL_S = 60.0
+
+# Spark numbers batches, tasks and attempts with Java's long; a table keeps them in as many bits.
+Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
+Crc = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
+
+
+class Fenced(HeadraceError):
+    """A newer run of the same query is in charge."""
+
+    code = "fenced"
+
+
+class BatchChanged(HeadraceError):
+    """A batch that was committed already is offered again with other contents."""
+
+    code = "batch-changed"
+
+
+class SourcePosition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How far the reader behind a cursor had come when a batch was stored; `next` by partition, None where it is not
+    read."""
+
+    cursor: str
+    stream: str
+    next: list[int | None]
+
+
+class SinkState(msgspec.Struct, frozen=True):
+    """What the hub remembers of a query that writes."""
+
+    batch: int
+    run: str
+    digests: list[tuple[int, str]]
+    replaced_runs: list[str]
+    time_us: int
+    sources: list[SourcePosition] = []
+    owner: str = ""
+
+
+class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A chunk of a task's rows. The same chunk may come twice."""
+
+    query: Name
+    run: Name
+    batch: Number
+    part: Number
+    attempt: Number
+    offset: Number
+    rows: bytes
+
+
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A file that a task staged, as the driver knows it."""
+
+    part: Number
+    attempt: Number
+    size: Number
+    crc: Crc
+
+
+class Commit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything that a batch staged, in order."""
+
+    query: Name
+    run: Name
+    batch: Number
+    digest: Name
+    parts: list[Part]
+    sources: list[SourcePosition] = []
+    partitions: Annotated[int, msgspec.Meta(ge=1)] = 1
+
+
+class Abort(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A batch that will not be committed by this run."""
+
+    query: Name
+    run: Name
+    batch: Number
+
+
+class AppendedTo(msgspec.Struct, frozen=True):
+    """Where rows of a commit went."""
+
+    stream: str
+    partition: int
+    first: int
+    count: int
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """The answer to a commit; `applied` is false when the batch was stored before."""
+
+    applied: bool
+    appended: list[AppendedTo] = []
+
+
+class Unfinished(msgspec.Struct, frozen=True):
+    """A commit that is being stored in steps of `slice_bytes`, and how many slices are stored."""
+
+    commit: Commit
+    slices_done: int = 0
+    slice_bytes: int = 0
+
+
+Verdict = Literal["new", "again"]
+
+
+def judge(state: SinkState | None, commit: Commit) -> Verdict:
+    """The rules in the module's head, as a function."""
+    if state is None:
+        return "new"
+    check_run(state, commit.query, commit.run)
+    if commit.batch > state.batch:
+        return "new"
+    known = dict(state.digests).get(commit.batch)
+    if known == commit.digest:
+        return "again"
+    was = "is no longer remembered" if known is None else f"was stored with digest {known}"
+    raise BatchChanged(
+        f"query {commit.query}: batch {commit.batch} is offered with digest {commit.digest}, but it {was} (the last is "
+        f"batch {state.batch}). Its checkpoint has gone back behind what is stored, as after a power cut or a restored "
+        "copy. Nothing was appended. Start the query with a fresh checkpoint and start=cursor to go on from where the "
+        "stored results end"
+    )
+
+
+def check_run(state: SinkState, query: str, run: str) -> None:
+    """Refuse a run that was replaced."""
+    if run in state.replaced_runs:
+        raise Fenced(f"query {query}: run {run} was replaced by run {state.run}; only one driver may run a query")
+
+
+def after_commit(state: SinkState | None, commit: Commit, time_us: int) -> SinkState:
+    """The state once a batch is stored."""
+    digests = [] if state is None else list(state.digests)
+    return SinkState(
+        batch=commit.batch,
+        run=commit.run,
+        digests=[*digests, (commit.batch, commit.digest)][-BATCHES_REMEMBERED:],
+        replaced_runs=_replaced(state, commit.run),
+        time_us=time_us,
+        sources=commit.sources or ([] if state is None else state.sources),
+        owner=_owner(state),
+    )
+
+
+def taken_over(state: SinkState | None, run: str, time_us: int) -> SinkState:
+    """The state once a new run has shown itself."""
+    if state is None:
+        return SinkState(batch=-1, run=run, digests=[], replaced_runs=[], time_us=time_us, owner=_owner(None))
+    replaced = _replaced(state, run)
+    return msgspec.structs.replace(state, run=run, replaced_runs=replaced, time_us=time_us, owner=_owner(state))
+
+
+def _owner(state: SinkState | None) -> str:
+    """Whose query it is: of whoever came first, not counting those who came without a name."""
+    from headrace.security import current
+
+    return current().name if state is None or state.owner in UNOWNED else state.owner
+
+
+def check_owner(state: SinkState | None, query: str) -> None:
+    """Refuse someone else's query to those who may not write everywhere: they could stop it, or number its batches."""
+    from headrace.security import current
+
+    principal = current()
+    if state is None or state.owner in (*UNOWNED, principal.name) or principal.may("write", SINKS):
+        return
+    raise Forbidden(f"{principal.name!r} may not write as query {query!r}, which belongs to {state.owner!r}")
+
+
+def _replaced(state: SinkState | None, run: str) -> list[str]:
+    if state is None:
+        return []
+    if state.run == run:
+        return state.replaced_runs
+    return [*state.replaced_runs, state.run][-RUNS_REMEMBERED:]
+
+
+class Staging:
+    """The staging area of one hub."""
+
+    def __init__(
+        self,
+        hub: Any,
+        directory: Path,
+        *,
+        leftovers_expire_s: float = LEFTOVERS_EXPIRE_S_DEFAULT,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._hub = hub
+        self._directory = directory
+        self._leftovers_expire_s = leftovers_expire_s
+        self._now_s = now_s
+        self._swept_s = 0.0
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._storing: set[tuple[str, int]] = set()
+
+    def register(self) -> None:
+        """Offer the verbs."""
+        verbs = self._hub.verbs
+        for name, request, handler, summary in (
+            ("spark.stage", Stage, self.stage, "Stage rows of a Spark batch"),
+            ("spark.commit", Commit, self.commit, "Append a staged Spark batch"),
+            ("spark.abort", Abort, self.abort, "Drop a staged Spark batch"),
+        ):
+            # Which streams a batch goes to is known only at its commit, which checks the right on each.
+            verbs.register(name, request, handler, right="write", summary=summary, filters=True)
+
+    async def stage(self, request: Stage) -> int:
+        """Keep a chunk; the size of the file so far."""
+        await self._take_charge(request.query, request.run)
+        await self._sweep()
+        if (request.query, request.batch) in self._storing:  # a chunk that comes late; its file is being read
+            return request.offset + len(request.rows)
+        path = self._path(request.query, request.batch, request.part, request.attempt)
+        await asyncio.to_thread(self._check_room, path, request.offset + len(request.rows))
+        self._hub.metrics.spark.staged_bytes.inc(len(request.rows))
+        return await asyncio.to_thread(write_chunk, path, request.offset, request.rows)
+
+    def _check_room(self, path: Path, size: int) -> None:
+        """Refuse a batch that outgrows the limits."""
+        limits = self._hub.config.spark
+        others = [one.stat().st_size for one in path.parent.glob("*.arrows") if one != path]
+        _check_limit("parts of a Spark batch", len(others) + 1, limits.parts_max, "spark.parts_max")
+        total = sum(others) + size
+        _check_limit("bytes of a Spark batch", total, limits.batch_bytes_max, "spark.batch_bytes_max")
+
+    async def commit(self, request: Commit) -> Committed:
+        """Make a batch part of the log, once."""
+        outcome = "refused"
+        about = {"headrace.spark.query": request.query, "headrace.spark.batch": request.batch}
+        with self._hub.tracing.span("spark.commit", about) as span:
+            try:
+                done = await self._commit(request)
+                outcome = "stored" if done.applied else "again"
+                return done
+            finally:
+                span.set_attribute("headrace.spark.outcome", outcome)
+                self._hub.metrics.spark.commits.labels(outcome=outcome).inc()
+
+    async def _commit(self, request: Commit) -> Committed:
+        async with self._lock(request.query):
+            await self._finish(request.query)
+            state = self._state(await self._raw(request.query))
+            check_owner(state, request.query)
+            if judge(state, request) == "again":
+                await self._drop(request.query, request.batch)
+                return Committed(applied=False)
+            with self._reading(request):
+                return Committed(applied=True, appended=await self._store_new(request, state))
+
+    async def _store_new(self, request: Commit, state: SinkState | None) -> list[AppendedTo]:
+        """Store a batch that was not begun yet."""
+        survey = await asyncio.to_thread(self._survey, request, self._slice_bytes())
+        check_rights(set(survey.streams), {source.stream for source in request.sources})
+        if survey.slices > 1:
+            self._check_slices(survey, request, state)
+        await self._make_streams(survey, request)
+        unfinished = Unfinished(request, slice_bytes=self._slice_bytes())
+        if survey.slices > 1:
+            await asyncio.to_thread(sync_files, self._batch_path(request.query, request.batch))
+            await self._hub.put(UNFINISHED, request.query.encode(), msgspec.msgpack.encode(unfinished))
+        return await self._store(unfinished, survey)
+
+    def _check_slices(self, survey: Survey, request: Commit, state: SinkState | None) -> None:
+        """Refuse a batch of which the log would take the first slices and not the rest."""
+        limits = self._hub.config.log
+        _check_limit("bytes of a record", survey.record_bytes, limits.record_bytes_max, "log.record_bytes_max")
+        notes = (Unfinished(request, 1 << 62, 1 << 62), after_commit(state, request, self._hub.clock.now_us()))
+        noted = len(request.query.encode()) + max(len(msgspec.msgpack.encode(note)) for note in notes)
+        _check_limit("bytes of a batch", survey.slice_bytes + noted, limits.batch_bytes_max, "log.batch_bytes_max")
+
+    async def _make_streams(self, survey: Survey, request: Commit) -> None:
+        """The streams that rows go to; those that exist stay as they are."""
+        for stream, partition in survey.streams.items():
+            info = await self._hub.create_stream(stream, partitions=request.partitions, exist_ok=True)
+            if partition >= info.partitions:
+                raise NotStaged(
+                    f"query {request.query}: batch {request.batch} has rows for partition {partition} of stream "
+                    f"{stream!r}, which has {info.partitions}; run the batch again"
+                )
+
+    async def recover(self) -> int:
+        """Finish the commits that an end of the hub interrupted; how many there were.
+
+        One that cannot be finished now is tried again when its query comes back; the hub starts all the same.
+        """
+        await self._hub.create_table(UNFINISHED)
+        queries = [key.decode() for key, _ in list(self._hub.items(UNFINISHED))]
+        for query in queries:
+            async with self._lock(query):
+                try:
+                    await self._finish(query)
+                except (HeadraceError, OSError) as error:
+                    logger.error("a Spark batch is stored in part", extra=fields(query=query, error=str(error)))
+        return len(queries)
+
+    async def _finish(self, query: str) -> None:
+        """Go on with a commit that was being stored in steps."""
+        await self._hub.create_table(UNFINISHED)
+        raw = self._hub.get(UNFINISHED, query.encode())
+        if raw is not None:
+            unfinished = msgspec.msgpack.decode(raw, type=Unfinished)
+            with self._reading(unfinished.commit):
+                survey = await asyncio.to_thread(self._survey, unfinished.commit, unfinished.slice_bytes)
+                await self._make_streams(survey, unfinished.commit)  # one may have been deleted meanwhile
+                await self._store(unfinished, survey)
+
+    @contextlib.contextmanager
+    def _reading(self, request: Commit) -> Iterator[None]:
+        """While the files of a batch are read, nothing more is written to them."""
+        self._storing.add((request.query, request.batch))
+        try:
+            yield
+        finally:
+            self._storing.discard((request.query, request.batch))
+
+    def _survey(self, request: Commit, slice_bytes: int) -> Survey:
+        """Look through all that is staged, before any of it is stored."""
+        return survey_of(self._slices(request, slice_bytes))
+
+    def _slices(self, request: Commit, slice_bytes: int) -> Iterator[list[Group]]:
+        parts = [(self._path(request.query, request.batch, one.part, one.attempt), one) for one in request.parts]
+        what = f"query {request.query}: batch {request.batch}"
+        return cut((group for path, one in parts for group in staged_rows(path, one.size, one.crc, what)), slice_bytes)
+
+    async def _store(self, unfinished: Unfinished, survey: Survey) -> list[AppendedTo]:
+        """Append the slices that are not stored yet; the last one carries the sink's new state."""
+        from headrace.log.batch import Batch
+        from headrace.log.ops import ABSENT, Append, Delete, Put
+
+        request, key = unfinished.commit, unfinished.commit.query.encode()
+        slices = iter([survey.first]) if survey.slices == 1 else self._slices(request, unfinished.slice_bytes)
+        appended = []
+        for number in range(survey.slices):
+            groups = await asyncio.to_thread(next, slices)
+            if number < unfinished.slices_done:
+                continue
+            ops: list[Any] = [Append(stream, Batch.from_arrow(rows), partition) for stream, partition, rows in groups]
+            if number + 1 < survey.slices:
+                note = msgspec.structs.replace(unfinished, slices_done=number + 1)
+                ops.append(Put(UNFINISHED, key, msgspec.msgpack.encode(note)))
+            else:
+                raw = await self._raw(request.query)
+                state = after_commit(self._state(raw), request, self._hub.clock.now_us())
+                ops.append(Put(SINKS, key, msgspec.msgpack.encode(state), ABSENT if raw is None else raw))
+                if survey.slices > 1:
+                    ops.append(Delete(UNFINISHED, key))
+            results = await self._hub.transact(ops)
+            for (stream, partition, _), result in zip(groups, results, strict=False):
+                appended.append(AppendedTo(stream, partition, result.first, result.count))
+        await self._drop(request.query, request.batch)
+        return appended
+
+    def _slice_bytes(self) -> int:
+        return int(self._hub.config.log.batch_bytes_max) // 2
+
+    async def abort(self, request: Abort) -> None:
+        """Forget what this run staged for a batch."""
+        async with self._lock(request.query):
+            await self._finish(request.query)
+            state = self._state(await self._raw(request.query))
+            check_owner(state, request.query)
+            if state is not None:
+                check_run(state, request.query, request.run)
+            await asyncio.to_thread(shutil.rmtree, self._batch_path(request.query, request.batch), True)
+
+    async def _take_charge(self, query: str, run: str) -> None:
+        """Note a run that is new, so that an older one that still lives is refused from now on."""
+        state = self._state(await self._raw(query))
+        check_owner(state, query)
+        if state is not None and state.run == run:
+            return
+        async with self._lock(query):
+            await self._finish(query)
+            state = self._state(await self._raw(query))
+            check_owner(state, query)
+            if state is not None and state.run == run:
+                return
+            if state is not None:
+                check_run(state, query, run)
+                # What an older run staged counts towards the limits of a batch, and can never be committed.
+                await asyncio.to_thread(shutil.rmtree, self._query_path(query), True)
+                state = self._state(await self._raw(query))
+            value = msgspec.msgpack.encode(taken_over(state, run, self._hub.clock.now_us()))
+            await self._hub.put(SINKS, query.encode(), value)
+
+    async def _raw(self, query: str) -> bytes | None:
+        await self._hub.create_table(SINKS)
+        value: bytes | None = self._hub.get(SINKS, query.encode())
+        return value
+
+    @staticmethod
+    def _state(raw: bytes | None) -> SinkState | None:
+        return None if raw is None else msgspec.msgpack.decode(raw, type=SinkState)
+
+    def _lock(self, query: str) -> asyncio.Lock:
+        return self._locks.setdefault(query, asyncio.Lock())
+
+    async def _drop(self, query: str, batch: int) -> None:
+        """Remove what was staged for this batch and for older ones."""
+        await asyncio.to_thread(drop_batches, self._query_path(query), batch)
+
+    async def _sweep(self) -> None:
+        """Remove leftovers of drivers that never came back."""
+        now_s = self._now_s()
+        if now_s - self._swept_s < _SWEEP_INTERVAL_S:
+            return
+        self._swept_s = now_s
+        await asyncio.to_thread(
+            remove_older, self._directory, now_s - self._leftovers_expire_s, self._unfinished_paths()
+        )
+
+        await self._forget_one_offs()
+
+    async def _forget_one_offs(self) -> None:
+        """What is known of a write without a name serves only its own repetition: it would stay for ever otherwise."""
+        before_us = self._hub.clock.now_us() - int(self._leftovers_expire_s * 1_000_000)
+        old = [
+            (key, raw)
+            for key, raw in self._hub.items(SINKS)
+            if is_one_off(key.decode())
+            and msgspec.msgpack.decode(raw, type=SinkState).time_us < before_us
+            and not self._lock(key.decode()).locked()
+        ]
+        for key, _ in old:
+            self._locks.pop(key.decode(), None)
+        await asyncio.gather(*(self._hub.delete(SINKS, key, raw) for key, raw in old))
+
+    def _unfinished_paths(self) -> set[Path]:
+        """Where batches are that are stored in part: nothing but these files can complete them."""
+        commits = [msgspec.msgpack.decode(raw, type=Unfinished).commit for _, raw in self._hub.items(UNFINISHED)]
+        return {self._batch_path(one.query, one.batch) for one in commits}
+
+    def _query_path(self, query: str) -> Path:
+        # A query names itself; a digest of the name cannot leave the directory.
+        return self._directory / hashlib.sha256(query.encode()).hexdigest()[:32]
+
+    def _batch_path(self, query: str, batch: int) -> Path:
+        return self._query_path(query) / str(batch)
+
+    def _path(self, query: str, batch: int, part: int, attempt: int) -> Path:
+        return self._batch_path(query, batch) / f"{part}.{attempt}.arrows"
+
+
+def check_rights(written: set[str], read: set[str]) -> None:
+    """Refuse a commit that touches a stream which its caller may not touch."""
+    from headrace.security import current
+
+    principal = current()
+    refused = [f"write {one!r}" for one in sorted(written) if not principal.may("write", one)]
+    refused += [f"read {one!r}" for one in sorted(read) if not principal.may("read", one)]
+    if refused:
+        raise Forbidden(f"{principal.name!r} may not {', '.join(refused)}, which a Spark batch touches")
+
+
+def _check_limit(limit: str, value: int, maximum: int, key: str) -> None:
+    if value > maximum:
+        raise LimitExceeded(limit, value, maximum, key)

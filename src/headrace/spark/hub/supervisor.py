@@ -1,0 +1,118 @@
+"""The part of Spark that lives in the hub: its verbs, and the process that runs the configured pipelines.
+
+Spark itself never runs inside the hub: a JVM that swallows all memory must not take the log with it. When the
+configuration names pipelines, one child process runs them all, and is started again when it dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.config import Config
+from headrace.config.address import join_address, split_address
+from headrace.errors import BadRequest
+from headrace.serving.listener import Listener
+from headrace.spark.hub.on_demand import Runs
+from headrace.spark.hub.planning import Planning
+from headrace.spark.hub.registry import Registry
+from headrace.spark.hub.staging import Staging
+from headrace.spark.pipelines import process
+from headrace.telemetry.log_lines import fields
+
+if TYPE_CHECKING:
+    from headrace.hub import Hub
+
+logger = logging.getLogger("headrace.spark")
+STAGING_DIRECTORY = "spark-staging"
+RESTART_FIRST_S = 1.0
+RESTART_MOST_S = 60.0
+STOP_S = 8.0
+
+
+async def start(hub: Hub) -> Listener:
+    """Offer the verbs; run the configured pipelines, if there are any."""
+    staging = Staging(hub, Path(hub.config.log.data) / STAGING_DIRECTORY)
+    staging.register()
+    await staging.recover()
+    planning = Planning(hub)
+    planning.register()
+    registry = Registry(hub)
+    registry.register()
+    runs = Runs(hub, registry, planning, lambda name: _launch(hub, [name]))
+    runs.register()
+    task = asyncio.create_task(_supervise(hub, registry)) if registry.to_run() else None
+
+    async def close() -> None:
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        await runs.close()
+
+    return Listener("", close)
+
+
+async def _supervise(hub: Hub, registry: Registry) -> None:
+    """Keep a process at work until every pipeline has ended, or was stopped."""
+    address = hub.config.listen.flight
+    if address == "off" or split_address(address)[1] == 0:
+        logger.error("pipelines need listen.flight with a fixed port", extra=fields(pipelines=registry.to_run()))
+        return
+    pause_s = RESTART_FIRST_S
+    while names := registry.to_run():
+        started = asyncio.get_running_loop().time()
+        code = await _run_once(*_launch(hub, names))
+        lived_s = asyncio.get_running_loop().time() - started
+        pause_s = RESTART_FIRST_S if lived_s > RESTART_MOST_S else min(pause_s * 2, RESTART_MOST_S)
+        if registry.to_run():
+            logger.error("the pipelines' process ended", extra=fields(code=code, again_in_s=pause_s))
+            await asyncio.sleep(pause_s)
+
+
+def _launch(hub: Hub, names: list[str]) -> tuple[list[str], dict[str, str]]:
+    """The command and the environment of a process that runs these pipelines."""
+    files = hub.security.tls_files("flight")
+    certificate = "" if files is None else files.certificate
+    address = hub.addresses.get("flight", hub.config.listen.flight)
+    if address == "off":
+        raise BadRequest("pipelines read and write by Arrow Flight, and listen.flight is off")
+    return _command(hub.config, names, certificate, address), _environment(hub.config, certificate)
+
+
+def _command(config: Config, names: list[str], certificate: str, address: str) -> list[str]:
+    host, port = split_address(address)
+    address = join_address("127.0.0.1" if host in ("", "0.0.0.0", "::") else host, port)
+    if certificate:
+        address = f"grpc+tls://{address}"
+    command = [sys.executable, "-m", "headrace", "pipeline", "run", "--hub", address, "--quiet"]
+    command += ["--master", config.spark.master]
+    if config.spark.home:
+        command += ["--home", config.spark.home]
+    for name, value in config.spark.conf.items():
+        command += ["--conf", f"{name}={value}"]
+    return [*command, *names]
+
+
+def _environment(config: Config, certificate: str) -> dict[str, str]:
+    """With what must not stand on the command line, where everybody may read it."""
+    environment = dict(os.environ)
+    if config.spark.token:
+        environment["HEADRACE_TOKEN"] = config.spark.token
+    authority = config.spark.ca or environment.get("HEADRACE_CA") or certificate
+    if authority:
+        environment["HEADRACE_CA"] = authority
+    return environment
+
+
+async def _run_once(command: list[str], environment: dict[str, str]) -> int:
+    child = await process.start(command, environment=environment)
+    try:
+        return await child.wait()
+    finally:
+        await process.stop(child, STOP_S)

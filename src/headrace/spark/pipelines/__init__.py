@@ -1,0 +1,1 @@
+"""Pipelines: how they are declared, run, archived and replayed."""

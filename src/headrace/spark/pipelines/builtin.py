@@ -1,0 +1,196 @@
+"""Pipelines that come with Headrace, each one command: archive, merge, route, dead letters, window counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from headrace.spark.errors import PipelineError
+from headrace.spark.pipelines.definition import (
+    Pipeline,
+    Sink,
+    sql_pipeline,
+)
+from headrace.spark.sink.rows import ACCEPTED
+
+ROUTE_COLUMN = "route_to"
+DEAD_SUFFIX = ".dead"
+DEAD_TYPE = "dead-letter"
+DEAD_SCHEMA = (
+    "reason STRING, stream STRING, partition INT, `index` BIGINT, time TIMESTAMP, event_time TIMESTAMP, id BIGINT, "
+    "type STRING, `key` BINARY, payload BINARY"
+)
+
+__all__ = ["archive", "dead_letter", "merge", "redrive", "route", "sql_pipeline", "window_counts"]
+
+
+def archive(streams: Sequence[str], path: str, *, name: str = "") -> Pipeline:
+    """A stream, or several, to Parquet files by date; see archive.py for what that promises."""
+    return Pipeline(
+        name=name or "archive/" + _joined(streams),
+        sink=Sink("archive", path),
+        sources={"source": tuple(streams)},
+        trigger="10 seconds",
+        description=f"Archive of {', '.join(streams)}",
+    )
+
+
+def merge(streams: Sequence[str], into: str, *, name: str = "") -> Pipeline:
+    """All partitions of some streams into one stream with new indexes.
+
+    Records of one source partition keep their order. Between partitions there is no order to keep; within a batch
+    they follow each other by stream and partition.
+    """
+    if into in streams:
+        raise PipelineError(f"cannot merge {into!r} into itself")
+
+    def transform(source: Any) -> Any:
+        return source.select(*ACCEPTED)
+
+    return Pipeline(
+        name=name or f"merge/{into}",
+        sink=Sink("stream", into, {"partitions": "1"}),
+        sources={"source": tuple(streams)},
+        transform=transform,
+        description=f"{', '.join(streams)} merged into {into}",
+    )
+
+
+def route(
+    source: str,
+    *,
+    by_type: str | None = None,
+    rules: Sequence[tuple[str, str]] = (),
+    otherwise: str | None = None,
+    name: str = "",
+) -> Pipeline:
+    """Each record to one stream: by its type ("orders.{type}"), or by the first SQL condition that holds.
+
+    Conditions see the record's columns, and the payload as text under `text`. A record that fits nothing goes to
+    `otherwise`, or nowhere.
+    """
+    if (by_type is None) == (not rules):
+        raise PipelineError("route by type or by rules")
+    if by_type is not None and "{type}" not in by_type:
+        raise PipelineError(f"{by_type!r} names one stream only; put {{type}} where the type goes")
+
+    def transform(records: Any) -> Any:
+        from pyspark.sql import functions as F
+
+        seen = records.withColumn("text", F.col("payload").cast("string"))
+        if by_type is not None:
+            before, _, after = by_type.partition("{type}")
+            to = F.when(F.col("type").isNotNull(), F.concat(F.lit(before), F.col("type"), F.lit(after)))
+        else:
+            to = F.lit(None).cast("string")
+            for condition, stream in reversed(rules):
+                to = F.when(F.expr(condition), F.lit(stream)).otherwise(to)
+        chosen = F.coalesce(to, F.lit(otherwise)) if otherwise else to
+        return (
+            seen.withColumn(ROUTE_COLUMN, chosen).where(f"{ROUTE_COLUMN} IS NOT NULL").select(*ACCEPTED, ROUTE_COLUMN)
+        )
+
+    return Pipeline(
+        name=name or f"route/{source}",
+        sink=Sink("stream", "", {"streamColumn": ROUTE_COLUMN}),
+        sources={"source": (source,)},
+        transform=transform,
+        description=f"{source} routed",
+    )
+
+
+def dead_letter(source: str, schema: str, into: str, *, dead: str = "", name: str = "") -> Pipeline:
+    """Records that are JSON of this schema go on to `into` unchanged; the others to `<source>.dead` with a reason.
+
+    A dead letter is a JSON object with the reason, where the record stood, and all of its columns (bytes in base64),
+    so that `redrive` can send exactly the same record again.
+    """
+    graveyard = dead or source + DEAD_SUFFIX
+
+    def transform(records: Any) -> Any:
+        from pyspark.sql import functions as F
+
+        kept = ["stream", "partition", "index", "time", *(one for one in ACCEPTED if one != "payload"), "payload"]
+        letter = F.to_json(F.struct(F.col("error").alias("reason"), *kept)).cast("binary")
+        bad = F.col("error").isNotNull()
+        return records.select(
+            F.when(bad, letter).otherwise(F.col("payload")).alias("payload"),
+            "id",
+            "event_time",
+            F.when(bad, F.lit(DEAD_TYPE)).otherwise(F.col("type")).alias("type"),
+            "key",
+            F.when(bad, F.lit(graveyard)).otherwise(F.lit(into)).alias(ROUTE_COLUMN),
+        )
+
+    return Pipeline(
+        name=name or f"dead-letter/{source}",
+        sink=Sink("stream", "", {"streamColumn": ROUTE_COLUMN}),
+        sources={"source": (source,)},
+        transform=transform,
+        decode="json",
+        schema=schema,
+        description=f"{source}: good records into {into}, bad ones into {graveyard}",
+    )
+
+
+def redrive(dead: str, *, into: str | None = None, name: str = "") -> Pipeline:
+    """Dead letters become the records that they were, in the stream where they stood or in `into`."""
+
+    def transform(letters: Any) -> Any:
+        from pyspark.sql import functions as F
+
+        letter = F.from_json(F.col("payload").cast("string"), DEAD_SCHEMA)
+        opened = letters.select(letter.alias("letter")).where("letter.payload IS NOT NULL")
+        to = F.lit(into) if into else F.col("letter.stream")
+        return opened.select(*(F.col(f"letter.`{one}`").alias(one) for one in ACCEPTED), to.alias(ROUTE_COLUMN))
+
+    return Pipeline(
+        name=name or f"redrive/{dead}",
+        sink=Sink("stream", "", {"streamColumn": ROUTE_COLUMN}),
+        sources={"source": (dead,)},
+        transform=transform,
+        trigger="available now",
+        description=f"{dead} sent again",
+    )
+
+
+def window_counts(
+    source: str,
+    into: str = "",
+    *,
+    window: str = "1 minute",
+    by: str = "type",
+    delay: str = "10 seconds",
+    name: str = "",
+) -> Pipeline:
+    """The worked example: how many records of each type (or of any expression) in each window of event time.
+
+    A record without an event time counts by the time at which the hub accepted it. A window's counts are written
+    once, when the watermark says that nothing more belongs to it.
+    """
+
+    def transform(records: Any) -> Any:
+        from pyspark.sql import functions as F
+
+        timed = records.select(F.coalesce("event_time", "time").alias("at"), F.expr(by).alias("what"))
+        counted = timed.withWatermark("at", delay).groupBy(F.window("at", window), "what").count()
+        return counted.select(
+            F.col("window.start").alias("start"),
+            F.col("window.end").alias("end"),
+            F.col("what").alias("key"),
+            "count",
+            F.col("window.end").alias("event_time"),
+        )
+
+    return Pipeline(
+        name=name or f"window-counts/{source}",
+        sink=Sink("stream", into or f"{source}.counts"),
+        sources={"source": (source,)},
+        transform=transform,
+        source_options={"columns": "time,event_time,type" if by == "type" else None},
+        description=f"Counts of {source} by {by} in windows of {window}",
+    )
+
+
+def _joined(streams: Sequence[str]) -> str:
+    return "+".join(streams).replace("*", "all").replace("+", "-and-")

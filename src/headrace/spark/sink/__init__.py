@@ -1,0 +1,1 @@
+"""Writing DataFrames to streams from Spark, exactly once."""

@@ -1,0 +1,233 @@
+"""Writing a DataFrame into streams, exactly once.
+
+Tasks stage their rows at the hub under (query, batch, part, attempt). When all are done, the driver's commit makes
+one atomic append of everything staged, together with the batch number, its digest and how far the sources had come. A
+commit that is repeated, because the driver died before Spark noted it, is acknowledged again and stores nothing.
+
+The digest says *which* batch this is. Where the query's checkpoint can be read here, it is a digest of the source
+offsets that Spark planned for the batch, which also holds when a pipeline is not deterministic; elsewhere it is a
+digest of the rows that were staged, in any order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from headrace.errors import HeadraceError
+from headrace.spark.errors import BadOption
+from headrace.spark.hub.staged_files import one_off_name
+from headrace.spark.hub_client import (
+    HubPort,
+    shared_port,
+)
+from headrace.spark.options import SOURCE_COLUMNS, SinkOptions
+from headrace.spark.pipelines.archive_storage import local_path
+from headrace.spark.sink.rows import (
+    ACCEPTED,
+    Outgoing,
+    rows_digest,
+)
+from headrace.spark.source.offsets import reached
+from headrace.spark.source.reader import freeze_garbage
+
+CHUNK_BYTES = 4 << 20
+ABORT_WAIT_S = 2.0
+ROWS_DIGEST_MODULUS = 1 << 64
+
+
+@dataclass
+class Staged(WriterCommitMessage):  # type: ignore[misc]
+    """What one task left at the hub."""
+
+    query: str
+    run: str
+    part: int
+    attempt: int
+    size: int
+    crc: int
+    rows: int
+    digest: int
+
+
+def check_columns(schema: StructType, options: SinkOptions) -> None:
+    """Refuse a DataFrame that cannot be records, before any task runs."""
+    names = schema.fieldNames()
+    if "payload" not in names:
+        raise BadOption(
+            "payload", ", ".join(names), "a column `payload`; headrace.spark.to_records(df) packs all columns as JSON"
+        )
+    if options.stream_column is not None and options.stream_column not in names:
+        raise BadOption("streamColumn", options.stream_column, "one of the columns " + ", ".join(names))
+    unknown = [name for name in names if name not in {*SOURCE_COLUMNS, options.stream_column}]
+    if unknown:
+        raise BadOption(
+            "columns",
+            ", ".join(unknown),
+            f"only {', '.join(ACCEPTED)} (the source's own columns are dropped); select them or use "
+            "headrace.spark.to_records(df)",
+        )
+
+
+class _Writer:
+    """What the batch writer and the stream writer share. Rebuilt by Spark at will: it keeps no state."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        check_columns(schema, options)
+        self.options = options
+        freeze_garbage()  # planning makes a writer for every batch, in a process of its own
+
+    @property
+    def port(self) -> HubPort:
+        return shared_port(self.options.access, self.options.wait_s)
+
+    def stage(self, batches: Iterator[pa.RecordBatch], query: str, run: str, batch: int, digest_rows: bool) -> Staged:
+        """Send a task's rows to the hub, a chunk at a time."""
+        freeze_garbage()
+        context = TaskContext.get()
+        part, attempt = context.partitionId(), context.taskAttemptId()
+        where = {"query": query, "run": run, "batch": batch, "part": part, "attempt": attempt}
+
+        def send(offset: int, chunk: bytes) -> None:
+            self.port.call("spark.stage", {**where, "offset": offset, "rows": chunk})
+
+        outgoing = Outgoing(send, CHUNK_BYTES, self._partition_counts())
+        digest = rows = 0
+        for rows_in in batches:
+            for stream, records in outgoing.by_stream(rows_in, self.options.stream, self.options.stream_column):
+                if digest_rows:
+                    digest = (digest + rows_digest(stream, records)) % ROWS_DIGEST_MODULUS
+                rows += records.num_rows
+                outgoing.write(stream, records)
+        size, crc = outgoing.finish()
+        return Staged(query, run, part, attempt, size, crc, rows, digest)
+
+    def _partition_counts(self) -> Any:
+        known: dict[str, int] = {}
+
+        def count(stream: str) -> int:
+            if stream not in known:
+                found = self.port.describe([stream])
+                known[stream] = len(found[0].bounds) if found else self.options.partitions
+            return known[stream]
+
+        return count
+
+    def finish(self, messages: Sequence[Staged], batch: int, digest: str, sources: list[dict[str, Any]]) -> Any:
+        """Make everything staged part of the log, in the order of the tasks."""
+        ordered = sorted(messages, key=lambda one: one.part)
+        parts = [
+            {"part": one.part, "attempt": one.attempt, "size": one.size, "crc": one.crc} for one in ordered if one.size
+        ]
+        return self.port.call(
+            "spark.commit",
+            {
+                "query": ordered[0].query,
+                "run": ordered[0].run,
+                "batch": batch,
+                "digest": digest,
+                "parts": parts,
+                "sources": sources,
+                "partitions": self.options.partitions,
+            },
+        )
+
+    def give_up(self, messages: Sequence[Staged | None], batch: int) -> None:
+        """Drop what was staged. Best effort: the hub drops leftovers by itself later."""
+        port = shared_port(self.options.access, ABORT_WAIT_S)
+        for one in messages:
+            if one is not None:
+                with contextlib.suppress(HeadraceError):
+                    port.call("spark.abort", {"query": one.query, "run": one.run, "batch": batch})
+                return
+
+
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
+    """`df.writeStream.format("headrace")`."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        context = TaskContext.get()
+        query = self.options.query or context.getLocalProperty("sql.streaming.queryId")
+        run = context.getLocalProperty("spark.jobGroup.id") or ""
+        batch = int(context.getLocalProperty("streaming.sql.batchId"))
+        # A path without a scheme may be Spark's default file system and not this machine: only looking tells.
+        digest_rows = planned_offsets(self.options.checkpoint, batch) is None
+        return self.stage(iterator, query, run, batch, digest_rows=digest_rows)
+
+    def commit(self, messages: list[Staged | None], batchId: int) -> None:
+        staged = [one for one in messages if one is not None]
+        if not staged:
+            return
+        planned = planned_offsets(self.options.checkpoint, batchId)
+        if planned is None:
+            digest = "rows:" + rows_identity(staged)
+            sources: list[dict[str, Any]] = []
+        else:
+            digest = "offsets:" + hashlib.sha256("\n".join(planned).encode()).hexdigest()[:32]
+            sources = source_positions(planned, self.options.access.address)
+        self.finish(staged, batchId, digest, sources)
+
+    def abort(self, messages: list[Staged | None], batchId: int) -> None:
+        self.give_up(messages, batchId)
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
+    """`df.write.format("headrace")`: one atomic append per job."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self.token = options.query or one_off_name()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        # A token of our own is never used again, so nothing is ever compared with it.
+        return self.stage(iterator, self.token, self.token, 0, digest_rows=self.options.query is not None)
+
+    def commit(self, messages: list[Staged | None]) -> None:
+        staged = [one for one in messages if one is not None]
+        if staged:
+            self.finish(staged, 0, "rows:" + rows_identity(staged), [])
+
+    def abort(self, messages: list[Staged | None]) -> None:
+        self.give_up(messages, 0)
+
+
+def rows_identity(staged: Sequence[Staged]) -> str:
+    """The rows of all tasks as a multiset: how they were spread over tasks does not matter."""
+    total = sum(one.digest for one in staged) % ROWS_DIGEST_MODULUS
+    return f"{sum(one.rows for one in staged)}:{total:016x}"
+
+
+def planned_offsets(checkpoint: str | None, batch: int) -> list[str] | None:
+    """The source offsets that Spark wrote down for a batch before it ran it; one JSON text per source."""
+    directory = local_path(checkpoint)
+    if directory is None:
+        return None
+    try:
+        lines = (directory / "offsets" / str(batch)).read_text().split("\n")
+    except OSError:
+        return None
+    # Line 1 is the version and line 2 holds times and settings, which may differ between two plans of one batch.
+    return lines[2:]
+
+
+def source_positions(planned: Sequence[str], hub: str) -> list[dict[str, Any]]:
+    """How far a batch read the sources that name a cursor at this hub."""
+    offsets = []
+    for line in planned:
+        with contextlib.suppress(ValueError):
+            offsets.append(json.loads(line))
+    return [
+        {"cursor": cursor, "stream": stream, "next": next_}
+        for (at, cursor), streams in reached(offsets).items()
+        if at == hub
+        for stream, next_ in streams.items()
+    ]

@@ -1,0 +1,211 @@
+"""Offsets of a streaming query: how far it has come in every stream partition, as Spark stores them.
+
+    {"cursor": "daily-orders", "hub": "127.0.0.1:7070",
+     "streams": {"orders": {"id": 17, "begin": [0, 0], "next": [1200, 1187]}}}
+
+`next[p]` is the next index to read of partition p, so a batch is the half open range between two offsets. `begin[p]`
+is where the query began with the partition: a partition or a stream that an older offset does not mention came into
+being later and is read from there. `id` is the hub's number of the stream: a stream that was deleted and made again
+has another one, and is noticed. `cursor` and `hub` ride along so that a completed batch can move the cursor without
+asking the query; so does `partitions`, where a query reads only some of them.
+
+Everything here is a pure function of offsets and stream states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.spark.errors import DataLoss
+from headrace.spark.hub_client import StreamState
+
+Offset = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Range:
+    """Records `start` up to, not including, `end` of one stream partition."""
+
+    stream: str
+    partition: int
+    start: int
+    end: int
+
+    @property
+    def count(self) -> int:
+        return self.end - self.start
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Records that a range asked for and that the hub no longer has; inclusive."""
+
+    stream: str
+    partition: int
+    first: int
+    last: int
+    why: str
+
+    def error(self) -> DataLoss:
+        """The error that names them."""
+        return DataLoss(self.stream, self.partition, self.first, self.last, self.why)
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a query has come in one stream, by partition."""
+
+    id: int
+    begin: tuple[int, ...]
+    next: tuple[int, ...]
+
+
+def make(
+    positions: Mapping[str, Position], cursor: str | None, hub: str, partitions: Sequence[int] | None = None
+) -> Offset:
+    """An offset from positions by stream. Keys are sorted: equal positions are equal JSON."""
+    streams = {
+        name: {"id": one.id, "begin": list(one.begin), "next": list(one.next)}
+        for name, one in sorted(positions.items())
+    }
+    only = {} if partitions is None else {"partitions": sorted(partitions)}
+    return {"cursor": cursor, "hub": hub, **only, "streams": streams}
+
+
+Reached = dict[str, list[int | None]]
+"""By stream, the next index of each partition; None where it is not read."""
+
+
+def reached(offsets: Iterable[Any]) -> dict[tuple[str, str], Reached]:
+    """(hub, cursor) → how far a batch with these offsets has come, from those of its sources that name a cursor.
+
+    Several sources of one query may read the same stream; what one of them has still to read is not read yet.
+    """
+    found: dict[tuple[str, str], Reached] = {}
+    for offset in offsets:
+        if not isinstance(offset, dict) or not offset.get("cursor") or "streams" not in offset:
+            continue
+        only = offset.get("partitions")
+        where = found.setdefault((offset["hub"], offset["cursor"]), {})
+        for stream, one in offset["streams"].items():
+            mine = [at if only is None or partition in only else None for partition, at in enumerate(one["next"])]
+            where[stream] = _slower(where[stream], mine) if stream in where else mine
+    return found
+
+
+def _slower(one: Sequence[int | None], other: Sequence[int | None]) -> list[int | None]:
+    """By partition, the position of whoever is behind. A partition that only one of them knows yet is not read."""
+    pairs = zip(one, other, strict=False)
+    return [b if a is None else a if b is None else min(a, b) for a, b in pairs]
+
+
+def positions_of(offset: Offset) -> dict[str, Position]:
+    """The opposite of `make`."""
+    return {
+        name: Position(one["id"], tuple(one["begin"]), tuple(one["next"]))
+        for name, one in offset.get("streams", {}).items()
+    }
+
+
+def beginning(state: StreamState, next_: Sequence[int]) -> Position:
+    """The position of a query that begins with a stream at these indexes."""
+    return Position(state.id, tuple(next_), tuple(next_))
+
+
+def advance(
+    start: Offset, states: Sequence[StreamState], records_max: int | None
+) -> tuple[dict[str, Position], list[Loss]]:
+    """The positions after the next batch: everything there is, or `records_max` records shared out by backlog."""
+    positions = positions_of(start)
+    losses: list[Loss] = []
+    goals: dict[tuple[str, int], tuple[int, int]] = {}
+    for state in states:
+        known = positions.get(state.name, Position(state.id, (), ()))
+        if known.id != state.id:
+            losses.extend(_recreated(state, known))
+            known = Position(state.id, (), ())
+        new = tuple(first for first, _ in state.bounds[len(known.next) :])
+        positions[state.name] = Position(state.id, known.begin + new, known.next + new)
+        for partition, (_, after) in enumerate(state.bounds):
+            begin = positions[state.name].next[partition]
+            # A hub never goes back; should it answer late, a query must not go back with it.
+            goals[state.name, partition] = (begin, max(begin, after))
+    ends = _share(goals, records_max)
+    for state in states:
+        at = positions[state.name]
+        reached = tuple(ends.get((state.name, partition), next_) for partition, next_ in enumerate(at.next))
+        positions[state.name] = Position(at.id, at.begin, reached)
+    return positions, losses
+
+
+def _recreated(state: StreamState, known: Position) -> list[Loss]:
+    """What may be missing of a stream that was deleted and made again: indexes go on where the old one ended."""
+    why = "the stream was deleted and made again"
+    return [
+        Loss(state.name, partition, after, state.bounds[partition][0] - 1, why)
+        for partition, after in enumerate(known.next[: len(state.bounds)])
+        if state.bounds[partition][0] > after
+    ]
+
+
+def _share(goals: Mapping[tuple[str, int], tuple[int, int]], records_max: int | None) -> dict[tuple[str, int], int]:
+    backlog = sum(end - start for start, end in goals.values())
+    if records_max is None or backlog <= records_max:
+        return {key: end for key, (_, end) in goals.items()}
+    shares = {key: start + (end - start) * records_max // backlog for key, (start, end) in goals.items()}
+    left = records_max - sum(shares[key] - start for key, (start, _) in goals.items())
+    for key, (_, end) in goals.items():
+        extra = min(left, end - shares[key])
+        shares[key] += extra
+        left -= extra
+    return shares
+
+
+def ranges_between(start: Offset, end: Offset) -> list[Range]:
+    """What a batch reads, in the order of stream name and partition."""
+    before = positions_of(start)
+    found = []
+    for name, after in positions_of(end).items():
+        known = before.get(name)
+        begins = after.begin
+        if known is not None and known.id == after.id:
+            begins = known.next + after.begin[len(known.next) :]
+        for partition, (begin, stop) in enumerate(zip(begins, after.next, strict=True)):
+            if stop > begin:
+                found.append(Range(name, partition, begin, stop))
+    return found
+
+
+def clip(ranges: Sequence[Range], states: Sequence[StreamState]) -> tuple[list[Range], list[Loss]]:
+    """The ranges as far as the hub still has them, and what is missing."""
+    by_name = {state.name: state for state in states}
+    kept: list[Range] = []
+    losses: list[Loss] = []
+    for one in ranges:
+        state = by_name.get(one.stream)
+        if state is None or one.partition >= len(state.bounds):
+            losses.append(Loss(one.stream, one.partition, one.start, one.end - 1, "the stream was deleted"))
+            continue
+        first = state.bounds[one.partition][0]
+        if first > one.start:
+            last = min(first, one.end) - 1
+            losses.append(Loss(one.stream, one.partition, one.start, last, f"the first index kept is {first}"))
+        if one.end > max(first, one.start):
+            kept.append(Range(one.stream, one.partition, max(first, one.start), one.end))
+    return kept, losses
+
+
+def split(ranges: Sequence[Range], tasks: int, records_min: int) -> list[Range]:
+    """Cut ranges into about `tasks` equal pieces of at least `records_min` records, keeping their order."""
+    total = sum(one.count for one in ranges)
+    size = max(1, records_min, -(-total // max(1, tasks)))
+    pieces = []
+    for one in ranges:
+        count = max(1, -(-one.count // size))
+        for number in range(count):
+            start = one.start + one.count * number // count
+            end = one.start + one.count * (number + 1) // count
+            pieces.append(Range(one.stream, one.partition, start, end))
+    return pieces

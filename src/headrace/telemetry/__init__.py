@@ -1,0 +1,1 @@
+"""What a hub says about itself: metrics, log lines and traces."""

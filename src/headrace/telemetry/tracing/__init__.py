@@ -1,0 +1,88 @@
+"""Traces: what a hub does, told to an OpenTelemetry collector when `tracing.endpoint` is set.
+
+This module is all that the rest of Headrace knows of it: `hub.tracing` is either `OFF`, which does nothing, or the
+implementation in `otel`, which is imported only when it is wanted. Spans stand for what an operator asks about: an
+append, a read or a transaction of a client, a commit of the log, a segment, a batch of Spark. Never for one record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from headrace.errors import BadRequest
+
+if TYPE_CHECKING:
+    from headrace.config import Config
+
+Thing = TypeVar("Thing")
+Value = str | int | float | bool
+
+
+class TracingUnavailable(BadRequest):
+    """Traces are asked for and cannot be sent."""
+
+    code = "bad-config"
+
+
+class Span(Protocol):
+    """A span under way: all that callers do to one."""
+
+    def set_attribute(self, key: str, value: Value, /) -> Any: ...
+
+
+class _NoSpan:
+    def set_attribute(self, key: str, value: Value, /) -> None:
+        """Nobody listens."""
+
+
+class Tracing:
+    """Traces that go nowhere. The base of those that do."""
+
+    def view(self, hub: Thing, protocol: str) -> Thing:
+        """The hub as a protocol's server should see it: its verbs make spans that name the protocol."""
+        return hub
+
+    def disk(self, disk: Thing) -> Thing:
+        """A disk on which new segments make spans."""
+        return disk
+
+    def app(self, app: Thing, prefixes: Sequence[str]) -> Thing:
+        """A web application whose requests below these paths make spans, continuing the caller's trace."""
+        return app
+
+    def call(
+        self, name: str, headers: Mapping[str, str], attributes: Mapping[str, Value] | None = None
+    ) -> AbstractContextManager[Span]:
+        """A call from outside; `headers` may hold a W3C `traceparent`."""
+        return contextlib.nullcontext(_NO_SPAN)
+
+    def span(self, name: str, attributes: Mapping[str, Value] | None = None) -> AbstractContextManager[Span]:
+        """A piece of work inside."""
+        return contextlib.nullcontext(_NO_SPAN)
+
+    def committed(self, outcomes: Sequence[Any]) -> None:
+        """Transactions (`Pending`) that one commit settled."""
+
+    async def close(self) -> None:
+        """Send what has not been sent."""
+
+
+_NO_SPAN = _NoSpan()
+OFF = Tracing()
+
+
+def start(config: Config) -> Tracing:
+    """What the settings ask for."""
+    section = config.tracing
+    if not section.endpoint:
+        return OFF
+    try:
+        from headrace.telemetry.tracing.otel import OtelTracing
+    except ImportError as error:
+        raise TracingUnavailable(
+            f"tracing.endpoint is set, and OpenTelemetry is not installed ({error.name}): install headrace[otel]"
+        ) from error
+    return OtelTracing(section)

@@ -1,0 +1,115 @@
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headrace import __version__
+from headrace.admin.hub_verbs import (
+    Admin,
+    UnknownUser,
+)
+from headrace.config import Config, Grant, Log, SecuritySection, User, Wallaroo
+from headrace.config.load import Loaded
+from headrace.errors import BadRequest, Forbidden
+from headrace.hub.base import HubBase
+from headrace.security import EVERYTHING, Principal
+from headrace.testing import memory_hub
+
+
+def admin_of(tmp_path: Path, **sections: Any) -> HubBase:
+    config = Config(log=Log(data=str(tmp_path)), **sections)
+    hub = HubBase(config, tmp_path)
+    runtime = SimpleNamespace(hub=hub, config=config, addresses={"http": "127.0.0.1:8080"}, missing=["ockam"])
+    Admin(runtime, Loaded(config, {"log.data": "flag --set log.data"})).register(hub.verbs)  # type: ignore[arg-type]
+    return hub
+
+
+async def call(hub: HubBase, verb: str, **request: Any) -> Any:
+    return await hub.verbs.call(verb, request, EVERYTHING)
+
+
+async def test_hub_info_tells_what_the_first_page_needs(tmp_path: Path) -> None:
+    hub = admin_of(tmp_path)
+    hub.health.check("log", lambda: "the disk is full")
+    hub.sessions.open("flight", "peer", dict)
+    info = await call(hub, "hub.info")
+    assert (info.version, info.data) == (__version__, str(tmp_path))
+    assert (info.listeners, info.missing) == ({"http": "127.0.0.1:8080"}, ["ockam"])
+    assert info.sessions == {"flight": 1}
+    assert info.health.reasons == {"log": "the disk is full"}
+    assert info.uptime_s >= 0
+
+
+async def test_the_asyncapi_document_holds_what_the_caller_may_read() -> None:
+    async with memory_hub() as hub:
+        runtime = SimpleNamespace(hub=hub, config=Config(), addresses={"ockam": "127.0.0.1:4000"}, missing=[])
+        Admin(runtime, Loaded(Config(), {})).register(hub.verbs)  # type: ignore[arg-type]
+        await hub.create_stream("orders.eu", partitions=2)
+        await hub.create_stream("secrets")
+        clerk = Principal("clerk", (), (Grant(rights=["read"], streams=["orders.*"]),))
+        made = await hub.verbs.call("hub.asyncapi", {}, clerk)
+        assert list(made["channels"]) == ["orders.eu"]
+        assert list(made["servers"]) == ["ockam"]
+        assert set((await hub.verbs.call("hub.asyncapi", {}, EVERYTHING))["channels"]) == {"orders.eu", "secrets"}
+
+
+async def test_verbs_and_sessions_are_listed(tmp_path: Path) -> None:
+    hub = admin_of(tmp_path)
+    assert "session.list" in [verb.name for verb in await call(hub, "verb.list")]
+    hub.sessions.open("flight", "one", dict)
+    hub.sessions.open("ockam", "two", dict).close("bye")
+    assert [info.peer for info in await call(hub, "session.list")] == ["one"]
+    assert [info.peer for info in await call(hub, "session.list", protocol="ockam")] == []
+    assert [info.reason for info in await call(hub, "session.list", ended=True)] == ["bye"]
+
+
+async def test_settings_are_shown_with_origin_and_without_secrets(tmp_path: Path) -> None:
+    hub = admin_of(tmp_path, wallaroo=Wallaroo(cookie="monster"))
+    settings = {setting.key: setting for setting in await call(hub, "config.show")}
+    assert settings["log.data"].origin == "flag --set log.data"
+    assert settings["wallaroo.cookie"].value == "********"
+
+
+async def test_users_come_change_and_go(tmp_path: Path) -> None:
+    hub = admin_of(tmp_path)
+    for short in ("", "seven77"):
+        with pytest.raises(BadRequest, match="at least 8 are needed"):
+            await call(hub, "user.add", user="alice", secret=short, roles=["writer"])
+    made = await call(hub, "user.add", user="alice", secret="wonderland", roles=["writer"])
+    assert (made.user, made.roles, made.password, made.tokens, made.editable) == ("alice", ["writer"], True, 0, True)
+    alice = hub.security.authenticate("alice", "wonderland")
+    assert alice is not None
+    token = (await call(hub, "user.token", user="alice")).token
+    assert hub.security.authenticate_token(token) is not None
+    who = await hub.verbs.call("user.whoami", {}, alice)
+    assert (who.user, who.roles) == ("alice", ["writer"])
+    assert [user.tokens for user in await call(hub, "user.list")] == [1]
+    await call(hub, "user.remove", user="alice")
+    assert await call(hub, "user.list") == []
+    with pytest.raises(UnknownUser, match="no user 'alice'"):
+        await call(hub, "user.remove", user="alice")
+
+
+async def test_users_of_the_settings_are_changed_there(tmp_path: Path) -> None:
+    hub = admin_of(tmp_path, security=SecuritySection(users={"alice": User(secret="x", roles=["reader"])}))
+    for verb in ("user.remove", "user.token", "user.add"):
+        with pytest.raises(BadRequest, match="stands in the settings"):
+            await call(hub, verb, user="alice")
+
+
+async def test_every_verb_refuses_without_the_right(tmp_path: Path) -> None:
+    hub = admin_of(tmp_path)
+    for verb in hub.verbs:
+        with pytest.raises(Forbidden):
+            await hub.verbs.call(verb.name, {}, Principal("stranger", (), ()))
+
+
+async def test_a_backup_needs_an_absolute_path_of_the_hubs_machine(tmp_path: Path) -> None:
+    hub = admin_of(tmp_path)
+    for path in ("copy", "", "/a\0b"):
+        with pytest.raises(BadRequest, match="absolute"):
+            await call(hub, "hub.backup", path=path)
+    reader = Principal("reader", (), (Grant(rights=["read", "write"]),))
+    with pytest.raises(Forbidden):
+        await hub.verbs.call("hub.backup", {"path": "/x"}, reader)

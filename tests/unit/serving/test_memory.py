@@ -1,0 +1,45 @@
+"""Memory goes back to the machine once after each burst, and only then."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from headrace.serving import memory
+from headrace.serving.memory import (
+    find_trim,
+    trim_when_quiet,
+)
+
+
+async def test_trimmed_once_after_a_burst(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "QUIET_S", 0.001)
+    values = [0.0, 0.0, 5.0, 9.0, 9.0, 9.0, 9.0, 12.0, 12.0, 12.0]
+    seen: list[float] = []
+    trims: list[float] = []
+    finished = asyncio.Event()
+
+    def activity() -> float:
+        seen.append(values[min(len(seen), len(values) - 1)])
+        if len(seen) > len(values) + 3:
+            finished.set()
+        return seen[-1]
+
+    def trim(pad: int) -> int:
+        trims.append(seen[-1])
+        return 1
+
+    task = asyncio.create_task(trim_when_quiet(activity, trim))
+    await asyncio.wait_for(finished.wait(), 10)
+    task.cancel()
+    assert trims == [9.0, 12.0]
+
+
+async def test_without_a_trim_there_is_nothing_to_do() -> None:
+    await trim_when_quiet(lambda: 1.0, None)
+
+
+def test_this_machine_has_one_or_says_none() -> None:
+    trim = find_trim()
+    assert trim is None or trim(0) in (0, 1)
