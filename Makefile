@@ -13,13 +13,15 @@ RUN_STAMP := $(VENV)/.installed-run
 DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run up test unit faults lint format types docs reference bench clean
+.PHONY: help setup programs run up test unit faults lint format types docs reference bench clean
 
 help: ## Show this help
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "Headrace needs Python 3.11 or newer; none was found. Name one: make PYTHON=/path/to/python3 …"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq python3-venv >/dev/null; } \
+		|| { echo "$(PYTHON) cannot make environments: sudo apt-get install python3-venv, or name another: make PYTHON=/path/to/python3 …"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
@@ -39,13 +41,16 @@ run: $(RUN_STAMP) ## See it work: a hub in ./headrace-data, live producers by fi
 up: $(RUN_STAMP) ## Start a hub alone, with its log in ./headrace-data/data
 	$(BIN)/headrace up --data $(DATA)/data $(ARGS)
 
-test: $(DEV_STAMP) ## Run all tests (ARGS='-k name' for some)
+programs: $(DEV_STAMP) ## Install the programs that tests drive, where this is allowed; say what is left out
+	@$(BIN)/python tools/test_programs.py
+
+test: $(DEV_STAMP) programs ## Run all tests (ARGS='-k name' for some)
 	$(BIN)/python -m pytest $(ARGS)
 
 unit: $(DEV_STAMP) ## Run the quick tests only
 	$(BIN)/python -m pytest tests/unit tests/conformance -m 'not slow' $(ARGS)
 
-faults: $(DEV_STAMP) ## Run the fault tests: kill -9, power cut, full disk, damage
+faults: $(DEV_STAMP) programs ## Run the fault tests: kill -9, power cut, full disk, damage
 	$(BIN)/python -m pytest tests/faults $(ARGS)
 
 lint: $(DEV_STAMP) ## Check style
@@ -63,6 +68,7 @@ reference: $(DEV_STAMP) ## Write the reference pages from the code
 	$(BIN)/python tools/reference.py docs/reference
 
 docs: $(DEV_STAMP) reference ## Build the documentation into ./site, with strict links
+	@$(BIN)/python tools/test_programs.py chromium
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: $(DEV_STAMP) ## Run the benchmarks; they print ratios of one run

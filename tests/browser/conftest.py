@@ -1,11 +1,10 @@
-"""A hub process and a real browser. The browser is Debian's Chromium: a machine without it fails, and says so."""
+"""A hub process and a real browser. The browser is Debian's Chromium."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
+from test_programs import find
 
 import headrace
 
@@ -118,10 +118,8 @@ def client(hub: RunningHub) -> Iterator[headrace.Client]:
 
 @pytest.fixture(scope="module")  # no longer: while it is open, its event loop is in the way of other tests
 def browser() -> Iterator[Browser]:
-    chromium = shutil.which("chromium")
-    assert chromium is not None, "install chromium to test the console (Debian package: chromium)"
     with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        running = playwright.chromium.launch(executable_path=find("chromium"), args=FLAGS)
         yield running
         running.close()
 

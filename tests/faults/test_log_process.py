@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import resource
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -13,20 +12,13 @@ from pathlib import Path
 
 import pytest
 from faults.victim import Victim, check
+from test_programs import find
 
 pytestmark = pytest.mark.slow
 
 KILLS = 50
 CUTS = 50
 IMAGE_BYTES = 64 * 1024 * 1024
-
-
-def require(*tools: str) -> None:
-    """Fault tools are a part of the project: a machine without them fails in CI and says which."""
-    missing = [tool for tool in tools if shutil.which(tool) is None]
-    assert not missing, (
-        f"install {', '.join(missing)} to run the fault tests (Debian packages: strace, e2fsprogs, mount)"
-    )
 
 
 def test_kill_nine_under_load_again_and_again(tmp_path: Path) -> None:
@@ -65,13 +57,11 @@ def test_kill_nine_while_another_process_seals(tmp_path: Path) -> None:
 @pytest.fixture
 def image(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
     """A small ext4 file system in a file, mounted: copying the file is a power cut."""
-    require("mkfs.ext4", "mount", "umount")
-    assert os.geteuid() == 0, "power cuts need root, for loop mounts"
     file, mounted = tmp_path / "disk.img", tmp_path / "disk"
     mounted.mkdir()
     with open(file, "wb") as made:
         made.truncate(IMAGE_BYTES)
-    subprocess.run(["mkfs.ext4", "-q", "-F", str(file)], check=True)
+    subprocess.run([str(find("mkfs.ext4")), "-q", "-F", str(file)], check=True)
     # Without a commit by timer only the victim's own syncs change what a stopped victim's disk holds: a copy that takes
     # a moment is then the same as the instant of a power cut.
     subprocess.run(["mount", "-o", "loop,commit=86400", str(file), str(mounted)], check=True)
@@ -103,7 +93,6 @@ def test_power_cuts(image: tuple[Path, Path], tmp_path: Path) -> None:
 
 @pytest.mark.root
 def test_a_really_full_disk_refuses_keeps_reading_and_resumes(tmp_path: Path) -> None:
-    require("mount", "umount")
     mounted = tmp_path / "small"
     mounted.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(mounted)], check=True)
@@ -120,9 +109,9 @@ def test_a_really_full_disk_refuses_keeps_reading_and_resumes(tmp_path: Path) ->
         subprocess.run(["umount", str(mounted)], check=True)
 
 
+@pytest.mark.needs("strace")
 @pytest.mark.parametrize("when", [3, 10, 40])
 def test_a_commit_that_fails_stops_the_log_and_loses_nothing(tmp_path: Path, when: int) -> None:
-    require("strace")
     inject = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=pwritev2"]
     with Victim(tmp_path, [*inject, "-e", f"inject=pwritev2:error=EIO:when={when}"]) as victim:
         victim.wait_for("failed")
@@ -130,9 +119,9 @@ def test_a_commit_that_fails_stops_the_log_and_loses_nothing(tmp_path: Path, whe
     check(tmp_path, victim.acknowledged())
 
 
+@pytest.mark.needs("strace")
 @pytest.mark.parametrize("when", [2, 9, 33])
 def test_killed_in_a_commit(tmp_path: Path, when: int) -> None:
-    require("strace")
     inject = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=pwritev2"]
     with Victim(tmp_path, [*inject, "-e", f"inject=pwritev2:signal=KILL:when={when}"]) as victim:
         victim.wait_for_lines(10**9)  # until it is gone

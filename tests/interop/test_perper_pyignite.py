@@ -476,6 +476,7 @@ def test_users_and_rights() -> None:
                     refused()
 
 
+@pytest.mark.needs("openssl")
 @pytest.mark.filterwarnings("ignore:ssl.PROTOCOL_TLS:DeprecationWarning")
 def test_tls_and_login_together(tmp_path: Path) -> None:
     """pyignite and grpcio over TLS, with a user name in the handshake."""

@@ -14,7 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from hubs import ThreadHub
-from support import JAVA_OPTIONS, environment
+from spark_support import JAVA_OPTIONS, environment
 
 WARM_S = 180
 

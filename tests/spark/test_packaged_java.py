@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from support import environment
+from spark_support import environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

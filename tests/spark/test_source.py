@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from hubs import ThreadHub
-from support import wait_until
+from spark_support import wait_until
 
 from headrace.spark import read, read_stream
 

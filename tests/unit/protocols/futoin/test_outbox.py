@@ -15,6 +15,8 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.programs import needs
+from test_programs import find
 
 from headrace.client import connect_async
 from headrace.errors import BadRequest, Busy
@@ -37,19 +39,15 @@ def run_as_postgres(*command: str) -> None:
 @pytest.fixture(scope="session")
 def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server of our own, reached by a socket in its own folder. Yields what psycopg connects to."""
-    pg_ctl = shutil.which("pg_ctl")
-    if pg_ctl is None:
-        if os.environ.get("CI"):
-            pytest.fail("PostgreSQL is not installed, and this test must run here")
-        pytest.skip("PostgreSQL is not installed")
-    programs = Path(pg_ctl).resolve().parent
+    needs("postgresql")
+    initdb, pg_ctl = str(find("initdb")), str(find("pg_ctl"))
     folder = Path("/tmp") / f"headrace-pg-{os.getpid()}"  # a socket's path must be short
     folder.mkdir(mode=0o777)
     if os.geteuid() == 0:
         shutil.chown(folder, "postgres")
     data = str(folder / "data")
     try:
-        run_as_postgres(str(programs / "initdb"), "-D", data, "-U", "headrace", "-A", "trust", "--no-sync")
+        run_as_postgres(initdb, "-D", data, "-U", "headrace", "-A", "trust", "--no-sync")
         settings = f"-c listen_addresses='' -c unix_socket_directories={folder} -c fsync=off"
         run_as_postgres(pg_ctl, "-D", data, "-w", "-o", settings, "-l", str(folder / "log"), "start")
         try:

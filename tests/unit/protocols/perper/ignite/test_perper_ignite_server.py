@@ -488,6 +488,7 @@ async def test_a_cache_deleted_behind_our_back() -> None:
         assert await client.request(1000, key(1), cache="kv") == key("x")
 
 
+@pytest.mark.needs("openssl")
 async def test_tls(tmp_path: Path) -> None:
     certificate, private = tmp_path / "c.pem", tmp_path / "k.pem"
     command = [
