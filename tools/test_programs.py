@@ -47,7 +47,7 @@ PROGRAMS = {
     "mounts": Program(
         "power cuts and full disks",
         "e2fsprogs mount",
-        ("mkfs.ext4", "mount", "umount", "losetup"),
+        ("mount", "umount", "mkfs.ext4", "losetup"),
         ("sh", "-c", MOUNTS),
         "run as root, where file systems may be mounted",
     ),
