@@ -16,18 +16,12 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import msgspec
 
 import headrace
-from headrace.admin.openapi import (
-    STATUS_OF_CODE,
-    document,
-)
+from headrace.admin.openapi import STATUS_OF_CODE, document
 from headrace.cli.main import COMMANDS, available, load_command
 from headrace.config import Config
 from headrace.config.load import load
 from headrace.errors import HeadraceError
-from headrace.serving.runtime import (
-    LISTENERS,
-    Runtime,
-)
+from headrace.serving.runtime import LISTENERS, Runtime
 from headrace.telemetry.metrics import Metrics
 from headrace.units import format_bytes
 

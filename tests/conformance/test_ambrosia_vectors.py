@@ -9,13 +9,7 @@ from typing import Any
 import pytest
 
 from headrace.protocols.ambrosia import codec
-from headrace.protocols.ambrosia.call_reader import (
-    Calls,
-    CheckpointData,
-    CheckpointStart,
-    Event,
-    MessageReader,
-)
+from headrace.protocols.ambrosia.call_reader import Calls, CheckpointData, CheckpointStart, Event, MessageReader
 from headrace.protocols.ambrosia.codec import Type
 from headrace.protocols.ambrosia.files import layout
 

@@ -5,13 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from headrace.protocols.ambrosia import codec
-from headrace.protocols.ambrosia.call_reader import (
-    Calls,
-    CheckpointData,
-    Event,
-    Malformed,
-    MessageReader,
-)
+from headrace.protocols.ambrosia.call_reader import Calls, CheckpointData, Event, Malformed, MessageReader
 from headrace.protocols.ambrosia.codec import Limits, RecordReader, RemoteProtocolError
 from headrace.protocols.ambrosia.files import layout
 

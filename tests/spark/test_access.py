@@ -15,15 +15,8 @@ from test_pipelines import run_once
 
 from headrace.cli.tls import make_self_signed
 from headrace.config import Config, SecuritySection, Tls, User
-from headrace.spark import (
-    equip,
-    read,
-    read_stream,
-)
-from headrace.spark.hub_client import (
-    access_to,
-    open_port,
-)
+from headrace.spark import equip, read, read_stream
+from headrace.spark.hub_client import access_to, open_port
 from headrace.spark.pipelines import builtin
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -14,10 +14,7 @@ from typing import Any
 import pytest
 from spark_support import JAVA_OPTIONS, environment, free_address, wait_until
 
-from headrace.spark.hub_client import (
-    HubPort,
-    open_port,
-)
+from headrace.spark.hub_client import HubPort, open_port
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
 CONFIG = """

@@ -17,31 +17,13 @@ from headrace.errors import BadRequest
 from headrace.spark import read
 from headrace.spark.errors import DataLoss, PipelineError
 from headrace.spark.hub.checkpoint_paths import checkpoint_of
-from headrace.spark.hub_client import (
-    HubPort,
-    open_port,
-)
+from headrace.spark.hub_client import HubPort, open_port
 from headrace.spark.pipelines import builtin
 from headrace.spark.pipelines.archive import Archive
 from headrace.spark.pipelines.archive_storage import HadoopPlace
-from headrace.spark.pipelines.definition import (
-    Pipeline,
-    console,
-    load_file,
-    parquet,
-    pipeline,
-    sql_pipeline,
-)
-from headrace.spark.pipelines.replay import (
-    history,
-    replay,
-)
-from headrace.spark.pipelines.runner import (
-    Progress,
-    Runner,
-    first_start,
-    reset,
-)
+from headrace.spark.pipelines.definition import Pipeline, console, load_file, parquet, pipeline, sql_pipeline
+from headrace.spark.pipelines.replay import history, replay
+from headrace.spark.pipelines.runner import Progress, Runner, first_start, reset
 from headrace.spark.query import bind
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

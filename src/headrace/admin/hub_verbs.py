@@ -13,17 +13,11 @@ import msgspec
 from headrace import __version__
 from headrace.admin import asyncapi
 from headrace.config import User
-from headrace.config.load import (
-    Loaded,
-    Setting,
-)
+from headrace.config.load import Loaded, Setting
 from headrace.errors import BadRequest, HeadraceError
 from headrace.hub.health import HealthReport
 from headrace.hub.sessions import SessionInfo
-from headrace.hub.verbs import (
-    Nothing,
-    Verbs,
-)
+from headrace.hub.verbs import Nothing, Verbs
 from headrace.log.backup import BackupInfo
 from headrace.security import current, hash_secret, new_token
 

@@ -9,10 +9,7 @@ import typer
 
 from headrace.cli.output import DEFAULT_HUB, HubOption, JsonFlag, TokenOption, call, print_json, print_table
 from headrace.cli.up import ConfigOption, DataOption, SetOption, flags_of
-from headrace.config.load import (
-    Setting,
-    load,
-)
+from headrace.config.load import Setting, load
 
 app = typer.Typer(no_args_is_help=True)
 

@@ -197,10 +197,7 @@ def decode(
     as_json: JsonFlag = False,
 ) -> None:
     """Show log and checkpoint files of the published coordinator, message by message."""
-    from headrace.protocols.ambrosia.files.description import (
-        DecodedFile,
-        decode_file,
-    )
+    from headrace.protocols.ambrosia.files.description import DecodedFile, decode_file
 
     try:
         found: list[DecodedFile] = [decode_file(file.name, file.read_bytes()) for file in files]

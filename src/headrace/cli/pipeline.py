@@ -25,12 +25,7 @@ from headrace.cli.output import (
     print_json_line,
     print_table,
 )
-from headrace.cli.spark_options import (
-    Reaching,
-    Running,
-    Sparking,
-    sharing,
-)
+from headrace.cli.spark_options import Reaching, Running, Sparking, sharing
 
 if TYPE_CHECKING:
     from headrace.spark.pipelines.definition import Pipeline
@@ -77,11 +72,7 @@ def _find(text: str, port: Any) -> list[Pipeline]:
 
 
 def _created(port: Any, name: str | None) -> list[Pipeline]:
-    from headrace.spark.pipelines.definition import (
-        load_file,
-        sql_pipeline,
-        with_trigger,
-    )
+    from headrace.spark.pipelines.definition import load_file, sql_pipeline, with_trigger
 
     if name is None:
         known = [one["definition"] for one in port.call("pipeline.list", {})]

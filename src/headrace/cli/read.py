@@ -23,12 +23,7 @@ from headrace.cli.output import (
     print_json_line,
     print_table,
 )
-from headrace.cli.positions import (
-    json_record,
-    parse_place,
-    shown_bytes,
-    shown_time,
-)
+from headrace.cli.positions import json_record, parse_place, shown_bytes, shown_time
 from headrace.errors import BadRequest
 
 app = typer.Typer()

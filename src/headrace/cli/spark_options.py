@@ -26,10 +26,7 @@ class Reaching:
 
     def port(self) -> HubPort:
         """The hub."""
-        from headrace.spark.hub_client import (
-            access_to,
-            open_port,
-        )
+        from headrace.spark.hub_client import access_to, open_port
 
         return open_port(access_to(self.hub, self.token))
 

@@ -10,10 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from headrace.cli.output import JsonFlag, fail, notes, print_json_line, print_table
-from headrace.cli.spark_options import (
-    Sparking,
-    sharing,
-)
+from headrace.cli.spark_options import Sparking, sharing
 
 app = typer.Typer()
 ROWS_DEFAULT = 1000

@@ -11,10 +11,7 @@ import typer
 
 import headrace
 from headrace.cli.output import DEFAULT_HUB, HubOption, JsonFlag, TokenOption, fail, print_json, print_table
-from headrace.cli.positions import (
-    shown_bytes,
-    shown_time,
-)
+from headrace.cli.positions import shown_bytes, shown_time
 
 app = typer.Typer(no_args_is_help=True)
 

@@ -10,12 +10,7 @@ from rich.text import Text
 
 import headrace
 from headrace.cli.output import DEFAULT_HUB, HubOption, JsonFlag, TokenOption, notes, people, print_json_line
-from headrace.cli.positions import (
-    json_record,
-    parse_place,
-    shown_bytes,
-    shown_time,
-)
+from headrace.cli.positions import json_record, parse_place, shown_bytes, shown_time
 from headrace.cli.read import SHOWN, RawFlag, TypesOption, print_raw
 
 app = typer.Typer()

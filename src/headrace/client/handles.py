@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal, Protocol
 
-from headrace.admin.requests import (
-    Changed,
-    CursorMove,
-    Index,
-    Item,
-)
+from headrace.admin.requests import Changed, CursorMove, Index, Item
 from headrace.log.ops import PutResult
 from headrace.protocols.flight.codec import AtTime
 

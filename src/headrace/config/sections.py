@@ -1,7 +1,7 @@
 """Every setting of Headrace: one struct per section of the TOML file.
 
 A field's comment for people is its `description`: the reference page and `headrace config show` print it, so there is
-one place to change. Loading (file, environment, flags) is in `config_load`.
+one place to change. Loading (file, environment, flags) is in `load`.
 
 Sizes are integers in bytes and may be written `"32MiB"`; durations are seconds and may be written `"30s"`.
 """

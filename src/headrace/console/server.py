@@ -2,7 +2,7 @@
 
     GET /                  the page
     GET /console/<file>    its scripts and style
-    GET /console/live      server-sent events until the page goes (live.py); needs the right to read
+    GET /console/live      server-sent events until the page goes (pulse.py); needs the right to read
                            ?stream=NAME&partition=0&next=INDEX also says when that stream has records from INDEX on
 
 The page may run only its own scripts and talk only to this hub (Content-Security-Policy); it shows what records hold
@@ -22,18 +22,12 @@ from starlette.types import Receive, Scope, Send
 
 from headrace.console.dead_letters import Letters
 from headrace.console.pipelines import PipelineViews
-from headrace.console.pulse import (
-    Pulse,
-    Shown,
-)
+from headrace.console.pulse import Pulse, Shown
 from headrace.console.sessions import SessionViews
 from headrace.console.views import Views
 from headrace.errors import BadRequest, Forbidden, HeadraceError, Unauthenticated
 from headrace.security import Principal
-from headrace.serving.http import (
-    error_response,
-    peer_of,
-)
+from headrace.serving.http import error_response, peer_of
 from headrace.serving.listener import Listener
 
 if TYPE_CHECKING:

@@ -6,10 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from headrace.console.state_machines import (
-    Machine,
-    machines,
-)
+from headrace.console.state_machines import Machine, machines
 from headrace.hub.sessions import SessionInfo
 from headrace.hub.verbs import Nothing
 

@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from headrace.console.wire_forms import (
-    ProtocolFrame,
-    SeenRecord,
-    record_frames,
-)
+from headrace.console.wire_forms import ProtocolFrame, SeenRecord, record_frames
 from headrace.errors import BadRequest
 from headrace.log.ops import CursorInfo, StreamInfo
 from headrace.security import current

@@ -19,10 +19,7 @@ from typing import Any
 from headrace import connect_async
 from headrace.config import Listen, LoggingSection
 from headrace.config.address import split_address
-from headrace.config.load import (
-    Loaded,
-    load,
-)
+from headrace.config.load import Loaded, load
 from headrace.demo.consumers import CONSUMERS, NAME
 from headrace.demo.flows import LEDGER, TILL, Flow, keep_going, make_flows
 from headrace.demo.pipeline import PipelineProcess, spark_is_there

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.hub.hub import (
-    READ_BYTES,
-    CheckpointWriter,
-    Hub,
-)
+from headrace.hub.hub import READ_BYTES, CheckpointWriter, Hub
 
 __all__ = [
     "READ_BYTES",

@@ -14,10 +14,7 @@ from headrace.hub.sessions import Sessions
 from headrace.hub.verbs import Verbs
 from headrace.security import Security
 from headrace.telemetry.metrics import Metrics
-from headrace.telemetry.tracing import (
-    OFF,
-    Tracing,
-)
+from headrace.telemetry.tracing import OFF, Tracing
 
 
 class HubBase:

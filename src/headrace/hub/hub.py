@@ -44,10 +44,7 @@ from headrace.log.port import Blob, LogPort, Touched
 from headrace.log.recovery import Report
 from headrace.log.settings import LogSettings
 from headrace.log.state import TABLE
-from headrace.telemetry.tracing import (
-    OFF,
-    Tracing,
-)
+from headrace.telemetry.tracing import OFF, Tracing
 
 logger = logging.getLogger("headrace.hub")
 

@@ -29,12 +29,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from headrace.admin.openapi import (
-    STATUS_OF_CODE,
-    ErrorBody,
-    ErrorDetail,
-    document,
-)
+from headrace.admin.openapi import STATUS_OF_CODE, ErrorBody, ErrorDetail, document
 from headrace.config.address import is_loopback, join_address, split_address
 from headrace.errors import BadRequest, Forbidden, HeadraceError, LimitExceeded, Unauthenticated
 from headrace.hub.base import HubBase

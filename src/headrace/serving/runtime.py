@@ -31,16 +31,9 @@ from headrace.config.load import Loaded
 from headrace.errors import HeadraceError
 from headrace.hub import Hub
 from headrace.serving.listener import Listener
-from headrace.serving.memory import (
-    find_trim,
-    resident_bytes,
-    trim_when_quiet,
-)
+from headrace.serving.memory import find_trim, resident_bytes, trim_when_quiet
 from headrace.telemetry.log_lines import fields
-from headrace.telemetry.metrics import (
-    ProcessMetrics,
-    counted,
-)
+from headrace.telemetry.metrics import ProcessMetrics, counted
 from headrace.telemetry.tracing import start as start_tracing
 
 logger = logging.getLogger("headrace.server")

@@ -10,11 +10,7 @@ from typing import Annotated
 import msgspec
 
 from headrace.spark.errors import BadOption
-from headrace.spark.hub_client import (
-    WAIT_S_DEFAULT,
-    Access,
-    access_to,
-)
+from headrace.spark.hub_client import WAIT_S_DEFAULT, Access, access_to
 
 RECORD_COLUMNS = ("index", "time", "event_time", "id", "type", "key", "payload")
 SOURCE_COLUMNS = (*RECORD_COLUMNS, "stream", "partition")

@@ -12,11 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.spark.dataframes import (
-    option_texts,
-    read,
-    read_stream,
-)
+from headrace.spark.dataframes import option_texts, read, read_stream
 from headrace.spark.errors import PipelineError
 
 _SKIPPED = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|--[^\n]*|/\*.*?\*/", re.DOTALL)

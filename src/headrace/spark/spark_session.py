@@ -242,10 +242,7 @@ def equip(
     the data source itself: workers started before, or on other machines, do not see this process's environment.
     """
     from headrace.spark.hub_client import access_to
-    from headrace.spark.source.cursors import (
-        listen,
-        session_name,
-    )
+    from headrace.spark.source.cursors import listen, session_name
     from headrace.spark.source.data_source import bound_source
 
     access = access_to(hub, token, ca)

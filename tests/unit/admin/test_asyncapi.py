@@ -1,9 +1,6 @@
 import re
 
-from headrace.admin.asyncapi import (
-    LISTENER_KINDS,
-    document,
-)
+from headrace.admin.asyncapi import LISTENER_KINDS, document
 from headrace.serving.runtime import LISTENERS
 
 NAME = re.compile(r"[A-Za-z0-9_.-]+")

@@ -5,10 +5,7 @@ from typing import Any
 import pytest
 
 from headrace import __version__
-from headrace.admin.hub_verbs import (
-    Admin,
-    UnknownUser,
-)
+from headrace.admin.hub_verbs import Admin, UnknownUser
 from headrace.config import Config, Grant, Log, SecuritySection, User, Wallaroo
 from headrace.config.load import Loaded
 from headrace.errors import BadRequest, Forbidden

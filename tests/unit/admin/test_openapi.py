@@ -1,13 +1,7 @@
 import msgspec
 
-from headrace.admin.openapi import (
-    STATUS_OF_CODE,
-    document,
-)
-from headrace.hub.verbs import (
-    Nothing,
-    Verbs,
-)
+from headrace.admin.openapi import STATUS_OF_CODE, document
+from headrace.hub.verbs import Nothing, Verbs
 
 
 class Item(msgspec.Struct, frozen=True):

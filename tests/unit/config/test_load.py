@@ -3,10 +3,7 @@ from pathlib import Path
 import pytest
 
 from headrace.config import Config
-from headrace.config.load import (
-    ConfigError,
-    load,
-)
+from headrace.config.load import ConfigError, load
 
 
 def write(tmp_path: Path, text: str) -> Path:

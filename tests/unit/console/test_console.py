@@ -14,11 +14,7 @@ from headrace.admin.openapi import STATUS_OF_CODE
 from headrace.config import Config, Grant, Http, Listen, SecuritySection, User
 from headrace.console import pulse as pulse_module
 from headrace.console.pipelines import PipelineViews
-from headrace.console.pulse import (
-    Pulse,
-    Quantiles,
-    Shown,
-)
+from headrace.console.pulse import Pulse, Quantiles, Shown
 from headrace.console.server import Console, load_files, start
 from headrace.console.views import RateHistory
 from headrace.errors import BadRequest, LimitExceeded
@@ -27,10 +23,7 @@ from headrace.hub.verbs import Nothing
 from headrace.log.batch import Batch
 from headrace.log.ops import StreamOptions
 from headrace.security import EVERYTHING, Principal
-from headrace.spark.hub.registry import (
-    Registry,
-    Report,
-)
+from headrace.spark.hub.registry import Registry, Report
 from headrace.telemetry.metrics import Metrics
 from headrace.testing import FakeClock, memory_hub
 

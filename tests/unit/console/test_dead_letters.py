@@ -6,11 +6,7 @@ from typing import Any
 import pytest
 
 from headrace.config import Grant
-from headrace.console.dead_letters import (
-    LETTER_TYPE,
-    SUFFIX,
-    Letters,
-)
+from headrace.console.dead_letters import LETTER_TYPE, SUFFIX, Letters
 from headrace.errors import BadRequest, Forbidden, UnknownStream
 from headrace.hub import Hub
 from headrace.log.batch import Batch

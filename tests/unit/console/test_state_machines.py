@@ -7,10 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.console.sessions import Flow, Place, row_of
-from headrace.console.state_machines import (
-    Machine,
-    machines,
-)
+from headrace.console.state_machines import Machine, machines
 from headrace.hub import Hub
 from headrace.hub.sessions import SessionInfo
 from headrace.protocols.ambrosia import session as ambrosia

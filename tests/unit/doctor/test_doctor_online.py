@@ -11,10 +11,7 @@ import pytest
 from headrace.config.load import load
 from headrace.doctor import Finding, examine, online, worst
 from headrace.doctor.online import check_hub
-from headrace.serving.runtime import (
-    LISTENERS,
-    Runtime,
-)
+from headrace.serving.runtime import LISTENERS, Runtime
 
 OFF = [f"listen.{name}=off" for name in LISTENERS]
 

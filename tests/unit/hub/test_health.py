@@ -1,7 +1,4 @@
-from headrace.hub.health import (
-    Health,
-    HealthReport,
-)
+from headrace.hub.health import Health, HealthReport
 
 
 def test_all_well() -> None:

@@ -3,10 +3,7 @@ import itertools
 import pytest
 
 from headrace.errors import LimitExceeded
-from headrace.hub.sessions import (
-    STREAMS_SHOWN_MAX,
-    Sessions,
-)
+from headrace.hub.sessions import STREAMS_SHOWN_MAX, Sessions
 
 
 def test_open_sessions_are_listed_with_what_they_say_now() -> None:

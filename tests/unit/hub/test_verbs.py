@@ -6,11 +6,7 @@ import pytest
 
 from headrace.config import Grant
 from headrace.errors import BadRequest, Forbidden
-from headrace.hub.verbs import (
-    Nothing,
-    UnknownVerb,
-    Verbs,
-)
+from headrace.hub.verbs import Nothing, UnknownVerb, Verbs
 from headrace.security import EVERYTHING, Principal, current
 
 

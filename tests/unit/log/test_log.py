@@ -8,11 +8,7 @@ import pyarrow as pa
 import pytest
 from unit.log.helpers import again, do, fill, maintain, payloads
 
-from headrace.errors import (
-    BadRequest,
-    ConditionFailed,
-    UnknownStream,
-)
+from headrace.errors import BadRequest, ConditionFailed, UnknownStream
 from headrace.log import ops
 from headrace.log.batch import Batch
 from headrace.log.log import Log

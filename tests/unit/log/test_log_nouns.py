@@ -7,13 +7,7 @@ from pathlib import Path
 import pytest
 from unit.log.helpers import again, do, fill, maintain, open_log, payloads
 
-from headrace.errors import (
-    BadRequest,
-    StreamExists,
-    Trimmed,
-    UnknownCheckpoint,
-    UnknownStream,
-)
+from headrace.errors import BadRequest, StreamExists, Trimmed, UnknownCheckpoint, UnknownStream
 from headrace.log import ops
 from headrace.log.batch import Batch
 from headrace.log.disk import OsDisk

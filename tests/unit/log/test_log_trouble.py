@@ -10,15 +10,7 @@ import msgspec
 import pytest
 from unit.log.helpers import again, do, fill, maintain, open_log, payloads
 
-from headrace.errors import (
-    BadRequest,
-    Busy,
-    Closed,
-    Damaged,
-    DiskFull,
-    LimitExceeded,
-    LogFailed,
-)
+from headrace.errors import BadRequest, Busy, Closed, Damaged, DiskFull, LimitExceeded, LogFailed
 from headrace.log import ops
 from headrace.log.batch import Batch
 from headrace.log.clock import SystemClock

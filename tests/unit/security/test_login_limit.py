@@ -7,12 +7,7 @@ import pytest
 
 from headrace.config import Config, SecuritySection, User
 from headrace.security import EVERYTHING, Security, hash_secret, new_token
-from headrace.security.login_limit import (
-    ADDRESS_FACTOR,
-    LoginLimiter,
-    TooManyLogins,
-    network_of,
-)
+from headrace.security.login_limit import ADDRESS_FACTOR, LoginLimiter, TooManyLogins, network_of
 
 HERE, THERE = "198.51.100.7:5000", "203.0.113.9:5000"
 HASHED = hash_secret("wonderland")

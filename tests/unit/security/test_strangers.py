@@ -28,10 +28,7 @@ from headrace.protocols.perper.ignite.client import IgniteClient
 from headrace.protocols.perper.ignite.configuration import Configuration
 from headrace.protocols.wallaroo.client import Connector
 from headrace.security import Security, hash_secret, new_token
-from headrace.serving.runtime import (
-    LISTENERS,
-    Runtime,
-)
+from headrace.serving.runtime import LISTENERS, Runtime
 
 PASSWORD = "right-3c1f0d9a-password"
 WRONG = "wrong-7be2aa41-password"

@@ -7,10 +7,7 @@ import asyncio
 import pytest
 
 from headrace.serving import memory
-from headrace.serving.memory import (
-    find_trim,
-    trim_when_quiet,
-)
+from headrace.serving.memory import find_trim, trim_when_quiet
 
 
 async def test_trimmed_once_after_a_burst(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,10 +14,7 @@ import pytest
 
 from headrace import __version__
 from headrace.config import Grant
-from headrace.config.load import (
-    Loaded,
-    load,
-)
+from headrace.config.load import Loaded, load
 from headrace.errors import DataDirectoryLocked, Forbidden, LogFailed
 from headrace.hub import Hub
 from headrace.log.batch import Batch
@@ -25,15 +22,7 @@ from headrace.log.disk import OsSyncedFile
 from headrace.security import Principal
 from headrace.serving import runtime
 from headrace.serving.listener import Listener
-from headrace.serving.runtime import (
-    LISTENERS,
-    SERVICES,
-    Runtime,
-    StartFailed,
-    load_entry,
-    run,
-    write_ready_file,
-)
+from headrace.serving.runtime import LISTENERS, SERVICES, Runtime, StartFailed, load_entry, run, write_ready_file
 
 
 def loaded(tmp_path: Path, *flags: str) -> Loaded:

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-from headrace.spark.pipelines.failures import (
-    exception_name,
-    explain,
-)
+from headrace.spark.pipelines.failures import exception_name, explain
 
 SPARK_TEXT = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [PYTHON_ERROR] Failed: \
 Traceback (most recent call last):

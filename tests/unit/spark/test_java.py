@@ -9,12 +9,7 @@ import pytest
 
 from headrace.spark import java
 from headrace.spark.errors import NoJava
-from headrace.spark.spark_session import (
-    fast_python,
-    is_local,
-    local_cores,
-    package_archive,
-)
+from headrace.spark.spark_session import fast_python, is_local, local_cores, package_archive
 
 
 def fake_java(home: Path, version: str) -> Path:

@@ -18,10 +18,7 @@ from headrace.spark.sink.data_sink import source_positions
 from headrace.spark.source import offsets
 from headrace.spark.source.cursors import positions_to_move
 from headrace.spark.source.data_source import StreamReader
-from headrace.spark.source.offsets import (
-    Position,
-    Range,
-)
+from headrace.spark.source.offsets import Position, Range
 
 
 def state(name: str, *bounds: tuple[int, int], id: int = 1) -> StreamState:

@@ -19,19 +19,9 @@ from headrace.hub import Hub
 from headrace.log.batch import Batch
 from headrace.spark.hub import on_demand as module
 from headrace.spark.hub.checkpoint_paths import checkpoint_of
-from headrace.spark.hub.on_demand import (
-    PipelineReset,
-    Runs,
-)
+from headrace.spark.hub.on_demand import PipelineReset, Runs
 from headrace.spark.hub.planning import Planning
-from headrace.spark.hub.registry import (
-    Definition,
-    PipelineName,
-    PipelineRunning,
-    Registry,
-    Report,
-    UnknownPipeline,
-)
+from headrace.spark.hub.registry import Definition, PipelineName, PipelineRunning, Registry, Report, UnknownPipeline
 from headrace.testing import FakeClock, memory_hub
 
 NAME = PipelineName("p")

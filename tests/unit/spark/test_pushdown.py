@@ -4,10 +4,7 @@ from datetime import UTC, datetime
 
 from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, IsNotNull, LessThan, LessThanOrEqual
 
-from headrace.spark.source.pushdown import (
-    INDEX_MAX,
-    Narrowing,
-)
+from headrace.spark.source.pushdown import INDEX_MAX, Narrowing
 
 
 def test_index_filters_are_taken_exactly() -> None:

@@ -6,13 +6,7 @@ import google_crc32c
 import pyarrow as pa
 import pytest
 
-from headrace.spark.sink.rows import (
-    RECORD_SCHEMA,
-    Outgoing,
-    key_partitions,
-    rows_digest,
-    to_records,
-)
+from headrace.spark.sink.rows import RECORD_SCHEMA, Outgoing, key_partitions, rows_digest, to_records
 
 
 class Sent:

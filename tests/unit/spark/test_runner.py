@@ -11,16 +11,8 @@ import pytest
 from headrace.spark.errors import HubUnreachable
 from headrace.spark.hub_client import StreamState
 from headrace.spark.pipelines import runner as module
-from headrace.spark.pipelines.definition import (
-    Pipeline,
-    Sink,
-    pipeline,
-    sql_pipeline,
-)
-from headrace.spark.pipelines.runner import (
-    Progress,
-    Runner,
-)
+from headrace.spark.pipelines.definition import Pipeline, Sink, pipeline, sql_pipeline
+from headrace.spark.pipelines.runner import Progress, Runner
 
 
 class Query:

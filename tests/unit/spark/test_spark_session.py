@@ -1,9 +1,6 @@
 import pytest
 
-from headrace.spark.spark_session import (
-    LOG_SETTINGS,
-    logging_option,
-)
+from headrace.spark.spark_session import LOG_SETTINGS, logging_option
 
 
 def test_spark_is_quiet_unless_someone_has_settings_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:

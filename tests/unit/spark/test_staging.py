@@ -17,33 +17,10 @@ from headrace.errors import BadRequest, Forbidden, LimitExceeded, LogFailed
 from headrace.hub import Hub
 from headrace.security import Principal, acting_as
 from headrace.spark.hub import staging
-from headrace.spark.hub.planning import (
-    Describe,
-    Forget,
-    MoveCursor,
-    Planning,
-    ReadPosition,
-)
-from headrace.spark.hub.staged_files import (
-    NotStaged,
-    one_off_name,
-    survey_of,
-    write_chunk,
-)
-from headrace.spark.hub.staging import (
-    Abort,
-    BatchChanged,
-    Commit,
-    Fenced,
-    Part,
-    SourcePosition,
-    Stage,
-    Staging,
-)
-from headrace.spark.sink.rows import (
-    Outgoing,
-    to_records,
-)
+from headrace.spark.hub.planning import Describe, Forget, MoveCursor, Planning, ReadPosition
+from headrace.spark.hub.staged_files import NotStaged, one_off_name, survey_of, write_chunk
+from headrace.spark.hub.staging import Abort, BatchChanged, Commit, Fenced, Part, SourcePosition, Stage, Staging
+from headrace.spark.sink.rows import Outgoing, to_records
 from headrace.testing import FakeClock, memory_hub
 
 

@@ -4,10 +4,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 import headrace.telemetry.metrics
-from headrace.telemetry.metrics import (
-    PROTOCOLS,
-    Metrics,
-)
+from headrace.telemetry.metrics import PROTOCOLS, Metrics
 
 UNITS = ("_seconds", "_bytes", "_records")
 

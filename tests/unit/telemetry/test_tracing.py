@@ -25,16 +25,9 @@ from headrace.demo.producers import PRODUCERS
 from headrace.errors import UnknownStream
 from headrace.log.batch import Batch
 from headrace.serving import runtime as runtime_module
-from headrace.serving.runtime import (
-    LISTENERS,
-    Runtime,
-)
+from headrace.serving.runtime import LISTENERS, Runtime
 from headrace.spark.hub.staging import Commit
-from headrace.telemetry.tracing import (
-    OFF,
-    TracingUnavailable,
-    start,
-)
+from headrace.telemetry.tracing import OFF, TracingUnavailable, start
 from headrace.telemetry.tracing.otel import OtelTracing
 
 LONG_S = 30

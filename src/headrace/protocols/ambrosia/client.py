@@ -26,34 +26,11 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from headrace.config.address import split_address
-from headrace.protocols.ambrosia.binding.engine import (
-    Effect,
-    ImpulseRefused,
-    Machine,
-    NotInMethod,
-)
-from headrace.protocols.ambrosia.binding.immortal import (
-    Immortal,
-    StateError,
-    UpgradeRefused,
-)
-from headrace.protocols.ambrosia.binding.methods import (
-    DeclarationError,
-    call,
-    fork,
-    impulse,
-)
-from headrace.protocols.ambrosia.binding.proxies import (
-    Proxy,
-    generate_proxy,
-    proxy_of,
-)
-from headrace.protocols.ambrosia.binding.results import (
-    NotDeterministic,
-    RemoteError,
-    Result,
-    gather,
-)
+from headrace.protocols.ambrosia.binding.engine import Effect, ImpulseRefused, Machine, NotInMethod
+from headrace.protocols.ambrosia.binding.immortal import Immortal, StateError, UpgradeRefused
+from headrace.protocols.ambrosia.binding.methods import DeclarationError, call, fork, impulse
+from headrace.protocols.ambrosia.binding.proxies import Proxy, generate_proxy, proxy_of
+from headrace.protocols.ambrosia.binding.results import NotDeterministic, RemoteError, Result, gather
 from headrace.protocols.ambrosia.codec import RecordReader, RemoteProtocolError
 
 __all__ = [

@@ -16,7 +16,7 @@ The coordinator (the hub) and a language binding (the service) talk over two one
     body      00 | ZigZagInt method | rpc type (1) | [type 0: ZigZagInt n | caller | ZigZagLong call] | arguments
               01 value, 02 empty, 03 exception | ZigZagInt n | responder | ZigZagLong call | value
 
-`calls.py` holds the fast reader of what a binding sends; this module reads and writes one message at a time.
+`call_reader.py` holds the fast reader of what a binding sends; this module reads and writes one message at a time.
 """
 
 from __future__ import annotations

@@ -5,10 +5,7 @@ from __future__ import annotations
 import base64
 from typing import Any, Final
 
-from headrace.protocols.ambrosia.call_reader import (
-    RETURN_NAMES,
-    name_of_rpc_type,
-)
+from headrace.protocols.ambrosia.call_reader import RETURN_NAMES, name_of_rpc_type
 from headrace.protocols.ambrosia.codec import (
     Call,
     InitialMessage,

@@ -8,10 +8,7 @@ import msgspec
 
 from headrace.config import ImmortalSection
 from headrace.errors import BadRequest
-from headrace.hub.verbs import (
-    Nothing,
-    Verbs,
-)
+from headrace.hub.verbs import Nothing, Verbs
 from headrace.log.ops import CheckpointInfo
 from headrace.protocols.ambrosia.coordinator.coordinator import Coordinator
 from headrace.protocols.ambrosia.coordinator.instance import Instance

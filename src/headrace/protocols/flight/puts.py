@@ -4,7 +4,7 @@ Two threads serve a put. gRPC's own thread reads batches and hands them to the h
 acknowledgements as appends become durable, so that a client may send on while earlier batches are synced.
 
 What is under way is bounded by bytes: a producer faster than the disk is not read from, and gRPC's flow control holds
-it back. Acknowledgements that the client does not read are bounded too (settling.py).
+it back. Acknowledgements that the client does not read are bounded too (acknowledgements.py).
 """
 
 from __future__ import annotations
@@ -24,10 +24,7 @@ import pyarrow.flight as flight
 from headrace.errors import BadRequest, Busy, HeadraceError
 from headrace.log.batch import Batch
 from headrace.log.ops import Appended, Line
-from headrace.protocols.flight.acknowledgements import (
-    Settled,
-    Settling,
-)
+from headrace.protocols.flight.acknowledgements import Settled, Settling
 from headrace.protocols.flight.bridge import Bridge, Cancelled, to_flight_error
 from headrace.protocols.flight.codec import PutAck, PutColumns, decode_metadata, encode
 from headrace.protocols.flight.session import Numbered, PutSession, PutState

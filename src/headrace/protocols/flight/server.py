@@ -1,7 +1,7 @@
 """The Flight endpoint: `serve` starts it on an address.
 
-    do_put            append                              putting.py
-    do_get            read a range, or follow             reading.py
+    do_put            append                              puts.py
+    do_get            read a range, or follow             gets.py
     do_action         every verb of the hub, JSON in, JSON out
     get_flight_info   what a stream holds now, one endpoint for each partition
     list_flights      the same for all streams the caller may read
@@ -46,15 +46,8 @@ from headrace.protocols.flight.codec import (
     ticket_ranges,
     ticket_schema,
 )
-from headrace.protocols.flight.gets import (
-    ReadStream,
-    open_read,
-)
-from headrace.protocols.flight.puts import (
-    UNDER_WAY_BYTES_ALL_MAX,
-    Putting,
-    Window,
-)
+from headrace.protocols.flight.gets import ReadStream, open_read
+from headrace.protocols.flight.puts import UNDER_WAY_BYTES_ALL_MAX, Putting, Window
 from headrace.protocols.flight.session import PutSession, ReadSession
 from headrace.serving.listener import Listener
 

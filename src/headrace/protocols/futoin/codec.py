@@ -26,12 +26,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from headrace.protocols.futoin import cbor
-from headrace.protocols.futoin.errors import (
-    INVALID_REQUEST,
-    NOT_SUPPORTED_VERSION,
-    UNKNOWN_INTERFACE,
-    PeerError,
-)
+from headrace.protocols.futoin.errors import INVALID_REQUEST, NOT_SUPPORTED_VERSION, UNKNOWN_INTERFACE, PeerError
 from headrace.protocols.futoin.interface import (
     CALLS,
     COMPONENT_PATTERN,

@@ -29,14 +29,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from headrace.protocols.ockam.bare import (
-    DecodeError,
-    Reader,
-    encode_data,
-    encode_optional,
-    encode_string,
-    encode_uint,
-)
+from headrace.protocols.ockam.bare import DecodeError, Reader, encode_data, encode_optional, encode_string, encode_uint
 from headrace.protocols.ockam.routing import Framing, Route
 
 CREATE: Final = "stream_create"

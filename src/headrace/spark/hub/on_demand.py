@@ -21,24 +21,9 @@ import msgspec
 from headrace.admin.requests import Moment
 from headrace.errors import BadRequest, Busy
 from headrace.log.ops import Op, SaveCursor
-from headrace.spark.hub.checkpoint_paths import (
-    checkpoint_of,
-    default_home,
-    directory_name,
-)
-from headrace.spark.hub.planning import (
-    Forget,
-    Planning,
-    ReadPosition,
-)
-from headrace.spark.hub.registry import (
-    ALIVE,
-    PipelineName,
-    PipelineRunning,
-    Registry,
-    Report,
-    Status,
-)
+from headrace.spark.hub.checkpoint_paths import checkpoint_of, default_home, directory_name
+from headrace.spark.hub.planning import Forget, Planning, ReadPosition
+from headrace.spark.hub.registry import ALIVE, PipelineName, PipelineRunning, Registry, Report, Status
 from headrace.spark.pipelines import process
 from headrace.telemetry.log_lines import fields
 

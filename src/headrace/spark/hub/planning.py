@@ -89,10 +89,7 @@ class Planning:
 
         That is the cursor, or further on where a sink had stored a batch that Spark did not live to note.
         """
-        from headrace.spark.hub.staging import (
-            SINKS,
-            SinkState,
-        )
+        from headrace.spark.hub.staging import SINKS, SinkState
 
         info = self._hub.stream(request.stream)
         known = [self._hub.cursor(request.cursor, request.stream, partition) for partition in range(info.partitions)]
@@ -108,10 +105,7 @@ class Planning:
 
     def streams_behind(self, cursor: str) -> set[str]:
         """The streams whose records stand behind results that a query with this cursor has stored."""
-        from headrace.spark.hub.staging import (
-            SINKS,
-            SinkState,
-        )
+        from headrace.spark.hub.staging import SINKS, SinkState
 
         if not self._hub.streams(SINKS, kind="table"):
             return set()
@@ -120,10 +114,7 @@ class Planning:
 
     async def forget(self, request: Forget) -> int:
         """Let a query begin anew although results of it are stored; how many sinks were concerned."""
-        from headrace.spark.hub.staging import (
-            SINKS,
-            SinkState,
-        )
+        from headrace.spark.hub.staging import SINKS, SinkState
 
         await self._hub.create_table(SINKS)
         changed = 0

@@ -23,10 +23,7 @@ from urllib.parse import quote, unquote
 
 from headrace.spark.errors import PipelineError
 from headrace.spark.hub.checkpoint_paths import directory_name
-from headrace.spark.pipelines.archive_storage import (
-    Place,
-    place_of,
-)
+from headrace.spark.pipelines.archive_storage import Place, place_of
 
 COLUMNS = ("stream", "partition", "index", "time", "event_time", "id", "type", "key", "payload")
 SMALL_BYTES = 32 << 20

@@ -6,11 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.spark.errors import PipelineError
-from headrace.spark.pipelines.definition import (
-    Pipeline,
-    Sink,
-    sql_pipeline,
-)
+from headrace.spark.pipelines.definition import Pipeline, Sink, sql_pipeline
 from headrace.spark.sink.rows import ACCEPTED
 
 ROUTE_COLUMN = "route_to"

@@ -16,16 +16,10 @@ from typing import Any
 
 from headrace.spark import dataframes, query
 from headrace.spark.errors import DataLoss, PipelineError
-from headrace.spark.hub_client import (
-    HubPort,
-    StreamState,
-)
+from headrace.spark.hub_client import HubPort, StreamState
 from headrace.spark.options import Point, parse_point, parse_source
 from headrace.spark.pipelines.archive import Archive
-from headrace.spark.pipelines.definition import (
-    Pipeline,
-    Sink,
-)
+from headrace.spark.pipelines.definition import Pipeline, Sink
 
 # What says where a live query is, which a replay says itself.
 LIVE_OPTIONS = {"start", "end", "cursor", "maxrecordsperbatch", "minrecordsperbatch"}
@@ -111,10 +105,7 @@ def _position(point: Point) -> Any:
 def _decoded(old: Any, schema: Any, options: Mapping[str, str]) -> Any:
     """Archived records as the source itself would have shown them: decoded by the same code, of the same types."""
     from headrace.spark.source.data_source import PlainReader
-    from headrace.spark.source.reader import (
-        of_types,
-        shaped,
-    )
+    from headrace.spark.source.reader import of_types, shaped
 
     shape = PlainReader(parse_source(options), schema).shape()
 

@@ -16,18 +16,11 @@ from typing import Any
 
 from headrace.errors import BadRequest, HeadraceError
 from headrace.spark import dataframes, query
-from headrace.spark.hub.checkpoint_paths import (
-    checkpoint_of,
-    default_home,
-)
+from headrace.spark.hub.checkpoint_paths import checkpoint_of, default_home
 from headrace.spark.hub_client import HubPort
 from headrace.spark.options import parse_point
 from headrace.spark.pipelines.definition import Pipeline
-from headrace.spark.pipelines.failures import (
-    Failure,
-    exception_name,
-    explain,
-)
+from headrace.spark.pipelines.failures import Failure, exception_name, explain
 from headrace.spark.source.cursors import listen
 
 POLL_S = 0.5

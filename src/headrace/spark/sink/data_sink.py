@@ -26,17 +26,10 @@ from pyspark.sql.types import StructType
 from headrace.errors import HeadraceError
 from headrace.spark.errors import BadOption
 from headrace.spark.hub.staged_files import one_off_name
-from headrace.spark.hub_client import (
-    HubPort,
-    shared_port,
-)
+from headrace.spark.hub_client import HubPort, shared_port
 from headrace.spark.options import SOURCE_COLUMNS, SinkOptions
 from headrace.spark.pipelines.archive_storage import local_path
-from headrace.spark.sink.rows import (
-    ACCEPTED,
-    Outgoing,
-    rows_digest,
-)
+from headrace.spark.sink.rows import ACCEPTED, Outgoing, rows_digest
 from headrace.spark.source.offsets import reached
 from headrace.spark.source.reader import freeze_garbage
 

@@ -16,15 +16,8 @@ from typing import Any
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from headrace.errors import HeadraceError
-from headrace.spark.hub_client import (
-    Access,
-    access_to,
-    open_port,
-)
-from headrace.spark.source.offsets import (
-    Reached,
-    reached,
-)
+from headrace.spark.hub_client import Access, access_to, open_port
+from headrace.spark.source.offsets import Reached, reached
 
 logger = logging.getLogger("headrace.spark")
 WAIT_S = 30.0

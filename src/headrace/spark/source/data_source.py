@@ -12,40 +12,16 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadMaxRows,
-    ReadMinRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from headrace.spark.hub_client import (
-    Access,
-    HubPort,
-    SegmentFile,
-    StreamState,
-    shared_port,
-)
+from headrace.spark.hub_client import Access, HubPort, SegmentFile, StreamState, shared_port
 from headrace.spark.options import Point, SourceOptions, parse_sink, parse_source
-from headrace.spark.sink.data_sink import (
-    BatchWriter,
-    StreamWriter,
-)
+from headrace.spark.sink.data_sink import BatchWriter, StreamWriter
 from headrace.spark.source import offsets
-from headrace.spark.source.offsets import (
-    Loss,
-    Offset,
-    Position,
-    Range,
-)
+from headrace.spark.source.offsets import Loss, Offset, Position, Range
 from headrace.spark.source.pushdown import Narrowing
-from headrace.spark.source.reader import (
-    Piece,
-    Shape,
-    freeze_garbage,
-    scan,
-)
+from headrace.spark.source.reader import Piece, Shape, freeze_garbage, scan
 
 TASKS_PER_CORE = 2
 # A small range is most likely the live tail: asking for files would cost more than reading it over Flight.

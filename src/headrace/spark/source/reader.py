@@ -21,10 +21,7 @@ import pyarrow.compute as pc
 from headrace.errors import Damaged, Trimmed
 from headrace.log.segment import Segment, SegmentDamaged, SegmentRef
 from headrace.spark.errors import DataLoss
-from headrace.spark.hub_client import (
-    HubPort,
-    SegmentFile,
-)
+from headrace.spark.hub_client import HubPort, SegmentFile
 from headrace.spark.json_columns import decode_json
 from headrace.spark.source.offsets import Range
 

@@ -34,16 +34,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from headrace import __version__
 from headrace.config import Tracing as Section
 from headrace.errors import HeadraceError
-from headrace.telemetry.tracing import (
-    Thing,
-    Tracing,
-    TracingUnavailable,
-    Value,
-)
-from headrace.telemetry.tracing.view import (
-    TracedDisk,
-    TracedHub,
-)
+from headrace.telemetry.tracing import Thing, Tracing, TracingUnavailable, Value
+from headrace.telemetry.tracing.view import TracedDisk, TracedHub
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send

@@ -21,13 +21,7 @@ from headrace.config import ImmortalSection
 from headrace.errors import DiskFull
 from headrace.hub import CheckpointWriter, Hub
 from headrace.protocols.ambrosia import codec
-from headrace.protocols.ambrosia.codec import (
-    Call,
-    Checkpoint,
-    InitialMessage,
-    Signal,
-    Type,
-)
+from headrace.protocols.ambrosia.codec import Call, Checkpoint, InitialMessage, Signal, Type
 from headrace.protocols.ambrosia.coordinator.store import Registration
 from headrace.protocols.ambrosia.session import Action
 from headrace.testing import MemoryDisk, memory_hub

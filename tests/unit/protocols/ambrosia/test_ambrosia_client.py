@@ -12,11 +12,7 @@ from unit.protocols.ambrosia.ambrosia_binding import coordinator, settings, unti
 
 from headrace.config import ImmortalSection
 from headrace.protocols.ambrosia import codec
-from headrace.protocols.ambrosia.binding.engine import (
-    JOURNAL_BYTES_MAX,
-    OUTSIDE_METHOD,
-    Machine,
-)
+from headrace.protocols.ambrosia.binding.engine import JOURNAL_BYTES_MAX, OUTSIDE_METHOD, Machine
 from headrace.protocols.ambrosia.client import (
     DeclarationError,
     Host,

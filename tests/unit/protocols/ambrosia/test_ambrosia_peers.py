@@ -22,13 +22,7 @@ from headrace.config import Ambrosia, Config, ImmortalSection, Log
 from headrace.errors import DiskFull
 from headrace.log.batch import Batch
 from headrace.protocols.ambrosia import codec
-from headrace.protocols.ambrosia.codec import (
-    AttachTo,
-    Call,
-    Checkpoint,
-    Signal,
-    Type,
-)
+from headrace.protocols.ambrosia.codec import AttachTo, Call, Checkpoint, Signal, Type
 from headrace.testing import MemoryDisk, memory_hub
 
 # --- absent peers ---------------------------------------------------------------------------------------------

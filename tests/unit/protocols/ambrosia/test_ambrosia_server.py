@@ -23,13 +23,7 @@ from unit.protocols.ambrosia.ambrosia_binding import (
 from headrace.config import Ambrosia, Config, ImmortalSection, Log
 from headrace.config.address import split_address
 from headrace.protocols.ambrosia import codec
-from headrace.protocols.ambrosia.codec import (
-    AttachTo,
-    Call,
-    Checkpoint,
-    Signal,
-    Type,
-)
+from headrace.protocols.ambrosia.codec import AttachTo, Call, Checkpoint, Signal, Type
 from headrace.testing import MemoryDisk, memory_hub
 
 VECTORS = Path(__file__).parents[3] / "conformance" / "vectors" / "ambrosia.json"

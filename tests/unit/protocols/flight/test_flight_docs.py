@@ -7,12 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.protocols.flight import (
-    codec,
-    puts,
-    server,
-    session,
-)
+from headrace.protocols.flight import codec, puts, server, session
 from headrace.testing import served_hub
 
 ROOT = Path(__file__).parents[4]

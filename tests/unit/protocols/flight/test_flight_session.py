@@ -6,14 +6,7 @@ import pytest
 from headrace.errors import BadRequest, Busy, Trimmed
 from headrace.log.records import SCHEMA
 from headrace.protocols.flight.codec import SEQUENCE_MAX, PutCommand, PutMetadata, Range, ReadTicket
-from headrace.protocols.flight.session import (
-    PUT_TRANSITIONS,
-    PutEvent,
-    PutSession,
-    PutState,
-    Reading,
-    ReadSession,
-)
+from headrace.protocols.flight.session import PUT_TRANSITIONS, PutEvent, PutSession, PutState, Reading, ReadSession
 
 
 def records(first: int, count: int, types=None) -> pa.RecordBatch:

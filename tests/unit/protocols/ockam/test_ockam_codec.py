@@ -12,14 +12,7 @@ from hypothesis import strategies as st
 from headrace.protocols.ockam import application, codec
 from headrace.protocols.ockam.bare import UINT_MAX, DecodeError, encode_uint
 from headrace.protocols.ockam.cbor import CborFraming
-from headrace.protocols.ockam.routing import (
-    Framing,
-    LegacyFraming,
-    Message,
-    constant_head,
-    encode_wire,
-    local,
-)
+from headrace.protocols.ockam.routing import Framing, LegacyFraming, Message, constant_head, encode_wire, local
 
 UINTS = st.integers(0, UINT_MAX) | st.integers(0, 300)
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -18,19 +18,9 @@ from typing import Any, Final
 import msgspec
 
 from headrace.protocols.ambrosia import codec
-from headrace.protocols.ambrosia.binding.immortal import (
-    Immortal,
-    UpgradeRefused,
-)
-from headrace.protocols.ambrosia.binding.proxies import (
-    Proxy,
-    proxy_of,
-)
-from headrace.protocols.ambrosia.binding.results import (
-    RemoteError,
-    Result,
-    Task,
-)
+from headrace.protocols.ambrosia.binding.immortal import Immortal, UpgradeRefused
+from headrace.protocols.ambrosia.binding.proxies import Proxy, proxy_of
+from headrace.protocols.ambrosia.binding.results import RemoteError, Result, Task
 from headrace.protocols.ambrosia.codec import BodyKind, Call, Return, RpcType, Type
 
 JOURNAL_BYTES_MAX: Final = 1 << 20

@@ -30,10 +30,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_type_hints
 
 import msgspec
 
-from headrace.protocols.ambrosia.binding.methods import (
-    Method,
-    methods_of,
-)
+from headrace.protocols.ambrosia.binding.methods import Method, methods_of
 from headrace.protocols.ambrosia.binding.results import Result
 
 if TYPE_CHECKING:

@@ -16,10 +16,7 @@ from headrace.hub import Hub
 from headrace.log.ops import CheckpointInfo, Op, SetProducer
 from headrace.protocols.ambrosia.codec import Limits, RemoteProtocolError
 from headrace.protocols.ambrosia.coordinator.debugging import Debugging
-from headrace.protocols.ambrosia.coordinator.instance import (
-    Instance,
-    state_version,
-)
+from headrace.protocols.ambrosia.coordinator.instance import Instance, state_version
 from headrace.protocols.ambrosia.coordinator.link import Link
 from headrace.protocols.ambrosia.coordinator.ports import Ports
 from headrace.protocols.ambrosia.coordinator.store import (

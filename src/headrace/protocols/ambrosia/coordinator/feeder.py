@@ -31,10 +31,7 @@ from headrace.protocols.ambrosia.codec import (
     wrap_batch,
 )
 from headrace.protocols.ambrosia.coordinator.inbound import Logged
-from headrace.protocols.ambrosia.coordinator.store import (
-    IMPULSE_PREFIX,
-    Registration,
-)
+from headrace.protocols.ambrosia.coordinator.store import IMPULSE_PREFIX, Registration
 
 logger = logging.getLogger("headrace.ambrosia")
 NOT_OURS: Final = -1

@@ -15,15 +15,9 @@ from headrace.errors import HeadraceError, LogFailed, UnknownStream
 from headrace.hub import Hub
 from headrace.log.batch import Batch
 from headrace.log.ops import Append, CheckpointInfo, Delete, SaveCursor, SetProducer
-from headrace.protocols.ambrosia.call_reader import (
-    Calls,
-    label_of_call,
-)
+from headrace.protocols.ambrosia.call_reader import Calls, label_of_call
 from headrace.protocols.ambrosia.codec import Call, RpcType, Type, encode, frame
-from headrace.protocols.ambrosia.coordinator.inbound import (
-    Inbound,
-    Logged,
-)
+from headrace.protocols.ambrosia.coordinator.inbound import Inbound, Logged
 from headrace.protocols.ambrosia.coordinator.store import (
     CURSOR,
     INITIAL_LABEL,
