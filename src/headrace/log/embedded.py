@@ -43,8 +43,13 @@ class EmbeddedLog(LogPort):
     def queue_bytes(self) -> int:
         return self.log.queue_bytes
 
-    def start(self, on_commit: Callable[[list[Pending], Touched], None]) -> None:
+    def start(
+        self,
+        on_commit: Callable[[list[Pending], Touched], None],
+        on_sealed: Callable[[ops.NewSegment], None] | None = None,
+    ) -> None:
         self.log.on_commit = on_commit
+        self.log.on_sealed = on_sealed
         self._threads.start()
 
     def close(self) -> None:

@@ -75,6 +75,8 @@ class Log:
         self.queue_bytes = 0
         self.on_commit: Callable[[list[Pending], Touched], None] | None = None
         """Called by the writer after each commit with the outcomes, failures among them."""
+        self.on_sealed: Callable[[ops.NewSegment], None] | None = None
+        """Called by maintenance for each segment that is in its place, made here or elsewhere."""
         self.on_submit: Callable[[], None] | None = None
         """Wakes the writer."""
         self.on_work: Callable[[], None] | None = None

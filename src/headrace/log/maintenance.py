@@ -152,8 +152,8 @@ class Maintenance:
         entries = self._entries_to_seal(partition)
         kept = [entry for entry in entries if entry.next > partition.first]
         ref: SegmentRef | None = None
+        now_us = self._log.clock.now_us()
         if kept:
-            now_us = self._log.clock.now_us()
             ref = self.sealing.seal(partition.stream, partition.stream_id, partition.number, kept, now_us)
             self.sealed_segments += 1
         with self._log.lock:
@@ -164,6 +164,13 @@ class Maintenance:
             before = partition.tail.bytes
             partition.tail = partition.tail.without(len(entries))
             self._log.state.tail_bytes -= before - partition.tail.bytes
+        if ref is not None:
+            self._tell(partition, ref, now_us)
+
+    def _tell(self, partition: Partition, ref: SegmentRef, began_us: int) -> None:
+        if self._log.on_sealed is not None:
+            now_us = self._log.clock.now_us()
+            self._log.on_sealed(ops.NewSegment(partition.stream_id, ref.first, ref.next, ref.bytes, began_us, now_us))
 
     def _entries_to_seal(self, partition: Partition) -> list[TailEntry]:
         """Whole entries without a gap: a segment holds every index between its first and its last."""
@@ -271,6 +278,7 @@ class Maintenance:
         except SegmentDamaged as damage:
             logger.error("not merged, since it is damaged: %s", damage)
             return
+        began_us = self._log.clock.now_us()
         merged = write_segment(self._log.disk, partition.stream, partition.stream_id, partition.number, batches)
         self.merged_segments += len(run)
         with self._log.lock:
@@ -283,6 +291,7 @@ class Maintenance:
                 self._log.state.garbage.append(merged)
             partition.segments = sorted(remaining)
             self._log.state.garbage += run
+        self._tell(partition, merged, began_us)
 
     # -- compaction ------------------------------------------------------------------------------------------------
 

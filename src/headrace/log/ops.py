@@ -262,3 +262,14 @@ class SegmentInfo(msgspec.Struct, frozen=True):
     next: int
     bytes: int
     path: str | None
+
+
+class NewSegment(msgspec.Struct, frozen=True):
+    """A segment that has just been put in its place."""
+
+    stream_id: int
+    first: int
+    next: int
+    bytes: int
+    began_us: int
+    ended_us: int

@@ -20,7 +20,7 @@ import pyarrow as pa
 from headrace.errors import LogFailed
 from headrace.log.backup import BackupInfo
 from headrace.log.commit import Pending
-from headrace.log.ops import Bounds, CheckpointInfo, CursorInfo, Op, SegmentInfo, StreamInfo
+from headrace.log.ops import Bounds, CheckpointInfo, CursorInfo, NewSegment, Op, SegmentInfo, StreamInfo
 
 Touched = set[tuple[str, int]]
 """Streams and partitions that have new records."""
@@ -59,8 +59,10 @@ class LogPort(Protocol):
         """Submitted and not yet durable."""
         ...
 
-    def start(self, on_commit: Callable[[list[Pending], Touched], None]) -> None:
-        """Begin to work."""
+    def start(
+        self, on_commit: Callable[[list[Pending], Touched], None], on_sealed: Callable[[NewSegment], None] | None = None
+    ) -> None:
+        """Begin to work. `on_sealed` is told of each segment when it is in its place."""
         ...
 
     def close(self) -> None:

@@ -268,6 +268,23 @@ def test_a_damaged_segment_is_not_merged_away() -> None:
     assert log.partition("s").segments == before
 
 
+def test_each_segment_is_told_when_it_is_sealed_and_when_it_is_merged() -> None:
+    log, clock = make(seal_age_s=1.0, segment_bytes=20_000, merge_segments_min=4, maintenance_interval_s=1_000.0)
+    told: list[tuple[ops.NewSegment, list[SegmentRef]]] = []
+    log.on_sealed = lambda new: told.append((new, log.partition("s").segments))
+    for _ in range(8):
+        fill(log, "s", 2)
+        clock.advance(2)
+        maintain(log)
+    assert [(new.first, new.next) for new, _ in told] == [(first, first + 2) for first in range(0, 16, 2)]
+    pass_interval(log, clock, 1_001)
+    assert (told[-1][0].first, told[-1][0].next) == (0, 16)
+    for new, there in told:
+        assert (new.first, new.next, new.bytes) in [(ref.first, ref.next, ref.bytes) for ref in there]
+        assert new.stream_id == log.partition("s").stream_id
+        assert new.began_us <= new.ended_us
+
+
 def test_a_stream_trimmed_or_deleted_during_a_merge() -> None:
     class Slow(FaultyDisk):
         then: ops.Op | None = None
