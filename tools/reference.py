@@ -16,11 +16,11 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import msgspec
 
 import headrace
-from headrace.admin.openapi import STATUS_OF_CODE, document
+from headrace.admin.openapi import document
 from headrace.cli.main import COMMANDS, available, load_command
 from headrace.config import Config
 from headrace.config.load import load
-from headrace.errors import HeadraceError
+from headrace.errors import error_classes
 from headrace.serving.runtime import LISTENERS, Runtime
 from headrace.telemetry.metrics import Metrics
 from headrace.units import format_bytes
@@ -180,19 +180,11 @@ def errors_page() -> Iterator[str]:
             importlib.import_module(module.name)
     yield "# Errors\n"
     yield "The code is stable: the command line prints it with `--json`, the API and Flight send it.\n"
-    rows: list[list[object]] = []
-    for error in sorted(set(subclasses(HeadraceError)), key=lambda error: error.code):
-        status = STATUS_OF_CODE.get(error.code, 400)
-        rows.append([f"`{error.code}`", status, (error.__doc__ or "").strip().split("\n\n")[0]])
+    rows: list[list[object]] = [
+        [f"`{code}`", error.status, (error.__doc__ or "").strip().split("\n\n")[0]]
+        for code, error in sorted(error_classes().items())
+    ]
     yield from table(["code", "HTTP status", "meaning"], rows)
-
-
-def subclasses(kind: type[HeadraceError]) -> Iterator[type[HeadraceError]]:
-    """All below a class."""
-    for child in kind.__subclasses__():
-        if "code" in vars(child):
-            yield child
-        yield from subclasses(child)
 
 
 def api_page(folder: Path) -> Iterator[str]:

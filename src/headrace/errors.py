@@ -1,16 +1,34 @@
 """Every error that Headrace raises on purpose.
 
 An error says what happened, where, and what to do. `code` is stable and machine readable: it is what the CLI
-prints with `--json`, what Flight and the admin API send, and what protocols translate into their own words.
+prints with `--json`, what Flight and the admin API send, and what protocols translate into their own words. `status` is
+the HTTP status of the answer. `retriable` says that the same request may succeed later, without anybody changing it;
+all such errors stand in this module, so that every client knows them.
 """
 
 from __future__ import annotations
+
+from typing import Any
+
+_class_of_code: dict[str, type[HeadraceError]] = {}
 
 
 class HeadraceError(Exception):
     """The base of all errors below. Anything else that escapes is a bug in Headrace."""
 
     code = "error"
+    status = 400
+    retriable = False
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        if "code" in vars(cls):
+            _class_of_code.setdefault(cls.code, cls)
+
+
+def error_classes() -> dict[str, type[HeadraceError]]:
+    """Code → class, of every module imported so far. A class without a code of its own travels as its base."""
+    return _class_of_code
 
 
 class BadRequest(HeadraceError):
@@ -19,10 +37,17 @@ class BadRequest(HeadraceError):
     code = "bad-request"
 
 
+class BadConfig(HeadraceError):
+    """A setting is unknown, has a wrong value, or asks for what is not there."""
+
+    code = "bad-config"
+
+
 class UnknownStream(HeadraceError):
     """No stream, table or partition of that name."""
 
     code = "unknown-stream"
+    status = 404
 
     def __init__(self, stream: str, partition: int | None = None, partitions: int | None = None) -> None:
         self.stream = stream
@@ -38,18 +63,21 @@ class UnknownCheckpoint(HeadraceError):
     """No checkpoint of that number."""
 
     code = "unknown-checkpoint"
+    status = 404
 
 
 class StreamExists(HeadraceError):
     """A stream or table of that name exists and the caller asked for a new one, or for another shape."""
 
     code = "stream-exists"
+    status = 409
 
 
 class LimitExceeded(HeadraceError):
     """A named limit was met. The message names the limit, the value, the maximum and the key that changes it."""
 
     code = "limit-exceeded"
+    status = 422
 
     def __init__(self, limit: str, value: int, maximum: int, key: str) -> None:
         self.limit = limit
@@ -63,6 +91,7 @@ class Trimmed(HeadraceError):
     """The records asked for were removed by retention or trimming."""
 
     code = "trimmed"
+    status = 410
 
     def __init__(self, stream: str, partition: int, asked: int, first: int) -> None:
         self.stream = stream
@@ -79,6 +108,7 @@ class Damaged(HeadraceError):
     """Stored records failed their checksum. They are never served; the range is inclusive."""
 
     code = "damaged"
+    status = 410
 
     def __init__(self, stream: str, partition: int, first: int, last: int, where: str = "") -> None:
         self.stream = stream
@@ -97,12 +127,16 @@ class LogFailed(HeadraceError):
     """A write could not be made durable. The log accepts nothing more until the process is started again."""
 
     code = "log-failed"
+    status = 503
+    retriable = True
 
 
 class DiskFull(HeadraceError):
     """No room. Nothing was stored; reads go on and appends resume by themselves when there is room."""
 
     code = "disk-full"
+    status = 507
+    retriable = True
 
 
 class DataDirectoryLocked(HeadraceError):
@@ -115,6 +149,7 @@ class ConditionFailed(HeadraceError):
     """An expectation of a transaction did not hold; nothing of the transaction was applied."""
 
     code = "condition-failed"
+    status = 409
 
     def __init__(self, op_index: int, what: str, previous: bytes | None = None) -> None:
         self.op_index = op_index
@@ -126,27 +161,35 @@ class Busy(HeadraceError):
     """Too much is under way. Try again."""
 
     code = "busy"
+    status = 503
+    retriable = True
 
 
 class Closed(HeadraceError):
     """The hub or log has been closed."""
 
     code = "closed"
+    status = 503
+    retriable = True
 
 
 class Unreachable(HeadraceError):
     """The hub does not answer at that address, or the connection to it broke."""
 
     code = "unreachable"
+    status = 503
+    retriable = True
 
 
 class Forbidden(HeadraceError):
     """The caller is known and lacks the right."""
 
     code = "forbidden"
+    status = 403
 
 
 class Unauthenticated(HeadraceError):
     """The caller is not known, or the secret is wrong."""
 
     code = "unauthenticated"
+    status = 401

@@ -29,6 +29,7 @@ class UnknownUser(HeadraceError):
     """No user of that name."""
 
     code = "unknown-user"
+    status = 404
 
 
 class HubInfo(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from headrace import __version__
+from headrace.errors import error_classes
 from headrace.hub.verbs import Verb
 
 REF_TEMPLATE = "#/components/schemas/{name}"
@@ -26,33 +27,7 @@ class ErrorBody(msgspec.Struct, frozen=True):
     error: ErrorDetail
 
 
-# Error code → HTTP status. A code that is not here is answered with 400: it is the caller who can do something.
-STATUS_OF_CODE: dict[str, int] = {
-    "bad-request": 400,
-    "unauthenticated": 401,
-    "too-many-logins": 429,
-    "forbidden": 403,
-    "unknown-verb": 404,
-    "unknown-stream": 404,
-    "unknown-checkpoint": 404,
-    "unknown-user": 404,
-    "unknown-pipeline": 404,
-    "stream-exists": 409,
-    "condition-failed": 409,
-    "pipeline-running": 409,
-    "trimmed": 410,
-    "damaged": 410,
-    "too-large": 413,
-    "unsupported-media-type": 415,
-    "misdirected": 421,
-    "limit-exceeded": 422,
-    "internal": 500,
-    "busy": 503,
-    "log-failed": 503,
-    "closed": 503,
-    "disk-full": 507,
-}
-_DESCRIBED = {
+_MEANING_OF_STATUS = {
     400: "The request cannot be meant",
     401: "Say who you are",
     403: "The right is missing",
@@ -77,8 +52,11 @@ def document(verbs: Iterable[Verb]) -> dict[str, Any]:
     requests = schemas[: len(listed)]
     responses = schemas[len(listed) : -1]
     error_responses = {
-        str(status): {"description": text, "content": {"application/json": {"schema": schemas[-1]}}}
-        for status, text in _DESCRIBED.items()
+        str(status): {
+            "description": _MEANING_OF_STATUS[status],
+            "content": {"application/json": {"schema": schemas[-1]}},
+        }
+        for status in sorted({error.status for error in error_classes().values()})
     }
     paths = {
         f"/api/v1/{verb.name}": {"post": _operation(verb, request, response, error_responses)}

@@ -17,15 +17,13 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from headrace.client.connection import Connection, to_headrace_error
-from headrace.errors import Closed, HeadraceError, Unreachable
+from headrace.errors import Closed, DiskFull, HeadraceError, Unreachable
 from headrace.log.ops import Appended
 from headrace.protocols.flight.codec import PutCommand, decode_ack, encode, error_from_body, refused_batch
 
 UNDER_WAY_BYTES_MAX = 32 << 20
 UNDER_WAY_BATCHES_MAX = 10_000
 RETRY_PAUSE_S = 0.1
-# Refusals that say nothing of the batches behind the refused one: these may be stored.
-OPEN_ENDED_CODES = frozenset({"busy", "closed", "log-failed"})
 
 
 class NotStored(Closed):
@@ -145,8 +143,10 @@ class Put:
             return Unreachable("stored, but its acknowledgement was lost: the put ended as a later batch was refused")
         return NotStored(f"not stored: an earlier batch of the same writer was refused: {failure}")
 
-    def _note_refusal(self, code: str, batch: int | None) -> None:
-        self._refused = None if code in OPEN_ENDED_CODES else batch
+    def _note_refusal(self, failure: HeadraceError, batch: int | None) -> None:
+        # What may pass says nothing of the batches behind the refused one: they may be stored. A full disk says it.
+        open_ended = failure.retriable and not isinstance(failure, DiskFull)
+        self._refused = None if open_ended else batch
 
     def _read_acks(self) -> HeadraceError | None:
         """Settle futures until the call ends; the failure, if the hub sent one or the connection said so."""
@@ -154,8 +154,9 @@ class Put:
             while (message := self._acks.read()) is not None:
                 ack = decode_ack(message.to_pybytes())
                 if ack.error is not None:
-                    self._note_refusal(ack.error.code, ack.batch)
-                    return error_from_body(ack.error)
+                    failure = error_from_body(ack.error)
+                    self._note_refusal(failure, ack.batch)
+                    return failure
                 self._settle(Appended(ack.first, ack.count, ack.duplicate))
         except (pa.ArrowException, OSError) as error:
             return self._status(error)
@@ -167,7 +168,7 @@ class Put:
         """Why the call ended, and which batch it was for."""
         failure = to_headrace_error(error, self._connection.address)
         if isinstance(error, flight.FlightError) and error.extra_info:
-            self._note_refusal(failure.code, refused_batch(error.extra_info))
+            self._note_refusal(failure, refused_batch(error.extra_info))
         return failure
 
     def _settle(self, appended: Appended) -> None:
@@ -190,7 +191,7 @@ class Put:
         return failure
 
     def _may_resume(self, failure: HeadraceError | None) -> bool:
-        if not isinstance(failure, Unreachable | Closed) or not self._under_way or not self._retry_s:
+        if not _is_gone(failure) or not self._under_way or not self._retry_s:
             return False
         if not all(entry.metadata for entry in self._under_way):
             return False
@@ -209,10 +210,16 @@ class Put:
                 self._open()
                 break
             except HeadraceError as failure:
-                if not isinstance(failure, Unreachable | Closed) or self._is_late():
+                if not _is_gone(failure) or self._is_late():
                     return failure
         for entry in self._under_way:
             self._write(entry)
         if self._finishing:
             self._done_writing()
         return None
+
+
+def _is_gone(failure: HeadraceError | None) -> bool:
+    """Whether the hub went away. Narrower than `retriable`: a hub that is there and says why it does not store (busy,
+    disk full, log failed) is heard by the caller at once, who may wait or not."""
+    return isinstance(failure, Unreachable | Closed)

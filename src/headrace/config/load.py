@@ -19,17 +19,15 @@ import msgspec
 
 from headrace.config import Config
 from headrace.config.address import split_address
-from headrace.errors import HeadraceError
+from headrace.errors import BadConfig
 from headrace.units import parse_bytes, parse_seconds
 
 ENVIRONMENT_PREFIX = "HEADRACE_"
 DEFAULT = "default"
 
 
-class ConfigError(HeadraceError):
+class ConfigError(BadConfig):
     """A setting is unknown or has a wrong value. `origin` is the file, variable or flag; `key` is `section.key`."""
-
-    code = "bad-config"
 
     def __init__(self, origin: str, key: str, problem: str) -> None:
         self.origin = origin

@@ -34,6 +34,7 @@ class UnknownVerb(BadRequest):
     """No verb of that name."""
 
     code = "unknown-verb"
+    status = 404
 
 
 class Verb(msgspec.Struct, frozen=True):

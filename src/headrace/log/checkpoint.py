@@ -27,7 +27,8 @@ BLOCK_BYTES = 1024 * 1024
 class CheckpointDamaged(HeadraceError):
     """A blob does not hold what was written."""
 
-    code = "damaged"
+    code = "checkpoint-damaged"
+    status = 410
 
 
 def blob_path(id: int) -> str:

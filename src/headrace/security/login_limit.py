@@ -32,6 +32,7 @@ class TooManyLogins(HeadraceError):
     """Too many failed logins from one address; it may try again in a while (`security.login_window_s`)."""
 
     code = "too-many-logins"
+    status = 429
 
     def __init__(self, wait_s: float) -> None:
         self.wait_s = math.ceil(wait_s)

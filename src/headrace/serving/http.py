@@ -29,7 +29,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from headrace.admin.openapi import STATUS_OF_CODE, ErrorBody, ErrorDetail, document
+from headrace.admin.openapi import ErrorBody, ErrorDetail, document
 from headrace.config.address import is_loopback, join_address, split_address
 from headrace.errors import BadRequest, Forbidden, HeadraceError, LimitExceeded, Unauthenticated
 from headrace.hub.base import HubBase
@@ -48,31 +48,33 @@ class TooLarge(LimitExceeded):
     """The body is larger than `http.request_bytes_max`."""
 
     code = "too-large"
+    status = 413
 
 
 class UnsupportedMediaType(BadRequest):
     """The body is not JSON."""
 
     code = "unsupported-media-type"
+    status = 415
 
 
 class Misdirected(BadRequest):
     """The request was meant for another site."""
 
     code = "misdirected"
+    status = 421
 
 
 def error_response(error: HeadraceError) -> Response:
     """A refusal as every client of the API sees it."""
-    status = STATUS_OF_CODE.get(error.code, 400)
     headers = {}
-    if status == 401:
+    if error.status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="headrace", Basic realm="headrace", charset="UTF-8"'
-    if status == 503:
+    if error.status == 503:
         headers["Retry-After"] = "1"
     if isinstance(error, TooManyLogins):
         headers["Retry-After"] = str(error.wait_s)
-    return _json(ErrorBody(ErrorDetail(error.code, str(error))), status, headers)
+    return _json(ErrorBody(ErrorDetail(error.code, str(error))), error.status, headers)
 
 
 def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:

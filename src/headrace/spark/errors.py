@@ -36,12 +36,6 @@ class DataLoss(HeadraceError):
         )
 
 
-class HubUnreachable(HeadraceError):
-    """The hub did not answer within the time allowed."""
-
-    code = "hub-unreachable"
-
-
 class PipelineError(HeadraceError):
     """A pipeline's definition or its run failed."""
 

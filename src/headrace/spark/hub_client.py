@@ -21,14 +21,13 @@ import pyarrow.flight as flight
 
 from headrace.client.connection import DEFAULT_ADDRESS
 from headrace.client.connection import Connection as Connected
-from headrace.errors import Busy, Closed, DiskFull, HeadraceError, LogFailed
+from headrace.errors import HeadraceError, Unreachable
 from headrace.protocols.flight.codec import decode_error
-from headrace.spark.errors import BadOption, HubUnreachable
+from headrace.spark.errors import BadOption
 
 CALL_TIMEOUT_S = 300.0
 READ_BATCH_BYTES = 4 << 20
-# A hub that says one of these may be well again later: it restarts, or there is room on its disk again.
-WAIT_FOR = (Busy, Closed, DiskFull, LogFailed)
+# What Flight says of a connection that a later attempt may mend.
 PASSING = (
     flight.FlightUnavailableError,
     flight.FlightCancelledError,
@@ -91,10 +90,6 @@ class Connection(Protocol):
     ) -> Iterator[pa.RecordBatch]: ...
 
     def close(self) -> None: ...
-
-
-class Unreachable(Exception):
-    """The connection failed in a way that a later attempt may mend."""
 
 
 class HubPort:
@@ -177,7 +172,7 @@ class HubPort:
                         position = batch.column("index")[-1].as_py() + 1
                         deadline, pause_s = time.monotonic() + self._wait_s, _RETRY_FIRST_S
                 return
-            except Unreachable as error:
+            except HeadraceError as error:
                 pause_s = self._pause(deadline, pause_s, error)
 
     def waiting(self, wait_s: float) -> HubPort:
@@ -190,7 +185,7 @@ class HubPort:
         while True:
             try:
                 return act(self._connected())
-            except Unreachable as error:
+            except HeadraceError as error:
                 pause_s = self._pause(deadline, pause_s, error)
 
     def _connected(self) -> Connection:
@@ -198,10 +193,13 @@ class HubPort:
             self._connection = self._connect()
         return self._connection
 
-    def _pause(self, deadline: float, pause_s: float, error: Unreachable) -> float:
+    def _pause(self, deadline: float, pause_s: float, error: HeadraceError) -> float:
+        """Wait before the next attempt, if there is time for one and the error may pass."""
+        if not error.retriable:
+            raise error
         self.close()
         if time.monotonic() + pause_s > deadline:
-            raise HubUnreachable(
+            raise Unreachable(
                 f"the hub at {self.address} has not answered for {self._wait_s:g} s: {error}. Start it with "
                 "`headrace up`, or say where it is with the option `hub` or the variable HEADRACE_HUB"
             ) from error
@@ -282,11 +280,12 @@ def _translated() -> Iterator[None]:
         yield
     except flight.FlightError as error:
         ours = decode_error(error.extra_info) if error.extra_info else None
-        if ours is None or isinstance(ours, WAIT_FOR):
-            if ours is None and not isinstance(error, PASSING):
-                raise HeadraceError(f"the hub failed: {str(error).partition('. Detail:')[0]}") from error
-            raise Unreachable(str(ours or error).partition(". Detail:")[0]) from error
-        raise ours from None
+        if ours is not None:
+            raise ours from None
+        reason = str(error).partition(". Detail:")[0]
+        if isinstance(error, PASSING):
+            raise Unreachable(reason) from error
+        raise HeadraceError(f"the hub failed: {reason}") from error
     except pa.ArrowException as error:
         raise Unreachable(str(error)) from error
 

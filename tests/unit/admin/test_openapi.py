@@ -1,6 +1,6 @@
 import msgspec
 
-from headrace.admin.openapi import STATUS_OF_CODE, document
+from headrace.admin.openapi import document
 from headrace.hub.verbs import Nothing, Verbs
 
 
@@ -47,9 +47,3 @@ def test_every_reference_leads_somewhere() -> None:
     text = msgspec.json.encode(whole).decode()
     references = {part.split('"')[0] for part in text.split("#/components/schemas/")[1:]}
     assert references == set(whole["components"]["schemas"])
-
-
-def test_every_status_is_described() -> None:
-    operation = made()["paths"]["/api/v1/item.list"]["post"]
-    undescribed = {str(status) for status in STATUS_OF_CODE.values()} - set(operation["responses"])
-    assert undescribed == {"500"}  # a bug is not part of the contract

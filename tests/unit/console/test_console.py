@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace.admin.openapi import STATUS_OF_CODE
 from headrace.config import Config, Grant, Http, Listen, SecuritySection, User
 from headrace.console import pulse as pulse_module
 from headrace.console.pipelines import PipelineViews
@@ -277,7 +276,7 @@ async def test_a_page_too_many_is_told_so(hub: Hub, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(pulse_module, "WATCHERS_MAX", 0)
     pulse = Pulse(hub)
     status, _, body = await get(Console(hub, pulse), "/console/live")
-    assert (status, b"open console pages" in body) == (STATUS_OF_CODE[LimitExceeded.code], True)
+    assert (status, b"open console pages" in body) == (LimitExceeded.status, True)
     await pulse.close()
 
 

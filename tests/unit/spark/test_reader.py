@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from headrace.errors import Damaged, Trimmed
+from headrace.errors import Damaged, Trimmed, Unreachable
 from headrace.log.disk import OsDisk
 from headrace.log.records import SCHEMA
 from headrace.log.segment import Segment, write_segment
-from headrace.spark.errors import DataLoss, HubUnreachable
-from headrace.spark.hub_client import HubPort, SegmentFile, Unreachable
+from headrace.spark.errors import DataLoss
+from headrace.spark.hub_client import HubPort, SegmentFile
 from headrace.spark.source.offsets import Range
 from headrace.spark.source.reader import BYTES_PER_BATCH_MAX, ROWS_PER_BATCH_MAX, Piece, Shape, regroup, scan
 
@@ -147,7 +147,7 @@ def test_a_hub_that_stays_away_is_an_error() -> None:
     def away() -> FakeHub:
         raise Unreachable("nobody there")
 
-    with pytest.raises(HubUnreachable, match=r"fake.*0\.3 s.*nobody there"):
+    with pytest.raises(Unreachable, match=r"fake.*0\.3 s.*nobody there"):
         HubPort("fake", away, wait_s=0.3).describe(["s"])
 
 

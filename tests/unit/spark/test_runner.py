@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.spark.errors import HubUnreachable
+from headrace.errors import Unreachable
 from headrace.spark.hub_client import StreamState
 from headrace.spark.pipelines import runner as module
 from headrace.spark.pipelines.definition import Pipeline, Sink, pipeline, sql_pipeline
@@ -129,7 +129,7 @@ def test_a_restart_that_fails_is_tried_again_and_harms_no_other(stage: Stage) ->
     stage.runner.start(a_pipeline("q"))
     stage.started[0].fail("boom")
     stage.look()
-    stage.refused = HubUnreachable("the hub has not answered")
+    stage.refused = Unreachable("the hub has not answered")
     stage.look(after_s=60)
     assert (stage.seen["p"].state, stage.seen["q"].state) == ("restarting", "running")
     stage.refused = None
@@ -139,7 +139,7 @@ def test_a_restart_that_fails_is_tried_again_and_harms_no_other(stage: Stage) ->
 
 def test_restarts_that_always_fail_are_given_up(stage: Stage) -> None:
     stage.runner.start(a_pipeline()).fail("boom")
-    stage.refused = HubUnreachable("the hub has not answered")
+    stage.refused = Unreachable("the hub has not answered")
     for _ in range(module.RESTARTS_MAX + 1):
         stage.look(after_s=60)
     assert stage.hub.reports[-1] == ("p", "failed")

@@ -21,7 +21,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from headrace.errors import BadRequest, Closed, HeadraceError
+from headrace.errors import BadRequest, Closed, Forbidden, HeadraceError, Unauthenticated
 from headrace.protocols.flight.codec import encode, error_body
 
 logger = logging.getLogger("headrace.flight")
@@ -33,8 +33,6 @@ CANCEL_POLL_S_MAX = 1.0
 
 Result = TypeVar("Result")
 Parameters = ParamSpec("Parameters")
-
-_UNAVAILABLE_CODES = frozenset({"busy", "closed", "disk-full", "log-failed"})
 
 
 class Cancelled(Exception):
@@ -50,11 +48,11 @@ def to_flight_error(error: BaseException, batch: int | None = None) -> flight.Fl
         logger.error("a Flight call failed in a way it should not", exc_info=error)
         return flight.FlightInternalError("internal error of the hub; its log says more")
     body = encode(error_body(error, batch))
-    if error.code == "unauthenticated":
+    if isinstance(error, Unauthenticated):
         return flight.FlightUnauthenticatedError(str(error), body)
-    if error.code == "forbidden":
+    if isinstance(error, Forbidden):
         return flight.FlightUnauthorizedError(str(error), body)
-    if error.code in _UNAVAILABLE_CODES:
+    if error.retriable:
         return flight.FlightUnavailableError(str(error), body)
     return flight.FlightServerError(str(error), body)
 

@@ -253,14 +253,6 @@ def decode_criteria(data: bytes) -> FlightCriteria:
 # Errors ---------------------------------------------------------------------------------------------------------------
 
 
-def _error_classes(kind: type[errors.HeadraceError] = errors.HeadraceError) -> dict[str, type[errors.HeadraceError]]:
-    """Code → class, for all that have been imported; the first class to use a code keeps it."""
-    found = {kind.code: kind}
-    for child in kind.__subclasses__():
-        found = _error_classes(child) | found
-    return found
-
-
 def _plain(value: object) -> object:
     return {"base64": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
 
@@ -279,7 +271,7 @@ def error_body(error: errors.HeadraceError, batch: int | None = None) -> ErrorBo
 
 def error_from_body(body: ErrorBody) -> errors.HeadraceError:
     """The same error on the other side: the same class, text and fields."""
-    kind = _error_classes().get(body.code, errors.HeadraceError)
+    kind = errors.error_classes().get(body.code, errors.HeadraceError)
     error = kind.__new__(kind)
     Exception.__init__(error, body.message)
     for name, value in body.details.items():

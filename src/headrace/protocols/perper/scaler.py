@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.config.address import split_address
-from headrace.errors import HeadraceError
+from headrace.errors import BadConfig
 from headrace.protocols.perper.fabric.client import FabricClient, RpcError
 
 logger = logging.getLogger("headrace.perper.scaler")
@@ -30,10 +30,8 @@ REGISTRY_AGENT = "Registry"
 RECONNECT_S_MAX = 5.0
 
 
-class BadAgentsConfig(HeadraceError):
+class BadAgentsConfig(BadConfig):
     """The settings of `headrace agents run` cannot be understood."""
-
-    code = "bad-config"
 
 
 class AgentType(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -28,12 +28,14 @@ class UnknownPipeline(HeadraceError):
     """No pipeline of that name was created or has reported."""
 
     code = "unknown-pipeline"
+    status = 404
 
 
 class PipelineRunning(HeadraceError):
     """The pipeline is at work, and this needs it to be stopped."""
 
     code = "pipeline-running"
+    status = 409
 
 
 class Definition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

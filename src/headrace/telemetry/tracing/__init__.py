@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from headrace.errors import BadRequest
+from headrace.errors import BadConfig
 
 if TYPE_CHECKING:
     from headrace.config import Config
@@ -21,10 +21,8 @@ Thing = TypeVar("Thing")
 Value = str | int | float | bool
 
 
-class TracingUnavailable(BadRequest):
+class TracingUnavailable(BadConfig):
     """Traces are asked for and cannot be sent."""
-
-    code = "bad-config"
 
 
 class Span(Protocol):
