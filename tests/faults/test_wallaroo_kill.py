@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 from faults.wallaroo_process import WallarooHub
+from interop.perper_support import wait_until
 
+import headrace
 from headrace.hub import Hub
 from headrace.protocols.wallaroo.client import Connector
 from headrace.protocols.wallaroo.sources import GenerateSource
@@ -20,6 +22,8 @@ pytestmark = pytest.mark.slow
 COUNT = 20_000
 SIZE = 60
 SEED = 3
+ENDLESS = 10**9
+"""More records than any machine stores between two kills."""
 
 
 async def check(data: Path, stream: str, count: int) -> None:
@@ -68,19 +72,24 @@ async def test_a_connector_killed_again_and_again(dialect: str, tmp_path: Path) 
     """The connector's next life knows nothing: what it needs is in the hub."""
     rng = random.Random(7)
     command = [sys.executable, "-m", "headrace", "connect", "generate", "--stream", "s", "--quiet"]
-    command += ["--count", str(COUNT), "--size", str(SIZE), "--seed", str(SEED), "--dialect", dialect]
-    with WallarooHub(tmp_path, "wallaroo.window_credits=50") as hub:
+    command += ["--size", str(SIZE), "--seed", str(SEED), "--dialect", dialect]
+    with WallarooHub(tmp_path, "wallaroo.window_credits=50", "listen.flight=127.0.0.1:0") as hub:
         command += ["--to", hub.address]
-        killed = 0
-        for _ in range(4):
-            process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-            try:
-                process.wait(rng.uniform(0.6, 1.4))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-                killed += 1
-        subprocess.run(command, check=True, timeout=120, stderr=subprocess.DEVNULL)
-        assert killed
+        with headrace.connect(hub.addresses["flight"]) as client:
+            for _ in range(4):
+                goal = stored(client) + rng.randrange(1, COUNT // 5)
+                process = subprocess.Popen([*command, "--count", str(ENDLESS)], stderr=subprocess.DEVNULL)
+                try:
+                    wait_until(lambda goal=goal: stored(client) >= goal)
+                    assert process.poll() is None, "it ended by itself"
+                finally:
+                    process.kill()
+                    process.wait()
+            count = stored(client) + COUNT // 5
+        subprocess.run([*command, "--count", str(count)], check=True, timeout=120, stderr=subprocess.DEVNULL)
         hub.stop()
-        await check(hub.data, "s", COUNT)
+        await check(hub.data, "s", count)
+
+
+def stored(client: headrace.Client) -> int:
+    return client.bounds("s").next if client.streams("s") else 0

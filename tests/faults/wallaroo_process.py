@@ -47,7 +47,8 @@ class WallarooHub:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise AssertionError(f"the hub did not start: {(self._directory / 'hub.log').read_text()}")
             time.sleep(0.01)
-        assert json.loads(ready.read_text())["wallaroo"] == self.address
+        self.addresses: dict[str, str] = json.loads(ready.read_text())
+        assert self.addresses["wallaroo"] == self.address
 
     def kill(self) -> None:
         """kill -9; the process is gone when this returns."""
