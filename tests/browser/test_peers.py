@@ -137,7 +137,7 @@ def test_an_immortal_has_a_timeline_and_is_replayed_for_a_debugger(
 
 
 async def total_of(host: Host) -> int:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while host.immortal.total < 42:
             await asyncio.sleep(0.01)
     return host.immortal.total

@@ -135,8 +135,8 @@ class Wire:
         self._answers: dict[int, bytes] = {}
 
     async def frame(self) -> bytes:
-        length = struct.unpack("<i", await asyncio.wait_for(self._reader.readexactly(4), 20))[0]
-        return await asyncio.wait_for(self._reader.readexactly(length), 20)
+        length = struct.unpack("<i", await asyncio.wait_for(self._reader.readexactly(4), 60))[0]
+        return await asyncio.wait_for(self._reader.readexactly(length), 60)
 
     async def handshake(self, minor: int = 7) -> bytes:
         features = b"\x0c" + i32(1) + bytes([FEATURES]) if minor >= 7 else b""
@@ -214,7 +214,7 @@ async def test_a_call_from_its_creation_to_its_removal(wire: Wire) -> None:
     call, record = string("Do-1"), execution()
     assert await wire.ask(1002, call + wrapped(record), "executions") == b"\1"
     assert await wire.ask(1002, call + record, "executions") == b"\0"
-    offered = await asyncio.wait_for(worker.next(), 20) or {}
+    offered = await asyncio.wait_for(worker.next(), 60) or {}
     assert (offered["execution"], offered["instance"], offered["delegate"]) == ("Do-1", "net-1", "Do")
     assert await wire.ask(1000, call, "executions") == wrapped(record)
 
@@ -226,8 +226,8 @@ async def test_a_call_from_its_creation_to_its_removal(wire: Wire) -> None:
     assert await wire.ask(1010, call + wrapped(finished) + wrapped(finished), "executions") == b"\0"
     assert not waiting.done()
     assert await wire.ask(1010, call + wrapped(record) + wrapped(finished), "executions") == b"\1"
-    assert await asyncio.wait_for(waiting, 20) == {}
-    assert (await asyncio.wait_for(worker.next(), 20) or {})["cancelled"]
+    assert await asyncio.wait_for(waiting, 60) == {}
+    assert (await asyncio.wait_for(worker.next(), 60) or {})["cancelled"]
     assert await wire.ask(1007, call, "executions") == wrapped(finished)
     assert await wire.ask(1011, call, "executions") == b"\0"
     types = await wire.ask(3002, i32(EXECUTION))
@@ -253,16 +253,16 @@ async def test_a_stream_whose_listener_comes_before_its_items(wire: Wire) -> Non
     start = complex_object(LISTENER, {"position": long(-(2**63)), "stream": string("numbers")})
     listener = string("numbers-reader")
     assert await wire.ask(1008, listener + wrapped(start), "stream-listeners") == NULL
-    assert await asyncio.wait_for(attached, 20) == {}
+    assert await asyncio.wait_for(attached, 60) == {}
     other = complex_object(LISTENER, {"position": long(7), "stream": string("numbers")})
     assert await wire.ask(1008, listener + wrapped(other), "stream-listeners") == wrapped(start)
 
     items = rpc.start("/perper.Fabric/StreamItems", {"stream": "numbers", "startKey": -1, "stride": 1})
-    await asyncio.wait_for(items.headers, 20)
+    await asyncio.wait_for(items.headers, 60)
     numbers = [wire.send(1002, long(key) + string(f"item {key}"), "numbers") for key in range(3)]
     assert [await wire.answer(number) for number in reversed(numbers)] == [b"\0\0\1"] * 3
     for key in range(3):
-        assert await asyncio.wait_for(items.next(), 20) == {"key": key}
+        assert await asyncio.wait_for(items.next(), 60) == {"key": key}
     await wire.ask(1001, listener + wrapped(other), "stream-listeners")
     assert await wire.ask(1017, listener + wrapped(start), "stream-listeners") == b"\0"
     assert await wire.ask(1017, listener + wrapped(other), "stream-listeners") == b"\1"

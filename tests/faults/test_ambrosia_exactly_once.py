@@ -19,7 +19,7 @@ CALLS = 50_000  # each way: 100,000 in all
 WINDOW = 1_000
 KILLS_MIN = 12
 KILLING_S = 40  # after this, whatever is left is done in peace
-DEADLINE_S = 85
+DEADLINE_S = 240
 
 
 class Processes:
@@ -87,21 +87,22 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_no_call_is_lost_or_repeated_under_fire(processes: Processes) -> None:
     seed = int(os.environ.get("HEADRACE_SEED", "20"))
     chance = random.Random(seed)
     begun = time.monotonic()
-    while len(processes.results()) < 2 or sum(processes.kills.values()) < KILLS_MIN:
+    enough = False
+    while len(processes.results()) < 2 or not enough:
         taken = time.monotonic() - begun
         assert taken < DEADLINE_S, f"seed {seed}: {processes.kills}, {processes.results()}"
         time.sleep(chance.uniform(0.05, 0.6))  # the moments of the kills, not a wait for luck
         name = chance.choice(["hub", "ping", "pong"])
         at_work = processes.linked(name).exists() or chance.random() < 0.1  # now and then in the middle of a start
-        if at_work and taken < KILLING_S:
+        if at_work and (taken < KILLING_S or not enough):
             processes.kill(name)
             processes.start(name)
+        enough = sum(processes.kills.values()) >= KILLS_MIN and all(processes.kills.values())
     total = CALLS * (CALLS + 1) // 2
     expected = {"last": CALLS, "total": total, "wrong": []}
     assert processes.results() == {"ping": expected, "pong": expected}, f"seed {seed}: {processes.kills}"
-    assert all(processes.kills.values()), processes.kills

@@ -116,10 +116,10 @@ async def test_killed_under_load_again_and_again(tmp_path: Path) -> None:
                 assert saved <= index <= len(records)
                 saved = index
             stream = stream or await connection.create("orders")
-            end = asyncio.get_running_loop().time() + source.uniform(0.1, 0.5)
+            confirmed_groups = source.randint(5, 30)
             under_way: list[tuple[list[bytes], asyncio.Future[list[int]]]] = []
             number = 0
-            while asyncio.get_running_loop().time() < end:
+            while sum(pushed.done() for _, pushed in under_way) < confirmed_groups:
                 group = [b"%d %d" % (life, number + n) for n in range(source.randint(1, 200))]
                 number += len(group)
                 under_way.append((group, connection.push_all(stream, group)))
@@ -134,7 +134,7 @@ async def test_killed_under_load_again_and_again(tmp_path: Path) -> None:
                 confirmed.update(zip(await pushed, group, strict=True))
             except ConnectionLost:
                 continue
-    assert len(confirmed) > 100
+    assert len(confirmed) >= 4 * 5
 
 
 async def test_a_publisher_outlives_the_hub(tmp_path: Path) -> None:

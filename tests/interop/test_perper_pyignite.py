@@ -511,4 +511,4 @@ def test_tls_and_login_together(tmp_path: Path) -> None:
         credentials = grpc.ssl_channel_credentials(certificate.read_bytes())
         with grpc.secure_channel(hub.fabric, credentials) as channel:
             check = channel.unary_unary("/grpc.health.v1.Health/Check")
-            assert check(b"", timeout=20) == b"\x08\x01"
+            assert check(b"", timeout=60) == b"\x08\x01"

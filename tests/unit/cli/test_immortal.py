@@ -55,9 +55,9 @@ RUNNING: list[asyncio.Task[None]] = []
 
 async def _begin(host: Host, served: ServedHub) -> None:
     RUNNING.append(asyncio.ensure_future(host.run()))
-    await asyncio.wait_for(host.wait_primary(), 10)
+    await asyncio.wait_for(host.wait_primary(), 60)
     host.itself.poke(5)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await served.hub.wait("immortal/counter/log", 2)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 START_S = 30
-STOP_S = 15
+STOP_S = 60
 
 
 def command(tmp_path: Path, *arguments: str) -> list[str]:
@@ -48,7 +48,7 @@ def running(tmp_path: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[
 
 
 def get(address: str, path: str) -> str:
-    with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{address}{path}", timeout=60) as answer:
         text: str = answer.read().decode()
         return text
 
@@ -82,7 +82,7 @@ def test_every_listener_of_the_installation_is_in_the_ready_file_and_on_the_scre
         info_request = urllib.request.Request(
             f"http://{addresses['http']}/api/v1/hub.info", b"{}", {"content-type": "application/json"}
         )
-        with urllib.request.urlopen(info_request, timeout=10) as answer:
+        with urllib.request.urlopen(info_request, timeout=60) as answer:
             info = json.load(answer)
         assert info["listeners"] == addresses
         assert info["process_id"] != os.getpid()

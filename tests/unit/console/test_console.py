@@ -26,7 +26,7 @@ from headrace.spark.hub.registry import Registry, Report
 from headrace.telemetry.metrics import Metrics
 from headrace.testing import FakeClock, memory_hub
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -69,13 +68,11 @@ def test_the_console_is_named_first_and_sigterm_ends_it_cleanly(tmp_path: Path) 
         assert process.stdout is not None
         first = process.stdout.readline()
         assert first.startswith("console: http://127.0.0.1:"), first
-        started = time.monotonic()
         process.send_signal(signal.SIGTERM)
         rest, errors = process.communicate(timeout=LONG_S)
         assert process.returncode == 0, errors
         assert "ended: " in rest
         assert errors == ""
-        assert time.monotonic() - started < 30
     finally:
         if process.poll() is None:
             process.kill()

@@ -12,7 +12,7 @@ import pytest
 from headrace.demo import pipeline
 from headrace.demo.pipeline import LOG_NAME, PipelineProcess
 
-DEADLINE_S = 20
+DEADLINE_S = 60
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str) -> None:

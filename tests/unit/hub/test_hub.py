@@ -25,7 +25,7 @@ from headrace.log.ops import ABSENT, Append, Appended, Put, SaveCursor, StreamOp
 from headrace.testing import FaultyDisk, MemoryDisk, memory_hub
 
 SMALL = Config(log=Log(segment_bytes=2_000, tail_bytes_max=8_000, disk_reserve_bytes=0, maintenance_interval_s=0.01))
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
 
 async def test_streams_are_created_listed_grown_and_deleted() -> None:

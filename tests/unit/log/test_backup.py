@@ -63,7 +63,9 @@ async def test_all_that_was_acknowledged_before_is_in_a_backup_under_load(tmp_pa
 
     loading = [asyncio.create_task(load()) for _ in range(4)]
     for round in range(5):
-        await asyncio.sleep(0.05)
+        before = hub.bounds("orders").next
+        while hub.bounds("orders").next < before + 20:
+            await asyncio.sleep(0)
         acknowledged = hub.bounds("orders").next
         prices_next = hub.bounds("prices").next
         info = await hub.back_up(tmp_path / f"backup{round}")

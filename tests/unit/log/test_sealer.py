@@ -75,7 +75,7 @@ def is_running(pid: int) -> bool:
 
 
 def wait_until_gone(pid: int) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while is_running(pid):
         assert time.monotonic() < deadline, f"process {pid} is still there"
         time.sleep(0.005)

@@ -279,7 +279,7 @@ class TestListening:
         host, port = listener.address.split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         await listener.close()
-        assert await asyncio.wait_for(reader.read(), 5) == b""
+        assert await asyncio.wait_for(reader.read(), 60) == b""
         writer.close()
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection(host, int(port))

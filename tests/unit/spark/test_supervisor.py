@@ -61,7 +61,7 @@ async def test_it_ends_with_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     async with memory_hub(config(tmp_path)) as hub:
         service = await supervisor.start(hub)
         await written(marks, 1)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await service.close()
     assert read(marks) == "x"
 
@@ -97,7 +97,7 @@ async def test_one_that_was_stopped_is_not_started_again(
     monkeypatch.setattr(supervisor, "_run_once", run)
     async with memory_hub(config(tmp_path)) as hub:
         service = await supervisor.start(hub)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await ended.wait()
         await asyncio.sleep(0.05)  # longer than any pause between two runs here
         await service.close()

@@ -15,7 +15,7 @@ from headrace.protocols.ambrosia.codec import Blob, Call, Checkpoint, Record, Re
 from headrace.protocols.ambrosia.server import ImmortalPorts, start
 from headrace.security import Principal
 
-DEADLINE_S = 10
+DEADLINE_S = 60
 
 
 class RawBinding:

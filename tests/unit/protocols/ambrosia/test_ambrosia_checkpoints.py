@@ -173,7 +173,7 @@ async def test_a_hub_killed_between_checkpoint_1_and_record_0_still_delivers_it_
             assert link is not None
             link._slow_actions[Action.LOG_INITIAL] = killed
         a.say(InitialMessage(b"only once"), fork(b"early"), Checkpoint(1), b"c")
-        await asyncio.wait_for(stopped.wait(), 5)
+        await asyncio.wait_for(stopped.wait(), 60)
         left = disk.after_kill()
         await a.close()
     async with memory_hub(config, disk=left) as hub, coordinator(hub) as ports:
@@ -201,7 +201,7 @@ async def test_a_binding_lost_right_after_checkpoint_1_does_not_stop_the_start()
         assert link is not None
         link.close("lost")
         await a.closed()
-        await asyncio.wait_for(instance.inbound.flushed(), 5)
+        await asyncio.wait_for(instance.inbound.flushed(), 60)
         a = await RawBinding.to(ports, "a")
         assert await a.checkpoint() == b"c"
         await until(lambda: instance.registration is not None and instance.registration.started)

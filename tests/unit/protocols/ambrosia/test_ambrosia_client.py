@@ -161,7 +161,7 @@ async def test_the_host_recovers_by_itself_when_the_hub_comes_back() -> None:
             ports_now.append(ports)
             running = running or asyncio.ensure_future(host.run())
             await until(lambda life=life: host.recoveries == life + 1)
-            await asyncio.wait_for(host.wait_primary(), 10)
+            await asyncio.wait_for(host.wait_primary(), 60)
     assert running is not None
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
@@ -193,7 +193,7 @@ async def test_what_was_not_finished_outside_is_done_again_after_the_crash() -> 
     OUTSIDE[0] = never
     async with memory_hub(BOTH, disk=disk) as hub, coordinator(hub) as ports, serve(Desk, **at(ports, "desk")) as desk:
         desk.itself.ask_outside(5)
-        await asyncio.wait_for(hold.wait(), 5)
+        await asyncio.wait_for(hold.wait(), 60)
 
     async def at_last(answer: int) -> int:
         return answer + 1

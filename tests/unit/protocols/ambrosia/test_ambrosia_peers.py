@@ -41,7 +41,7 @@ async def test_calls_for_an_unknown_name_wait_until_it_starts() -> None:
         await until(
             lambda: "späť" in ports.coordinator.instances and ports.coordinator.instances["späť"].inbound.pending_bytes
         )
-        await asyncio.wait_for(ports.coordinator.instances["späť"].inbound.flushed(), 5)
+        await asyncio.wait_for(ports.coordinator.instances["späť"].inbound.flushed(), 60)
         found = await info(hub, "späť")
         assert (found.registered, found.pending) == (False, 4)
         await a.close()
@@ -131,16 +131,17 @@ async def test_a_sender_that_takes_a_checkpoint_while_its_peer_is_forgotten_goes
     async with memory_hub(settings(a=ImmortalSection(), b=ImmortalSection())) as hub, coordinator(hub) as ports:
         a = await RawBinding.to(ports, "a")
         await a.first_start()
-        slow_disk, remove = asyncio.Event(), ports.coordinator.store.forget_immortal
+        begun, slow_disk, remove = asyncio.Event(), asyncio.Event(), ports.coordinator.store.forget_immortal
 
         async def forget_immortal(name: str) -> None:
+            begun.set()
             await slow_disk.wait()
             await remove(name)
 
         monkeypatch.setattr(ports.coordinator.store, "forget_immortal", forget_immortal)
         inbound = ports.coordinator.instances["b"].inbound
         forgetting = asyncio.ensure_future(call_verb(hub, "immortal.forget", name="b"))
-        await asyncio.sleep(0.05)
+        await begun.wait()
         a.say(fork(b"too late", b"b"), Signal(Type.TAKE_CHECKPOINT))
         assert await a.signal() == Type.TAKE_CHECKPOINT
         a.say(Checkpoint(1), b"x", fork(b"on"))

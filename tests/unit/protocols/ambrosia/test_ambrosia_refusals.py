@@ -163,7 +163,7 @@ async def test_the_old_arrangement_connects_out_to_the_binding() -> None:
         _, binding.to_hub = await asyncio.open_connection(*split_address(ports.addresses["ambrosia.c.receive"]))
         await asyncio.sleep(0.06)  # the hub's first attempt finds nobody
         server = await asyncio.start_server(lambda r, w: found.set_result((r, w)), *split_address(address))
-        binding.from_hub, binding._from_writer = await asyncio.wait_for(found, 5)
+        binding.from_hub, binding._from_writer = await asyncio.wait_for(found, 60)
         await binding.first_start()
         await binding.close()
         server.close()
@@ -428,7 +428,7 @@ async def test_nothing_is_delivered_before_it_is_durable() -> None:
 
         hub.transact = transact  # type: ignore[method-assign]
         binding.say(fork(b"wait for the disk"))
-        await asyncio.wait_for(submitted.wait(), 5)
+        await asyncio.wait_for(submitted.wait(), 60)
         coming = asyncio.ensure_future(binding.calls(1))
         done, _ = await asyncio.wait([coming], timeout=0.05)
         assert not done

@@ -10,7 +10,7 @@ import pytest
 PAYLOADS = pa.schema([("payload", pa.binary())])
 
 
-def wait_until(condition, what: str, timeout_s: float = 10.0):
+def wait_until(condition, what: str, timeout_s: float = 60.0):
     deadline = time.monotonic() + timeout_s
     while not (found := condition()):
         assert time.monotonic() < deadline, f"never happened: {what}"

@@ -30,7 +30,9 @@ async def test_what_was_opened_for_a_client_that_has_gone_is_closed():
 
     with pytest.raises(Cancelled):
         await asyncio.to_thread(Bridge(asyncio.get_running_loop()).open, begin, Leaving(happened=opened), closed.append)
-    await asyncio.sleep(0.01)
+    async with asyncio.timeout(60):
+        while not closed:
+            await asyncio.sleep(0.001)
     assert closed == ["place"]
 
 
@@ -50,7 +52,8 @@ async def test_what_is_opened_after_its_client_has_gone_is_closed_too():
     giving_up = threading.Thread(target=give_up)
     giving_up.start()
     giving_up.join()
-    await asyncio.sleep(0.01)
+    for _ in range(20):  # turns of the loop, however long each takes
+        await asyncio.sleep(0)
     assert closed == opened
 
 

@@ -125,7 +125,7 @@ async def test_a_stop_does_not_wait_for_clients_that_do_nothing():
         await asyncio.to_thread(acks.read)
         reader = await asyncio.to_thread(get, client, stream="orders", batch_bytes=1 << 20)
         await asyncio.to_thread(reader.read_chunk)
-        await asyncio.wait_for(listener.close(), 10)
+        await asyncio.wait_for(listener.close(), 60)
         with failing():
             await asyncio.to_thread(reader.read_all)
         with failing():

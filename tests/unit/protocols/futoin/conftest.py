@@ -17,7 +17,7 @@ from headrace.testing import memory_hub
 
 MAC_KEY = b"MyLongTestSecretKey-0123456789"
 SEC = "evtuser:evtpass"
-WAIT_S = 10
+WAIT_S = 60
 
 
 def make_config(**settings: Any) -> Config:

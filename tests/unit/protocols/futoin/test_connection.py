@@ -126,7 +126,7 @@ async def test_message_over_the_limit_closes_with_1009(asgi: Any) -> None:
         peer.send(message + b" " * (limit - len(message)))
         assert await peer.next() == {"r": {"echo": 1}}
         peer.send(message + b" " * (limit + 1 - len(message)))
-        await asyncio.wait_for(peer.task, 5)
+        await asyncio.wait_for(peer.task, 60)
         assert peer.closed == 1009
 
 

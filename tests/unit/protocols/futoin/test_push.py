@@ -18,7 +18,7 @@ ONE_AT_A_TIME = {"push_window": 1}
 
 
 async def until(condition: Any) -> None:
-    deadline = asyncio.get_running_loop().time() + 5
+    deadline = asyncio.get_running_loop().time() + 60
     while not condition():
         assert asyncio.get_running_loop().time() < deadline, "waited in vain"
         await asyncio.sleep(0.001)

@@ -479,7 +479,7 @@ class TestDiscarding:
             assert ids_in(shown) == []
 
     async def until(self, condition: Any) -> None:
-        deadline = asyncio.get_running_loop().time() + 10
+        deadline = asyncio.get_running_loop().time() + 60
         while not condition():
             assert asyncio.get_running_loop().time() < deadline, "waited in vain"
             await asyncio.sleep(0.005)

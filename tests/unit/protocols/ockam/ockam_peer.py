@@ -18,7 +18,7 @@ from headrace.protocols.ockam.routing import Address, Framing, LegacyFraming, Me
 from headrace.protocols.ockam.server import OckamListener, serve
 from headrace.testing import memory_hub
 
-DEADLINE_S = 20
+DEADLINE_S = 60
 BACK = (local("client"),)
 
 

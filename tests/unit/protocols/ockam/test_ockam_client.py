@@ -109,7 +109,7 @@ async def test_refusals_are_told() -> None:
 
 
 async def test_silence_is_told() -> None:
-    async with hub_and_listener() as (hub, listener), await connect(listener.address, timeout_s=0.1) as connection:
+    async with hub_and_listener() as (hub, listener), await connect(listener.address, timeout_s=1) as connection:
         stream = await connection.create("orders")
         await hub.delete_stream("orders")
         with pytest.raises(NoAnswer):
@@ -393,7 +393,7 @@ async def test_a_publisher_that_is_refused_when_it_comes_back_says_so_and_tries_
 async def test_a_stream_deleted_under_a_publisher_is_created_again() -> None:
     """The hub answers pushes to it with silence."""
     async with hub_and_listener() as (hub, listener):
-        gate = Gate(listener.address, timeout_s=0.1)
+        gate = Gate(listener.address, timeout_s=1)
         async with Publisher(gate.dial, "orders") as publisher, asyncio.timeout(DEADLINE_S):
             assert await publisher.publish(b"a") == 0
             await hub.delete_stream("orders")

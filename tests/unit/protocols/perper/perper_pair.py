@@ -65,7 +65,7 @@ async def served(config: Config | None = None, disk: Any = None, clock: Any = No
             await ignite.close()
 
 
-async def until(check: Callable[[], Any], deadline_s: float = 20) -> Any:
+async def until(check: Callable[[], Any], deadline_s: float = 60) -> Any:
     end = time.monotonic() + deadline_s
     while not (found := check()):
         assert time.monotonic() < end, "nothing true in time"

@@ -82,7 +82,7 @@ async def test_an_entry_that_cannot_be_removed_in_time_stays_past_its_time(monke
     async with served(disk=disk) as pair:
         client = await pair.client()
         await asyncio.sleep(0.1)
-        assert [name for name, _ in pair.hub.items(EXPIRY_TABLE)] == [b"t\0" + key("anew")]
+        await until(lambda: [name for name, _ in pair.hub.items(EXPIRY_TABLE)] == [b"t\0" + key("anew")])
         for name in ("again", "anew"):
             assert await client.request(1000, key(name), cache="t") == key("new")
 

@@ -83,7 +83,7 @@ async def test_a_busy_stream_leaves_credits_for_another(dialect: str) -> None:
         try:
             await hub.wait_stream("busy")
             await hub.wait("busy", 5_000)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 stream = await client.stream("calm")
                 await stream.send(b"x")
                 await stream.flush()
@@ -265,7 +265,7 @@ async def test_a_hub_that_is_restarted(dialect: str) -> None:
 
         async with client:
             running = asyncio.create_task(client.run(source, progress))
-            await asyncio.wait_for(reached.wait(), 20)
+            await asyncio.wait_for(reached.wait(), 60)
             await listener.close()
             await first.close()
             async with memory_hub(Config(), disk=disk.after_kill()) as second:
@@ -286,7 +286,7 @@ async def test_a_refused_stream_is_opened_once_it_is_free(dialect: str, monkeypa
             done, _ = await asyncio.wait([opening], timeout=0.2)
             assert not done or dialect == "draft"
             await holder.close()
-            stream = await asyncio.wait_for(opening, 10)
+            stream = await asyncio.wait_for(opening, 60)
             await stream.send(b"x")
             await stream.flush()
 

@@ -22,7 +22,7 @@ from headrace.protocols.wallaroo.worker import Rewind, Rewound
 from headrace.security import EVERYTHING
 from headrace.testing.hub import memory_hub
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 class Peer:

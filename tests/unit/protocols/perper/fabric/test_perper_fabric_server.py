@@ -36,7 +36,7 @@ LOWEST, HIGHEST = -(2**63), 2**63 - 1
 async def take(call: ClientCall, count: int) -> list[str]:
     found = []
     for _ in range(count):
-        message = await asyncio.wait_for(call.next(), 20)
+        message = await asyncio.wait_for(call.next(), 60)
         assert message is not None
         sign = "-" if message["cancelled"] else "+"
         found.append("|" if message["startOfStream"] else sign + message["execution"])
@@ -46,7 +46,7 @@ async def take(call: ClientCall, count: int) -> list[str]:
 async def keys(call: ClientCall, count: int) -> list[int]:
     found = []
     for _ in range(count):
-        message = await asyncio.wait_for(call.next(), 20)
+        message = await asyncio.wait_for(call.next(), 60)
         assert message is not None
         found.append(message["key"])
     return found
@@ -135,7 +135,7 @@ async def test_reserve_execution() -> None:
         second = rpc.start(path, {"execution": "x", "workGroup": "g"})
         await second.headers
         first.cancel()
-        assert await asyncio.wait_for(second.next(), 20) == {}
+        assert await asyncio.wait_for(second.next(), 60) == {}
         missing = rpc.start(path, {"execution": "none", "workGroup": "g"})
         with pytest.raises(RpcError) as refused:
             await missing.next()
@@ -155,7 +155,7 @@ async def test_stream_items_packed_and_not() -> None:
         assert await keys(packed, 3) == [0, 1, 2]
         assert await keys(plain, 3) == [1, 2, 5]
         assert await keys(largest, 1) == [5]
-        await asyncio.wait_for(live.headers, 20)  # metadata comes although there is no item
+        await asyncio.wait_for(live.headers, 60)  # metadata comes although there is no item
         for number in (4, 3, 6):
             await client.request(1002, key(number), key("x"), cache="s")
         assert await keys(packed, 4) == [3, 4, 5, 6]
@@ -235,7 +235,7 @@ async def test_a_listener_that_waits_for_its_stream(name: str) -> None:
     async with served(Config(perper=Perper(missing_stream="wait"))) as pair:
         client, rpc = await pair.client(), await pair.rpc()
         call = rpc.start(ITEMS, {"stream": name, "startKey": 0, "stride": 1})
-        await asyncio.wait_for(call.headers, 20)
+        await asyncio.wait_for(call.headers, 60)
         await until(lambda: pair.fabric.catalogue._wanted.count(name))
         await new_stream(client, name)
         await client.request(1002, key(0), key("x"), cache=name)
@@ -263,7 +263,7 @@ async def test_who_waits_for_a_stream_is_told_when_the_log_has_failed() -> None:
         await until(lambda: pair.fabric.catalogue._wanted.count("later"))
         pair.hub._give_up(LogFailed("no disk"))
         with pytest.raises(RpcError, match="no disk"):
-            await asyncio.wait_for(call.next(), 20)
+            await asyncio.wait_for(call.next(), 60)
 
 
 async def test_a_listened_stream_that_another_protocol_deletes() -> None:
@@ -275,7 +275,7 @@ async def test_a_listened_stream_that_another_protocol_deletes() -> None:
         assert await keys(call, 1) == [0]
         await pair.hub.delete_stream("orders")
         with pytest.raises(RpcError, match="was destroyed"):
-            await asyncio.wait_for(call.next(), 5)
+            await asyncio.wait_for(call.next(), 60)
         again = rpc.start(ITEMS, {"stream": "orders"})
         with pytest.raises(RpcError, match="does not exist"):
             await again.next()
@@ -399,7 +399,7 @@ async def test_scaler() -> None:
         assert await stream.next() == {"result": False}
         await put_execution(client, "x", agent="math")
         await put_execution(client, "done", agent="math", finished=True)
-        assert await asyncio.wait_for(stream.next(), 20) == {"result": True}
+        assert await asyncio.wait_for(stream.next(), 60) == {"result": True}
         assert await rpc.call(path + "IsActive", reference()) == {"result": True}
         assert await rpc.call(path + "IsActive", reference(agent="other")) == {"result": False}
         metrics = await rpc.call(path + "GetMetrics", {"scaledObjectRef": reference(), "metricName": "any"})
@@ -415,7 +415,7 @@ async def test_scaler() -> None:
             await rpc.call(path + "GetMetrics", {})
         for name in ("x", "done"):
             await remove(pair, client, name)
-        assert await asyncio.wait_for(stream.next(), 20) == {"result": False}
+        assert await asyncio.wait_for(stream.next(), 60) == {"result": False}
 
 
 async def test_health_and_reflection() -> None:
@@ -468,7 +468,7 @@ async def test_bad_requests_deadlines_and_unknown_methods() -> None:
             await twice.next()
         late = rpc.start("/perper.Fabric/ListenerAttached", {"stream": "s"}, metadata=[("grpc-timeout", "20m")])
         with pytest.raises(RpcError) as passed:
-            await asyncio.wait_for(late.next(), 20)
+            await asyncio.wait_for(late.next(), 60)
         assert passed.value.status == http2.DEADLINE_EXCEEDED
 
 
@@ -479,7 +479,7 @@ async def test_noise_harms_nobody_else() -> None:
             reader, writer = await asyncio.open_connection(*pair.grpc)
             writer.write(data)
             with contextlib.suppress(ConnectionError):
-                await asyncio.wait_for(reader.read(), 10)
+                await asyncio.wait_for(reader.read(), 60)
             await hang_up(writer)
         assert await good.call("/perper.Fabric/AllExecutions", {"agent": "a"}) == {"executions": []}
 
@@ -509,7 +509,7 @@ async def test_users_and_rights() -> None:
             await rpc.start(ITEMS, {"stream": "closed"}, metadata=login("some", "pw")).next()
         assert denied.value.status == http2.PERMISSION_DENIED
         allowed = rpc.start(ITEMS, {"stream": "open-1"}, metadata=login("some", "pw"))
-        await asyncio.wait_for(allowed.headers, 20)
+        await asyncio.wait_for(allowed.headers, 60)
         with pytest.raises(RpcError) as reserve:
             await rpc.start(RESERVED, {"filter": {"agent": "a"}}, metadata=login("some", "pw")).next()
         assert reserve.value.status == http2.PERMISSION_DENIED

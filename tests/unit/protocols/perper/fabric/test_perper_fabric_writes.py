@@ -42,7 +42,7 @@ async def test_a_backlog_of_keys_goes_out_in_few_large_frames(monkeypatch: pytes
         monkeypatch.setattr(http2.GrpcConnection, "data_to_send", counted)
         call = rpc.start("/perper.Fabric/StreamItems", {"stream": "s", "startKey": 0, "stride": 1})
         for number in range(backlog):
-            message = await asyncio.wait_for(call.next(), 20)
+            message = await asyncio.wait_for(call.next(), 60)
             assert message is not None
             assert message["key"] == number
         call.cancel()
