@@ -14,12 +14,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from headrace.config import Log as LogSettings
 from headrace.errors import LogFailed
 from headrace.log import ops
 from headrace.log.batch import Batch
 from headrace.log.commit import Pending
 from headrace.log.log import Log
-from headrace.log.settings import LogSettings
 from headrace.testing import FakeClock, FaultyDisk, MemoryDisk
 
 TINY = LogSettings(
@@ -67,7 +67,7 @@ class LogMachine(RuleBasedStateMachine):
     def open(self) -> None:
         self.disk = FaultyDisk(self.memory, short_writes=self.random.choice([None, 7, 100]))
         self.log = Log(self.disk, self.clock, TINY)
-        assert not self.log.report.damage
+        assert not self.log.recovered.damage
 
     # -- what users do ---------------------------------------------------------------------------------------------
 
@@ -302,11 +302,11 @@ class LogMachine(RuleBasedStateMachine):
             state = log.partition(name).producers.get("producer")
             if state is not None:
                 model.producers["producer", name] = state.sequence
-            position = log.state.cursor(log.stream(name).info.id, "reader", 0)
+            position = log.state.cursor(log.stream(name).id, "reader", 0)
             if position is not None:
                 model.cursors["reader", name] = position.index
         if "state" in log.state.streams:
-            table = log.stream("state").table
+            table = log.state.stream("state").table
             assert table is not None
             changes = {
                 (operation.key, None if isinstance(operation, ops.Delete) else operation.value)
@@ -341,10 +341,10 @@ class LogMachine(RuleBasedStateMachine):
             assert served == kept
             state = log.partition(name).producers.get("producer")
             assert (None if state is None else state.sequence) == model.producers.get(("producer", name))
-            position = log.state.cursor(log.stream(name).info.id, "reader", 0)
+            position = log.state.cursor(log.stream(name).id, "reader", 0)
             assert (None if position is None else position.index) == model.cursors.get(("reader", name))
         if "state" in log.state.streams:
-            table = log.stream("state").table
+            table = log.state.stream("state").table
             assert table is not None
             assert dict(table.items()) == model.table
         assert log.state.tail_bytes == sum(partition.tail.bytes for partition in log.state.partitions())

@@ -118,7 +118,7 @@ def check(directory: Path, acknowledged: list[tuple[str, str, str]]) -> None:
     """Nothing acknowledged is missing or changed, no index is used twice, nothing wrong is served."""
     log = Log(OsDisk(directory), SystemClock())
     try:
-        assert not log.report.damage
+        assert not log.recovered.damage
         records: dict[str, dict[int, str]] = {}
         for kind, where, value in acknowledged:
             if kind != "table":
@@ -141,7 +141,7 @@ def check(directory: Path, acknowledged: list[tuple[str, str, str]]) -> None:
                 f"{stream}: {len(missing)} acknowledged records are missing or changed: {list(missing)[:3]}"
             )
             assert all(value.startswith(f"{stream}:") for value in found.values())
-        table = log.stream("state").table if "state" in log.state.streams else None
+        table = log.state.stream("state").table if "state" in log.state.streams else None
         last = {where: value for kind, where, value in acknowledged if kind == "table"}
         for key, value in last.items():
             assert table is not None

@@ -25,9 +25,9 @@ from headrace.log import ops
 from headrace.log.backup import BackupInfo
 from headrace.log.batch import Batch
 from headrace.log.clock import Clock, SystemClock
-from headrace.log.commit import Limits, Pending
+from headrace.log.commit import Pending
 from headrace.log.disk import Disk, OsDisk
-from headrace.log.embedded import EmbeddedLog
+from headrace.log.log import Log
 from headrace.log.ops import (
     ANY,
     Appended,
@@ -42,7 +42,6 @@ from headrace.log.ops import (
 )
 from headrace.log.port import Blob, LogPort, Touched
 from headrace.log.recovery import Report
-from headrace.log.settings import LogSettings
 from headrace.log.state import TABLE
 from headrace.telemetry.tracing import OFF, Tracing
 
@@ -144,19 +143,17 @@ class Hub(HubBase):
         """Open a data directory and recover it. `disk` and `clock` are for tests."""
         config = config or Config()
         clock = clock or SystemClock()
-        settings = LogSettings(**{name: getattr(config.log, name) for name in LogSettings.__struct_fields__})
-        limits = Limits(**{name: getattr(config.log, name) for name in Limits.__struct_fields__})
         started = time.monotonic()
         disk = disk if disk is not None else await asyncio.to_thread(OsDisk, data)
         try:
-            log = await asyncio.to_thread(EmbeddedLog, tracing.disk(disk), clock, settings, limits)
+            log = await asyncio.to_thread(Log, tracing.disk(disk), clock, config.log)
         except BaseException:
             disk.close()
             raise
         hub = cls(log, config, data, clock)
         hub.tracing = tracing
         hub.metrics.log.recovery_seconds.set(time.monotonic() - started)
-        hub._report_damage(log.log.report)
+        hub._report_damage(log.recovered)
         log.start(hub._committed)
         return hub
 

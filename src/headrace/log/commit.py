@@ -10,8 +10,7 @@ from collections.abc import Callable
 from itertools import count, repeat
 from typing import Any
 
-import msgspec
-
+from headrace.config.sections import Log as LogSettings
 from headrace.errors import (
     BadRequest,
     Busy,
@@ -28,23 +27,6 @@ from headrace.log.partition import Partition, ProducerState
 from headrace.log.state import STREAM, TABLE, CursorPosition, State, Stream
 from headrace.log.table import DELETE, PUT, Table
 from headrace.log.tail import TailEntry
-
-
-class Limits(msgspec.Struct, frozen=True):
-    """What one hub holds. Each has a key of the same name in the section `[log]` of the configuration."""
-
-    record_bytes_max: int = 16 * 1024 * 1024
-    batch_bytes_max: int = 64 * 1024 * 1024
-    streams_max: int = 100_000
-    partitions_max: int = 1024
-    producers_max: int = 100_000
-    """Of one partition."""
-    cursors_max: int = 100_000
-    """Of one stream."""
-    table_bytes_max: int = 1024 * 1024 * 1024
-    """Of the live keys and values of one table."""
-    name_bytes_max: int = 512
-
 
 SECONDS_MAX = 10**12
 """The longest that records can be told to stay: some thirty thousand years."""
@@ -89,9 +71,9 @@ class Pending:
 class Commit:
     """The transactions of one write and one sync."""
 
-    def __init__(self, state: State, limits: Limits, journal: Journal, now_us: int) -> None:
+    def __init__(self, state: State, settings: LogSettings, journal: Journal, now_us: int) -> None:
         self._state = state
-        self._limits = limits
+        self._settings = settings
         self._journal = journal
         self._now_us = now_us
         self._directory: list[bytes] = []
@@ -177,11 +159,11 @@ class Commit:
         if not 0 < size <= frame.PRODUCER_BYTES_MAX or size != len(producer.encode(errors="surrogatepass")):
             raise BadRequest(f"a producer's name has 1 to {frame.PRODUCER_BYTES_MAX} bytes of UTF-8")
         count = len(partition.producers)
-        if last is None and count >= self._limits.producers_max:
+        if last is None and count >= self._settings.producers_max:
             raise LimitExceeded(
                 f"producers of stream {partition.stream!r} partition {partition.number}",
                 count + 1,
-                self._limits.producers_max,
+                self._settings.producers_max,
                 "log.producers_max",
             )
 
@@ -245,7 +227,7 @@ class Commit:
         """How many were put."""
         table, partition = self._table(op.table)
         growth = sum(map(len, op.keys)) + sum(map(len, op.values))
-        if table.pending_bytes + growth > self._limits.table_bytes_max:  # it matters which of them are there already
+        if table.pending_bytes + growth > self._settings.table_bytes_max:  # it matters which of them are there already
             growth = sum(map(table.growth, op.keys, op.values))
         self._check_table_room(table, op.table, growth)
         base = self._store(partition, Batch.of(op.values, types=PUT, keys=op.keys), b"", 0).first
@@ -265,8 +247,8 @@ class Commit:
 
     def _check_table_room(self, table: Table, name: str, growth: int) -> None:
         size = table.pending_bytes + growth
-        if growth > 0 and size > self._limits.table_bytes_max:
-            raise LimitExceeded(f"bytes of table {name!r}", size, self._limits.table_bytes_max, "log.table_bytes_max")
+        if growth > 0 and size > self._settings.table_bytes_max:
+            raise LimitExceeded(f"bytes of table {name!r}", size, self._settings.table_bytes_max, "log.table_bytes_max")
 
     def _save_cursor(self, op: ops.SaveCursor) -> int:
         stream = self._state.stream(op.stream)
@@ -286,9 +268,9 @@ class Commit:
 
     def _check_cursor_room(self, stream: Stream) -> None:
         count = len(self._state.cursors.get(stream.info.id, {}))
-        if count >= self._limits.cursors_max:
+        if count >= self._settings.cursors_max:
             raise LimitExceeded(
-                f"cursors of stream {stream.info.name!r}", count + 1, self._limits.cursors_max, "log.cursors_max"
+                f"cursors of stream {stream.info.name!r}", count + 1, self._settings.cursors_max, "log.cursors_max"
             )
 
     def _delete_cursor(self, op: ops.DeleteCursor) -> bool:
@@ -367,7 +349,7 @@ class Commit:
                 return None
             case ops.DeleteStream():
                 stream = self._state.stream(op.name)
-                self._event(frame.StreamDeleted(stream.info.id, [one.next for one in stream.partitions]))
+                self._event(frame.StreamDeleted(stream.info.id, [partition.next for partition in stream.partitions]))
                 return None
 
     def _create_stream(self, op: ops.CreateStream) -> bool:
@@ -383,8 +365,8 @@ class Commit:
                 return False
             raise StreamExists(f"{existing.info.kind} {op.name!r} exists already")
         count = len(self._state.streams) + self._created + 1
-        if count > self._limits.streams_max:
-            raise LimitExceeded("streams", count, self._limits.streams_max, "log.streams_max")
+        if count > self._settings.streams_max:
+            raise LimitExceeded("streams", count, self._settings.streams_max, "log.streams_max")
         firsts = self._state.firsts_for(op.name, 0, op.partitions)
         id = self._state.next_stream_id + self._created
         self._event(frame.StreamCreated(id, op.name, op.kind, op.options, self._now_us, firsts))
@@ -405,15 +387,15 @@ class Commit:
         size = len(name.encode("utf-8", "surrogatepass"))
         if not name or any(ord(character) < 32 or 0xD800 <= ord(character) < 0xE000 for character in name):
             raise BadRequest(f"{name!r} is no name for a {what}: it is empty or has control characters")
-        if size > self._limits.name_bytes_max:
-            raise LimitExceeded(f"bytes of a {what}'s name", size, self._limits.name_bytes_max, "log.name_bytes_max")
+        if size > self._settings.name_bytes_max:
+            raise LimitExceeded(f"bytes of a {what}'s name", size, self._settings.name_bytes_max, "log.name_bytes_max")
 
     def _check_partitions(self, name: str, partitions: int) -> None:
         if partitions < 1:
             raise BadRequest(f"stream {name!r} needs at least one partition, not {partitions}")
-        if partitions > self._limits.partitions_max:
+        if partitions > self._settings.partitions_max:
             raise LimitExceeded(
-                f"partitions of stream {name!r}", partitions, self._limits.partitions_max, "log.partitions_max"
+                f"partitions of stream {name!r}", partitions, self._settings.partitions_max, "log.partitions_max"
             )
 
     # -- the outcome -----------------------------------------------------------------------------------------------

@@ -274,7 +274,7 @@ def _is_gone(owner: str) -> bool:
     return state in "ZX"
 
 
-class Room:
+class FreeSpace:
     """How much is free. The disk is asked only when the answer may matter: each call can cost a thread its turn."""
 
     MARGIN_BYTES = 1024 * 1024 * 1024

@@ -1,8 +1,8 @@
-"""The embedded log: transactions in, durable records out.
+"""The log: transactions in, durable records out. It is `LogPort` on any journal and store.
 
 Three threads may touch it. Any thread submits and reads. The *writer* gathers what was submitted, writes it, syncs
 it, applies it and reports it: while it syncs, the next commit gathers; there is no timer. *Maintenance* seals, merges,
-trims and takes snapshots. `threads.py` runs the last two; tests and simulations call `commit_once` and
+trims and takes snapshots. `start` begins the last two (`threads.py`); tests and simulations call `commit_once` and
 `maintain_once` themselves.
 """
 
@@ -10,61 +10,42 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import pyarrow as pa
-
-from headrace.errors import (
-    BadRequest,
-    Busy,
-    Closed,
-    Damaged,
-    DiskFull,
-    HeadraceError,
-    LimitExceeded,
-    LogFailed,
-    Trimmed,
-    UnknownCheckpoint,
-)
-from headrace.log import ops
-from headrace.log.checkpoint import BlobWriter, read_blob
+from headrace.config.sections import Log as LogSettings
+from headrace.errors import BadRequest, Busy, Closed, DiskFull, HeadraceError, LimitExceeded, LogFailed
+from headrace.log import backup, ops
+from headrace.log.checkpoint import BlobWriter
 from headrace.log.clock import Clock
-from headrace.log.commit import RELIEVING, STRUCTURAL, Commit, Limits, Pending
-from headrace.log.disk import FULL_ERRNOS, Disk, Room
+from headrace.log.commit import RELIEVING, STRUCTURAL, Commit, Pending
+from headrace.log.disk import FULL_ERRNOS, Disk, FreeSpace
 from headrace.log.journal import Journal, frames_bytes
 from headrace.log.maintenance import Maintenance
-from headrace.log.partition import OpenSegments, Partition
-from headrace.log.port import Touched
-from headrace.log.recovery import Report, recover
-from headrace.log.settings import LogSettings
-from headrace.log.state import State, Stream
+from headrace.log.port import LogPort, Touched
+from headrace.log.reading import LogView
+from headrace.log.recovery import recover
+from headrace.log.threads import LogThreads
 
 logger = logging.getLogger(__name__)
 
 
-class Log:
+class Log(LogView, LogPort):
     """One data directory, open."""
 
-    def __init__(
-        self,
-        disk: Disk,
-        clock: Clock,
-        settings: LogSettings | None = None,
-        limits: Limits | None = None,
-    ) -> None:
-        """Recover the directory. Raises when its state cannot be told; damage to records only is in `report`."""
+    def __init__(self, disk: Disk, clock: Clock, settings: LogSettings | None = None) -> None:
+        """Recover the directory: blocks. Raises when its state cannot be told; damage to records only is in
+        `recovered`."""
         self.settings = settings or LogSettings()
-        self.limits = limits or Limits()
-        self.disk = disk
         self.clock = clock
+        backup.remove_leftovers(disk)
         recovered = recover(disk)
-        self.state: State = recovered.state
-        self.report: Report = recovered.report
+        super().__init__(recovered.state, disk, self.settings.open_segments_max)
+        self.recovered = recovered.report
         self.journal = Journal(disk, recovered.next_sequence, self.settings.journal_file_bytes)
-        self.opened = OpenSegments(disk, self.settings.open_segments_max)
         self.lock = threading.Lock()
         """Held while the state changes, and by those who need several parts of it to agree."""
         self.failed: LogFailed | None = None
@@ -84,10 +65,21 @@ class Log:
         self._queue: deque[Pending] = deque()
         self._queue_lock = threading.Lock()
         """Submitters and the writer change the queue's size from different threads."""
-        self._room = Room(disk)
+        self._free_space = FreeSpace(disk)
         self._journal_file = self.journal.first_sequence
         self.maintenance = Maintenance(self)
         self._next_checkpoint_id = self.state.next_checkpoint_id
+        self._backing_up = threading.Lock()
+        self._threads: LogThreads | None = None
+
+    def start(
+        self,
+        on_commit: Callable[[list[Pending], Touched], None],
+        on_sealed: Callable[[ops.NewSegment], None] | None = None,
+    ) -> None:
+        self.on_commit = on_commit
+        self.on_sealed = on_sealed
+        self._threads = LogThreads(self)
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -128,13 +120,13 @@ class Log:
                 sizes = [len(key) + len(value) for key, value in zip(op.keys, op.values, strict=True)]
                 nbytes += sum(sizes)
                 self._check_record(max(sizes, default=0), f"a key and value for table {op.table!r}")
-        if nbytes > self.limits.batch_bytes_max:
-            raise LimitExceeded("bytes of a batch", nbytes, self.limits.batch_bytes_max, "log.batch_bytes_max")
+        if nbytes > self.settings.batch_bytes_max:
+            raise LimitExceeded("bytes of a batch", nbytes, self.settings.batch_bytes_max, "log.batch_bytes_max")
         return nbytes
 
     def _check_record(self, size: int, what: str) -> None:
-        if size > self.limits.record_bytes_max:
-            raise LimitExceeded(f"bytes of {what}", size, self.limits.record_bytes_max, "log.record_bytes_max")
+        if size > self.settings.record_bytes_max:
+            raise LimitExceeded(f"bytes of {what}", size, self.settings.record_bytes_max, "log.record_bytes_max")
 
     @property
     def has_work(self) -> bool:
@@ -157,7 +149,7 @@ class Log:
 
     def _commit(self, gathered: list[Pending], reserve: int) -> tuple[Touched, HeadraceError | None]:
         """Check, write and apply transactions; what they touched, or why nothing has happened."""
-        commit = Commit(self.state, self.limits, self.journal, self.clock.now_us())
+        commit = Commit(self.state, self.settings, self.journal, self.clock.now_us())
         for pending in gathered:
             if self.failed is None:
                 commit.add(pending)
@@ -218,7 +210,7 @@ class Log:
         """Write and sync. Too little room is an answer; anything else that goes wrong here is the log's end."""
         size = frames_bytes(commit.frames)
         try:
-            free = self._room.free_bytes(reserve + size)
+            free = self._free_space.free_bytes(reserve + size)
             if free < reserve + size:
                 self.full = True
                 return DiskFull(
@@ -226,7 +218,7 @@ class Log:
                     "was stored; make room and appends resume by themselves"
                 )
             self.journal.write(commit.frames)
-            self._room.use(size)
+            self._free_space.use(size)
         except OSError as error:
             if error.errno in FULL_ERRNOS:
                 self.full = True
@@ -272,6 +264,8 @@ class Log:
         """Make what waits durable, note that all is well, and let go of the disk."""
         if self.closed:
             return
+        if self._threads is not None:
+            self._threads.stop()
         while self.failed is None and self.commit_once():
             pass
         error = self.failed or Closed("the log is closed")
@@ -292,75 +286,35 @@ class Log:
         with contextlib.suppress(OSError):  # nothing is acknowledged by it; recovery does without
             self.journal.mark()
 
-    # -- reading ---------------------------------------------------------------------------------------------------
+    # -- how it is -------------------------------------------------------------------------------------------------
 
-    def stream(self, name: str) -> Stream:
-        return self.state.stream(name)
+    def trouble(self) -> dict[str, str]:
+        sentences = {}
+        if self.failed is not None:
+            sentences["log"] = str(self.failed)
+        if self.full:
+            sentences["disk"] = "the disk is full: appends are refused until there is room"
+        if self.maintenance.error is not None:
+            sentences["maintenance"] = f"background work fails and is tried again: {self.maintenance.error}"
+        if damage := self.recovered.damage:
+            sentences["damage"] = f"{damage[0].text} ({len(damage)} findings; run headrace doctor)"
+        return sentences
 
-    def partition(self, name: str, number: int = 0) -> Partition:
-        return self.state.stream(name).partition(number)
+    def gauges(self) -> dict[str, float]:
+        tables = [stream.table for stream in list(self.state.streams.values()) if stream.table is not None]
+        return {
+            "queue_bytes": self.queue_bytes,
+            "tail_bytes": self.state.tail_bytes,
+            "segment_bytes": sum(partition.sealed_bytes for partition in self.state.partitions()),
+            "free_bytes": self.disk.free_bytes(),
+            "streams": len(self.state.streams) - len(tables),
+            "tables": len(tables),
+            "table_bytes": sum(table.bytes for table in tables),
+            "checkpoints": len(self.state.checkpoints),
+            "sealed_segments": self.maintenance.sealed_segments,
+        }
 
-    def bounds(self, name: str, partition: int = 0) -> ops.Bounds:
-        found = self.partition(name, partition)
-        return ops.Bounds(found.first, found.next)
-
-    def read(
-        self, name: str, start: int, partition: int = 0, limit: int = 1000, bytes_max: int = 1024 * 1024
-    ) -> pa.RecordBatch:
-        """Records from `start`, or from the first that is kept: `limit` at most, and at least one if there is any.
-
-        Stops early where a segment ends. Raises `Damaged` when the record at `start` is."""
-        if start < 0 or limit < 1:
-            raise BadRequest(f"start is {start} and limit is {limit}; they must be at least 0 and 1")
-        return self.partition(name, partition).read(self.opened, start, limit, bytes_max)
-
-    def scan(self, name: str, start: int, end: int, partition: int = 0) -> Iterator[pa.RecordBatch]:
-        """Exactly the records start ≤ index < end, in large batches. Raises `Trimmed` or `Damaged` instead of a gap."""
-        found = self.partition(name, partition)
-        at = start
-        while at < end:
-            if at < found.first:
-                raise Trimmed(name, partition, at, found.first)
-            records = found.read(self.opened, at, end - at, 8 * 1024 * 1024)
-            if not records.num_rows:
-                raise BadRequest(f"stream {name!r} partition {partition} ends at {found.next}, below {end}")
-            if records.column(0)[0].as_py() != at:
-                raise Trimmed(name, partition, at, found.first)
-            yield records
-            at += records.num_rows
-
-    def index_at_time(self, name: str, time_us: int, partition: int = 0) -> int:
-        """The first index whose time is not before `time_us`; the next index when all are earlier."""
-        found = self.partition(name, partition)
-        low, high = found.first, found.next
-        while low < high:
-            middle = (low + high) // 2
-            record = self._next_readable(found, middle, high)
-            if record is not None and _time_of(record) < time_us:
-                low = record.column(0)[0].as_py() + 1
-            else:
-                high = middle
-        return low
-
-    def _next_readable(self, found: Partition, index: int, end: int) -> pa.RecordBatch | None:
-        """The first record from an index on that is not damaged; None when there is none before `end`."""
-        while index < end:
-            try:
-                record = found.read(self.opened, index, 1, 1)
-            except Damaged as damage:
-                index = damage.last + 1
-            else:
-                return record if record.num_rows else None  # none at all: trimmed meanwhile
-        return None
-
-    def segments(self, name: str, partition: int = 0) -> list[ops.SegmentInfo]:
-        """The sealed files of a partition, for readers on the same machine."""
-        return [
-            ops.SegmentInfo(ref.first, ref.next, ref.bytes, self.disk.local_path(ref.path))
-            for ref in self.partition(name, partition).segments
-        ]
-
-    # -- checkpoints -----------------------------------------------------------------------------------------------
+    # -- checkpoints and backups -----------------------------------------------------------------------------------
 
     def begin_checkpoint(self, stream: str) -> BlobWriter:
         """A blob to write; `RegisterCheckpoint` makes it count."""
@@ -370,15 +324,10 @@ class Log:
             self._next_checkpoint_id = id + 1
         return BlobWriter(self.disk, id)
 
-    def checkpoint(self, id: int) -> ops.CheckpointInfo:
+    def back_up(self, target: str | os.PathLike[str]) -> backup.BackupInfo:
+        if not self._backing_up.acquire(blocking=False):
+            raise Busy("a backup is being made already; wait for it")
         try:
-            return self.state.checkpoints[id]
-        except KeyError:
-            raise UnknownCheckpoint(f"there is no checkpoint {id}; list checkpoints to see the numbers") from None
-
-    def read_checkpoint(self, id: int) -> Iterator[bytes]:
-        return read_blob(self.disk, id, self.checkpoint(id).size)
-
-
-def _time_of(record: pa.RecordBatch) -> int:
-    return int(record.column(1).cast(pa.int64())[0].as_py())
+            return backup.back_up(self, target)
+        finally:
+            self._backing_up.release()

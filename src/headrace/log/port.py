@@ -1,8 +1,7 @@
 """The port between the hub and a log: all that the hub ever asks of one.
 
-The embedded log (`embedded.py`) is one implementation. Another, such as one on a Kafka cluster, maps stream to topic,
-partition to partition, index to offset and tables to compacted topics, and implements the same methods; nothing above
-the port can tell.
+`Log` (`log.py`) implements it on a journal and a store. Where those live, on a disk or elsewhere, is for another pair
+of ports to say: a backend implements `JournalPort` and `Store`, and nothing above this port can tell.
 
 Contract. `submit` may be called from any thread and never blocks; outcomes arrive through `on_commit`, in order, from
 any one thread, after they are durable. Reads see durable records only. Positions are *next to read*: a cursor at 5 has
@@ -21,6 +20,7 @@ from headrace.errors import LogFailed
 from headrace.log.backup import BackupInfo
 from headrace.log.commit import Pending
 from headrace.log.ops import Bounds, CheckpointInfo, CursorInfo, NewSegment, Op, SegmentInfo, StreamInfo
+from headrace.log.recovery import Report
 
 Touched = set[tuple[str, int]]
 """Streams and partitions that have new records."""
@@ -49,15 +49,12 @@ class LogPort(Protocol):
 
     # -- life ------------------------------------------------------------------------------------------------------
 
-    @property
-    def failed(self) -> LogFailed | None:
-        """Set once and for all when something could not be made durable."""
-        ...
-
-    @property
-    def queue_bytes(self) -> int:
-        """Submitted and not yet durable."""
-        ...
+    recovered: Report
+    """What was found when it was opened."""
+    failed: LogFailed | None
+    """Set once and for all when something could not be made durable."""
+    queue_bytes: int
+    """Submitted and not yet durable."""
 
     def start(
         self, on_commit: Callable[[list[Pending], Touched], None], on_sealed: Callable[[NewSegment], None] | None = None

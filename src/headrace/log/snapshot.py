@@ -51,7 +51,7 @@ class Image(msgspec.Struct, frozen=True, array_like=True):
     sequence: int
     next_stream_id: int
     next_checkpoint_id: int
-    graves: dict[str, list[int]]
+    retired_indexes: dict[str, list[int]]
     deleted_ids: list[int]
     streams: list[StreamImage]
     cursors: list[CursorImage]
@@ -64,7 +64,7 @@ def encode(state: State) -> bytes:
         state.sequence,
         state.next_stream_id,
         state.next_checkpoint_id,
-        state.graves,
+        state.retired_indexes,
         sorted(state.deleted_ids),
         [_stream_image(stream) for stream in state.streams.values()],
         [
@@ -109,7 +109,7 @@ def _restore(image: Image) -> State:
         positions = state.cursors.setdefault(cursor.stream, {})
         positions[cursor.cursor, cursor.partition] = CursorPosition(cursor.index, cursor.updated_us)
     state.checkpoints = {one.id: one for one in image.checkpoints}
-    state.graves = image.graves
+    state.retired_indexes = image.retired_indexes
     state.deleted_ids = set(image.deleted_ids)
     state.sequence = image.sequence
     state.next_stream_id = image.next_stream_id

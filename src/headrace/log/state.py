@@ -51,7 +51,7 @@ class State:
         self.streams: dict[str, Stream] = {}
         self.by_id: dict[int, Stream] = {}
         self.next_stream_id = 1
-        self.graves: dict[str, list[int]] = {}
+        self.retired_indexes: dict[str, list[int]] = {}
         """For every name that was ever deleted: the next index of each partition, so that none is used again."""
         self.deleted_ids: set[int] = set()
         """Streams whose files are still to be removed."""
@@ -83,8 +83,8 @@ class State:
 
     def firsts_for(self, name: str, start: int, end: int) -> list[int]:
         """First indexes for partitions start ≤ number < end of a name: above all that it ever used."""
-        graves = self.graves.get(name, [])
-        return [graves[number] if number < len(graves) else 0 for number in range(start, end)]
+        retired = self.retired_indexes.get(name, [])
+        return [retired[number] if number < len(retired) else 0 for number in range(start, end)]
 
     def cursor(self, stream_id: int, cursor: str, partition: int) -> CursorPosition | None:
         return self.cursors.get(stream_id, {}).get((cursor, partition))
@@ -181,10 +181,10 @@ class State:
 
     def _deleted(self, stream: Stream, nexts: list[int]) -> None:
         name, id = stream.info.name, stream.info.id
-        graves = self.graves.get(name, [])
-        self.graves[name] = [
-            max(nexts[number] if number < len(nexts) else 0, graves[number] if number < len(graves) else 0)
-            for number in range(max(len(nexts), len(graves)))
+        retired = self.retired_indexes.get(name, [])
+        self.retired_indexes[name] = [
+            max(nexts[number] if number < len(nexts) else 0, retired[number] if number < len(retired) else 0)
+            for number in range(max(len(nexts), len(retired)))
         ]
         del self.streams[name], self.by_id[id]
         self.deleted_ids.add(id)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING
 
-from headrace.log.log import Log
+if TYPE_CHECKING:
+    from headrace.log.log import Log
 
 IDLE_MARK_S = 1.0
 """After so long without work the writer notes in the journal that all before is durable."""
@@ -13,7 +15,7 @@ ROOM_CHECK_S = 0.1
 
 
 class LogThreads:
-    """Runs a log until it is told to stop, or the log fails."""
+    """Run a log until they are told to stop, or the log fails."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -25,27 +27,23 @@ class LogThreads:
         log.on_work = self._maintain.set
         self._writer = threading.Thread(target=self._write, name="headrace-writer", daemon=True)
         self._keeper = threading.Thread(target=self._keep, name="headrace-maintenance", daemon=True)
-
-    def start(self) -> None:
         self._writer.start()
         self._keeper.start()
 
     def stop(self) -> None:
-        """End both threads and close the log; everything submitted before is durable or refused then."""
+        """Returns when both have ended."""
         self._stopping = True
         self._work.set()
         self._maintain.set()
-        for thread in (self._writer, self._keeper):
-            if thread.is_alive():
-                thread.join()
-        self._log.close()
+        self._writer.join()
+        self._keeper.join()
 
     def _write(self) -> None:
         log = self._log
         marked = True
         while not self._stopping:
             if not self._work.wait(None if marked else IDLE_MARK_S):
-                self._log.mark()
+                log.mark()
                 marked = True
                 continue
             self._work.clear()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from headrace.config import Log as LogSettings
 from headrace.log import ops
 from headrace.log.batch import Batch
 from headrace.log.clock import Clock
-from headrace.log.commit import Limits
 from headrace.log.disk import Disk
 from headrace.log.log import Log
-from headrace.log.settings import LogSettings
 from headrace.testing import FakeClock, MemoryDisk
 
 SMALL = {
@@ -23,13 +22,11 @@ SMALL = {
 }
 
 
-def open_log(
-    disk: Disk | None = None, clock: Clock | None = None, limits: Limits | None = None, **settings: Any
-) -> Log:
+def open_log(disk: Disk | None = None, clock: Clock | None = None, **settings: Any) -> Log:
     """A log on a disk in memory, with small files."""
     if disk is None:
         disk = MemoryDisk()
-    return Log(disk, clock or FakeClock(), LogSettings(**{**SMALL, **settings}), limits)
+    return Log(disk, clock or FakeClock(), LogSettings(**{**SMALL, **settings}))
 
 
 def do(log: Log, *operations: ops.Op) -> Any:
@@ -66,4 +63,4 @@ def again(log: Log, **settings: Any) -> Log:
     """The same directory after a clean restart."""
     log.close()
     assert isinstance(log.disk, MemoryDisk)
-    return open_log(log.disk, log.clock, log.limits, **settings)
+    return open_log(log.disk, log.clock, **settings)

@@ -75,7 +75,7 @@ async def test_all_that_was_acknowledged_before_is_in_a_backup_under_load(tmp_pa
         again = restore(tmp_path / f"backup{round}", restored)
         assert again.records == info.records
         copy = await Hub.open(str(restored), RESTLESS)
-        assert copy._log.log.report.findings == [], "not even a torn tail"  # type: ignore[attr-defined]
+        assert copy._log.recovered.findings == [], "not even a torn tail"  # type: ignore[attr-defined]
         try:
             first = max(copy.bounds("orders").first, hub.bounds("orders").first)
             assert copy.bounds("orders").next >= acknowledged
@@ -262,7 +262,7 @@ async def test_background_work_stands_still_while_files_get_their_second_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub = await Hub.open(str(tmp_path / "data"))
-    log = hub._log.log  # type: ignore[attr-defined]
+    log = hub._log  # type: ignore[attr-defined]
     real, finished, finished_inside = backups._stage_others, threading.Event(), []
 
     def maintain() -> None:
@@ -288,7 +288,7 @@ async def test_a_backup_takes_of_a_reused_journal_file_what_is_written_and_nothi
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub = await Hub.open(str(tmp_path / "data"), RESTLESS)
-    log = hub._log.log  # type: ignore[attr-defined]
+    log = hub._log  # type: ignore[attr-defined]
     await hub.create_stream("orders")
 
     def is_reused() -> bool:

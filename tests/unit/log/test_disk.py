@@ -17,7 +17,7 @@ import pytest
 
 from headrace.errors import DataDirectoryLocked
 from headrace.log import disk as disk_module
-from headrace.log.disk import Disk, OsDisk, Room, write_all, write_durably
+from headrace.log.disk import Disk, FreeSpace, OsDisk, write_all, write_durably
 from headrace.testing import FaultyDisk, MemoryDisk
 from headrace.testing.disk import DiskKilled
 
@@ -240,15 +240,15 @@ def test_the_disk_is_asked_for_its_room_only_when_it_may_matter() -> None:
     class Counting(MemoryDisk):
         def free_bytes(self) -> int:
             asked.append(1)
-            return 4 * Room.MARGIN_BYTES
+            return 4 * FreeSpace.MARGIN_BYTES
 
-    room = Room(Counting())
+    room = FreeSpace(Counting())
     for _ in range(3):
-        assert room.free_bytes(1_000) >= 4 * Room.MARGIN_BYTES - 2_000
+        assert room.free_bytes(1_000) >= 4 * FreeSpace.MARGIN_BYTES - 2_000
         room.use(1_000)
     assert len(asked) == 1
-    room.free_bytes(3 * Room.MARGIN_BYTES + 1)
+    room.free_bytes(3 * FreeSpace.MARGIN_BYTES + 1)
     assert len(asked) == 2
-    room.use(Room.CHECK_BYTES + 1)
-    assert room.free_bytes(1_000) == 4 * Room.MARGIN_BYTES
+    room.use(FreeSpace.CHECK_BYTES + 1)
+    assert room.free_bytes(1_000) == 4 * FreeSpace.MARGIN_BYTES
     assert len(asked) == 3

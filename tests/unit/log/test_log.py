@@ -184,7 +184,7 @@ def test_a_transaction_happens_wholly_or_not_at_all(log: Log) -> None:
     do(log, ops.Put("state", b"k", b"1"))
     do(log, ops.Append("orders", Batch.one(b"x"), 0, "p", 1))
     do(log, ops.SaveCursor("c", "orders", 1))
-    before = (payloads(log, "orders"), dict(log.stream("state").table.items()), log.bounds("orders"))  # type: ignore[union-attr]
+    before = (payloads(log, "orders"), dict(log.state.stream("state").table.items()), log.bounds("orders"))  # type: ignore[union-attr]
     for failing, index in (
         (ops.Put("state", b"k", b"3", b"2"), 4),
         (ops.Append("orders", Batch.one(b"x"), 0, "p", 1), 4),
@@ -202,10 +202,10 @@ def test_a_transaction_happens_wholly_or_not_at_all(log: Log) -> None:
                 failing,
             )
         assert caught.value.op_index == index
-    after = (payloads(log, "orders"), dict(log.stream("state").table.items()), log.bounds("orders"))  # type: ignore[union-attr]
+    after = (payloads(log, "orders"), dict(log.state.stream("state").table.items()), log.bounds("orders"))  # type: ignore[union-attr]
     assert before == after
     assert do(log, ops.Append("orders", Batch.one(b"next"), 0, "q", 1)) == ops.Appended(1, 1, False)
-    position = log.state.cursor(log.stream("orders").info.id, "c", 0)
+    position = log.state.cursor(log.stream("orders").id, "c", 0)
     assert position is not None
     assert position.index == 1
     log = again(log)

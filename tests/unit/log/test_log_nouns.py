@@ -27,7 +27,7 @@ def test_puts_say_whether_they_applied_and_what_was_there(log: Log) -> None:
     assert do(log, ops.Delete("state", b"k", b"x")) == (False, b"")
     assert do(log, ops.Delete("state", b"k")) == (True, b"")
     assert do(log, ops.Delete("state", b"k")) == (True, None)
-    assert log.stream("state").table.get(b"k") is None  # type: ignore[union-attr]
+    assert log.state.stream("state").table.get(b"k") is None  # type: ignore[union-attr]
 
 
 def test_a_put_sees_the_puts_before_it_in_the_same_commit(log: Log) -> None:
@@ -43,7 +43,7 @@ def test_a_put_sees_the_puts_before_it_in_the_same_commit(log: Log) -> None:
     ]
     log.commit_once()
     assert [pending.result[0].applied for pending in pendings] == [True, False, True, True, True]
-    assert dict(again(log).stream("state").table.items()) == {b"k": b"4"}  # type: ignore[union-attr]
+    assert dict(again(log).state.stream("state").table.items()) == {b"k": b"4"}  # type: ignore[union-attr]
 
 
 def test_a_table_is_also_a_stream_of_its_changes(log: Log) -> None:
@@ -72,13 +72,13 @@ def test_many_puts_are_one_batch_of_records(log: Log) -> None:
         ("put", b"k", b"3"),
         ("put", b"n", b"4"),
     ]
-    assert dict(log.stream("state").table.items()) == expected  # type: ignore[union-attr]
-    assert log.stream("state").table.written_before(4) == [(b"k", b"3")]  # type: ignore[union-attr]
+    assert dict(log.state.stream("state").table.items()) == expected  # type: ignore[union-attr]
+    assert log.state.stream("state").table.written_before(4) == [(b"k", b"3")]  # type: ignore[union-attr]
     with pytest.raises(BadRequest, match="at least one"):
         do(log, ops.PutMany("state", [], []))
     with pytest.raises(BadRequest, match="is a stream"):
         do(log, ops.PutMany("orders", [b""], [b""]))
-    assert dict(again(log).stream("state").table.items()) == expected  # type: ignore[union-attr]
+    assert dict(again(log).state.stream("state").table.items()) == expected  # type: ignore[union-attr]
 
 
 def test_tables_are_folded_again_from_segments_and_journal(log: Log) -> None:
@@ -87,11 +87,11 @@ def test_tables_are_folded_again_from_segments_and_journal(log: Log) -> None:
     do(log, ops.Delete("state", bytes([3])))
     maintain(log)
     assert log.segments("state")
-    expected = dict(log.stream("state").table.items())  # type: ignore[union-attr]
-    size = log.stream("state").table.bytes  # type: ignore[union-attr]
+    expected = dict(log.state.stream("state").table.items())  # type: ignore[union-attr]
+    size = log.state.stream("state").table.bytes  # type: ignore[union-attr]
     log = again(log)
-    assert dict(log.stream("state").table.items()) == expected  # type: ignore[union-attr]
-    assert log.stream("state").table.bytes == size  # type: ignore[union-attr]
+    assert dict(log.state.stream("state").table.items()) == expected  # type: ignore[union-attr]
+    assert log.state.stream("state").table.bytes == size  # type: ignore[union-attr]
 
 
 # -- cursors -------------------------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ def test_nothing_but_compaction_takes_records_from_a_table(log: Log) -> None:
             do(log, ops.SetOptions("state", options))
         with pytest.raises(BadRequest, match="table"):
             do(log, ops.CreateStream("other", kind="table", options=options))
-    assert dict(again(log).stream("state").table.items()) == {b"k": b"v"}  # type: ignore[union-attr]
+    assert dict(again(log).state.stream("state").table.items()) == {b"k": b"v"}  # type: ignore[union-attr]
 
 
 def test_cursors_only_go_forward_unless_rewound(log: Log) -> None:
@@ -130,7 +130,7 @@ def test_cursors_only_go_forward_unless_rewound(log: Log) -> None:
 
 def test_creating_again_is_fine_or_refused_as_asked(log: Log) -> None:
     assert do(log, ops.CreateStream("orders", 9)) is False
-    assert log.stream("orders").info.partitions == 2
+    assert log.stream("orders").partitions == 2
     with pytest.raises(StreamExists):
         do(log, ops.CreateStream("orders", exist_ok=False))
     with pytest.raises(StreamExists):
@@ -179,14 +179,14 @@ def test_growing_keeps_what_is_there(log: Log) -> None:
     do(log, ops.GrowStream("orders", 4))
     do(log, ops.Append("orders", Batch.one(b"x"), 3))
     log = again(log)
-    assert log.stream("orders").info.partitions == 4
+    assert log.stream("orders").partitions == 4
     assert [log.bounds("orders", number).next for number in range(4)] == [2, 0, 0, 1]
 
 
 def test_options_change_and_stay(log: Log) -> None:
     options = ops.StreamOptions(retention_age_s=5.0, ack="processed:x", labels={"a": "b"})
     do(log, ops.SetOptions("orders", options))
-    assert again(log).stream("orders").info.options == options
+    assert again(log).stream("orders").options == options
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_indexes_are_never_used_again_after_delete_and_create(log: Log) -> None:
     log = again(log)
     do(log, ops.CreateStream("orders", 1))
     assert log.bounds("orders") == (5, 5)
-    assert log.state.cursors.get(log.stream("orders").info.id) is None
+    assert log.state.cursors.get(log.stream("orders").id) is None
     do(log, ops.GrowStream("orders", 3))
     assert [log.bounds("orders", number).first for number in range(3)] == [5, 1, 0]
     do(log, ops.DeleteStream("orders"))

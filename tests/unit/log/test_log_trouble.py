@@ -10,29 +10,29 @@ import msgspec
 import pytest
 from unit.log.helpers import again, do, fill, maintain, open_log, payloads
 
+from headrace.config import Log as LogSettings
 from headrace.errors import BadRequest, Busy, Closed, Damaged, DiskFull, LimitExceeded, LogFailed
 from headrace.log import ops
 from headrace.log.batch import Batch
 from headrace.log.clock import SystemClock
-from headrace.log.commit import Limits, Pending
+from headrace.log.commit import Pending
 from headrace.log.disk import OsDisk
 from headrace.log.journal import Journal
 from headrace.log.log import Log
-from headrace.log.settings import LogSettings
 from headrace.testing import FakeClock, FaultyDisk, MemoryDisk
 
 # -- limits --------------------------------------------------------------------------------------------------------
 
-LIMITS = Limits(
-    record_bytes_max=10,
-    batch_bytes_max=100,
-    streams_max=2,
-    partitions_max=2,
-    producers_max=1,
-    cursors_max=1,
-    table_bytes_max=12,
-    name_bytes_max=5,
-)
+LIMITS = {
+    "record_bytes_max": 10,
+    "batch_bytes_max": 100,
+    "streams_max": 2,
+    "partitions_max": 2,
+    "producers_max": 1,
+    "cursors_max": 1,
+    "table_bytes_max": 12,
+    "name_bytes_max": 5,
+}
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ LIMITS = Limits(
     ],
 )
 def test_every_limit_has_two_sides(fits: ops.Op, exceeds: ops.Op, limit: str) -> None:
-    log = open_log(limits=LIMITS)
+    log = open_log(**LIMITS)
     do(log, ops.CreateStream("s"))
     do(log, ops.CreateStream("t", kind="table"))
     do(log, fits)
@@ -69,19 +69,19 @@ def test_every_limit_has_two_sides(fits: ops.Op, exceeds: ops.Op, limit: str) ->
 
 
 def test_a_full_table_takes_what_makes_it_no_larger() -> None:
-    log = open_log(limits=Limits(table_bytes_max=20))
+    log = open_log(table_bytes_max=20)
     do(log, ops.CreateStream("t", kind="table"))
     do(log, ops.PutMany("t", [b"k", b"l"], [b"x" * 9, b"x" * 9]))
     do(log, ops.Put("t", b"k", b"y" * 9))
     do(log, ops.PutMany("t", [b"k", b"l"], [b"z" * 9, b"z" * 8]))
     do(log, ops.Delete("t", b"k"), ops.Put("t", b"m", b"x" * 10))
-    assert dict(log.stream("t").table.items()) == {b"l": b"z" * 8, b"m": b"x" * 10}  # type: ignore[union-attr]
+    assert dict(log.state.stream("t").table.items()) == {b"l": b"z" * 8, b"m": b"x" * 10}  # type: ignore[union-attr]
     with pytest.raises(LimitExceeded):
         do(log, ops.Put("t", b"l", b"z" * 10))
 
 
 def test_the_puts_of_one_commit_do_not_exceed_a_table_together() -> None:
-    log = open_log(limits=Limits(table_bytes_max=20))
+    log = open_log(table_bytes_max=20)
     do(log, ops.CreateStream("t", kind="table"))
     with pytest.raises(LimitExceeded):
         do(log, *(ops.Put("t", bytes([key]), b"x" * 9) for key in range(3)))

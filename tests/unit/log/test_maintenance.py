@@ -381,11 +381,11 @@ def test_a_table_takes_no_more_room_than_its_live_values_need() -> None:
     partition = log.partition("t")
     assert partition.first > 0
     assert partition.sealed_bytes + partition.tail.bytes < 12_000
-    table = dict(log.stream("t").table.items())  # type: ignore[union-attr]
+    table = dict(log.state.stream("t").table.items())  # type: ignore[union-attr]
     assert table == {b"steady": b"x" * 30} | {bytes([key]): b"59" * 10 for key in range(5)}
     assert isinstance(log.disk, MemoryDisk)
     again = open_log(log.disk.after_kill())
-    assert dict(again.stream("t").table.items()) == table  # type: ignore[union-attr]
+    assert dict(again.state.stream("t").table.items()) == table  # type: ignore[union-attr]
 
 
 def test_compaction_of_a_tail_writes_each_value_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -400,7 +400,7 @@ def test_compaction_of_a_tail_writes_each_value_once(monkeypatch: pytest.MonkeyP
         log.maintain_once()
         log.commit_once()
     assert log.bounds("t") == (100, 120)
-    assert len(log.stream("t").table) == 20  # type: ignore[arg-type]
+    assert len(log.state.stream("t").table) == 20  # type: ignore[arg-type]
 
 
 def test_compaction_of_much_goes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -422,7 +422,7 @@ def test_compaction_of_much_goes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> N
         log.maintain_once()
     assert not log.maintenance.is_compacting
     assert log.partition("t").first > 0
-    assert len(log.stream("t").table) == 41  # type: ignore[arg-type]
+    assert len(log.state.stream("t").table) == 41  # type: ignore[arg-type]
 
 
 # -- trouble -------------------------------------------------------------------------------------------------------

@@ -7,18 +7,16 @@ import random
 import pytest
 from unit.log.helpers import do, fill, maintain, open_log, payloads
 
+from headrace.config import Log as LogSettings
 from headrace.errors import Damaged, HeadraceError
 from headrace.log import journal, ops, snapshot
 from headrace.log.batch import Batch
 from headrace.log.checkpoint import CheckpointDamaged
-from headrace.log.commit import Limits
 from headrace.log.doctor import examine_disk
-from headrace.log.embedded import EmbeddedLog
 from headrace.log.frame import StreamDeleted, encode_event, encode_frame
 from headrace.log.journal import GoodFrame
 from headrace.log.log import Log
 from headrace.log.recovery import Unrecoverable
-from headrace.log.settings import LogSettings
 from headrace.testing import FakeClock, FaultyDisk, MemoryDisk
 from headrace.testing.disk import DiskKilled
 
@@ -59,7 +57,7 @@ def image(log: Log) -> dict[str, object]:
         seen[f"{name}/cursors"] = dict(log.state.cursors.get(stream.info.id, {}))
         seen[f"{name}/info"] = stream.info
     seen["checkpoints"] = dict(log.state.checkpoints)
-    seen["graves"] = dict(log.state.graves)
+    seen["retired_indexes"] = dict(log.state.retired_indexes)
     return seen
 
 
@@ -77,7 +75,7 @@ def test_a_clean_restart_finds_everything(finished: tuple[MemoryDisk, dict[str, 
     disk, truth = finished
     log = open_log(disk.after_kill())
     assert image(log) == truth
-    assert log.report.findings == []
+    assert log.recovered.findings == []
     assert examine_disk(disk.after_kill()).healthy
 
 
@@ -137,22 +135,22 @@ def test_killed_before_and_after_every_call_to_the_disk(before: bool, power: boo
         except DiskKilled:
             pass
         left = memory.after_power_cut(random.Random(number)) if power else memory.after_kill()
-        recovered = open_log(left, segment_bytes=400, journal_file_bytes=1_200, tail_bytes_max=2_000)
-        assert not recovered.report.damage
+        again = open_log(left, segment_bytes=400, journal_file_bytes=1_200, tail_bytes_max=2_000)
+        assert not again.recovered.damage
         for place, first, body in acknowledged:
             name, _, partition = place.rpartition("/")
-            if name not in recovered.state.streams:
+            if name not in again.state.streams:
                 assert name == "gone"
                 continue
-            if first < recovered.bounds(name, int(partition)).first:
+            if first < again.bounds(name, int(partition)).first:
                 continue
-            records = recovered.read(name, first, int(partition), limit=1)
+            records = again.read(name, first, int(partition), limit=1)
             assert records.column("payload")[0].as_py() in body
         # and it goes on: nothing that recovery left makes the next start fail
-        do(recovered, ops.CreateStream("after"))
-        fill(recovered, "after", 2)
-        recovered.close()
-        assert payloads(open_log(left), "after") == payloads(recovered, "after")
+        do(again, ops.CreateStream("after"))
+        fill(again, "after", 2)
+        again.close()
+        assert payloads(open_log(left), "after") == payloads(again, "after")
 
 
 def served(log: Log, truth: dict[str, object]) -> None:
@@ -224,8 +222,8 @@ def test_every_truncation_of_the_last_journal_file(finished: tuple[MemoryDisk, d
         left = disk.after_kill()
         left.put(path, data[:size])
         log = open_log(left)
-        assert ("lost-frames" in [found.kind for found in log.report.damage]) == (size < vouched)
-        if log.report.damage:
+        assert ("lost-frames" in [found.kind for found in log.recovered.damage]) == (size < vouched)
+        if log.recovered.damage:
             continue
         for name, partition in (("s", 0), ("s", 1)):
             expected_bounds, expected = truth[f"{name}/{partition}"]  # type: ignore[misc]
@@ -263,7 +261,7 @@ def test_a_torn_payload_that_looks_like_a_frame_says_nothing(cut: int) -> None:
     [path] = journal.journal_files(disk)
     disk.put(path, disk.read(path)[: log.journal.size - cut])
     log = open_log(disk)
-    assert [found.kind for found in log.report.findings] == ["torn-tail"]
+    assert [found.kind for found in log.recovered.findings] == ["torn-tail"]
     assert log.bounds("victim") == log.bounds("mine") == (0, 0)
 
 
@@ -274,7 +272,7 @@ def test_damaged_records_in_the_journal_are_named_by_stream_and_index() -> None:
     log.close()
     flip_at(disk, journal.journal_files(disk)[0], b"record 2")
     log = open_log(disk)
-    [found] = log.report.damage
+    [found] = log.recovered.damage
     assert (found.kind, found.stream, found.partition, found.first, found.last) == ("damaged-records", "a", 0, 4, 5)
     with pytest.raises(Damaged) as caught:
         log.read("a", 4)
@@ -315,7 +313,7 @@ def test_when_nobody_knows_what_was_lost_no_index_is_used_again() -> None:
     data[at] ^= 1
     disk.put(path, bytes(data))
     log = open_log(disk)
-    assert log.report.damage[0].kind == "lost-frames"
+    assert log.recovered.damage[0].kind == "lost-frames"
     assert payloads(log, "a") == [b"one", b"two"]
     assert do(log, ops.Append("a", Batch.one(b"x"))).first == 2
     assert do(log, ops.Append("b", Batch.one(b"x"))).first > 0
@@ -330,7 +328,7 @@ def test_a_missing_journal_file_moves_quiet_streams_far_on() -> None:
     log.close()
     disk.unlink(journal.journal_files(disk)[2])
     log = open_log(disk)
-    assert [found for found in log.report.damage if found.kind == "lost-frames"]
+    assert [found for found in log.recovered.damage if found.kind == "lost-frames"]
     assert do(log, ops.Append("a", Batch.one(b"x"))).first == 20
     assert do(log, ops.Append("b", Batch.one(b"x"))).first >= 2**32
 
@@ -351,7 +349,7 @@ def test_a_missing_last_journal_file_is_noticed_by_the_snapshot() -> None:
     disk.unlink(journal.file_name(last))
     for _ in range(2):
         log = open_log(disk)
-        assert "lost-frames" in [found.kind for found in log.report.damage]
+        assert "lost-frames" in [found.kind for found in log.recovered.damage]
         assert log.bounds("a").next > lost.first
         do(log, ops.Append("b", Batch.one(b"x")))
         log.close()
@@ -381,7 +379,7 @@ def test_a_stream_whose_creation_was_lost_keeps_its_records() -> None:
     flip_at(disk, journal.journal_files(disk)[0], b"lost")
     log = open_log(disk)
     assert payloads(log, "recovered/1") == [b"still here"]
-    assert [found for found in log.report.damage if found.kind == "possible-loss"]
+    assert [found for found in log.recovered.damage if found.kind == "possible-loss"]
     assert payloads(log, "kept", 1) == [b"x"]
 
 
@@ -405,14 +403,14 @@ def test_a_stream_whose_growth_was_lost_grows_again(spoken_of: ops.Op) -> None:
     second_frame = data.index(b"HRF1", 40)
     data[second_frame + 45] ^= 1
     disk.put(path, bytes(data))
-    embedded = EmbeddedLog(disk, FakeClock(), LogSettings(disk_reserve_bytes=0), Limits())
-    assert embedded.stream("s").partitions == 3
+    again = Log(disk, FakeClock(), LogSettings(disk_reserve_bytes=0))
+    assert again.stream("s").partitions == 3
     if isinstance(spoken_of, ops.Append):
-        assert payloads(embedded.log, "s", 2) == [b"x"]
-    assert [(one.partition, one.index) for one in embedded.cursors()] == (
+        assert payloads(again, "s", 2) == [b"x"]
+    assert [(one.partition, one.index) for one in again.cursors()] == (
         [(2, 7)] if isinstance(spoken_of, ops.SaveCursor) else []
     )
-    assert embedded.producer("s", "p", 2) == (7 if isinstance(spoken_of, ops.SetProducer) else None)
+    assert again.producer("s", "p", 2) == (7 if isinstance(spoken_of, ops.SetProducer) else None)
 
 
 def test_a_damaged_snapshot_costs_nothing(finished: tuple[MemoryDisk, dict[str, object]]) -> None:
@@ -421,7 +419,7 @@ def test_a_damaged_snapshot_costs_nothing(finished: tuple[MemoryDisk, dict[str, 
     newest = snapshot.paths(left)[-1]
     flip_at(left, newest, b"c")
     log = open_log(left)
-    assert [found.kind for found in log.report.damage] == ["damaged-snapshot"]
+    assert [found.kind for found in log.recovered.damage] == ["damaged-snapshot"]
     assert image(log) == truth
     assert newest not in snapshot.paths(left)
     assert "quarantine" in " ".join(left.paths())
@@ -477,8 +475,8 @@ def test_a_table_with_a_damaged_record_says_so_and_serves_the_rest() -> None:
     log.close()
     flip_at(disk, journal.journal_files(disk)[0], b"key 2")
     log = open_log(disk)
-    assert {key for key, _ in log.stream("t").table.items()} == {b"key 0", b"key 1", b"key 3"}  # type: ignore[union-attr]
-    assert log.report.damage
+    assert {key for key, _ in log.state.stream("t").table.items()} == {b"key 0", b"key 1", b"key 3"}  # type: ignore[union-attr]
+    assert log.recovered.damage
 
 
 def test_the_doctor_changes_nothing_and_names_strangers(finished: tuple[MemoryDisk, dict[str, object]]) -> None:

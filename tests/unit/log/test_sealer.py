@@ -21,6 +21,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from headrace.config import Log as LogSettings
 from headrace.errors import DataDirectoryLocked
 from headrace.log import ops, sealer
 from headrace.log.batch import Batch
@@ -29,7 +30,6 @@ from headrace.log.disk import OsDisk
 from headrace.log.log import Log
 from headrace.log.sealer import Body, Failed, Order, Sealed, Sealer, SealerGone, Sealing, execute
 from headrace.log.segment import SegmentRef, write_segment
-from headrace.log.settings import LogSettings
 from headrace.log.tail import TailEntry, pieces
 from headrace.testing import FaultyDisk, MemoryDisk
 

@@ -216,7 +216,7 @@ def test_nothing_is_stored_behind_a_refused_batch_even_if_it_was_under_way(monke
     disk = FaultyDisk(MemoryDisk())
     with served_hub(Config(log=Log(commit_bytes_max=1)), disk=disk) as served:
         served.run(served.hub.create_stream("orders"))
-        log = served.hub._log.log
+        log = served.hub._log
         may_commit = threading.Event()
         commit_once = log.commit_once
 

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from headrace.config import Log as LogSettings
 from headrace.errors import BadRequest, Closed, LogFailed, UnknownStream
 from headrace.log import ops
 from headrace.log.batch import Batch
-from headrace.log.commit import Limits, Pending
-from headrace.log.embedded import EmbeddedLog
+from headrace.log.commit import Pending
 from headrace.log.journal import FILE_HEADER, journal_files
-from headrace.log.settings import LogSettings
+from headrace.log.log import Log
 from headrace.testing import FakeClock, FaultyDisk, MemoryDisk
 
 DEADLINE_S = 60.0
@@ -57,7 +57,7 @@ def outcomes() -> Outcomes:
 
 
 @pytest.fixture
-def log(disk: FaultyDisk, outcomes: Outcomes) -> Iterator[EmbeddedLog]:
+def log(disk: FaultyDisk, outcomes: Outcomes) -> Iterator[Log]:
     settings = LogSettings(
         segment_bytes=5_000,
         tail_bytes_max=10_000,
@@ -67,7 +67,7 @@ def log(disk: FaultyDisk, outcomes: Outcomes) -> Iterator[EmbeddedLog]:
         maintenance_interval_s=0.05,
         compact_bytes_min=1_000,
     )
-    made = EmbeddedLog(disk, FakeClock(), settings, Limits())
+    made = Log(disk, FakeClock(), settings)
     made.start(outcomes)
     for operation in (ops.CreateStream("s"), ops.CreateStream("t", kind="table")):
         outcomes.wait_for(made.submit([operation]))
@@ -75,25 +75,25 @@ def log(disk: FaultyDisk, outcomes: Outcomes) -> Iterator[EmbeddedLog]:
     made.close()
 
 
-def test_transactions_become_durable_by_themselves(log: EmbeddedLog, outcomes: Outcomes) -> None:
+def test_transactions_become_durable_by_themselves(log: Log, outcomes: Outcomes) -> None:
     pendings = [log.submit([ops.Append("s", Batch.one(b"x"))], token=number) for number in range(100)]
     assert outcomes.wait_for(pendings[-1]).result == [ops.Appended(99, 1, False)]
     assert [pending.token for pending in outcomes.done if pending.token is not None] == list(range(100))
     assert log.queue_bytes == 0
 
 
-def test_tails_are_sealed_and_memory_stays_bounded(log: EmbeddedLog, outcomes: Outcomes) -> None:
+def test_tails_are_sealed_and_memory_stays_bounded(log: Log, outcomes: Outcomes) -> None:
     for _ in range(200):
         last = log.submit([ops.Append("s", Batch.one(b"x" * 500))])
     outcomes.wait_for(last)
-    until(lambda: log.log.state.tail_bytes <= 10_000)
+    until(lambda: log.state.tail_bytes <= 10_000)
     assert log.segments("s")
     assert log.gauges()["segment_bytes"] > 0
     assert [batch.num_rows for batch in log.scan("s", 0, 200)]
 
 
-def test_compaction_runs_by_itself(log: EmbeddedLog, outcomes: Outcomes) -> None:
-    clock = log.log.clock
+def test_compaction_runs_by_itself(log: Log, outcomes: Outcomes) -> None:
+    clock = log.clock
     assert isinstance(clock, FakeClock)
     for number in range(300):
         last = log.submit([ops.Put("t", b"k%d" % (number % 5), b"v" * 50)])
@@ -101,13 +101,13 @@ def test_compaction_runs_by_itself(log: EmbeddedLog, outcomes: Outcomes) -> None
 
     def compacted() -> bool:
         clock.advance(1)
-        return log.bounds("t").first > 0 and not log.log.maintenance.is_compacting
+        return log.bounds("t").first > 0 and not log.maintenance.is_compacting
 
     until(compacted)
     assert log.table_size("t") == 5
 
 
-def test_the_port_answers(log: EmbeddedLog, outcomes: Outcomes) -> None:
+def test_the_port_answers(log: Log, outcomes: Outcomes) -> None:
     for operation in (
         ops.Append("s", Batch.of([b"a", b"b"]), 0, "p", 7),
         ops.SaveCursor("c", "s", 1),
@@ -143,7 +143,7 @@ def test_the_port_answers(log: EmbeddedLog, outcomes: Outcomes) -> None:
     assert log.failed is None
 
 
-def test_a_read_that_needs_the_disk_is_not_done_now(log: EmbeddedLog, outcomes: Outcomes) -> None:
+def test_a_read_that_needs_the_disk_is_not_done_now(log: Log, outcomes: Outcomes) -> None:
     for _ in range(30):
         last = log.submit([ops.Append("s", Batch.one(b"x" * 500))])
     outcomes.wait_for(last)
@@ -152,7 +152,7 @@ def test_a_read_that_needs_the_disk_is_not_done_now(log: EmbeddedLog, outcomes: 
     assert log.read("s", 0, 0, 10, 10_000).column("index").to_pylist()[0] == 0
 
 
-def test_checkpoints_through_the_port(log: EmbeddedLog, outcomes: Outcomes) -> None:
+def test_checkpoints_through_the_port(log: Log, outcomes: Outcomes) -> None:
     blob = log.begin_checkpoint("s")
     blob.write(b"data")
     blob.finish()
@@ -161,13 +161,13 @@ def test_checkpoints_through_the_port(log: EmbeddedLog, outcomes: Outcomes) -> N
     assert b"".join(log.read_checkpoint(blob.id)) == b"data"
 
 
-def test_trouble_is_said_in_words(log: EmbeddedLog, disk: FaultyDisk, outcomes: Outcomes) -> None:
+def test_trouble_is_said_in_words(log: Log, disk: FaultyDisk, outcomes: Outcomes) -> None:
     disk.fail_all("write", errno.ENOSPC)
     outcomes.wait_for(log.submit([ops.Append("s", Batch.one(b"x"))]))
     assert "full" in log.trouble()["disk"]
-    log.log.maintenance.error = "no room"
+    log.maintenance.error = "no room"
     assert "no room" in log.trouble()["maintenance"]
-    log.log.maintenance.error = None
+    log.maintenance.error = None
     disk.fail_all("sync", errno.EIO)
     pending = outcomes.wait_for(log.submit([ops.Append("s", Batch.one(b"x"))]))
     assert isinstance(pending.error, LogFailed)
@@ -176,7 +176,7 @@ def test_trouble_is_said_in_words(log: EmbeddedLog, disk: FaultyDisk, outcomes: 
 
 def test_damage_is_trouble() -> None:
     memory = MemoryDisk()
-    log = EmbeddedLog(memory, FakeClock(), LogSettings(disk_reserve_bytes=0), Limits())
+    log = Log(memory, FakeClock(), LogSettings(disk_reserve_bytes=0))
     outcomes = Outcomes()
     log.start(outcomes)
     log.submit([ops.CreateStream("s")])
@@ -187,43 +187,43 @@ def test_damage_is_trouble() -> None:
     data = bytearray(memory.read(path))
     data[data.index(b"needle")] ^= 1
     memory.put(path, bytes(data))
-    again = EmbeddedLog(memory, FakeClock(), LogSettings(disk_reserve_bytes=0), Limits())
+    again = Log(memory, FakeClock(), LogSettings(disk_reserve_bytes=0))
     assert "indexes 0 to 0" in again.trouble()["damage"]
     again.start(outcomes)
     again.close()
 
 
 def test_an_idle_writer_marks_the_journal(
-    log: EmbeddedLog, disk: FaultyDisk, outcomes: Outcomes, monkeypatch: pytest.MonkeyPatch
+    log: Log, disk: FaultyDisk, outcomes: Outcomes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace.log.threads.IDLE_MARK_S", 0.01)
     outcomes.wait_for(log.submit([ops.Append("s", Batch.one(b"x"))]))
-    sequence = log.log.journal.next_sequence
-    until(lambda: log.log.journal.next_sequence > sequence)
-    assert log.log.journal.size > FILE_HEADER.size
+    sequence = log.journal.next_sequence
+    until(lambda: log.journal.next_sequence > sequence)
+    assert log.journal.size > FILE_HEADER.size
     disk.fail_all("write", errno.ENOSPC)
-    log.log.mark()
+    log.mark()
     assert log.failed is None
     disk.fail_all("write", errno.EIO)
-    log.log.mark()
+    log.mark()
     assert log.failed is not None
-    log.log.mark()
+    log.mark()
 
 
 def test_when_sealing_cannot_go_on_commits_meet_the_disk_themselves(
-    log: EmbeddedLog, disk: FaultyDisk, outcomes: Outcomes
+    log: Log, disk: FaultyDisk, outcomes: Outcomes
 ) -> None:
     """The tail limit holds commits back only while sealing makes progress: otherwise everything would hang."""
     disk.fail_all("create", errno.ENOSPC)
     for _ in range(30):
         last = log.submit([ops.Append("s", Batch.one(b"x" * 500))])
     assert outcomes.wait_for(last).error is None
-    assert log.log.state.tail_bytes > 10_000
+    assert log.state.tail_bytes > 10_000
     disk.heal()
-    until(lambda: log.log.state.tail_bytes <= 10_000)
+    until(lambda: log.state.tail_bytes <= 10_000)
 
 
-def test_after_close_nothing_is_taken(log: EmbeddedLog) -> None:
+def test_after_close_nothing_is_taken(log: Log) -> None:
     pending = log.submit([ops.Append("s", Batch.one(b"x"))])
     log.close()
     assert pending.done
