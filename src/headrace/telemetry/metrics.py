@@ -97,6 +97,32 @@ class ProtocolMetrics:
         self.peer_errors = make.counter("headrace_peer_errors_total", "Errors sent to peers", ["protocol", "code"])
         self.refused_logins = make.counter("headrace_refused_logins_total", "Sessions refused: who are you?", label)
         self.ack_seconds = make.latency("headrace_ack_seconds", "From receiving a record to its acknowledgement", label)
+        self._counters: dict[str, ProtocolCounters] = {}
+
+    def of(self, protocol: str) -> ProtocolCounters:
+        """Those of one protocol."""
+        if protocol not in self._counters:
+            self._counters[protocol] = ProtocolCounters(self, protocol)
+        return self._counters[protocol]
+
+
+class ProtocolCounters:
+    """The metrics of one protocol, their labels looked up once."""
+
+    def __init__(self, metrics: ProtocolMetrics, protocol: str) -> None:
+        self.received_bytes = metrics.received_bytes.labels(protocol=protocol)
+        self.sent_bytes = metrics.sent_bytes.labels(protocol=protocol)
+        self.records_in = metrics.records_in.labels(protocol=protocol)
+        self.records_out = metrics.records_out.labels(protocol=protocol)
+        self.skipped = metrics.skipped.labels(protocol=protocol)
+        self.refused_logins = metrics.refused_logins.labels(protocol=protocol)
+        self.ack_seconds = metrics.ack_seconds.labels(protocol=protocol)
+        self._peer_errors = metrics.peer_errors
+        self._protocol = protocol
+
+    def peer_error(self, code: str) -> None:
+        """A peer was told no."""
+        self._peer_errors.labels(protocol=self._protocol, code=code).inc()
 
 
 class SecurityMetrics:

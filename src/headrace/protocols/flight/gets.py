@@ -70,7 +70,7 @@ class ReadStream:
         closed: Callable[[], None],
     ) -> None:
         self._closed: Callable[[], None] | None = closed
-        self._records_out = hub.metrics.protocol.records_out.labels(protocol="flight")
+        self._records_out = hub.metrics.protocol.of("flight").records_out
         self._batches = _Batches(hub, bridge, session, context).read()
         # Flight calls in from threads that Python has never seen: what the call carries must be taken along.
         self._calling = contextvars.copy_context()

@@ -93,7 +93,7 @@ class Putting:
         self._refused = False  # this and the next: only the loop changes them
         self._line = Line()
         self._waiting: deque[tuple[Numbered, Batch, Settled]] = deque()
-        self._records_in = hub.metrics.protocol.records_in.labels(protocol="flight")
+        self._records_in = hub.metrics.protocol.of("flight").records_in
         self._processed = hub.stream(session.command.stream).options.ack != "durable"
 
     def run(self, reader: flight.MetadataRecordBatchReader) -> None:

@@ -161,9 +161,9 @@ class Service:
         self.hub = hub
         self.settings = hub.config.futoin
         self.metrics = hub.metrics.futoin
-        self.records_in = hub.metrics.protocol.records_in.labels(protocol="futoin")
-        self.records_out = hub.metrics.protocol.records_out.labels(protocol="futoin")
-        self._skipped = hub.metrics.protocol.skipped.labels(protocol="futoin")
+        self.records_in = hub.metrics.protocol.of("futoin").records_in
+        self.records_out = hub.metrics.protocol.of("futoin").records_out
+        self._skipped = hub.metrics.protocol.of("futoin").skipped
         self._adders: dict[tuple[str, int], Adder] = {}
         self._known_json: dict[tuple[str, int], Ranges] = {}
         self._lists = ListCache()

@@ -14,18 +14,15 @@ Reading stops while the hub is congested, while the peer does not take its repli
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections import deque
 from collections.abc import Coroutine
-from typing import Any, Final, cast
+from typing import Any
 
 from headrace.config import Ockam
-from headrace.config.address import join_address, split_address
-from headrace.errors import Forbidden, HeadraceError, LimitExceeded, UnknownStream
+from headrace.errors import Forbidden, HeadraceError, UnknownStream
 from headrace.hub import Hub
-from headrace.hub.sessions import Session as Handle
 from headrace.log.batch import Batch
 from headrace.log.ops import Appended
 from headrace.protocols.ockam.addresses import AddressBook
@@ -46,37 +43,28 @@ from headrace.protocols.ockam.session import (
 )
 from headrace.protocols.ockam.streams import Found, Streams
 from headrace.security import Principal, Right
-from headrace.serving.listener import Listener, keep_alive
+from headrace.serving.listener import Listener
+from headrace.serving.tcp import TcpConnection, TcpServer, address_of
 
 log = logging.getLogger(__name__)
 
 IndexKey = tuple[str, str, int]
 
-_FLUSH_S_MAX: Final = 1.0
 
-
-class Service:
+class Service(TcpServer["Connection"]):
     """What all connections of both listeners share."""
 
     def __init__(self, hub: Hub, config: Ockam, addresses: AddressBook) -> None:
-        self.hub = hub
+        super().__init__(hub, "ockam")
         self.config = config
         self.addresses = addresses
         self.streams = Streams(
             hub, addresses, clamp=config.clamp_saved_index, unknown_is_zero=config.unknown_index == "zero"
         )
-        self.connections: set[Connection] = set()
         self.saves: dict[IndexKey, asyncio.Task[Any]] = {}
         """The last Save of each index that is under way."""
         self.limits = Limits(config.name_bytes_max, config.partitions_max, hub.config.log.record_bytes_max)
-        self.metrics = hub.metrics
-        protocol = self.metrics.protocol
-        self._received = protocol.received_bytes.labels(protocol="ockam")
-        self._sent = protocol.sent_bytes.labels(protocol="ockam")
-        self._records_in = protocol.records_in.labels(protocol="ockam")
-        self._records_out = protocol.records_out.labels(protocol="ockam")
-        self._skipped = protocol.skipped.labels(protocol="ockam")
-        self.ack_seconds = protocol.ack_seconds.labels(protocol="ockam")
+        self.metrics = hub.metrics.ockam
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -86,46 +74,26 @@ class Service:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def received(self, count: int) -> None:
-        self._received.inc(count)
-
-    def sent(self, count: int) -> None:
-        self._sent.inc(count)
-
-    def records_in(self, count: int) -> None:
-        self._records_in.inc(count)
-
     def dropped(self, reason: str) -> None:
-        self.metrics.ockam.dropped.labels(reason=reason).inc()
+        self.metrics.dropped.labels(reason=reason).inc()
 
     def pulled(self, count: int, found: Found) -> None:
-        self.metrics.ockam.pulls.inc()
-        self._records_out.inc(count)
+        self.metrics.pulls.inc()
+        self.counters.records_out.inc(count)
         last_sent = found.indexes[count - 1] if count else -1
         skipped = found.oversized + sum(index < last_sent for index in found.oversized_between)
         if skipped:
-            self._skipped.inc(skipped)
+            self.counters.skipped.inc(skipped)
         if found.damaged:
-            self.metrics.ockam.damaged.inc(found.damaged)
+            self.metrics.damaged.inc(found.damaged)
         if found.trimmed:
-            self.metrics.ockam.pulls_trimmed.inc()
+            self.metrics.pulls_trimmed.inc()
 
-    def peer_error(self, code: str) -> None:
-        self.metrics.protocol.peer_errors.labels(protocol="ockam", code=code).inc()
-
-    async def close(self) -> None:
+    async def close(self, *servers: asyncio.Server) -> None:
         """End the connections, and finish what must be finished. A peer that does not take its replies is cut off."""
-        for connection in list(self.connections):
-            connection.end("the hub is stopping")
-        cut_off = asyncio.get_running_loop().call_later(_FLUSH_S_MAX, self._abort)
+        await self.stop(*servers)
         while self._tasks:
             await asyncio.wait(list(self._tasks))
-        cut_off.cancel()
-        self._abort()
-
-    def _abort(self) -> None:
-        for connection in list(self.connections):
-            connection.abort()
 
 
 class PendingPush:
@@ -141,17 +109,15 @@ class PendingPush:
         self.silent = False
 
 
-class Connection(asyncio.Protocol):
+class Connection(TcpConnection, asyncio.Protocol):
     """One peer. The decisions are the session's; the order of things is kept here."""
 
     def __init__(self, service: Service, framing: Framing) -> None:
+        super().__init__(service)
         self._service = service
-        self._hub = service.hub
         self._config = service.config
         self.session = Session(framing, service.addresses.resolve, service.limits)
         self.session.name_services(service.config.stream_services, service.config.index_services)
-        self._transport: asyncio.Transport | None = None
-        self._handle: Handle | None = None
         self._may: Principal | None = None
         self._greeting_timer: asyncio.TimerHandle | None = None
         self._lane: deque[HubRequest] = deque()
@@ -160,78 +126,54 @@ class Connection(asyncio.Protocol):
         self._unconfirmed = 0
         self._appends: dict[Worker, asyncio.Future[Appended]] = {}
         self._saving = 0
-        self._waits: set[asyncio.Task[None]] = set()
-        """Waits that may have no end, and end with the connection."""
         self._writable = asyncio.Event()
         self._writable.set()
-        self._waits_for_hub = False
-        self._reading = True
 
     # --- the socket -----------------------------------------------------------------------------------------------
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast(asyncio.Transport, transport)  # uvloop has a class of its own
-        self._transport = transport
-        keep_alive(transport)
-        self._service.connections.add(self)
-        peer = transport.get_extra_info("peername")
-        address = join_address(peer[0], peer[1]) if peer else "?"  # uvloop does not know a peer that has gone already
-        try:
-            self._handle = self._hub.sessions.open("ockam", address, self.describe)
-        except LimitExceeded as error:
-            log.warning("connection refused: %s", error)
-            transport.abort()
-            return
-        self._may = self._hub.security.connection_principal(transport)
+    def opened(self) -> None:
+        self._may = self.hub.security.connection_principal(self.transport)
         if self._may is None:
-            self._service.metrics.protocol.refused_logins.labels(protocol="ockam").inc()
+            self.counters.refused_logins.inc()
             self.end("the protocol has no login and anonymous callers are refused (security.anonymous)")
             return
         if self.session.framing.greeting:
-            transport.write(self.session.framing.greeting)
+            self.transport.write(self.session.framing.greeting)
             loop = asyncio.get_running_loop()
             self._greeting_timer = loop.call_later(self._config.greeting_timeout_s, self._greeting_late)
 
     def data_received(self, data: bytes) -> None:
-        self._service.received(len(data))
+        self.counters.received_bytes.inc(len(data))
         self._act(self.session.receive(data))
 
     def pause_writing(self) -> None:
         self._writable.clear()
-        self._throttle()
+        super().pause_writing()
 
     def resume_writing(self) -> None:
         self._writable.set()
-        self._throttle()
+        super().resume_writing()
 
-    def connection_lost(self, error: Exception | None) -> None:
-        self._transport = None
+    def closed(self, error: Exception | None) -> None:
         self._writable.set()
         if self._greeting_timer is not None:
             self._greeting_timer.cancel()
-        for task in self._waits:
-            task.cancel()
         self.session.lost()
-        self._service.connections.discard(self)
-        if self._handle is not None:
-            self._handle.close(self.session.last_error)
+        self.last_error = self.session.last_error
 
     def _allowed(self, right: Right, stream: str) -> None:
         if self._may is None or not self._may.may(right, stream):
             raise Forbidden(f"{self._may.name if self._may else 'nobody'} may not {right} stream {stream!r}")
-        if self._handle is not None and right != "admin":
-            self._handle.uses(right, stream)
+        if self.handle is not None and right != "admin":
+            self.handle.uses(right, stream)
 
     def end(self, why: str) -> None:
         """Hang up, after what is already written."""
         self.session.last_error = why
-        if self._transport is not None:
-            self._transport.close()
+        self.transport.close()
 
-    def abort(self) -> None:
-        """Hang up now, whatever is still to be sent."""
-        if self._transport is not None:
-            self._transport.abort()
+    def stop(self) -> None:
+        self.end("the hub is stopping")
 
     def describe(self) -> dict[str, object]:
         return self.session.describe() | {
@@ -247,15 +189,10 @@ class Connection(asyncio.Protocol):
     def _greeting_late(self) -> None:
         self._act(self.session.greeting_late())
 
-    def _send(self, data: bytes) -> None:
-        if data and self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
-            self._service.sent(len(data))
-
     def _act(self, turn: Turn) -> None:
         for reply in turn.replies:
-            self._send(reply)
-            self._service.peer_error("invalid-request")
+            self.write(reply)
+            self.counters.peer_error("invalid-request")
         for why in turn.dropped:
             self._service.dropped(why.value)
         for batch in turn.pushes.values():
@@ -268,38 +205,13 @@ class Connection(asyncio.Protocol):
         if turn.ended is not None:
             log.info("connection ended: %s", turn.ended)
             self.end(turn.ended)
-        self._throttle()
+        self.pace()
 
-    def _throttle(self) -> None:
-        """Read only while what is read can be dealt with."""
-        if self._transport is None or self._transport.is_closing():
-            return
-        if self._hub.congested and not self._waits_for_hub:
-            self._waits_for_hub = True
-            self._wait(self._await_hub())
-        may_read = (
-            self._writable.is_set()
-            and not self._waits_for_hub
-            and self._waiting_requests < self._config.waiting_requests_max
+    def has_room(self) -> bool:
+        return (
+            self._waiting_requests < self._config.waiting_requests_max
             and self._unconfirmed < self._config.unconfirmed_pushes_max
         )
-        if may_read is not self._reading:
-            self._reading = may_read
-            if may_read:
-                self._transport.resume_reading()
-            else:
-                self._transport.pause_reading()
-
-    def _wait(self, waiting: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(waiting)
-        self._waits.add(task)
-        task.add_done_callback(self._waits.discard)
-
-    async def _await_hub(self) -> None:
-        with contextlib.suppress(HeadraceError):  # the log failed: pushes are answered with ERROR from now on
-            await self._hub.drained()
-        self._waits_for_hub = False
-        self._throttle()
 
     # --- pushes -----------------------------------------------------------------------------------------------------
 
@@ -314,7 +226,7 @@ class Connection(asyncio.Protocol):
             return
         try:
             self._allowed("write", worker.stream)
-            future = self._hub.append(worker.stream, Batch.of(batch.records), partition=worker.partition)
+            future = self.hub.append(worker.stream, Batch.of(batch.records), partition=worker.partition)
             batch.records.clear()  # the hub has them; only the ids are still needed
         except HeadraceError as error:
             self._not_stored(pending, error)
@@ -332,23 +244,23 @@ class Connection(asyncio.Protocol):
             return
         appended = done.result()
         pending.first = appended.first
-        self._service.records_in(appended.count)
-        if self._transport is None:
+        self.counters.records_in.inc(appended.count)
+        if self.is_lost:
             return  # nobody is left to be told, and a wait for the cursor might have no end
         try:
-            durable_is_enough = self._hub.stream(worker.stream).options.ack == "durable"
+            durable_is_enough = self.hub.stream(worker.stream).options.ack == "durable"
         except UnknownStream:
             durable_is_enough = True
         if durable_is_enough:
             self._settle(pending)
         else:
-            self._wait(self._acknowledge(pending, appended.first + appended.count))
+            self.start(self._acknowledge(pending, appended.first + appended.count))
 
     async def _acknowledge(self, pending: PendingPush, index_next: int) -> None:
         """Wait for the cursor that the stream's acknowledgements hang on."""
         worker = pending.batch.worker
         try:
-            await self._hub.acknowledged(worker.stream, index_next, worker.partition)
+            await self.hub.acknowledged(worker.stream, index_next, worker.partition)
         except HeadraceError as error:
             self._not_stored(pending, error)
         else:
@@ -358,7 +270,7 @@ class Connection(asyncio.Protocol):
         """Say ERROR; but a deleted stream is an address that does not exist: silence, and clients create it anew."""
         log.warning("push to stream %r not confirmed: %s", pending.batch.worker.stream, error)
         self.session.last_error = str(error)
-        self._service.metrics.ockam.pushes_refused.inc(pending.batch.count())
+        self._service.metrics.pushes_refused.inc(pending.batch.count())
         pending.first = None
         pending.silent = isinstance(error, UnknownStream)
         self._settle(pending)
@@ -371,11 +283,11 @@ class Connection(asyncio.Protocol):
             head = queue.popleft()
             self._unconfirmed -= head.batch.count()
             if not head.silent:
-                self._send(self.session.confirmed(head.batch, head.first))
-                self._service.ack_seconds.observe(time.perf_counter() - head.received_s)
+                self.write(self.session.confirmed(head.batch, head.first))
+                self.counters.ack_seconds.observe(time.perf_counter() - head.received_s)
         if not queue:
             del self._confirming[worker]
-        self._throttle()
+        self.pace()
 
     # --- everything else, in order ----------------------------------------------------------------------------------
 
@@ -389,7 +301,7 @@ class Connection(asyncio.Protocol):
             except Exception:
                 log.exception("a request could not be served: %r", request)
                 self.end("an error in the hub")
-            self._throttle()
+            self.pace()
         self._lane_runs = False
 
     async def _serve(self, request: HubRequest) -> None:
@@ -412,10 +324,10 @@ class Connection(asyncio.Protocol):
             workers = await streams.open(name, request.partitions or 1)
         except HeadraceError as error:
             self.session.last_error = str(error)
-            self._send(self.session.error(create.service, create.route, str(error)))
-            self._service.peer_error(error.code)
+            self.write(self.session.error(create.service, create.route, str(error)))
+            self.counters.peer_error(error.code)
             return
-        self._send(self.session.created(create, name, workers))
+        self.write(self.session.created(create, name, workers))
 
     async def _pull(self, pull: Pull) -> None:
         worker, request = pull.worker, pull.request
@@ -437,19 +349,19 @@ class Connection(asyncio.Protocol):
             return  # deleted: an address that does not exist
         except Forbidden as error:
             session.last_error = str(error)
-            self._send(session.error(worker.address, pull.route, str(error)))
-            self._service.peer_error(error.code)
+            self.write(session.error(worker.address, pull.route, str(error)))
+            self.counters.peer_error(error.code)
             return
         except HeadraceError as error:
             # The specification has no reply for this; the reference sends an empty list, and so clients ask again.
             log.warning("pull from stream %r failed: %s", worker.stream, error)
             session.last_error = str(error)
-            self._service.metrics.ockam.pulls_failed.inc()
-            self._send(session.pulled(pull, (), ())[0])
+            self._service.metrics.pulls_failed.inc()
+            self.write(session.pulled(pull, (), ())[0])
             return
         reply, count = session.pulled(pull, found.indexes, found.records)
         self._service.pulled(count, found)
-        self._send(reply)
+        self.write(reply)
 
     def _save(self, save: Save) -> None:
         request = save.request
@@ -470,7 +382,7 @@ class Connection(asyncio.Protocol):
                 if saves.get(key) is task:
                     del saves[key]
                 self._saving -= 1
-                self._throttle()
+                self.pace()
 
         self._saving += 1
         task = saves[key] = self._service.spawn(keep())
@@ -490,7 +402,7 @@ class Connection(asyncio.Protocol):
         index = await self._service.streams.get_index(
             request.client_id, request.stream_name, partition, may_record=may_record
         )
-        self._send(self.session.index(get, index))
+        self.write(self.session.index(get, index))
 
 
 class OckamListener(Listener):
@@ -503,36 +415,15 @@ async def serve(hub: Hub, address: str) -> OckamListener:
     """Listen on `address` with the original framing, and on `ockam.cbor_listen` with the newer one if that is set."""
     config = hub.config.ockam
     service = Service(hub, config, await AddressBook.open(hub, config.addresses_max))
-    servers = [await _listen(service, address, LegacyFraming())]
+    servers = [await service.listen(address, lambda: Connection(service, LegacyFraming()))]
     try:
         if config.cbor_listen != "off":
-            servers.append(await _listen(service, config.cbor_listen, CborFraming()))
+            servers.append(await service.listen(config.cbor_listen, lambda: Connection(service, CborFraming())))
     except BaseException:
         servers[0].close()
         raise
-
-    async def close() -> None:
-        for server in servers:
-            server.close()
-        await service.close()
-        for server in servers:
-            await server.wait_closed()
-
-    listener = OckamListener(_address_of(servers[0]), close)
+    listener = OckamListener(address_of(servers[0]), lambda: service.close(*servers))
     if len(servers) > 1:
-        listener.cbor_address = _address_of(servers[1])
+        listener.cbor_address = address_of(servers[1])
         log.info("newer framing on %s", listener.cbor_address)
     return listener
-
-
-async def _listen(service: Service, address: str, framing: Framing) -> asyncio.Server:
-    host, port = split_address(address)
-    loop = asyncio.get_running_loop()
-    return await loop.create_server(
-        lambda: Connection(service, framing), host, port, ssl=service.hub.security.tls("ockam")
-    )
-
-
-def _address_of(server: asyncio.Server) -> str:
-    host, port = server.sockets[0].getsockname()[:2]
-    return join_address(host, port)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import Future
-from collections.abc import Awaitable, Callable, Set
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from headrace.errors import ConditionFailed, HeadraceError, LogFailed, UnknownStream
@@ -553,23 +553,4 @@ async def release(hub: Hub) -> None:
         await loading.result().close()
 
 
-class Goer(Protocol):
-    """A connection that was told to close."""
-
-    def abort(self) -> None:
-        """Cut it off."""
-
-
-async def all_gone(connections: Set[Goer], wait_s: float = 1.0) -> None:
-    """Wait until every connection has left the set; those that do not are cut off after `wait_s`."""
-    loop = asyncio.get_running_loop()
-    end = loop.time() + wait_s
-    while connections:
-        if loop.time() > end:
-            for connection in tuple(connections):
-                connection.abort()
-            end = loop.time() + wait_s
-        await asyncio.sleep(0.001)
-
-
-__all__ = ["NULL", "BinaryError", "Entry", "Fabric", "acquire", "all_gone", "release"]
+__all__ = ["NULL", "BinaryError", "Entry", "Fabric", "acquire", "release"]

@@ -14,9 +14,8 @@ import logging
 import select
 import time
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from headrace.config.address import join_address, split_address
 from headrace.errors import HeadraceError, LimitExceeded
 from headrace.log.ops import Appended, SetProducer
 from headrace.protocols.wallaroo.codec import DRAFT
@@ -25,10 +24,11 @@ from headrace.protocols.wallaroo.lane import Lane, Waiting
 from headrace.protocols.wallaroo.requests import Close, Greet, Limits, Open, Release, Request, Store
 from headrace.protocols.wallaroo.session import ServerSession
 from headrace.protocols.wallaroo.states import StreamState
-from headrace.protocols.wallaroo.worker import PROTOCOL, Rewind, Worker
+from headrace.protocols.wallaroo.worker import Rewind, Worker
 from headrace.security import Principal
 from headrace.security.login_limit import TooManyLogins
-from headrace.serving.listener import Listener, keep_alive
+from headrace.serving.listener import Listener
+from headrace.serving.tcp import TcpConnection, address_of
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
@@ -42,64 +42,52 @@ LINGER_S = 2.0
 what it was told."""
 
 
-class Connection(asyncio.BufferedProtocol):
+class Connection(TcpConnection, asyncio.BufferedProtocol):
     """One connector."""
 
     def __init__(self, worker: Worker) -> None:
+        super().__init__(worker)
         settings = worker.settings
         self.worker = worker
-        self.hub = worker.hub
         self.session = ServerSession(
             accepts_cookie=self._accepts_cookie,
             limits=Limits(settings.window_credits, settings.frame_bytes_max, settings.streams_max),
             draft_increasing=settings.draft_message_ids == "increasing",
             ok_for_any_generation=settings.ok_form == "any",
         )
-        self._transport: asyncio.Transport | None = None
-        self._handle: Any = None
         self._principal: Principal | None = None
-        self._host = ""
         self._lanes: dict[int, Lane] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
         self._has_unread = False
         self._under_way = 0
         """Transactions that have been submitted and not answered."""
         self._says_no_more = False
         self._in_flight_bytes = 0
-        self._paused = False
         self._is_surplus = False
-        self._peer_reads = True
-        self._waits_for_hub = False
         self._write_scheduled = False
         self._handshake_timer: asyncio.TimerHandle | None = None
         self._duplicates_counted = 0
 
     # asyncio.BufferedProtocol
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast(asyncio.Transport, transport)  # uvloop has a class of its own
-        self._transport = transport
-        self._loop = asyncio.get_running_loop()
-        keep_alive(transport)
-        peer = transport.get_extra_info("peername")
-        address = join_address(peer[0], peer[1]) if peer else "?"
-        self._host = peer[0] if peer else ""
-        self.worker.connections.add(self)
-        try:
-            self._handle = self.hub.sessions.open(PROTOCOL, address, self.session.describe)
-        except LimitExceeded:
-            self._handle = None  # the HELLO is answered with ERROR, in the peer's dialect
+    def opened(self) -> None:
         if len(self.worker.connections) > 2 * self.worker.settings.connections_max:
-            transport.abort()
+            self.transport.abort()
             return
         self._is_surplus = len(self.worker.connections) > self.worker.settings.connections_max
-        self._handshake_timer = self._loop.call_later(self.worker.settings.handshake_s, self._no_hello)
+        loop = asyncio.get_running_loop()
+        self._handshake_timer = loop.call_later(self.worker.settings.handshake_s, self._no_hello)
+
+    def refused(self, error: LimitExceeded) -> None:
+        self.opened()  # the HELLO is answered with ERROR, in the peer's dialect
+
+    def describe(self) -> dict[str, object]:
+        return self.session.describe()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self.session.room()
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.worker.received_bytes.inc(nbytes)
+        self.counters.received_bytes.inc(nbytes)
         self._has_unread = True
         is_full = self.session.arrived(nbytes)
         # Looking at bytes has a price per look. While the disk works nothing can be submitted, so they may gather.
@@ -111,39 +99,24 @@ class Connection(asyncio.BufferedProtocol):
         self._look()
         self._write()
         self._says_no_more = True
-        assert self._transport is not None
-        # TLS has no half-closed connections.
-        return self._owes() and self._transport.can_write_eof()
+        return self._owes() and self.transport.can_write_eof()  # TLS has no half-closed connections
 
     def _owes(self) -> bool:
         """Whether something that was said is still on its way: to the disk, to a stream, past a pipeline's cursor."""
         return self._under_way > 0 or bool(self._tasks)
 
-    def pause_writing(self) -> None:
-        self._peer_reads = False
-        self._pace()
-
-    def resume_writing(self) -> None:
-        self._peer_reads = True
-        self._pace()
-
     def _look(self) -> None:
         self._has_unread = False
         self._do(self.session.process())
 
-    def connection_lost(self, error: Exception | None) -> None:
-        self._transport = None
-        self.worker.connections.discard(self)
+    def closed(self, error: Exception | None) -> None:
         if self._handshake_timer is not None:
             self._handshake_timer.cancel()
         self.session.closed()
-        for task in self._tasks:
-            task.cancel()
         for lane in self._lanes.values():
             lane.waiting.clear()
             self.worker.release(lane.name, self)
-        if self._handle is not None:
-            self._handle.close(self.session.error or (str(error) if error else None))
+        self.last_error = self.session.error
 
     def _no_hello(self) -> None:
         if self.session.state.value == "Connected":
@@ -158,14 +131,14 @@ class Connection(asyncio.BufferedProtocol):
                     if not self._store(request):
                         return
                 case Greet():
-                    self._start(self._greet())
+                    self.start(self._greet())
                 case Open():
-                    self._start(self._open(request))
+                    self.start(self._open(request))
                 case Release(stream_id):
                     self._release(stream_id)
                 case Close(reason):
                     self._close(reason)
-        self._pace()
+        self.pace()
         self._schedule_write()
 
     def _accepts_cookie(self, cookie: bytes) -> bool:
@@ -175,18 +148,18 @@ class Connection(asyncio.BufferedProtocol):
         if cookie:
             said = cookie.decode("utf-8", "replace")
             try:
-                self._principal = security.authenticate_token(said, self._host, shared=configured)
+                self._principal = security.authenticate_token(said, self.peer, shared=configured)
             except TooManyLogins as error:
                 raise PeerFault(str(error)) from error
         elif not configured:
             self._principal = security.anonymous()
         if self._principal is None:
-            self.worker.refused_logins.inc()
+            self.counters.refused_logins.inc()
         return self._principal is not None
 
     async def _greet(self) -> None:
-        if self._handle is None or self._is_surplus:
-            key = "limits.sessions_max" if self._handle is None else "wallaroo.connections_max"
+        if self.handle is None or self._is_surplus:
+            key = "limits.sessions_max" if self.handle is None else "wallaroo.connections_max"
             self._do(self.session.fail(f"Too many connections: the limit is set by {key}"))
             return
         points = await self.worker.points(self) if self.session.dialect is DRAFT else []
@@ -212,8 +185,8 @@ class Connection(asyncio.BufferedProtocol):
         if not session.is_opening(request.stream_id):
             self._do(session.overtaken(request.stream_id))
             return
-        if self._handle is not None:
-            self._handle.uses("write", name)
+        if self.handle is not None:
+            self.handle.uses("write", name)
         self.worker.submitted(name)  # a rewind waits until the stream is open
         try:
             await self._resume(request, self._lanes[request.stream_id])
@@ -272,14 +245,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def quiet(self) -> bool:
         """Whether the peer has sent nothing that was not looked at."""
-        if self._transport is None:
+        if self.is_lost:
             return True
         if self._has_unread:
             return False
         if self._says_no_more:  # and its socket is readable for ever
             return True
         poll = select.poll()
-        poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
+        poll.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
         return not poll.poll(0)
 
     # Records.
@@ -313,13 +286,13 @@ class Connection(asyncio.BufferedProtocol):
         self._in_flight_bytes -= sum(each.nbytes for each in taken)
         error = None if done.cancelled() else done.exception()
         self.worker.resolved(lane.name)
-        if self._transport is None:
+        if self.is_lost:
             return
         if error is not None or done.cancelled():
             self._hub_failed(error or HeadraceError("the hub is closing"))
             return
         records = sum(each.records for each in taken)
-        self.worker.records_in.inc(records)
+        self.counters.records_in.inc(records)
         ends = [result.first + result.count for result in done.result() if isinstance(result, Appended)]
         try:
             self._finish(lane, ends[-1] if ends else None, taken)
@@ -331,7 +304,7 @@ class Connection(asyncio.BufferedProtocol):
         if lane.waiting and not lane.busy and not self.session.ended:
             self._submit(lane)
         self._stop_if_all_said()
-        self._pace()
+        self.pace()
 
     def _finish(self, lane: Lane, next_index: int | None, taken: list[Waiting]) -> None:
         """Acknowledge what is durable: now, or with `ack = "processed:<cursor>"` when the pipeline has passed it. In
@@ -342,7 +315,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         lane.unacknowledged.append((next_index, taken))
         if len(lane.unacknowledged) == 1:
-            self._start(self._acknowledge_in_turn(lane))
+            self.start(self._acknowledge_in_turn(lane))
 
     async def _acknowledge_in_turn(self, lane: Lane) -> None:
         while lane.unacknowledged:
@@ -356,7 +329,7 @@ class Connection(asyncio.BufferedProtocol):
         requests: list[Request] = []
         for each in taken:
             requests += self.session.stored(each.ticket)
-        self.worker.ack_seconds.observe(time.perf_counter() - taken[0].received_s)
+        self.counters.ack_seconds.observe(time.perf_counter() - taken[0].received_s)
         self._do(requests)
 
     def _hub_failed(self, error: BaseException) -> None:
@@ -369,17 +342,17 @@ class Connection(asyncio.BufferedProtocol):
 
     def hold(self) -> None:
         self.session.hold()
-        self._pace()
+        self.pace()
 
     def let_go(self) -> None:
         self._do(self.session.let_go())
 
     def rewind(self, stream_id: int, point: int | None, *, restart: bool) -> None:
-        if self._transport is None:
+        if self.is_lost:
             return
         if self.session.dialect is not DRAFT and not restart:
             self.session.closed()
-            self._transport.close()
+            self.transport.close()
             return
         address = self.worker.settings.restart_address.encode() or None
         self._do(self.session.rewind(stream_id, point, address))
@@ -387,18 +360,15 @@ class Connection(asyncio.BufferedProtocol):
     def stop(self) -> None:
         """A plain close, after the last acknowledgements: every published client reconnects if it has more to say."""
         self._write()
-        if self._transport is not None:
-            self._transport.close()
+        self.transport.close()
 
     # Tasks, pace and output.
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(self._guarded(work))
-        self._tasks.add(task)
-        task.add_done_callback(self._task_done)
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        super().start(self._guarded(work))
 
-    def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        super()._ended(task)
         self._stop_if_all_said()
 
     def _stop_if_all_said(self) -> None:
@@ -420,40 +390,22 @@ class Connection(asyncio.BufferedProtocol):
         except Exception as error:
             self._hub_failed(error)
 
-    def _pace(self) -> None:
-        """Read only while there is room for what comes."""
-        if self._transport is None or self._transport.is_closing():
-            return
-        if self.hub.congested and not self._waits_for_hub:
-            self._waits_for_hub = True
-            self._start(self._wait_for_hub())
-        full = self._in_flight_bytes > self.worker.settings.in_flight_bytes_max
-        busy = full or not self._peer_reads or self.session.held or self._waits_for_hub
-        wanted = busy and not self.session.ended
-        if wanted != self._paused:
-            self._paused = wanted
-            (self._transport.pause_reading if wanted else self._transport.resume_reading)()
+    def has_room(self) -> bool:
+        return self._in_flight_bytes <= self.worker.settings.in_flight_bytes_max and not self.session.held
 
-    async def _wait_for_hub(self) -> None:
-        try:
-            await self.hub.drained()
-        finally:
-            self._waits_for_hub = False
-        self._pace()
+    def may_read(self) -> bool:
+        return self.session.ended or super().may_read()  # what a peer still sends that was told to go is read away
 
     def _schedule_write(self) -> None:
-        if not self._write_scheduled and self._transport is not None:
+        if not self._write_scheduled and not self.is_lost:
             self._write_scheduled = True
-            self._loop.call_soon(self._write)
+            asyncio.get_running_loop().call_soon(self._write)
 
     def _write(self) -> None:
         self._write_scheduled = False
-        if self._transport is None or self._transport.is_closing():
+        if self.transport.is_closing():
             return
-        output = self.session.take_output()
-        if output:
-            self.worker.sent_bytes.inc(len(output))
-            self._transport.write(output)
+        self.write(self.session.take_output())
         new = self.session.duplicates - self._duplicates_counted
         if new:
             self._duplicates_counted += new
@@ -462,26 +414,24 @@ class Connection(asyncio.BufferedProtocol):
     def _close(self, reason: str | None) -> None:
         if reason is not None:
             logger.info("session ended: %s", reason)
-            self.hub.metrics.protocol.peer_errors.labels(protocol=PROTOCOL, code="error").inc()
+            self.counters.peer_error("error")
         self._write()
         for stream_id in list(self._lanes):
             self._release(stream_id)
-        if self._transport is None or self._transport.is_closing():
+        if self.transport.is_closing():
             return
-        if self._transport.can_write_eof():
-            self._transport.write_eof()
-            self._loop.call_later(LINGER_S, self._transport.abort)
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+            asyncio.get_running_loop().call_later(LINGER_S, self.transport.abort)
         else:
-            self._transport.close()
+            self.transport.close()
 
 
 async def serve(hub: Hub, address: str) -> Listener:
     """Listen for connectors."""
     worker = Worker(hub)
     await worker.start()
-    host, port = split_address(address)
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Connection(worker), host, port, ssl=hub.security.tls(PROTOCOL))
+    server = await worker.listen(address, lambda: Connection(worker))
     hub.verbs.register(
         "stream.rewind",
         Rewind,
@@ -489,12 +439,4 @@ async def serve(hub: Hub, address: str) -> Listener:
         right="admin",
         summary="Send a Wallaroo connector's stream back to a point of reference.",
     )
-    bound = server.sockets[0].getsockname()
-
-    async def close() -> None:
-        server.close()
-        for connection in list(worker.connections):
-            connection.stop()
-        await server.wait_closed()
-
-    return Listener(join_address(bound[0], bound[1]), close)
+    return Listener(address_of(server), lambda: worker.stop(server))

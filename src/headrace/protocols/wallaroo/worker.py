@@ -15,6 +15,7 @@ from headrace.errors import BadRequest
 from headrace.log.ops import SetProducer
 from headrace.protocols.wallaroo import naming
 from headrace.protocols.wallaroo.codec import DRAFT
+from headrace.serving.tcp import TcpServer
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
@@ -82,22 +83,14 @@ class Use:
                 self._changed.remove(future)
 
 
-class Worker:
+class Worker(TcpServer["Connection"]):
     """One listener's shared state."""
 
     def __init__(self, hub: Hub) -> None:
-        self.hub = hub
+        super().__init__(hub, PROTOCOL)
         self.settings = hub.config.wallaroo
         naming.check_rule(self.settings.stream_name)
-        self.connections: set[Connection] = set()
         self._uses: dict[str, Use] = {}
-        # The metrics of every chunk, looked up once.
-        metrics = hub.metrics.protocol
-        self.received_bytes = metrics.received_bytes.labels(protocol=PROTOCOL)
-        self.sent_bytes = metrics.sent_bytes.labels(protocol=PROTOCOL)
-        self.records_in = metrics.records_in.labels(protocol=PROTOCOL)
-        self.refused_logins = metrics.refused_logins.labels(protocol=PROTOCOL)
-        self.ack_seconds = metrics.ack_seconds.labels(protocol=PROTOCOL)
         hub.metrics.before_scrape(self._count_credits)
 
     def _count_credits(self) -> None:

@@ -20,7 +20,7 @@ from headrace.errors import DiskFull
 from headrace.hub import Hub
 from headrace.log.batch import Batch
 from headrace.log.ops import StreamOptions
-from headrace.protocols.ockam import codec, server
+from headrace.protocols.ockam import codec
 from headrace.protocols.ockam.routing import RECORD_BYTES_MAX, Address, local
 from headrace.protocols.ockam.server import serve
 from headrace.testing import FaultyDisk, MemoryDisk, memory_hub
@@ -424,15 +424,6 @@ async def test_reading_stops_while_many_saves_wait_for_the_disk() -> None:
         assert stopped_at == 51
         assert await peer.get_index("c", "orders") == 7
         assert requests_read() == 51 + 1_000 + 1
-
-
-async def test_silent_peers_are_looked_after(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[asyncio.BaseTransport] = []
-    monkeypatch.setattr(server, "keep_alive", asked.append)
-    async with hub_and_listener() as (_, listener), peer_of(listener) as peer, peer_of(listener, "cbor") as newer:
-        await peer.still_alive()
-        await newer.still_alive()
-        assert len(asked) == 2
 
 
 async def test_peers_that_reset_at_once() -> None:

@@ -419,7 +419,7 @@ class Coordinator:
 
     def count_closed(self, reason: str) -> None:
         """A link was closed for a fault of the binding or of the log."""
-        self.hub.metrics.protocol.peer_errors.labels(protocol="ambrosia", code="closed").inc()
+        self.hub.metrics.protocol.of("ambrosia").peer_error("closed")
         self.metrics.links_closed.inc()
 
     def count_checkpoint(self, size: int) -> None:

@@ -66,7 +66,7 @@ class Feeder:
         self._registration = registration
         self._transport = transport
         self._on_sent = on_sent
-        self._records_out = hub.metrics.protocol.records_out.labels(protocol="ambrosia")
+        self._records_out = hub.metrics.protocol.of("ambrosia").records_out
         self.position = 0
         self.sequence: int | None = 0
         self.sent_records = 0

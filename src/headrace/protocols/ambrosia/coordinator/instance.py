@@ -56,7 +56,7 @@ class Instance:
         self.last_error: str | None = None
         self.absent_bytes = 0
         self._on_failed = on_failed
-        self._records_in = hub.metrics.protocol.records_in.labels(protocol="ambrosia")
+        self._records_in = hub.metrics.protocol.of("ambrosia").records_in
         self._inbox_task: asyncio.Task[None] | None = None
         self._starting: asyncio.Task[None] | None = None
         self._room = asyncio.Event()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Final, Literal
 
-from headrace.config.address import join_address, split_address
-from headrace.errors import HeadraceError, LimitExceeded
+from headrace.errors import HeadraceError
 from headrace.protocols.perper.fabric import http2
 from headrace.protocols.perper.fabric.codec import METHODS, Message, MessageError, Method, decode, encode, prefixed
 from headrace.protocols.perper.fabric.services import (
@@ -19,10 +18,11 @@ from headrace.protocols.perper.fabric.services import (
     Services,
 )
 from headrace.protocols.perper.fabric.session import CallSession, Event
-from headrace.protocols.perper.state import acquire, all_gone, release
+from headrace.protocols.perper.state import acquire, release
 from headrace.protocols.perper.verbs import register
 from headrace.security import Principal
-from headrace.serving.listener import Listener, keep_alive
+from headrace.serving.listener import Listener
+from headrace.serving.tcp import TcpConnection, TcpServer, address_of
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
@@ -88,7 +88,7 @@ class ServerCall:
 
     def writable(self) -> bool:
         """Whether more may be sent without piling up."""
-        return not self._connection.peer_slow and self._connection.grpc.writable(self._stream)
+        return self._connection.peer_reads and self._connection.grpc.writable(self._stream)
 
     def end(self, status: int = http2.OK, message: str = "") -> None:
         """The status; the handler is told that it is over."""
@@ -98,7 +98,7 @@ class ServerCall:
         self._connection.flush_soon()
         if status != http2.OK:
             self._connection.last_error = f"{self.path}: {message}"
-            self._connection.server.peer_error(status)
+            self._connection.counters.peer_error(str(status))
         self.over(Event.STATUS)
 
     # what the connection uses
@@ -141,64 +141,38 @@ class ServerCall:
         self._connection.server.hub.metrics.perper.calls.labels(method=self._method.name).dec()
 
 
-class Connection(asyncio.Protocol):
+class Connection(TcpConnection, asyncio.Protocol):
     """One client."""
 
+    write_buffer_bytes_max = WRITE_BUFFER_BYTES_MAX
+
     def __init__(self, server: FabricServer) -> None:
+        super().__init__(server)
         self.server = server
         self.grpc = http2.GrpcConnection(client=False, calls_max=server.calls_max)
-        self.peer_slow = False
-        self.last_error: str | None = None
-        self._transport: asyncio.Transport = cast(asyncio.Transport, None)
         self._calls: dict[int, ServerCall] = {}
         self._early: dict[int, list[http2.Event]] = {}
-        self._logins: set[asyncio.Task[None]] = set()
         self._flush_due = False
-        self.peer = ""
-        self._handle: Any = None
         self._served = 0
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def opened(self) -> None:
         """A client came."""
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_MAX)
-        keep_alive(transport)
-        peer = transport.get_extra_info("peername")
-        self.peer = join_address(str(peer[0]), peer[1]) if peer else "?"
-        try:
-            self._handle = self.server.hub.sessions.open("fabric", self.peer, self._describe)
-        except LimitExceeded as error:
-            logger.warning("connection from %s refused: %s", self.peer, error)
-            self._transport.abort()
-            return
-        self.server.connections.add(self)
         self._flush()
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def closed(self, error: Exception | None) -> None:
         """The client is gone: its reservations go to others at once."""
-        self.server.connections.discard(self)
-        for task in self._logins:
-            task.cancel()
         for call in list(self._calls.values()):
             call.over(Event.LOST)
-        if self._handle is not None:
-            self._handle.close(self.last_error or (str(error) if error else None))
-
-    def pause_writing(self) -> None:
-        """The client does not read: nor do we, or answers to pings and calls would pile up without end."""
-        self.peer_slow = True
-        self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         """The client reads again."""
-        self.peer_slow = False
-        self._transport.resume_reading()
+        super().resume_writing()
         for call in list(self._calls.values()):
             call.handler.room()
 
     def data_received(self, data: bytes) -> None:
         """Bytes came."""
-        self.server.received_bytes(len(data))
+        self.counters.received_bytes.inc(len(data))
         for event in self.grpc.receive(data):
             self._take(event)
         self._flush()
@@ -209,7 +183,7 @@ class Connection(asyncio.Protocol):
         elif isinstance(event, http2.ConnectionEnded):
             self.last_error = event.reason
             self._flush()
-            self._transport.close()
+            self.transport.close()
         elif event.stream in self._early:
             self._early[event.stream].append(event)  # the password is being checked
         else:
@@ -243,16 +217,14 @@ class Connection(asyncio.Protocol):
             self._admit(event, method, principal)
             return
         self._early[event.stream] = []
-        task = asyncio.ensure_future(self._log_in(event, method, header))
-        self._logins.add(task)
-        task.add_done_callback(self._logins.discard)
+        self.start(self._log_in(event, method, header))
 
     async def _log_in(self, event: http2.CallStarted, method: Method, header: str) -> None:
         try:
             principal = await self.server.hub.security.from_authorization(header, self.peer)
         except HeadraceError as error:
             del self._early[event.stream]
-            self.server.login_refused()
+            self.counters.refused_logins.inc()
             self.grpc.end(event.stream, http2.UNAUTHENTICATED, str(error), headers_sent=False)
             self._flush()
             return
@@ -264,7 +236,7 @@ class Connection(asyncio.Protocol):
 
     def _admit(self, event: http2.CallStarted, method: Method, principal: Principal | None) -> None:
         if principal is None:
-            self.server.login_refused()
+            self.counters.refused_logins.inc()
             text = (
                 "this hub wants to know who you are: send the metadata 'authorization' with Basic or Bearer credentials"
             )
@@ -290,24 +262,17 @@ class Connection(asyncio.Protocol):
 
     def _flush(self) -> None:
         self._flush_due = False
-        data = self.grpc.data_to_send()
-        if data and not self._transport.is_closing():
-            self._transport.write(data)
-            self.server.sent_bytes(len(data))
+        self.write(self.grpc.data_to_send())
 
-    def close(self) -> None:
+    def stop(self) -> None:
         """The listener stops: calls end with UNAVAILABLE, which clients take as a reason to come again."""
         for call in list(self._calls.values()):
             call.end(http2.UNAVAILABLE, "the hub is stopping")
         self.grpc.goodbye()
         self._flush()
-        self._transport.close()
+        self.transport.close()
 
-    def abort(self) -> None:
-        """The client does not take the goodbye: cut it off."""
-        self._transport.abort()
-
-    def _describe(self) -> dict[str, object]:
+    def describe(self) -> dict[str, object]:
         methods: dict[str, int] = {}
         for call in self._calls.values():
             methods[call.path] = methods.get(call.path, 0) + 1
@@ -318,34 +283,25 @@ class Connection(asyncio.Protocol):
             "calls_served": self._served,
             "call_states": [[call.path.rpartition("/")[2], call.session.state.value] for call in calls],
             "permits": sum(permits) if permits else None,
-            "slow": self.peer_slow,
+            "slow": not self.peer_reads,
             "last_error": self.last_error,
         }
 
     def uses(self, right: Literal["read", "write"], name: str) -> None:
         """For the list of sessions."""
-        if self._handle is not None:
-            self._handle.uses(right, name)
+        if self.handle is not None:
+            self.handle.uses(right, name)
 
 
-class FabricServer:
+class FabricServer(TcpServer[Connection]):
     """What the connections of one listener share."""
 
     def __init__(self, hub: Hub, services: Services) -> None:
-        self.hub = hub
+        super().__init__(hub, "fabric")
         self.services = services
         self.calls_max = hub.config.perper.calls_max
         self.queue_bytes_max = hub.config.perper.frame_bytes_max
-        self.connections: set[Connection] = set()
-        protocol = hub.metrics.protocol
-        self.received_bytes = protocol.received_bytes.labels(protocol="fabric").inc
-        self.sent_bytes = protocol.sent_bytes.labels(protocol="fabric").inc
-        self.login_refused = protocol.refused_logins.labels(protocol="fabric").inc
         hub.metrics.before_scrape(self._refresh)
-
-    def peer_error(self, status: int) -> None:
-        """A client was told no."""
-        self.hub.metrics.protocol.peer_errors.labels(protocol="fabric", code=str(status)).inc()
 
     def _refresh(self) -> None:
         fabric, gauges = self.services.fabric, self.hub.metrics.perper
@@ -360,24 +316,17 @@ async def serve(hub: Hub, address: str) -> Listener:
     fabric = await acquire(hub)
     shared = FabricServer(hub, Services(fabric))
     register(hub, fabric, shared.services.locks.holders)
-    host, port = split_address(address)
     context = hub.security.tls("fabric")
     if context is not None:
         context.set_alpn_protocols(["h2"])
-    loop = asyncio.get_running_loop()
     try:
-        server = await loop.create_server(lambda: Connection(shared), host, port, ssl=context)
+        server = await shared.listen(address, lambda: Connection(shared), context)
     except BaseException:
         await release(hub)
         raise
 
     async def close() -> None:
-        server.close()
-        for connection in tuple(shared.connections):
-            connection.close()
-        await all_gone(shared.connections)
-        await server.wait_closed()
+        await shared.stop(server)
         await release(hub)
 
-    name = server.sockets[0].getsockname()
-    return Listener(join_address(name[0], name[1]), close)
+    return Listener(address_of(server), close)

@@ -515,7 +515,7 @@ class Services:
         self.fabric = fabric
         self.locks = Reservations()
         self.missing_stream: str = fabric.hub.config.perper.missing_stream
-        self.delivered = fabric.hub.metrics.protocol.records_out.labels(protocol="fabric").inc
+        self.delivered = fabric.hub.metrics.protocol.of("fabric").records_out.inc
 
     def health(self) -> int:
         """Serving, unless the hub's own checks say otherwise."""

@@ -15,17 +15,17 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from headrace.config.address import join_address, split_address
 from headrace.errors import Busy, HeadraceError, LimitExceeded, UnknownStream
 from headrace.protocols.perper.errors import FrameError, PeerError, Status
 from headrace.protocols.perper.ignite.binary import NULL
 from headrace.protocols.perper.ignite.codec import OPERATIONS, BadRequest, Handshake, Request
 from headrace.protocols.perper.ignite.operations import NotReady, Operations, Pending
 from headrace.protocols.perper.ignite.session import Session, Slot, State
-from headrace.protocols.perper.state import Fabric, acquire, all_gone, release
+from headrace.protocols.perper.state import Fabric, acquire, release
 from headrace.protocols.perper.streams import StreamCache
 from headrace.protocols.perper.tables import TableCache
-from headrace.serving.listener import Listener, keep_alive
+from headrace.serving.listener import Listener
+from headrace.serving.tcp import TcpConnection, TcpServer, address_of
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
@@ -45,15 +45,16 @@ READS_MAX: Final = 32
 EARLY_BYTES_MAX: Final = 1024 * 1024
 
 
-class Connection(asyncio.Protocol):
+class Connection(TcpConnection, asyncio.Protocol):
     """One client."""
 
+    write_buffer_bytes_max = WRITE_BUFFER_BYTES_MAX
+
     def __init__(self, server: IgniteServer) -> None:
+        super().__init__(server)
         self._server = server
-        self._hub = server.hub
         self._session = Session(server.node_id, server.frame_bytes_max, server.nesting_max)
         self._operations: Operations | None = None
-        self._transport: asyncio.Transport = cast(asyncio.Transport, None)
         self._backlog: deque[tuple[Request, Slot]] = deque()
         self._writes_pending = 0
         self._reads_pending = 0
@@ -61,68 +62,39 @@ class Connection(asyncio.Protocol):
         self._draining = False
         self._blocked = False
         self._flush_due = False
-        self._paused = False
-        self._awaits_drain = False
-        self._peer_slow = False
-        self._login: asyncio.Task[None] | None = None
-        self._handle: Any = None
-        self._peer = ""
         self._user: str | None = None
         self._requests = 0
-        self._last_error: str | None = None
         self._early = b""
         self._login_timer: asyncio.TimerHandle | None = None
 
     # the transport's side
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def opened(self) -> None:
         """A client came."""
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_MAX)
-        keep_alive(transport)
-        peer = transport.get_extra_info("peername")
-        self._peer = join_address(str(peer[0]), peer[1]) if peer else "?"
-        try:
-            self._handle = self._hub.sessions.open("ignite", self._peer, self._describe)
-        except LimitExceeded as error:
-            logger.warning("connection from %s refused: %s", self._peer, error)
-            self._transport.abort()
-            return
-        self._server.connections.add(self)
         self._login_timer = asyncio.get_running_loop().call_later(self._server.login_s, self._check_login)
 
     def _check_login(self) -> None:
         if self._session.state is not State.READY:
             self._end("no login in time")
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def closed(self, error: Exception | None) -> None:
         """The client is gone; what it had asked for and is under way still happens."""
         self._session.disconnect()
-        self._server.connections.discard(self)
         self._backlog.clear()
         if self._operations is not None:
             self._operations.close()
-        if self._login is not None:
-            self._login.cancel()
         if self._login_timer is not None:
             self._login_timer.cancel()
-        if self._handle is not None:
-            self._handle.close(self._last_error or (str(error) if error else None))
-
-    def pause_writing(self) -> None:
-        """The client does not read its answers: ask for no more until it does."""
-        self._peer_slow = True
-        self._throttle()
 
     def resume_writing(self) -> None:
-        """The client reads again."""
-        self._peer_slow = False
+        """The client reads its answers again."""
+        self.peer_reads = True
         self._drain()
-        self._throttle()
+        self.pace()
 
     def data_received(self, data: bytes) -> None:
         """Bytes came."""
-        self._server.received_bytes(len(data))
+        self.counters.received_bytes.inc(len(data))
         try:
             if self._session.state is State.READY:
                 self._take(self._session.receive(data))
@@ -142,24 +114,24 @@ class Connection(asyncio.Protocol):
             raise FrameError(f"more than {EARLY_BYTES_MAX} bytes before the login was answered")
 
     def _end(self, reason: str) -> None:
-        self._last_error = reason
-        logger.info("connection from %s closed: %s", self._peer, reason)
-        self._server.peer_error("frame")
-        self._transport.close()
+        self.last_error = reason
+        logger.info("connection from %s closed: %s", self.peer, reason)
+        self.counters.peer_error("frame")
+        self.transport.close()
 
     # login
 
     def _greet(self, handshake: Handshake) -> None:
         if self._session.state is State.CLOSED:
-            self._last_error = f"version {handshake.version}, client type {handshake.client_type}"
-            self._transport.write(self._session.refuse_version(handshake))
-            self._transport.close()
+            self.last_error = f"version {handshake.version}, client type {handshake.client_type}"
+            self.transport.write(self._session.refuse_version(handshake))
+            self.transport.close()
             return
-        self._transport.pause_reading()
-        self._login = asyncio.ensure_future(self._log_in(handshake))
+        self.transport.pause_reading()
+        self.start(self._log_in(handshake))
 
     async def _log_in(self, handshake: Handshake) -> None:
-        security = self._hub.security
+        security = self.hub.security
         principal: Principal | None
         if handshake.user is None or not security.users():
             principal = security.anonymous()  # where nobody has a name, any name will do
@@ -167,20 +139,20 @@ class Connection(asyncio.Protocol):
         else:
             message = "The user name or password is incorrect"
             try:
-                principal = await security.authenticate_async(handshake.user, handshake.password or "", self._peer)
+                principal = await security.authenticate_async(handshake.user, handshake.password or "", self.peer)
             except HeadraceError as error:
                 principal, message = None, str(error)
         if principal is None:
-            self._last_error = "login refused"
-            self._server.login_refused()
-            self._transport.write(self._session.refuse_login(message))
-            self._transport.close()
+            self.last_error = "login refused"
+            self.counters.refused_logins.inc()
+            self.transport.write(self._session.refuse_login(message))
+            self.transport.close()
             return
         self._user = principal.name
-        assert self._handle is not None
-        self._operations = Operations(self._server.fabric, principal, self._server.cursors_max, self._handle.uses)
-        self._transport.write(self._session.welcome(handshake))
-        self._transport.resume_reading()
+        assert self.handle is not None
+        self._operations = Operations(self._server.fabric, principal, self._server.cursors_max, self.handle.uses)
+        self.transport.write(self._session.welcome(handshake))
+        self.transport.resume_reading()
         early, self._early = self._early, b""
         self.data_received(early)
 
@@ -193,7 +165,7 @@ class Connection(asyncio.Protocol):
             self._admit_all(requests)
         finally:
             self._flush()
-        self._throttle()
+        self.pace()
 
     def _admit_all(self, requests: list[Request | BadRequest]) -> None:
         counts: Counter[int] = Counter()
@@ -291,7 +263,7 @@ class Connection(asyncio.Protocol):
             return self._blocked
         # Without a read under way this one is the first to be answered: nothing can wait before it.
         behind_reads = self._reads_pending > 0 and self._answer_bytes > WRITE_BUFFER_BYTES_MAX
-        too_much = self._peer_slow or behind_reads or self._reads_pending >= READS_MAX
+        too_much = not self.peer_reads or behind_reads or self._reads_pending >= READS_MAX
         return too_much or self._writes_pending > 0
 
     def _run(self, request: Request, slot: Slot, filled: Callable[[], None] | None = None) -> None:
@@ -376,8 +348,8 @@ class Connection(asyncio.Protocol):
 
     def _fail(self, slot: Slot, request_id: int, error: BaseException) -> None:
         status, message = _translate(error)
-        self._last_error = message
-        self._server.peer_error(str(status))
+        self.last_error = message
+        self.counters.peer_error(str(status))
         self._fill(slot, self._session.fail(request_id, status, message))
 
     def _fill(self, slot: Slot, data: bytes) -> None:
@@ -398,43 +370,22 @@ class Connection(asyncio.Protocol):
         self._flush_due = False
         data = self._session.take_answers()
         self._answer_bytes -= len(data)
-        if data and not self._transport.is_closing():
-            self._transport.write(data)
-            self._server.sent_bytes(len(data))
+        self.write(data)
         if self._backlog:
             self._drain()
-        if self._paused:
-            self._throttle()
+        if not self._reading:
+            self.pace()
 
-    def _throttle(self) -> None:
-        """Read no further while answers pile up, the client does not take them, or the disk is behind."""
-        full = self._peer_slow or self._session.waiting > self._server.requests_max or self._hub.congested
-        if full and not self._paused:
-            self._paused = True
-            self._transport.pause_reading()
-        elif not full and self._paused:
-            self._paused = False
-            self._transport.resume_reading()
-        # Whatever it was paused for at first: nothing else tells when the disk has caught up.
-        if self._paused and self._hub.congested and not self._awaits_drain:
-            self._awaits_drain = True
-            self._server.fabric.run(self._resume_when_drained())
+    def has_room(self) -> bool:
+        """Read no further while answers pile up."""
+        return self._session.waiting <= self._server.requests_max
 
-    async def _resume_when_drained(self) -> None:
-        await self._hub.drained()
-        self._awaits_drain = False
-        self._throttle()
-
-    def close(self, reason: str) -> None:
+    def stop(self) -> None:
         """The listener stops."""
-        self._last_error = reason
-        self._transport.close()
+        self.last_error = "the hub is stopping"
+        self.transport.close()
 
-    def abort(self) -> None:
-        """The client does not take its last answers: cut it off."""
-        self._transport.abort()
-
-    def _describe(self) -> dict[str, object]:
+    def describe(self) -> dict[str, object]:
         return {
             "state": self._session.state.value,
             "user": self._user,
@@ -442,7 +393,7 @@ class Connection(asyncio.Protocol):
             "requests": self._requests,
             "waiting": self._session.waiting,
             "backlog": len(self._backlog),
-            "last_error": self._last_error,
+            "last_error": self.last_error,
         }
 
 
@@ -457,12 +408,12 @@ def _translate(error: BaseException) -> tuple[int, str]:
     return int(Status.FAILED), f"internal error: {error!r}"
 
 
-class IgniteServer:
+class IgniteServer(TcpServer[Connection]):
     """What the connections of one listener share."""
 
     def __init__(self, hub: Hub, fabric: Fabric) -> None:
+        super().__init__(hub, "ignite")
         section = hub.config.perper
-        self.hub = hub
         self.fabric = fabric
         self.node_id = uuid.uuid4()
         self.frame_bytes_max = section.frame_bytes_max
@@ -470,11 +421,6 @@ class IgniteServer:
         self.cursors_max = section.cursors_max
         self.requests_max = section.requests_max
         self.login_s = section.login_s
-        self.connections: set[Connection] = set()
-        protocol = hub.metrics.protocol
-        self.received_bytes = protocol.received_bytes.labels(protocol="ignite").inc
-        self.sent_bytes = protocol.sent_bytes.labels(protocol="ignite").inc
-        self.login_refused = protocol.refused_logins.labels(protocol="ignite").inc
         self._counters = {
             op: hub.metrics.perper.operations.labels(operation=line.name) for op, line in OPERATIONS.items()
         }
@@ -484,30 +430,19 @@ class IgniteServer:
         for op, number in counts.items():
             self._counters[op].inc(number)
 
-    def peer_error(self, code: str) -> None:
-        """A client was told no."""
-        self.hub.metrics.protocol.peer_errors.labels(protocol="ignite", code=code).inc()
-
 
 async def serve(hub: Hub, address: str) -> Listener:
     """Listen for thin clients."""
     fabric = await acquire(hub)
     shared = IgniteServer(hub, fabric)
-    host, port = split_address(address)
-    loop = asyncio.get_running_loop()
     try:
-        server = await loop.create_server(lambda: Connection(shared), host, port, ssl=hub.security.tls("ignite"))
+        server = await shared.listen(address, lambda: Connection(shared))
     except BaseException:
         await release(hub)
         raise
 
     async def close() -> None:
-        server.close()
-        for connection in tuple(shared.connections):
-            connection.close("the hub is stopping")
-        await all_gone(shared.connections)
-        await server.wait_closed()
+        await shared.stop(server)
         await release(hub)
 
-    name = server.sockets[0].getsockname()
-    return Listener(join_address(name[0], name[1]), close)
+    return Listener(address_of(server), close)

@@ -57,5 +57,5 @@ async def test_who_does_not_read_is_not_read_from(monkeypatch: pytest.MonkeyPatc
             for _ in range(100):
                 writer.write(ping * 20_000)
                 await asyncio.wait_for(writer.drain(), 1)
-        assert made[0]._transport.get_write_buffer_size() < 3_000_000
+        assert made[0].transport.get_write_buffer_size() < 3_000_000
         writer.transport.abort()

@@ -8,8 +8,6 @@ import pytest
 from unit.protocols.perper.perper_pair import key, new_stream, put_execution, served, until
 
 from headrace.protocols.perper.fabric import http2
-from headrace.protocols.perper.fabric import server as fabric_server
-from headrace.protocols.perper.ignite import server as ignite_server
 from headrace.protocols.perper.ignite.session import Session
 
 DATA_FRAME = 0
@@ -72,14 +70,3 @@ async def test_who_changes_an_execution_has_the_answer_before_others_are_told(mo
         await client.request(1016, key("x"), cache="executions")
         await until(lambda: len(order) == 6)
     assert order == ["answer", "told"] * 3
-
-
-async def test_both_listeners_look_after_silent_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    for module in (ignite_server, fabric_server):
-        monkeypatch.setattr(module, "keep_alive", lambda transport, name=module.__name__: asked.append(name))
-    async with served() as pair:
-        await pair.client()
-        await pair.rpc()
-        await until(lambda: len(asked) == 2)
-    assert sorted(asked) == [fabric_server.__name__, ignite_server.__name__]

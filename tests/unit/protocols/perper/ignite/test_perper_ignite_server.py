@@ -399,7 +399,7 @@ async def test_answers_do_not_pile_up_for_a_client_that_does_not_take_them(
         most = 0
         for _ in range(50):
             await asyncio.sleep(0.01)
-            most = max(most, made[0]._transport.get_write_buffer_size() + made[0]._answer_bytes)
+            most = max(most, made[0].transport.get_write_buffer_size() + made[0]._answer_bytes)
         assert most < 40_000_000  # of 120 MB
         client._transport.resume_reading()
         assert await asyncio.wait_for(asyncio.gather(*gets), 30) == [value] * 400

@@ -1,0 +1,206 @@
+"""What the TCP servers of all protocols share: the life of a connection, its pace, and the listener around them.
+
+A protocol derives its server from `TcpServer` and its connection from `TcpConnection` and one of asyncio's protocol
+classes, and adds what its bytes mean. Kept here for all of them: the list of open connections, the session that people
+see, bytes counted, tasks that end with their connection, and when to read: never while the peer does not take what it
+is sent, while the disk is behind, or while the protocol's own `has_room` says no.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from headrace.config.address import join_address, split_address
+from headrace.errors import HeadraceError, LimitExceeded
+from headrace.hub.sessions import Session
+from headrace.serving.listener import keep_alive
+
+if TYPE_CHECKING:
+    from headrace.hub import Hub
+
+logger = logging.getLogger("headrace.server")
+
+GOODBYE_S = 1.0
+"""How long a peer may take for its last answers when the listener stops, before it is cut off."""
+
+
+Peer = TypeVar("Peer", bound="TcpConnection")
+
+
+class TcpServer(Generic[Peer]):
+    """What the connections of one listener share."""
+
+    def __init__(self, hub: Hub, protocol: str) -> None:
+        self.hub = hub
+        self.protocol = protocol
+        self.counters = hub.metrics.protocol.of(protocol)
+        self.connections: set[Peer] = set()
+        self._emptied = asyncio.Event()
+
+    async def listen(
+        self, address: str, connection: Callable[[], asyncio.BaseProtocol], tls: ssl.SSLContext | None = None
+    ) -> asyncio.Server:
+        """Accept connections at `address`, with the listener's certificate if it has one."""
+        host, port = split_address(address)
+        context = tls or self.hub.security.tls(self.protocol)
+        return await asyncio.get_running_loop().create_server(connection, host, port, ssl=context)
+
+    async def stop(self, *servers: asyncio.Server) -> None:
+        """Accept nobody more, end the connections, and cut off those that do not go."""
+        for server in servers:
+            server.close()
+        for connection in tuple(self.connections):
+            connection.stop()
+        loop = asyncio.get_running_loop()
+        cut_off = loop.call_later(GOODBYE_S, self._abort_all)
+        while self.connections:
+            self._emptied.clear()
+            await self._emptied.wait()
+        cut_off.cancel()
+        for server in servers:
+            await server.wait_closed()
+
+    def left(self, connection: Peer) -> None:
+        """A connection has ended."""
+        self.connections.discard(connection)
+        if not self.connections:
+            self._emptied.set()
+
+    def _abort_all(self) -> None:
+        for connection in tuple(self.connections):
+            connection.transport.abort()
+
+
+def address_of(server: asyncio.Server) -> str:
+    """Where a server listens, with the port that the system chose."""
+    host, port = server.sockets[0].getsockname()[:2]
+    return join_address(host, port)
+
+
+class TcpConnection:
+    """One peer. The order of bases is `class Connection(TcpConnection, asyncio.Protocol)`."""
+
+    write_buffer_bytes_max: int | None = None
+
+    def __init__(self, server: TcpServer[Any]) -> None:
+        self.hub = server.hub
+        self.counters = server.counters
+        self.transport: asyncio.Transport = cast(asyncio.Transport, None)
+        self.is_lost = False
+        self.peer = "?"
+        self.last_error: str | None = None
+        self.handle: Session | None = None
+        self.peer_reads = True
+        self._tcp_server = server
+        self._reading = True
+        self._waits_for_hub = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # What a protocol fills in.
+
+    def opened(self) -> None:
+        """The peer has come and its session is open."""
+
+    def refused(self, error: LimitExceeded) -> None:
+        """The peer has come and there are too many sessions."""
+        logger.warning("%s: connection from %s refused: %s", self._tcp_server.protocol, self.peer, error)
+        self.transport.abort()
+
+    def closed(self, error: Exception | None) -> None:
+        """The peer is gone."""
+
+    def describe(self) -> dict[str, object]:
+        """What `headrace session ls` shows."""
+        return {}
+
+    def has_room(self) -> bool:
+        """Whether more may be read, by the protocol's own limits."""
+        return True
+
+    def stop(self) -> None:
+        """The listener stops."""
+        self.transport.close()
+
+    # asyncio's side.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A peer has come."""
+        self.transport = cast(asyncio.Transport, transport)  # uvloop has a class of its own
+        if self.write_buffer_bytes_max is not None:
+            self.transport.set_write_buffer_limits(high=self.write_buffer_bytes_max)
+        keep_alive(transport)
+        name = transport.get_extra_info("peername")  # uvloop does not know a peer that has gone already
+        if name:
+            self.peer = join_address(str(name[0]), name[1])
+        server = self._tcp_server
+        server.connections.add(self)
+        try:
+            self.handle = self.hub.sessions.open(server.protocol, self.peer, self.describe)
+        except LimitExceeded as error:
+            self.refused(error)
+        else:
+            self.opened()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The peer is gone."""
+        self.is_lost = True
+        self._tcp_server.left(self)
+        for task in self._tasks:
+            task.cancel()
+        self.closed(error)
+        if self.handle is not None:
+            self.handle.close(self.last_error or (str(error) if error else None))
+
+    def pause_writing(self) -> None:
+        """The peer does not read what it is sent."""
+        self.peer_reads = False
+        self.pace()
+
+    def resume_writing(self) -> None:
+        """The peer reads again."""
+        self.peer_reads = True
+        self.pace()
+
+    # For the protocol's use.
+
+    def write(self, data: bytes) -> None:
+        """Send and count, if there is still somebody to send to."""
+        if data and not self.transport.is_closing():
+            self.transport.write(data)
+            self.counters.sent_bytes.inc(len(data))
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something that ends with the connection at the latest."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+
+    def pace(self) -> None:
+        """Read only while what is read can be dealt with."""
+        if self.transport.is_closing():
+            return
+        if self.hub.congested and not self._waits_for_hub:
+            self._waits_for_hub = True
+            self.start(self._wait_for_hub())
+        may_read = self.may_read()
+        if may_read is not self._reading:
+            self._reading = may_read
+            (self.transport.resume_reading if may_read else self.transport.pause_reading)()
+
+    def may_read(self) -> bool:
+        """Whether to read now."""
+        return self.peer_reads and not self._waits_for_hub and self.has_room()
+
+    async def _wait_for_hub(self) -> None:
+        with contextlib.suppress(HeadraceError):  # a log that failed refuses what comes, each with its own answer
+            await self.hub.drained()
+        self._waits_for_hub = False
+        self.pace()
