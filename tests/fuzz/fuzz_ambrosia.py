@@ -6,8 +6,9 @@ from contextlib import suppress
 
 from headrace.protocols.ambrosia import codec
 from headrace.protocols.ambrosia.call_reader import Calls, CheckpointData, Event, Malformed, MessageReader
-from headrace.protocols.ambrosia.codec import Limits, RecordReader, RemoteProtocolError
+from headrace.protocols.ambrosia.codec import Limits, RecordReader
 from headrace.protocols.ambrosia.files import layout
+from headrace.protocols.errors import RemoteProtocolError
 
 LIMITS = Limits(message_bytes_max=1 << 16, checkpoint_bytes_max=1 << 16)
 

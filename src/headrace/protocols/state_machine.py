@@ -7,7 +7,7 @@ we do ourselves, `get` for what a peer may cause.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Generic, TypeVar
 
@@ -51,7 +51,7 @@ class StateMachine(Generic[State, Event]):
             state: {**table.get(state, {}), **(everywhere or {})} for state in type(first)
         }
         self._everywhere = everywhere or {}
-        self._label = label or (lambda _, event: str(event.value))
+        self._label = label
 
     def get(self, state: State, event: Event) -> State | None:
         """The next state, or `None` where the table has none."""
@@ -66,10 +66,7 @@ class StateMachine(Generic[State, Event]):
 
     def changes(self) -> list[Change]:
         """The arrows, in the order of the table."""
-        return [
-            Change(before.value, after.value, [event.value for event in events])
-            for (before, after), events in self._arrows().items()
-        ]
+        return [Change(before.value, after.value, _names(events)) for (before, after), events in self._arrows().items()]
 
     def states(self) -> list[str]:
         """The states that can be reached, the first one first."""
@@ -77,14 +74,18 @@ class StateMachine(Generic[State, Event]):
         return [state.value for state in reached]
 
     def mermaid(self) -> str:
-        """The table as a Mermaid diagram, for the docs. What may happen everywhere would hide the rest: left out."""
-        names: dict[State, None] = {self.first: None}
+        """The table as a Mermaid diagram, for the docs. What may happen everywhere is a note, not an arrow each."""
+        names = dict.fromkeys([self.first])
         lines = [f"    [*] --> {_id(self.first)}"]
         for (before, after), events in self._arrows().items():
-            labels = [self._label(before, event) for event in events if event not in self._everywhere]
-            if shown := ", ".join(label for label in labels if label):
+            own = [event for event in events if event not in self._everywhere]
+            labels = [self._label(before, event) for event in own] if self._label else [", ".join(_names(own))]
+            for label in filter(None, labels):
                 names |= {before: None, after: None}
-                lines.append(f"    {_id(before)} --> {_id(after)}: {shown.replace(':', '')}")
+                lines.append(f"    {_id(before)} --> {_id(after)}: {label.replace(':', '')}")
+        for event, after in self._everywhere.items():
+            lines.append(f'    state "{after.value}" as {_id(after)}')
+            lines.append(f"    note right of {_id(after)}: {event.value}, in any state")
         aliases = [f'    state "{each.value}" as {_id(each)}' for each in names if _id(each) != each.value]
         return "\n".join(["stateDiagram-v2", *aliases, *lines])
 
@@ -94,6 +95,10 @@ class StateMachine(Generic[State, Event]):
             for event, after in row.items():
                 arrows.setdefault((before, after), []).append(event)
         return arrows
+
+
+def _names(events: Iterable[Enum]) -> list[str]:
+    return [event.value for event in events]
 
 
 def _id(state: Enum) -> str:

@@ -6,13 +6,11 @@ from typing import Any
 
 import pytest
 
+from headrace.console import state_machines
 from headrace.console.sessions import Flow, Place, row_of
 from headrace.console.state_machines import Machine, machines
 from headrace.hub import Hub
 from headrace.hub.sessions import SessionInfo
-from headrace.protocols.ambrosia import session as ambrosia
-from headrace.protocols.perper.ignite import session as ignite
-from headrace.protocols.wallaroo import states as wallaroo
 from headrace.testing import memory_hub
 
 MACHINES = {f"{one.protocol}/{one.name}": one for one in machines()}
@@ -29,30 +27,13 @@ def test_every_protocol_has_one() -> None:
 
 
 def test_every_transition_is_there_and_no_other() -> None:
-    expected = {
-        (before.value, event.value, after.value)
-        for before, row in wallaroo.SESSION.items()
-        for event, after in row.items()
-    }
-    assert steps(MACHINES["wallaroo/connection"]) == expected
-    expected = {(before.value, event.value, after.value) for (before, event), after in ignite.TRANSITIONS.items()}
-    assert steps(MACHINES["ignite/connection"]) == expected
-
-
-def test_a_link_may_be_lost_anywhere() -> None:
-    found = steps(MACHINES["ambrosia/link"])
-    lost = {before for before, event, after in found if (event, after) == ("link lost", "closed")}
-    assert lost == {state.value for state in ambrosia.State} - {"closed"}
-
-
-@pytest.mark.parametrize("name", MACHINES)
-def test_states_begin_with_the_first_and_lead_everywhere(name: str) -> None:
-    machine = MACHINES[name]
-    reached = {machine.states[0]}
-    while more := {one.after for one in machine.changes if one.before in reached} - reached:
-        reached |= more
-    assert reached == set(machine.states)
-    assert all(one.events for one in machine.changes)
+    for table in state_machines.MACHINES:
+        expected = {
+            (before.value, event.value, after.value)
+            for before, row in table.rows.items()
+            for event, after in row.items()
+        }
+        assert steps(MACHINES[table.name]) == expected
 
 
 def row(protocol: str, **details: Any) -> Any:

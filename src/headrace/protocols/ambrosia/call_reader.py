@@ -24,7 +24,6 @@ from headrace.protocols.ambrosia.codec import (
     BodyKind,
     InitialMessage,
     Limits,
-    RemoteProtocolError,
     RpcType,
     Signal,
     Type,
@@ -35,6 +34,7 @@ from headrace.protocols.ambrosia.codec import (
     read_name,
     zigzag_int,
 )
+from headrace.protocols.errors import RemoteProtocolError
 
 RUN_COUNT_MIN: Final = 8  # shorter stretches of equal messages are cheaper one by one
 ALLOWED_FROM_BINDING: Final = frozenset(

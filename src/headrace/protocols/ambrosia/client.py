@@ -31,7 +31,8 @@ from headrace.protocols.ambrosia.binding.immortal import Immortal, StateError, U
 from headrace.protocols.ambrosia.binding.methods import DeclarationError, call, fork, impulse
 from headrace.protocols.ambrosia.binding.proxies import Proxy, generate_proxy, proxy_of
 from headrace.protocols.ambrosia.binding.results import NotDeterministic, RemoteError, Result, gather
-from headrace.protocols.ambrosia.codec import RecordReader, RemoteProtocolError
+from headrace.protocols.ambrosia.codec import RecordReader
+from headrace.protocols.errors import RemoteProtocolError
 
 __all__ = [
     "DeclarationError",

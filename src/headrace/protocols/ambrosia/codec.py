@@ -28,6 +28,8 @@ from typing import Final, TypeAlias
 
 import xxhash
 
+from headrace.protocols.errors import LocalProtocolError, RemoteProtocolError
+
 RECORD_HEADER: Final = struct.Struct("<iiQq")
 RECORD_HEADER_BYTES: Final = RECORD_HEADER.size
 SEQUENCE_CONTROL: Final = -1
@@ -73,18 +75,6 @@ class BodyKind(IntEnum):
     VALUE = 1
     EMPTY = 2
     EXCEPTION = 3
-
-
-class ProtocolError(Exception):
-    """Something that the protocol does not allow."""
-
-
-class LocalProtocolError(ProtocolError):
-    """We were asked to write something that cannot be written: a bug on our side."""
-
-
-class RemoteProtocolError(ProtocolError):
-    """The peer sent something that cannot be read. The protocol has no error message: the link is closed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,16 +6,8 @@ import base64
 from typing import Any, Final
 
 from headrace.protocols.ambrosia.call_reader import RETURN_NAMES, name_of_rpc_type
-from headrace.protocols.ambrosia.codec import (
-    Call,
-    InitialMessage,
-    Message,
-    RemoteProtocolError,
-    Return,
-    RpcBatch,
-    RpcType,
-    decode_messages,
-)
+from headrace.protocols.ambrosia.codec import Call, InitialMessage, Message, Return, RpcBatch, RpcType, decode_messages
+from headrace.protocols.errors import RemoteProtocolError
 
 TEXT_BYTES_MAX: Final = 4096
 

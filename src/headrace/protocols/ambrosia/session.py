@@ -6,7 +6,7 @@ How to read and change this file:
    inputs to `Session.handle` and carries out the actions in order; it never looks at the state to decide what to do.
 2. A pair that is not in `TRANSITIONS` is an error: the binding's when the binding caused the input
    (`RemoteProtocolError`, the link is closed and says why), ours otherwise (`LocalProtocolError`).
-3. Losing the link is possible in every state and always means the same, so it is handled once, in `Session.handle`.
+3. Losing the link is possible in every state and always means the same, so `LINK` says it once.
 
 The four start-up cases of the specification are four ways through the table::
 
@@ -23,7 +23,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from headrace.protocols.ambrosia.codec import LocalProtocolError, RemoteProtocolError
+from headrace.protocols.errors import LocalProtocolError, RemoteProtocolError
+from headrace.protocols.state_machine import StateMachine
 
 
 class State(Enum):
@@ -206,6 +207,24 @@ TRANSITIONS: Final[dict[State, dict[Input, Transition]]] = {
     S.CLOSED: {},
 }
 
+
+def _label(state: State, what: Input) -> str:
+    """What is done about a change of state; an input that changes nothing is left out of the diagram."""
+    after, actions = TRANSITIONS[state][what]
+    return "" if after is state else f"{what.value} / {', '.join(action.value for action in actions)}"
+
+
+LINK = StateMachine(
+    "ambrosia/link",
+    State.ABSENT,
+    {state: {what: after for what, (after, _) in row.items()} for state, row in TRANSITIONS.items()},
+    of="a binding's link",
+    everywhere={Input.LINK_LOST: State.CLOSED},
+    label=_label,
+)
+
+MACHINES = (LINK,)
+
 AWAITING_CHECKPOINT: Final = frozenset({S.PROMOTING, S.UPGRADING, S.CHECKPOINTING, S.FIRST_START, S.FIRST_INITIAL})
 
 
@@ -217,29 +236,15 @@ class Session:
 
     def handle(self, what: Input) -> tuple[Action, ...]:
         """Move on, and say what to do."""
-        if what is Input.LINK_LOST:
-            self.state = State.CLOSED
-            return ()
-        transition = TRANSITIONS[self.state].get(what)
-        if transition is None:
+        after = LINK.get(self.state, what)
+        if after is None:
             text = f"{what.value} in state {self.state.value}"
             raise RemoteProtocolError(text) if what in FROM_BINDING else LocalProtocolError(text)
-        self.state, actions = transition
+        _, actions = TRANSITIONS[self.state].get(what, (after, ()))
+        self.state = after
         return actions
 
     @property
     def primary(self) -> bool:
         """Whether this link is, or is becoming, the one whose impulses count."""
-        return Input.IMPULSES in TRANSITIONS[self.state] and self.state is not State.DEBUGGING
-
-
-def mermaid() -> str:
-    """The table as a state diagram, for the documentation. Inputs that change nothing are left out."""
-    lines = ["stateDiagram-v2"]
-    lines += [f'    state "{state.value}" as {state.name}' for state in State if state is not State.CLOSED]
-    for state, row in TRANSITIONS.items():
-        for what, (after, actions) in row.items():
-            if after is not state:
-                done = ", ".join(action.value for action in actions)
-                lines.append(f"    {state.name} --> {after.name}: {what.value} / {done}")
-    return "\n".join(lines) + "\n"
+        return LINK.get(self.state, Input.IMPULSES) is not None and self.state is not State.DEBUGGING

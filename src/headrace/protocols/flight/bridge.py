@@ -35,15 +35,16 @@ Result = TypeVar("Result")
 Parameters = ParamSpec("Parameters")
 
 
-class Cancelled(Exception):
+def cancelled() -> flight.FlightCancelledError:
     """The client has gone; there is nobody to answer."""
+    return flight.FlightCancelledError("the call was cancelled")
 
 
 def to_flight_error(error: BaseException, batch: int | None = None) -> flight.FlightError:
     """Our error as Flight sends it: the text for people, the fields for programs in `extra_info`. `batch` is the one of
     a put that was refused."""
-    if isinstance(error, Cancelled):
-        return flight.FlightCancelledError("the call was cancelled")
+    if isinstance(error, flight.FlightCancelledError):
+        return error
     if not isinstance(error, HeadraceError):
         logger.error("a Flight call failed in a way it should not", exc_info=error)
         return flight.FlightInternalError("internal error of the hub; its log says more")
@@ -67,7 +68,7 @@ def translated(method: Callable[Parameters, Result]) -> Callable[Parameters, Res
         except (flight.FlightError, StopIteration, GeneratorExit):
             raise
         except pa.ArrowCancelled as error:
-            raise to_flight_error(Cancelled()) from error
+            raise cancelled() from error
         except pa.ArrowInvalid as error:
             raise to_flight_error(BadRequest(f"the Arrow data is malformed: {error}")) from None
         except BaseException as error:
@@ -113,7 +114,7 @@ class Bridge:
         if self.stopping.is_set():
             raise Closed("the hub is stopping")
         if context.is_cancelled():
-            raise Cancelled
+            raise cancelled()
 
     def run(self, work: Coroutine[Any, Any, Result], context: flight.ServerCallContext | None = None) -> Result:
         """Run in the loop, wait for the result; end early when the client goes or the server stops."""

@@ -25,7 +25,7 @@ from headrace.errors import BadRequest, Busy, HeadraceError
 from headrace.log.batch import Batch
 from headrace.log.ops import Appended, Line
 from headrace.protocols.flight.acknowledgements import Settled, Settling
-from headrace.protocols.flight.bridge import Bridge, Cancelled, to_flight_error
+from headrace.protocols.flight.bridge import Bridge, cancelled, to_flight_error
 from headrace.protocols.flight.codec import PutAck, PutColumns, decode_metadata, encode
 from headrace.protocols.flight.session import Numbered, PutSession, PutState
 
@@ -220,7 +220,7 @@ class Putting:
     def _appended(self, size: int, settled: Settled, future: asyncio.Future[Appended]) -> None:
         self._leave(size)
         if future.cancelled():
-            settled.set_exception(Cancelled())
+            settled.set_exception(cancelled())
         elif (error := future.exception()) is not None:
             self._refused = True
             settled.set_exception(error)
@@ -253,7 +253,7 @@ class Putting:
         self._bridge.run(self._hub.acknowledged(command.stream, index_next, command.partition), self._context)
 
     def _failed(self, number: int, error: Exception) -> PutAck | None:
-        if not isinstance(error, HeadraceError | Cancelled):
+        if not isinstance(error, HeadraceError | flight.FlightCancelledError):
             logger.error("an append of a Flight put failed in a way it should not", exc_info=error)
         if not isinstance(error, HeadraceError):
             error = Busy("the append was cancelled, or failed inside the hub; its log says more")

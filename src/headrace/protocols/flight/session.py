@@ -29,6 +29,7 @@ from headrace.protocols.flight.codec import (
     split,
     ticket_schema,
 )
+from headrace.protocols.state_machine import StateMachine
 
 
 class PutState(Enum):
@@ -48,17 +49,23 @@ class PutEvent(Enum):
     END = "client has sent all"
 
 
-#: state × event → state. What is not here is a mistake of the server, not of the peer.
-PUT_TRANSITIONS: dict[tuple[PutState, PutEvent], PutState] = {
-    (PutState.OPEN, PutEvent.BATCH): PutState.OPEN,
-    (PutState.OPEN, PutEvent.STORED): PutState.OPEN,
-    (PutState.OPEN, PutEvent.FAILURE): PutState.FAILED,
-    (PutState.OPEN, PutEvent.END): PutState.ENDED,
-    (PutState.FAILED, PutEvent.STORED): PutState.FAILED,
-    (PutState.FAILED, PutEvent.FAILURE): PutState.FAILED,
-    (PutState.ENDED, PutEvent.STORED): PutState.ENDED,
-    (PutState.ENDED, PutEvent.FAILURE): PutState.FAILED,
-}
+PUT = StateMachine(
+    "flight/put",
+    PutState.OPEN,
+    {
+        PutState.OPEN: {
+            PutEvent.BATCH: PutState.OPEN,
+            PutEvent.STORED: PutState.OPEN,
+            PutEvent.FAILURE: PutState.FAILED,
+            PutEvent.END: PutState.ENDED,
+        },
+        PutState.FAILED: {PutEvent.STORED: PutState.FAILED, PutEvent.FAILURE: PutState.FAILED},
+        PutState.ENDED: {PutEvent.STORED: PutState.ENDED, PutEvent.FAILURE: PutState.FAILED},
+    },
+    of="an upload",
+)
+
+MACHINES = (PUT,)
 
 
 class Numbered(NamedTuple):
@@ -85,9 +92,7 @@ class PutSession:
         self._all_duplicate = True
 
     def _move(self, event: PutEvent) -> None:
-        following = PUT_TRANSITIONS.get((self.state, event))
-        assert following is not None, f"{event} in {self.state}"
-        self.state = following
+        self.state = PUT.step(self.state, event)
 
     def receive(self, metadata: PutMetadata) -> Numbered:
         """A batch has come."""
@@ -220,12 +225,3 @@ class ReadSession:
             else:
                 columns.append(batch.column(name))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
-
-
-def state_diagram() -> str:
-    """The table of a put as a mermaid diagram, for the documentation. What changes nothing is left out."""
-    lines = ["stateDiagram-v2", f"    [*] --> {PutState.OPEN.value}"]
-    for (state, event), following in PUT_TRANSITIONS.items():
-        if following is not state:
-            lines.append(f"    {state.value} --> {following.value}: {event.value}")
-    return "\n".join([*lines, f"    {PutState.FAILED.value} --> [*]", f"    {PutState.ENDED.value} --> [*]"])

@@ -10,6 +10,8 @@ from typing import Any
 
 import cbor2
 
+from headrace.protocols.errors import RemoteProtocolError
+
 NESTING_MAX = 200
 INTEGER_BITS_MAX = 64
 
@@ -18,7 +20,7 @@ _TAGS = (0, 1, 2, 3, 4, 5, 25, 28, 29, 30, 35, 36, 37, 52, 54, 100, 256, 258, 26
 _SCALARS = frozenset((int, str, bytes, float, bool, type(None)))
 
 
-class CborError(ValueError):
+class CborError(RemoteProtocolError, ValueError):
     """The bytes are not CBOR, or hold what JSON cannot."""
 
 

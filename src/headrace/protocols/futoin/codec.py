@@ -25,6 +25,7 @@ from typing import Any, Protocol, cast
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from headrace.protocols.errors import RemoteProtocolError
 from headrace.protocols.futoin import cbor
 from headrace.protocols.futoin.errors import INVALID_REQUEST, NOT_SUPPORTED_VERSION, UNKNOWN_INTERFACE, PeerError
 from headrace.protocols.futoin.interface import (
@@ -86,7 +87,7 @@ class Deviation(msgspec.Struct):
         return isinstance(fields, dict) and "f" not in fields and ("r" in fields or "e" in fields)
 
 
-class Undecodable(Exception):
+class Undecodable(RemoteProtocolError):
     """The bytes are in none of the codings."""
 
 

@@ -1,9 +1,10 @@
-"""The two kinds of FutoIn error: what the peer did wrong, with the FTN3 name to send, and what we did wrong."""
+"""What the peer did wrong, with the FTN3 name to send."""
 
 from __future__ import annotations
 
 from headrace import errors
 from headrace.errors import HeadraceError
+from headrace.protocols.errors import RemoteProtocolError
 
 # FTN3 2.3: names that may stand in `e`; anything else a stock client turns into InternalError.
 UNKNOWN_INTERFACE = "UnknownInterface"
@@ -31,7 +32,7 @@ class FutoinError(HeadraceError):
         super().__init__(f"{name}: {text}" if text else name)
 
 
-class PeerError(FutoinError):
+class PeerError(RemoteProtocolError, FutoinError):
     """The peer's fault: the reply to send it."""
 
 

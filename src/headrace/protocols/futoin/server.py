@@ -19,6 +19,7 @@ import msgspec
 
 from headrace.config.address import is_loopback
 from headrace.errors import LimitExceeded
+from headrace.protocols.errors import RemoteProtocolError
 from headrace.protocols.futoin import codec, credentials
 from headrace.protocols.futoin.codec import Coding
 from headrace.protocols.futoin.connection import Connection
@@ -50,12 +51,8 @@ KNOWN_PART_BYTES_MAX = 2048
 JSON_PARAMETERS = frozenset(("want", "echo"))
 
 
-class NotFound(Exception):
+class NotFound(RemoteProtocolError):
     """The path names nothing."""
-
-
-class TooLarge(Exception):
-    """The body is larger than a message may be."""
 
 
 async def start(hub: Hub) -> Listener | None:
@@ -111,7 +108,7 @@ class Application:
         else:
             try:
                 body = await read_body(head.length, receive, self._settings.message_bytes_max)
-            except TooLarge as error:
+            except PeerError as error:
                 await self._too_large(send, error)
                 return
         if body is None:  # the client left before it had said everything
@@ -137,8 +134,8 @@ class Application:
         except Exception as error:
             return dispatcher.failure(error, rid, coding, caller), coding
 
-    async def _too_large(self, send: Send, error: TooLarge) -> None:
-        reply = self._dispatcher.failure(PeerError(INVALID_REQUEST, str(error)), None, Coding.JSON, None)
+    async def _too_large(self, send: Send, error: PeerError) -> None:
+        reply = self._dispatcher.failure(error, None, Coding.JSON, None)
         # The rest of the body is not read: the connection cannot be used again.
         headers = [(b"content-type", MEDIA_TYPES[Coding.JSON]), (b"connection", b"close")]
         await respond(send, 413, reply, headers)
@@ -220,7 +217,7 @@ def _site_of(origin: str) -> bytes:
 async def read_body(length: int, receive: Receive, bytes_max: int) -> bytes | None:
     """The body; None when the client left. Never holds more than one chunk above the limit."""
     if length > bytes_max:
-        raise TooLarge(_too_large_text(length, bytes_max))
+        raise PeerError(INVALID_REQUEST, _too_large_text(length, bytes_max))
     body = b""
     while True:
         message = await receive()
@@ -229,7 +226,7 @@ async def read_body(length: int, receive: Receive, bytes_max: int) -> bytes | No
         chunk: bytes = message.get("body", b"")
         body += chunk
         if len(body) > bytes_max:
-            raise TooLarge(_too_large_text(len(body), bytes_max))
+            raise PeerError(INVALID_REQUEST, _too_large_text(len(body), bytes_max))
         if not message.get("more_body"):
             return body
 

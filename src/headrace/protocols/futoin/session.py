@@ -1,7 +1,7 @@
 """The rules of a FutoIn conversation, without I/O: who may call what, and how a group of events is delivered.
 
 Two rules for this file. First, nothing here waits, reads a clock or knows a socket. Second, a delivery changes its
-phase only through `TRANSITIONS`; a pair that is not in the table is a bug of ours, never of the peer.
+phase only through `DELIVERY`; a pair that is not in the table is a bug of ours, never of the peer.
 
     phase     what it means
     IDLE      nothing is under way
@@ -22,6 +22,7 @@ import msgspec
 
 from headrace.protocols.futoin.errors import INVALID_REQUEST, SECURITY_ERROR, PeerError
 from headrace.protocols.futoin.interface import Interface
+from headrace.protocols.state_machine import StateMachine
 
 BACK_OFF_FIRST_S = 0.1
 BACK_OFF_MAX_S = 30.0
@@ -64,21 +65,29 @@ class Signal(Enum):
     CLOSED = "closed"
 
 
-TRANSITIONS: dict[tuple[Phase, Signal], Phase] = {
-    (Phase.IDLE, Signal.SENT): Phase.FLOWING,
-    (Phase.IDLE, Signal.CLOSED): Phase.ENDED,
-    (Phase.FLOWING, Signal.SENT): Phase.FLOWING,
-    (Phase.FLOWING, Signal.CONFIRMED): Phase.FLOWING,
-    (Phase.FLOWING, Signal.DRAINED): Phase.IDLE,
-    (Phase.FLOWING, Signal.REFUSED): Phase.HELD,
-    (Phase.FLOWING, Signal.CLOSED): Phase.ENDED,
-    (Phase.HELD, Signal.CONFIRMED): Phase.HELD,
-    (Phase.HELD, Signal.REFUSED): Phase.HELD,
-    (Phase.HELD, Signal.REPEATED): Phase.HELD,
-    (Phase.HELD, Signal.RELEASED): Phase.FLOWING,
-    (Phase.HELD, Signal.CLOSED): Phase.ENDED,
-    (Phase.ENDED, Signal.CLOSED): Phase.ENDED,
-}
+DELIVERY = StateMachine(
+    "futoin/delivery",
+    Phase.IDLE,
+    {
+        Phase.IDLE: {Signal.SENT: Phase.FLOWING},
+        Phase.FLOWING: {
+            Signal.SENT: Phase.FLOWING,
+            Signal.CONFIRMED: Phase.FLOWING,
+            Signal.DRAINED: Phase.IDLE,
+            Signal.REFUSED: Phase.HELD,
+        },
+        Phase.HELD: {
+            Signal.CONFIRMED: Phase.HELD,
+            Signal.REFUSED: Phase.HELD,
+            Signal.REPEATED: Phase.HELD,
+            Signal.RELEASED: Phase.FLOWING,
+        },
+    },
+    everywhere={Signal.CLOSED: Phase.ENDED},
+    of="a reliable receiver",
+)
+
+MACHINES = (DELIVERY,)
 
 
 class Group(msgspec.Struct):
@@ -106,7 +115,7 @@ class Delivery:
         self._groups: dict[int, Group] = {}
 
     def _signal(self, signal: Signal) -> None:
-        self.phase = TRANSITIONS[self.phase, signal]
+        self.phase = DELIVERY.step(self.phase, signal)
 
     @property
     def in_flight(self) -> int:
@@ -229,13 +238,3 @@ class LiveDelivery:
             groups += 1
         self.dropped += groups
         return groups
-
-
-def mermaid() -> str:
-    """The transitions as a state diagram, for the documentation."""
-    lines = ["stateDiagram-v2", "    [*] --> idle"]
-    lines += [
-        f"    {before.value} --> {after.value}: {signal.value}" for (before, signal), after in TRANSITIONS.items()
-    ]
-    lines.append("    ended --> [*]")
-    return "\n".join(lines)

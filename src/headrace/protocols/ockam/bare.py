@@ -19,17 +19,19 @@ from __future__ import annotations
 
 from typing import Final
 
+from headrace.protocols.errors import LocalProtocolError, RemoteProtocolError
+
 UINT_MAX: Final = (1 << 64) - 1
 UINT_BYTES_MAX: Final = 10
 
 _SINGLE: Final = [bytes((value,)) for value in range(256)]
 
 
-class EncodeError(ValueError):
+class EncodeError(LocalProtocolError):
     """Our fault: we were asked to encode what has no encoding."""
 
 
-class DecodeError(ValueError):
+class DecodeError(RemoteProtocolError):
     """The peer's fault: these bytes are not what they should be."""
 
 

@@ -3,7 +3,7 @@
 Ockam has no login and no session in its original framing: a connection is a pipe for routed messages, and the newer
 framing adds only a greeting. So there are two small tables here, and the code below only looks things up in them.
 
-`TRANSITIONS` is the life of a connection. `ANSWERED` says which requests each kind of address takes, and what happens
+`CONNECTION` is the life of a connection. `ANSWERED` says which requests each kind of address takes, and what happens
 to everything else. Rules of this file:
 
 1. A state changes only in `_step`, and only as the table says; an event that the table does not have is our own bug.
@@ -36,6 +36,7 @@ from headrace.protocols.ockam.routing import (
     constant_head,
     local,
 )
+from headrace.protocols.state_machine import StateMachine
 
 STREAM_SERVICE_NAMES: Final = ("stream_service", "stream")
 INDEX_SERVICE_NAMES: Final = ("stream_index_service", "stream_index")
@@ -58,24 +59,26 @@ class Event(Enum):
     LOST = "connection lost"
 
 
-TRANSITIONS: Final[dict[State, dict[Event, State]]] = {
-    State.GREETING: {
-        Event.GREETED: State.OPEN,
-        Event.GREETING_WRONG: State.CLOSED,
-        Event.GREETING_LATE: State.CLOSED,
-        Event.LOST: State.CLOSED,
+CONNECTION = StateMachine(
+    "ockam/connection",
+    State.GREETING,
+    {
+        State.GREETING: {
+            Event.GREETED: State.OPEN,
+            Event.GREETING_WRONG: State.CLOSED,
+            Event.GREETING_LATE: State.CLOSED,
+        },
+        State.OPEN: {
+            Event.REQUEST: State.OPEN,
+            Event.INVALID: State.OPEN,
+            Event.DROPPED: State.OPEN,
+            Event.MALFORMED: State.CLOSED,
+        },
     },
-    State.OPEN: {
-        Event.REQUEST: State.OPEN,
-        Event.INVALID: State.OPEN,
-        Event.DROPPED: State.OPEN,
-        Event.MALFORMED: State.CLOSED,
-        Event.LOST: State.CLOSED,
-    },
-    State.CLOSED: {
-        Event.LOST: State.CLOSED,
-    },
-}
+    everywhere={Event.LOST: State.CLOSED},
+)
+
+MACHINES = (CONNECTION,)
 
 
 class Place(Enum):
@@ -379,7 +382,7 @@ class Session:
         self._assembly.clear()
 
     def _step(self, event: Event) -> None:
-        self.state = TRANSITIONS[self.state][event]
+        self.state = CONNECTION.step(self.state, event)
 
     # --- what the hub said --------------------------------------------------------------------------------------------
 
@@ -439,15 +442,3 @@ class AskedTooMuch(DecodeError):
 def _within(what: str, value: int, maximum: int, key: str) -> None:
     if value > maximum:
         raise AskedTooMuch(f"{what}: {value} is above the maximum of {maximum}, set by {key}")
-
-
-def state_diagram() -> str:
-    """The life of a connection as Mermaid text, for the documentation."""
-    lines = ["stateDiagram-v2", "    [*] --> greeting: newer framing", "    [*] --> open: original framing"]
-    lines += [
-        f"    {state.value} --> {after.value}: {event.value}"
-        for state, row in TRANSITIONS.items()
-        for event, after in row.items()
-        if state is not State.CLOSED
-    ]
-    return "\n".join([*lines, "    closed --> [*]"])

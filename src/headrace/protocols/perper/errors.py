@@ -1,8 +1,10 @@
-"""The two kinds of error in this protocol: the peer's, with the answer it gets, and ours, which are bugs."""
+"""What the peer did wrong, with the answer it gets."""
 
 from __future__ import annotations
 
 from enum import IntEnum
+
+from headrace.protocols.errors import RemoteProtocolError
 
 
 class Status(IntEnum):
@@ -22,7 +24,7 @@ class Status(IntEnum):
     LOGIN_FAILED = 2000
 
 
-class PeerError(Exception):
+class PeerError(RemoteProtocolError):
     """The peer asked for something it may not have. The connection goes on; `status` and the text are the answer."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -38,12 +40,8 @@ class BinaryError(PeerError):
         super().__init__(Status.FAILED, message)
 
 
-class FrameError(Exception):
+class FrameError(RemoteProtocolError):
     """The byte stream itself cannot be followed any further: the connection must close."""
-
-
-class LocalProtocolError(Exception):
-    """We are about to do what the protocol does not allow: a bug in Headrace."""
 
 
 def cache_does_not_exist(cache_id: int) -> PeerError:

@@ -220,7 +220,7 @@ class ClientSession:
         return events
 
     def _advance(self, event: SessionEvent) -> None:
-        self.state = states.advance_session(self.state, event)
+        self.state = states.SESSION.step(self.state, event)
 
     def _fail(self, reason: str, *, final: bool) -> Failed:
         self._output = [error_bytes(self.dialect, reason)]

@@ -11,6 +11,7 @@ from enum import IntFlag
 import msgspec
 
 from headrace.errors import HeadraceError
+from headrace.protocols.errors import LocalProtocolError, RemoteProtocolError
 
 NO_POINT = 2**64 - 1
 """The point of reference that v3 uses for "nothing stored yet"."""
@@ -33,7 +34,7 @@ class Flag(IntFlag):
     KEY = 32
 
 
-class PeerFault(HeadraceError):
+class PeerFault(RemoteProtocolError, HeadraceError):
     """The peer broke the protocol. The reason is what it will read in our ERROR frame, so it holds no secrets."""
 
     code = "wallaroo-peer-fault"
@@ -43,7 +44,7 @@ class PeerFault(HeadraceError):
         super().__init__(reason)
 
 
-class LocalFault(HeadraceError):
+class LocalFault(LocalProtocolError, HeadraceError):
     """We asked the codec or the session for something the protocol cannot say. A bug on our side."""
 
     code = "wallaroo-local-fault"

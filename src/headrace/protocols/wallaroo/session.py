@@ -174,7 +174,7 @@ class ServerSession:
         return [Close(reason)]
 
     def _advance(self, event: SessionEvent) -> None:
-        self.state = states.advance_session(self.state, event)
+        self.state = states.SESSION.step(self.state, event)
 
     def _send(self, frame: Frame) -> None:
         if self.dialect is None:
@@ -235,7 +235,7 @@ class ServerSession:
         if stream.nacks:
             stream.nacks -= 1
             event = StreamEvent.NOTIFY_STACKED if stream.nacks else StreamEvent.NOTIFY
-        after = states.next_stream_state(self._known_dialect(), stream.state, event)
+        after = self._machine().get(stream.state, event)
         if after is None:  # only v3 has such states: "id pending/active/closing in this very session"
             self._refuse(stream, notify.point)
             return
@@ -308,7 +308,7 @@ class ServerSession:
     def _on_stream_rows(self, stream_id: int, rows: Rows, requests: list[Request]) -> None:
         stream = self.streams.get(stream_id)
         state = StreamState.INTRO if stream is None else stream.state
-        after = states.next_stream_state(self._known_dialect(), state, StreamEvent.MESSAGE)
+        after = self._machine().get(state, StreamEvent.MESSAGE)
         if stream is None or after is None:
             first = int(rows.message_ids[0])
             raise PeerFault(
@@ -426,7 +426,7 @@ class ServerSession:
     def _stream_for_eos(self, stream_id: int) -> Stream:
         stream = self.streams.get(stream_id)
         state = StreamState.INTRO if stream is None else stream.state
-        if stream is None or states.next_stream_state(self._known_dialect(), state, StreamEvent.EOS) is None:
+        if stream is None or self._machine().get(state, StreamEvent.EOS) is None:
             raise PeerFault(f"End of stream for stream_id {stream_id}, which is {state.value}")
         return stream
 
@@ -447,10 +447,7 @@ class ServerSession:
         return [Release(stream.id)] if stream.state is StreamState.CLOSED else []
 
     def _stream_event(self, stream: Stream, event: StreamEvent) -> None:
-        after = states.next_stream_state(self._known_dialect(), stream.state, event)
-        if after is None:
-            raise LocalFault(f"a stream in {stream.state.value} has no {event.value}")
-        stream.state = after
+        stream.state = self._machine().step(stream.state, event)
 
     # Rewinding, by the hub.
 
@@ -517,10 +514,10 @@ class ServerSession:
         self._moved.clear()
         self._answer_due = False
 
-    def _known_dialect(self) -> Dialect:
+    def _machine(self) -> states.StreamMachine:
         if self.dialect is None:
             raise LocalFault("the peer's dialect is not known yet")
-        return self.dialect
+        return states.STREAM[self.dialect]
 
     def describe(self) -> dict[str, object]:
         """For the list of sessions."""

@@ -11,10 +11,11 @@ the time between EOS and its last acknowledgement.
 from __future__ import annotations
 
 from enum import Enum
+from typing import Any
 
+from headrace.protocols.state_machine import StateMachine
 from headrace.protocols.wallaroo import frames
 from headrace.protocols.wallaroo.codec import DRAFT, V3, Dialect
-from headrace.protocols.wallaroo.frames import LocalFault
 
 
 class SessionState(Enum):
@@ -41,7 +42,7 @@ class SessionEvent(Enum):
 
 _S, _E = SessionState, SessionEvent
 
-SESSION: dict[SessionState, dict[SessionEvent, SessionState]] = {
+_SESSION: dict[SessionState, dict[SessionEvent, SessionState]] = {
     _S.CONNECTED: {_E.HELLO: _S.HANDSHAKE, _E.ERROR: _S.ERROR, _E.CLOSE: _S.DISCONNECTED},
     _S.HANDSHAKE: {_E.OK: _S.STREAMING, _E.ERROR: _S.ERROR, _E.CLOSE: _S.DISCONNECTED},
     _S.STREAMING: {
@@ -56,8 +57,9 @@ SESSION: dict[SessionState, dict[SessionEvent, SessionState]] = {
         _E.CLOSE: _S.DISCONNECTED,
     },
     _S.ERROR: {_E.CLOSE: _S.DISCONNECTED},
-    _S.DISCONNECTED: {},
 }
+
+SESSION = StateMachine("wallaroo/connection", SessionState.CONNECTED, _SESSION)
 
 FROM_CONNECTOR: frozenset[type] = frozenset(
     {frames.Hello, frames.Notify, frames.Message, frames.Eos, frames.Error},
@@ -91,7 +93,7 @@ class StreamEvent(Enum):
 
 _T, _V = StreamState, StreamEvent
 
-DRAFT_STREAM: dict[StreamState, dict[StreamEvent, StreamState]] = {
+_DRAFT_STREAM: dict[StreamState, dict[StreamEvent, StreamState]] = {
     _T.INTRO: {_V.NOTIFY: _T.OPENING},
     _T.OPENING: {_V.OPENED: _T.OPEN, _V.NACK: _T.RESET},
     _T.OPEN: {
@@ -110,7 +112,7 @@ DRAFT_STREAM: dict[StreamState, dict[StreamEvent, StreamState]] = {
     },
 }
 
-V3_STREAM: dict[StreamState, dict[StreamEvent, StreamState]] = {
+_V3_STREAM: dict[StreamState, dict[StreamEvent, StreamState]] = {
     _T.INTRO: {_V.NOTIFY: _T.OPENING},
     _T.OPENING: {_V.OPENED: _T.OPEN, _V.REFUSED: _T.INTRO},
     _T.OPEN: {_V.MESSAGE: _T.OPEN, _V.EOS: _T.CLOSING},
@@ -118,33 +120,11 @@ V3_STREAM: dict[StreamState, dict[StreamEvent, StreamState]] = {
     _T.CLOSED: {_V.NOTIFY: _T.OPENING},
 }
 
-STREAM: dict[Dialect, dict[StreamState, dict[StreamEvent, StreamState]]] = {DRAFT: DRAFT_STREAM, V3: V3_STREAM}
+StreamMachine = StateMachine[StreamState, StreamEvent]
 
+STREAM: dict[Dialect, StreamMachine] = {
+    dialect: StateMachine(f"wallaroo/stream {dialect.name}", StreamState.INTRO, table, of="a stream")
+    for dialect, table in ((DRAFT, _DRAFT_STREAM), (V3, _V3_STREAM))
+}
 
-def advance_session(state: SessionState, event: SessionEvent) -> SessionState:
-    """The next state. A missing transition is our bug: what a peer sends is checked before."""
-    try:
-        return SESSION[state][event]
-    except KeyError:
-        raise LocalFault(f"a session in {state.value} has no {event.value}") from None
-
-
-def next_stream_state(dialect: Dialect, state: StreamState, event: StreamEvent) -> StreamState | None:
-    """The next state, or `None` where the table has none."""
-    return STREAM[dialect].get(state, {}).get(event)
-
-
-def mermaid(
-    table: dict[SessionState, dict[SessionEvent, SessionState]] | dict[StreamState, dict[StreamEvent, StreamState]],
-) -> str:
-    """A table as a Mermaid state diagram, for the docs."""
-    lines = ["stateDiagram-v2"]
-    rows: dict[Enum, dict[Enum, Enum]] = table  # type: ignore[assignment]
-    first = next(iter(rows))
-    lines.append(f"    [*] --> {first.value}")
-    for state, events in rows.items():
-        grouped: dict[Enum, list[str]] = {}
-        for event, after in events.items():
-            grouped.setdefault(after, []).append(event.value.replace(":", ""))
-        lines += [f"    {state.value} --> {after.value}: {', '.join(names)}" for after, names in grouped.items()]
-    return "\n".join(lines) + "\n"
+MACHINES: tuple[StateMachine[Any, Any], ...] = (SESSION, *STREAM.values())

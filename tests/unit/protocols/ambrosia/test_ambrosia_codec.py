@@ -15,11 +15,9 @@ from headrace.protocols.ambrosia.codec import (
     Checkpoint,
     Counts,
     InitialMessage,
-    LocalProtocolError,
     Ping,
     Record,
     RecordReader,
-    RemoteProtocolError,
     Return,
     RpcBatch,
     Signal,
@@ -31,6 +29,7 @@ from headrace.protocols.ambrosia.codec import (
     encode_record,
     encode_signal_record,
 )
+from headrace.protocols.errors import LocalProtocolError, RemoteProtocolError
 
 names = st.binary(max_size=20)
 int32 = st.integers(-(2**31), 2**31 - 1)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.protocols.ambrosia.codec import Call, Checkpoint, LocalProtocolError, RemoteProtocolError, encode
+from headrace.protocols.ambrosia.codec import Call, Checkpoint, encode
 from headrace.protocols.ambrosia.files.layout import (
     CheckpointFile,
     DiskRecord,
@@ -20,6 +20,7 @@ from headrace.protocols.ambrosia.files.layout import (
     encode_disk_record,
     read_log,
 )
+from headrace.protocols.errors import LocalProtocolError, RemoteProtocolError
 
 RECORD = DiskRecord(
     -7, 3, encode(Call(1, 1, b"abc")), (Watermark(b"", 4, 3), Watermark(b"peer", 9, 8)), (Trim(b"p", 2),)

@@ -1,4 +1,4 @@
-"""The protocol's page says what the code does: diagram, tests, limits."""
+"""The protocol's page says what the code does: tests, limits."""
 
 from __future__ import annotations
 
@@ -6,14 +6,9 @@ import re
 from pathlib import Path
 
 from headrace.config import Ambrosia
-from headrace.protocols.ambrosia.session import mermaid
 
 ROOT = Path(__file__).parents[4]
 PAGE = (ROOT / "docs" / "protocols" / "ambrosia.md").read_text()
-
-
-def test_the_diagram_is_the_table() -> None:
-    assert f"```mermaid\n{mermaid()}```" in PAGE
 
 
 def test_every_test_of_the_conformance_table_exists() -> None:

@@ -24,16 +24,9 @@ from headrace.config.address import split_address
 from headrace.errors import BadRequest, DiskFull, LimitExceeded
 from headrace.log.batch import Batch
 from headrace.protocols.ambrosia import codec
-from headrace.protocols.ambrosia.codec import (
-    AttachTo,
-    Call,
-    Checkpoint,
-    InitialMessage,
-    RemoteProtocolError,
-    Signal,
-    Type,
-)
+from headrace.protocols.ambrosia.codec import AttachTo, Call, Checkpoint, InitialMessage, Signal, Type
 from headrace.protocols.ambrosia.server import ImmortalPorts
+from headrace.protocols.errors import RemoteProtocolError
 from headrace.testing import MemoryDisk, memory_hub
 
 # --- refusals -------------------------------------------------------------------------------------------------

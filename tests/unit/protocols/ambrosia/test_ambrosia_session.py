@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.protocols.ambrosia.codec import LocalProtocolError, RemoteProtocolError
-from headrace.protocols.ambrosia.session import FROM_BINDING, TRANSITIONS, Action, Input, Session, State, mermaid
+from headrace.protocols.ambrosia.session import FROM_BINDING, TRANSITIONS, Action, Input, Session, State
+from headrace.protocols.errors import LocalProtocolError, RemoteProtocolError
 
 
 def walk(*inputs: Input) -> tuple[State, list[Action]]:
@@ -109,15 +109,7 @@ def test_losing_the_link_ends_every_state() -> None:
         assert session.state is State.CLOSED
 
 
-def test_every_state_is_reachable_and_every_input_and_action_is_used() -> None:
-    reached = {State.ABSENT}
-    while True:
-        more = {after for state in reached for after, _ in TRANSITIONS[state].values()} | reached
-        if more == reached:
-            break
-        reached = more
-    assert reached == set(State) - {State.CLOSED}
-    assert {each for row in TRANSITIONS.values() for each in row} == set(Input) - {Input.LINK_LOST}
+def test_every_action_is_used() -> None:
     used = {action for row in TRANSITIONS.values() for _, actions in row.values() for action in actions}
     assert used == set(Action)
 
@@ -129,11 +121,3 @@ def test_a_binding_can_never_cause_a_local_error() -> None:
             session.state = state
             with pytest.raises(RemoteProtocolError):
                 session.handle(each)
-
-
-def test_the_diagram_names_every_change_of_state() -> None:
-    diagram = mermaid()
-    for state, row in TRANSITIONS.items():
-        for after, _ in row.values():
-            if after is not state:
-                assert f"{state.name} --> {after.name}" in diagram

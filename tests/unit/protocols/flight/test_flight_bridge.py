@@ -3,9 +3,10 @@
 import asyncio
 import threading
 
+import pyarrow.flight as flight
 import pytest
 
-from headrace.protocols.flight.bridge import Bridge, Cancelled
+from headrace.protocols.flight.bridge import Bridge
 
 
 class Leaving:
@@ -28,7 +29,7 @@ async def test_what_was_opened_for_a_client_that_has_gone_is_closed():
         opened.set()
         return "place"
 
-    with pytest.raises(Cancelled):
+    with pytest.raises(flight.FlightCancelledError):
         await asyncio.to_thread(Bridge(asyncio.get_running_loop()).open, begin, Leaving(happened=opened), closed.append)
     async with asyncio.timeout(60):
         while not closed:
@@ -45,7 +46,7 @@ async def test_what_is_opened_after_its_client_has_gone_is_closed_too():
         return "place"
 
     def give_up():  # while the loop stands still
-        with pytest.raises(Cancelled):
+        with pytest.raises(flight.FlightCancelledError):
             bridge.open(begin, Leaving(), closed.append)
 
     bridge = Bridge(asyncio.get_running_loop())

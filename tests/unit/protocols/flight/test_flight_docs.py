@@ -7,17 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from headrace.protocols.flight import codec, puts, server, session
+from headrace.protocols.flight import codec, puts, server
 from headrace.testing import served_hub
 
 ROOT = Path(__file__).parents[4]
 PROTOCOL = ROOT / "docs" / "protocols" / "flight.md"
 PYTHON = ROOT / "docs" / "how-to" / "python.md"
 TEXT = PROTOCOL.read_text(encoding="utf-8")
-
-
-def test_the_diagram_is_the_table():
-    assert f"```mermaid\n{session.state_diagram()}\n```" in TEXT
 
 
 def test_every_test_that_is_named_exists():

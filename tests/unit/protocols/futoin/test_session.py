@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,14 +11,11 @@ from headrace.protocols.futoin.interface import ANONYMOUS_PING, GEN, POLL, PUSH
 from headrace.protocols.futoin.session import (
     BACK_OFF_FIRST_S,
     BACK_OFF_MAX_S,
-    TRANSITIONS,
     Channel,
     Delivery,
     LiveDelivery,
     Phase,
-    Signal,
     check_constraints,
-    mermaid,
 )
 
 
@@ -185,19 +180,3 @@ class TestLiveDelivery:
         live.skip(9)
         live.skip(3)
         assert (live.next, live.next_seq) == (9, 0)
-
-
-def test_every_phase_can_end() -> None:
-    for phase in Phase:
-        assert TRANSITIONS[phase, Signal.CLOSED] is Phase.ENDED
-
-
-def test_diagram_shows_every_transition() -> None:
-    diagram = mermaid()
-    assert diagram.startswith("stateDiagram-v2")
-    assert diagram.count("-->") == len(TRANSITIONS) + 2
-
-
-def test_documentation_shows_the_same_diagram() -> None:
-    page = Path(__file__).parents[4] / "docs" / "protocols" / "futoin.md"
-    assert mermaid() in page.read_text()

@@ -8,14 +8,9 @@ from pathlib import Path
 from headrace.config import Ockam
 from headrace.protocols.ockam.cbor import CborFraming
 from headrace.protocols.ockam.routing import RECORD_BYTES_MAX, ROUTE_BYTES_MAX
-from headrace.protocols.ockam.session import state_diagram
 
 ROOT = Path(__file__).parents[4]
 PAGE = (ROOT / "docs" / "protocols" / "ockam.md").read_text(encoding="utf-8")
-
-
-def test_the_diagram_is_the_table() -> None:
-    assert f"```mermaid\n{state_diagram()}\n```" in PAGE
 
 
 def test_every_test_of_the_conformance_table_exists() -> None:

@@ -14,7 +14,7 @@ from headrace.config.address import is_loopback
 from headrace.errors import BadRequest, Busy, HeadraceError, LimitExceeded
 from headrace.hub import Hub
 from headrace.log.ops import CheckpointInfo, Op, SetProducer
-from headrace.protocols.ambrosia.codec import Limits, RemoteProtocolError
+from headrace.protocols.ambrosia.codec import Limits
 from headrace.protocols.ambrosia.coordinator.debugging import Debugging
 from headrace.protocols.ambrosia.coordinator.instance import Instance, state_version
 from headrace.protocols.ambrosia.coordinator.link import Link
@@ -28,6 +28,7 @@ from headrace.protocols.ambrosia.coordinator.store import (
     impulses_from,
 )
 from headrace.protocols.ambrosia.session import Input, State
+from headrace.protocols.errors import RemoteProtocolError
 
 logger = logging.getLogger("headrace.ambrosia")
 PROTOCOL: Final = "ambrosia"

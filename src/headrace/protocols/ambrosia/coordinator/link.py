@@ -19,12 +19,13 @@ from headrace.protocols.ambrosia.call_reader import (
     Malformed,
     MessageReader,
 )
-from headrace.protocols.ambrosia.codec import AttachTo, InitialMessage, RemoteProtocolError, Signal, Type
+from headrace.protocols.ambrosia.codec import AttachTo, InitialMessage, Signal, Type
 from headrace.protocols.ambrosia.coordinator.checkpoint_upload import BlobSink
 from headrace.protocols.ambrosia.coordinator.feeder import Feeder
 from headrace.protocols.ambrosia.coordinator.inbound import Logged
 from headrace.protocols.ambrosia.coordinator.instance import Instance, sent_counts
 from headrace.protocols.ambrosia.session import Action, Input, Session, State
+from headrace.protocols.errors import RemoteProtocolError
 
 if TYPE_CHECKING:
     from headrace.protocols.ambrosia.coordinator.coordinator import Coordinator

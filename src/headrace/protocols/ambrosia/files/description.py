@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from headrace.protocols.ambrosia.codec import RemoteProtocolError
 from headrace.protocols.ambrosia.description import messages_in_words
 from headrace.protocols.ambrosia.files.layout import decode_checkpoint_head, read_log
+from headrace.protocols.errors import RemoteProtocolError
 
 
 class FileMessage(msgspec.Struct, frozen=True, kw_only=True):

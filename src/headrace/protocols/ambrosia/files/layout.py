@@ -23,8 +23,6 @@ from headrace.protocols.ambrosia.codec import (
     RECORD_HEADER,
     RECORD_HEADER_BYTES,
     Checkpoint,
-    LocalProtocolError,
-    RemoteProtocolError,
     check_bytes,
     check_bytes_xor,
     decode,
@@ -33,6 +31,7 @@ from headrace.protocols.ambrosia.codec import (
     read_name,
     zigzag_int,
 )
+from headrace.protocols.errors import LocalProtocolError, RemoteProtocolError
 
 COMMIT_BUFFER_BYTES: Final = 8 << 20
 _HEAD: Final = struct.Struct("<iqii")

@@ -17,13 +17,15 @@ from struct import Struct
 from typing import Any, Final, NamedTuple
 
 # gRPC's own default in every implementation.
+from headrace.protocols.errors import RemoteProtocolError
+
 DEFAULT_MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 _NESTING_MAX: Final = 16
 
 PREFIX = Struct(">BI")
 
 
-class MessageError(Exception):
+class MessageError(RemoteProtocolError):
     """The peer's message cannot be read: INVALID_ARGUMENT."""
 
 

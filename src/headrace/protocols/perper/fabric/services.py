@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from headrace.errors import HeadraceError
+from headrace.protocols.errors import RemoteProtocolError
 from headrace.protocols.perper.catalogue import EXECUTIONS, LISTENERS, Entry
 from headrace.protocols.perper.fabric import http2
 from headrace.protocols.perper.fabric.codec import SERVICES, Message, encode_keys
@@ -35,7 +36,7 @@ SCALER_DEBOUNCE_S: Final = 0.1
 HEALTH_SERVING, HEALTH_NOT_SERVING, HEALTH_SERVICE_UNKNOWN = 1, 2, 3
 
 
-class CallError(Exception):
+class CallError(RemoteProtocolError):
     """The call ends with this status."""
 
     def __init__(self, status: int, message: str) -> None:

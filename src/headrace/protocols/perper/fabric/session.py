@@ -1,14 +1,13 @@
 """The life of one gRPC call on the server, as a table.
 
-Rules of this file: no I/O, no hub, and every change of state goes through `TRANSITIONS`.
+Rules of this file: no I/O, no hub, and every change of state goes through `CALL`.
 """
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import Final
 
-from headrace.protocols.perper.errors import LocalProtocolError
+from headrace.protocols.state_machine import StateMachine
 
 
 class State(Enum):
@@ -30,21 +29,20 @@ class Event(Enum):
     LOST = "connection lost"
 
 
-TRANSITIONS: Final[dict[tuple[State, Event], State]] = {
-    (State.WAITING, Event.REQUEST): State.SERVING,
-    (State.WAITING, Event.NO_MORE_REQUESTS): State.ANSWERING,
-    (State.WAITING, Event.STATUS): State.ENDED,
-    (State.WAITING, Event.RESET): State.ENDED,
-    (State.WAITING, Event.LOST): State.ENDED,
-    (State.SERVING, Event.REQUEST): State.SERVING,
-    (State.SERVING, Event.NO_MORE_REQUESTS): State.ANSWERING,
-    (State.SERVING, Event.STATUS): State.ENDED,
-    (State.SERVING, Event.RESET): State.ENDED,
-    (State.SERVING, Event.LOST): State.ENDED,
-    (State.ANSWERING, Event.STATUS): State.ENDED,
-    (State.ANSWERING, Event.RESET): State.ENDED,
-    (State.ANSWERING, Event.LOST): State.ENDED,
-}
+_ENDS = {Event.STATUS: State.ENDED, Event.RESET: State.ENDED, Event.LOST: State.ENDED}
+
+CALL = StateMachine(
+    "fabric/call",
+    State.WAITING,
+    {
+        State.WAITING: {Event.REQUEST: State.SERVING, Event.NO_MORE_REQUESTS: State.ANSWERING, **_ENDS},
+        State.SERVING: {Event.REQUEST: State.SERVING, Event.NO_MORE_REQUESTS: State.ANSWERING, **_ENDS},
+        State.ANSWERING: _ENDS,
+    },
+    of="a call",
+)
+
+MACHINES = (CALL,)
 
 
 class CallSession:
@@ -64,22 +62,10 @@ class CallSession:
 
     def move(self, event: Event) -> None:
         """Something happened."""
-        following = TRANSITIONS.get((self.state, event))
-        if following is None:
-            raise LocalProtocolError(f"{event.value} in state {self.state.value}")
-        self.state = following
+        self.state = CALL.step(self.state, event)
 
     def request(self) -> bool:
         """A request came; whether the method may have it."""
         self.move(Event.REQUEST)
         self.requests += 1
         return self.takes_many or self.requests == 1
-
-
-def diagram() -> str:
-    """The transitions as a mermaid state diagram."""
-    lines = ["stateDiagram-v2", "    [*] --> waiting"]
-    lines += [
-        f"    {state.value} --> {following.value}: {event.value}" for (state, event), following in TRANSITIONS.items()
-    ]
-    return "\n".join([*lines, "    ended --> [*]"])

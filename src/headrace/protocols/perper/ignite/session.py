@@ -1,19 +1,20 @@
 """One thin-client connection as a state machine: bytes in, requests out; answers in, bytes out in the order of the
 requests.
 
-Rules of this file: no I/O, no hub, and every change of state goes through `TRANSITIONS`.
+Rules of this file: no I/O, no hub, and every change of state goes through `CONNECTION`.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from enum import Enum
-from typing import Any, Final
+from typing import Any
 from uuid import UUID
 
-from headrace.protocols.perper.errors import FrameError, LocalProtocolError, Status
+from headrace.protocols.perper.errors import FrameError, Status
 from headrace.protocols.perper.ignite import codec
 from headrace.protocols.perper.ignite.binary import DEFAULT_NESTING_MAX
+from headrace.protocols.state_machine import StateMachine
 
 
 class State(Enum):
@@ -37,20 +38,22 @@ class Event(Enum):
     DISCONNECT = "disconnect"
 
 
-TRANSITIONS: Final[dict[tuple[State, Event], State]] = {
-    (State.NEW, Event.HANDSHAKE): State.LOGIN,
-    (State.NEW, Event.BAD_VERSION): State.CLOSED,
-    (State.NEW, Event.BROKEN): State.CLOSED,
-    (State.NEW, Event.DISCONNECT): State.CLOSED,
-    (State.LOGIN, Event.WELCOME): State.READY,
-    (State.LOGIN, Event.REFUSED): State.CLOSED,
-    (State.LOGIN, Event.BROKEN): State.CLOSED,
-    (State.LOGIN, Event.DISCONNECT): State.CLOSED,
-    (State.READY, Event.REQUEST): State.READY,
-    (State.READY, Event.BROKEN): State.CLOSED,
-    (State.READY, Event.DISCONNECT): State.CLOSED,
-    (State.CLOSED, Event.DISCONNECT): State.CLOSED,
-}
+CONNECTION = StateMachine(
+    "ignite/connection",
+    State.NEW,
+    {
+        State.NEW: {
+            Event.HANDSHAKE: State.LOGIN,
+            Event.BAD_VERSION: State.CLOSED,
+            Event.BROKEN: State.CLOSED,
+        },
+        State.LOGIN: {Event.WELCOME: State.READY, Event.REFUSED: State.CLOSED, Event.BROKEN: State.CLOSED},
+        State.READY: {Event.REQUEST: State.READY, Event.BROKEN: State.CLOSED},
+    },
+    everywhere={Event.DISCONNECT: State.CLOSED},
+)
+
+MACHINES = (CONNECTION,)
 
 
 class Slot:
@@ -76,10 +79,7 @@ class Session:
         self._features = b"\0"
 
     def _move(self, event: Event) -> None:
-        following = TRANSITIONS.get((self.state, event))
-        if following is None:
-            raise LocalProtocolError(f"{event.value} in state {self.state.value}")
-        self.state = following
+        self.state = CONNECTION.step(self.state, event)
 
     # in
 
@@ -176,12 +176,3 @@ class Session:
     def disconnect(self) -> None:
         """The connection is gone."""
         self._move(Event.DISCONNECT)
-
-
-def diagram() -> str:
-    """The transitions as a mermaid state diagram."""
-    lines = ["stateDiagram-v2", "    [*] --> new"]
-    lines += [
-        f"    {state.value} --> {following.value}: {event.value}" for (state, event), following in TRANSITIONS.items()
-    ]
-    return "\n".join([*lines, "    closed --> [*]"])

@@ -6,9 +6,10 @@ from uuid import UUID
 
 import pytest
 
-from headrace.protocols.perper.errors import FrameError, LocalProtocolError
+from headrace.protocols.errors import LocalProtocolError
+from headrace.protocols.perper.errors import FrameError
 from headrace.protocols.perper.ignite import codec
-from headrace.protocols.perper.ignite.session import TRANSITIONS, Event, Session, State, diagram
+from headrace.protocols.perper.ignite.session import Session, State
 
 HELLO = codec.encode_handshake(codec.Handshake((1, 7, 0), 2, b"\x04"))
 GET = codec.encode_request(codec.Request(1000, 1, (b"\x08\x01",), 5))
@@ -94,22 +95,3 @@ def test_logins_are_refused() -> None:
     made.receive_handshake(HELLO)
     assert b"no!" in made.refuse_login("no!")
     assert made.state is State.CLOSED
-
-
-def test_the_table_is_complete_for_disconnects_and_draws_itself() -> None:
-    assert all((state, Event.DISCONNECT) in TRANSITIONS for state in State)
-    drawn = diagram()
-    assert all(
-        f"{state.value} --> {following.value}: {event.value}" in drawn
-        for (state, event), following in TRANSITIONS.items()
-    )
-
-
-def test_the_page_shows_the_tables() -> None:
-    from pathlib import Path
-
-    from headrace.protocols.perper.fabric import session as fabric_session
-
-    page = (Path(__file__).parents[5] / "docs" / "protocols" / "perper.md").read_text()
-    for drawn in (diagram(), fabric_session.diagram()):
-        assert drawn in page
