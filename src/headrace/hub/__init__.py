@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.hub.hub import READ_BYTES, CheckpointWriter, Hub
+from headrace.hub.checkpoints import CheckpointWriter
+from headrace.hub.hub import READ_BYTES, Hub
 
-__all__ = [
-    "READ_BYTES",
-    "CheckpointWriter",
-    "Hub",
-]
+__all__ = ["READ_BYTES", "CheckpointWriter", "Hub"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from headrace.config import Config
 from headrace.hub.health import Health
+from headrace.hub.hooks import Hooks
 from headrace.hub.mounts import Mounts
 from headrace.hub.sessions import Sessions
 from headrace.hub.verbs import Verbs
@@ -29,7 +30,9 @@ class HubBase:
     ) -> None:
         """`data` is the data directory; the users file lies in it."""
         self.config = config
+        self.hooks = Hooks()
         self.metrics = Metrics()
+        self.metrics.subscribe(self.hooks)
         self.health = Health()
         self.security = Security(config, data, self.metrics.security.held_back.inc)
         self.sessions = Sessions(
@@ -38,9 +41,11 @@ class HubBase:
             now_us=now_us,
             changed=self.metrics.session_changed,
         )
-        self.verbs = Verbs(self.metrics.verb_done)
+        self.verbs = Verbs(self.hooks)
         self.mounts = Mounts()
         self.tracing: Tracing = OFF
+        self.protocol = ""
+        """Whose hands it is in."""
         self.addresses: dict[str, str] = {}
         """Where the listeners are, by name; filled by whoever starts them."""
         self.stopping = asyncio.Event()

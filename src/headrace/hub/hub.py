@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import logging
 import os
 import time
-from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,9 @@ import pyarrow as pa
 from headrace.config import Config
 from headrace.errors import HeadraceError, LogFailed, UnknownStream
 from headrace.hub.base import HubBase
+from headrace.hub.checkpoints import CheckpointWriter
+from headrace.hub.hooks import Read
+from headrace.hub.waiters import Waiters
 from headrace.log import ops
 from headrace.log.backup import BackupInfo
 from headrace.log.batch import Batch
@@ -40,7 +43,7 @@ from headrace.log.ops import (
     StreamInfo,
     StreamOptions,
 )
-from headrace.log.port import Blob, LogPort, Touched
+from headrace.log.port import LogPort, Touched
 from headrace.log.recovery import Report
 from headrace.log.state import TABLE
 from headrace.telemetry.tracing import OFF, Tracing
@@ -49,68 +52,6 @@ logger = logging.getLogger("headrace.hub")
 
 PROCESSED = "processed:"
 READ_BYTES = 1024 * 1024
-
-
-class Waiters:
-    """Futures that wait for a number to pass another: records for an index, cursors for a position."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[Any, list[tuple[int, asyncio.Future[None]]]] = defaultdict(list)
-
-    async def wait(self, key: Any, above: int) -> None:
-        """Until `notify(key, value)` comes with a value above."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        entry = (above, future)
-        self._waiting[key].append(entry)
-        try:
-            await future
-        finally:
-            if entry in (waiting := self._waiting.get(key, [])):
-                waiting.remove(entry)
-                if not waiting:
-                    del self._waiting[key]
-
-    def notify(self, key: Any, value: int) -> None:
-        for above, future in self._waiting.get(key, ()):
-            if value > above and not future.done():
-                future.set_result(None)
-
-    def wake(self, concerned: Callable[[Any], bool]) -> None:
-        """Have those who wait look again, whatever the number."""
-        for key, waiting in list(self._waiting.items()):
-            for _, future in waiting:
-                if concerned(key) and not future.done():
-                    future.set_result(None)
-
-    def fail(self, error: HeadraceError, concerned: Callable[[Any], bool] = lambda key: True) -> None:
-        for key, waiting in list(self._waiting.items()):
-            for _, future in waiting:
-                if concerned(key) and not future.done():
-                    future.set_exception(error)
-
-
-class CheckpointWriter:
-    """A checkpoint on its way. Bounded memory: `write` returns when the chunk has been taken."""
-
-    def __init__(self, hub: Hub, stream: str, blob: Blob) -> None:
-        self._hub = hub
-        self._stream = stream
-        self._blob = blob
-
-    async def write(self, chunk: bytes) -> None:
-        await asyncio.to_thread(self._blob.write, chunk)
-
-    async def commit(self, position: int, meta: dict[str, str] | None = None) -> CheckpointInfo:
-        """Make it durable: it stands for the stream's state before `position`."""
-        await asyncio.to_thread(self._blob.finish)
-        register = ops.RegisterCheckpoint(self._blob.id, self._stream, position, self._blob.size, meta or {})
-        result = await self._hub.transact([register])
-        info: CheckpointInfo = result[0]
-        self._hub.metrics.nouns.checkpoint_bytes.inc(info.size)
-        return info
-
-    async def abort(self) -> None:
-        await asyncio.to_thread(self._blob.abort)
 
 
 class Hub(HubBase):
@@ -126,7 +67,7 @@ class Hub(HubBase):
         self._cursor_moves = Waiters()
         self._room: list[asyncio.Future[None]] = []
         self._failed: asyncio.Future[LogFailed] = self._loop.create_future()
-        self._closed = False
+        self._closed = asyncio.Event()
         self._queue_bytes_high = config.log.queue_bytes_max // 2
         self._watch_log()
 
@@ -146,22 +87,30 @@ class Hub(HubBase):
         started = time.monotonic()
         disk = disk if disk is not None else await asyncio.to_thread(OsDisk, data)
         try:
-            log = await asyncio.to_thread(Log, tracing.disk(disk), clock, config.log)
+            log = await asyncio.to_thread(Log, disk, clock, config.log)
         except BaseException:
             disk.close()
             raise
         hub = cls(log, config, data, clock)
         hub.tracing = tracing
+        tracing.subscribe(hub.hooks)
         hub.metrics.log.recovery_seconds.set(time.monotonic() - started)
         hub._report_damage(log.recovered)
-        log.start(hub._committed)
+        log.start(hub._committed, hub._sealed)
         return hub
+
+    def used_by(self, protocol: str) -> Hub:
+        """The same hub in the hands of a protocol: hooks are told whose request it is. All but the name is shared,
+        so nothing on a hub is assigned after it has opened."""
+        same = copy.copy(self)
+        same.protocol = protocol
+        return same
 
     async def close(self) -> None:
         """Everything submitted before is durable afterwards; everything waiting for records is told."""
-        if self._closed:
+        if self._closed.is_set():
             return
-        self._closed = True
+        self._closed.set()
         await asyncio.to_thread(self._log.close)
         await asyncio.sleep(0)  # let the outcomes of the last commits arrive
         self._give_up(LogFailed("the hub is closed"))
@@ -244,100 +193,76 @@ class Hub(HubBase):
     ) -> asyncio.Future[Appended]:
         """Add records. The future is done when they are on disk. Appends of one caller keep their order. Whoever does
         not wait for one before the next gives them a `line`: none is stored behind one that was refused."""
-        return self._submit_one(ops.Append(name, batch, partition, producer, sequence, line))
+        return self._submit((ops.Append(name, batch, partition, producer, sequence, line),), True)
 
     def transact(self, operations: Sequence[Op]) -> asyncio.Future[list[Any]]:
         """Do several things, or none of them, in one durable step. Results come in the order of the operations."""
-        future: asyncio.Future[list[Any]] = self._loop.create_future()
-        try:
-            self._log.submit(operations, (future, False, time.perf_counter()))
-        except HeadraceError as error:
-            self._refuse(future, error)
-        return future
+        return self._submit(operations, False)
 
     def _submit_one(self, operation: Op) -> asyncio.Future[Any]:
-        future: asyncio.Future[Any] = self._loop.create_future()
-        try:
-            self._log.submit((operation,), (future, True, time.perf_counter()))
-        except HeadraceError as error:
-            self._refuse(future, error)
-        return future
+        return self._submit((operation,), True)
 
-    def _refuse(self, future: asyncio.Future[Any], error: HeadraceError) -> None:
-        self.metrics.log.refused.labels(code=error.code).inc()
-        future.set_exception(error)
+    def _submit(self, operations: Sequence[Op], is_single: bool) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = self._loop.create_future()
+        token = (future, is_single, time.perf_counter())
+        try:
+            self._log.submit(operations, token)
+        except HeadraceError as error:
+            self.metrics.log.refused.labels(code=error.code).inc()
+            future.set_exception(error)
+        for told in self.hooks.submit:
+            told(self.protocol, operations, token)
+        return future
 
     def _committed(self, outcomes: list[Pending], touched: Touched) -> None:
         """Called by the writer thread: one hop into the loop for a whole commit."""
         with contextlib.suppress(RuntimeError):  # the loop may have been closed under a hub that was not
             self._loop.call_soon_threadsafe(self._resolve, outcomes, touched)
 
+    def _sealed(self, segment: ops.NewSegment) -> None:
+        for told in self.hooks.seal:
+            told(segment)
+
     def _resolve(self, outcomes: list[Pending], touched: Touched) -> None:
-        counters = self.metrics.log
         for pending in outcomes:
-            if pending.token is None:
-                continue  # the log's own
-            future, is_single, _ = pending.token
-            if pending.error is not None:
-                counters.refused.labels(code=pending.error.code).inc()
-                if not future.done():
+            if pending.token is not None:  # not the log's own
+                future, is_single, _ = pending.token
+                if future.done():
+                    pass  # nobody waits any more
+                elif pending.error is not None:
                     future.set_exception(pending.error)
-            elif not future.done():
-                future.set_result(pending.result[0] if is_single else pending.result)
-        self._count(outcomes)
-        self.tracing.committed(outcomes)
+                else:
+                    future.set_result(pending.result[0] if is_single else pending.result)
+            if pending.error is None:
+                for position, operation in enumerate(pending.operations):
+                    if not isinstance(operation, ops.Append):
+                        self._changed(operation, pending.result[position])
+        for told in self.hooks.commit:
+            told(outcomes)
         for name, number in touched:
             if self._log.has_stream(name):
                 self._new_records.notify((name, number), self._log.bounds(name, number).next)
         if self._room and not self.congested:
-            waiting, self._room = self._room, []
+            waiting = self._room.copy()
+            self._room.clear()
             for waiter in waiting:
                 if not waiter.done():
                     waiter.set_result(None)
         if self._log.failed is not None:
             self._give_up(self._log.failed)
 
-    def _count(self, outcomes: list[Pending]) -> None:
-        """Metrics and cursor moves of a commit."""
-        records = size = duplicates = 0
-        for pending in outcomes:
-            if pending.error is not None:
-                continue
-            for operation, result in zip(pending.operations, pending.result, strict=True):
-                if isinstance(operation, ops.Append):
-                    if result.duplicate:
-                        duplicates += 1
-                    else:
-                        records += result.count
-                        size += operation.batch.nbytes
-                elif isinstance(operation, ops.SaveCursor):
-                    self._cursor_moves.notify((operation.cursor, operation.stream, operation.partition), result)
-                elif isinstance(operation, ops.CreateStream | ops.GrowStream):
-                    self._new_streams.notify(operation.name, self._partitions(operation.name))
-                elif isinstance(operation, ops.SetOptions):
-                    self._ack_may_differ(operation.name)
-                elif isinstance(operation, ops.DeleteStream):
-                    self._deleted(operation.name)
-        counters = self.metrics.log
-        started = min((pending.token[2] for pending in outcomes if pending.token is not None), default=None)
-        if started is not None:
-            counters.commit_seconds.observe(time.perf_counter() - started)
-        counters.commit_bytes.observe(sum(pending.nbytes for pending in outcomes))
-        counters.records.inc(records)
-        counters.bytes.inc(size)
-        counters.commits.inc()
-        if duplicates:
-            counters.duplicates.inc(duplicates)
-
-    def _ack_may_differ(self, name: str) -> None:
-        """Who waits for a cursor so as to acknowledge may not have to any more."""
-        self._cursor_moves.wake(lambda key: bool(key[1] == name))
-
-    def _deleted(self, name: str) -> None:
-        """Nobody waits for a stream that is gone."""
-        gone = UnknownStream(name)
-        self._new_records.fail(gone, lambda key: bool(key[0] == name))
-        self._cursor_moves.fail(gone, lambda key: bool(key[1] == name))
+    def _changed(self, operation: Op, result: Any) -> None:
+        """Wake those who wait for it."""
+        if isinstance(operation, ops.SaveCursor):
+            self._cursor_moves.notify((operation.cursor, operation.stream, operation.partition), result)
+        elif isinstance(operation, ops.CreateStream | ops.GrowStream):
+            self._new_streams.notify(operation.name, self._partitions(operation.name))
+        elif isinstance(operation, ops.SetOptions):  # who waits for a cursor so as to acknowledge may not have to
+            self._cursor_moves.wake(lambda key: bool(key[1] == operation.name))
+        elif isinstance(operation, ops.DeleteStream):  # nobody waits for a stream that is gone
+            gone = UnknownStream(operation.name)
+            self._new_records.fail(gone, lambda key: bool(key[0] == operation.name))
+            self._cursor_moves.fail(gone, lambda key: bool(key[1] == operation.name))
 
     def _give_up(self, error: LogFailed) -> None:
         if not self._failed.done() and self._log.failed is not None:
@@ -394,14 +319,14 @@ class Hub(HubBase):
     ) -> pa.RecordBatch:
         """Durable records from `start`, or from the first that is kept: at most `limit` and about `max_bytes`, at
         least one if there is any. Raises `Damaged` when the next record to serve is damaged."""
-        quick = self._log.read_now(name, start, partition, limit, max_bytes)
-        if quick is not None:
-            return self._counted(quick)
-        return self._counted(await asyncio.to_thread(self._log.read, name, start, partition, limit, max_bytes))
-
-    def _counted(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        self.metrics.log.read_records.inc(records.num_rows)
-        return records
+        with Read(self.hooks, self.protocol, "read", name, partition, start) as reading:
+            quick = self._log.read_now(name, start, partition, limit, max_bytes)
+            if quick is not None:
+                records = quick
+            else:
+                records = await asyncio.to_thread(self._log.read, name, start, partition, limit, max_bytes)
+            reading.records = records.num_rows
+            return records
 
     async def wait(self, name: str, index: int, partition: int = 0) -> None:
         """Returns when a record of this index, or a later one, is durable."""
@@ -411,7 +336,7 @@ class Hub(HubBase):
 
     def _check_open(self) -> None:
         """Nothing new will come to a hub that is closed or has failed: nobody may begin to wait for it."""
-        if self._closed or self._log.failed is not None:
+        if self._closed.is_set() or self._log.failed is not None:
             raise self._log.failed or LogFailed("the hub is closed")
 
     async def follow(
@@ -430,8 +355,10 @@ class Hub(HubBase):
         self, name: str, start: int, end: int, *, partition: int = 0, columns: list[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Exactly the records start ≤ index < end in large batches. Blocks on the disk: call it in a thread."""
-        for records in self._log.scan(name, start, end, partition):
-            yield records if columns is None else records.select(columns)
+        with Read(self.hooks, self.protocol, "scan", name, partition, start) as reading:
+            for records in self._log.scan(name, start, end, partition):
+                reading.records += records.num_rows
+                yield records if columns is None else records.select(columns)
 
     async def index_at_time(self, name: str, time_us: int, partition: int = 0) -> int:
         """The first index whose time is not before `time_us`."""

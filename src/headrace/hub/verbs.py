@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeVar, get_type_hints
 import msgspec
 
 from headrace.errors import BadRequest, Forbidden, HeadraceError
+from headrace.hub.hooks import Hooks
 from headrace.security import Principal, acting_as
 
 Right = Literal["read", "write", "admin"]
@@ -53,10 +54,9 @@ class Verb(msgspec.Struct, frozen=True):
 class Verbs:
     """The registry. Protocols add their verbs while the hub starts; names are unique."""
 
-    def __init__(self, observe: Callable[[str, float, str], None] = lambda verb, seconds, code: None) -> None:
-        """`observe(verb, seconds, code)` is called after each call, for metrics; the code is empty if all went well."""
+    def __init__(self, hooks: Hooks | None = None) -> None:
         self._verbs: dict[str, Verb] = {}
-        self._observe = observe
+        self._hooks = hooks or Hooks()
 
     def register(
         self,
@@ -108,7 +108,8 @@ class Verbs:
             raise
         finally:
             known = name if name in self._verbs else "unknown"  # names that callers make up are no labels
-            self._observe(known, time.perf_counter() - began, code)
+            for told in self._hooks.verb:
+                told(known, time.perf_counter() - began, code)
 
     async def _called(self, name: str, body: bytes | dict[str, Any] | msgspec.Struct, principal: Principal) -> Any:
         verb = self.get(name)

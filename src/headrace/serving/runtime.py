@@ -121,7 +121,7 @@ class Runtime:
         for name, entry in SERVICES.items():
             start = self._found(name, entry)
             if start is not None:
-                await self._started(name, start(self._hub_for(name)))
+                await self._started(name, start(self.hub.used_by(PROTOCOL_OF_SERVICE.get(name, name))))
 
     async def _start_listeners(self) -> None:
         for name, entry in LISTENERS.items():
@@ -130,11 +130,7 @@ class Runtime:
                 continue
             serve = self._found(name, entry)
             if serve is not None:
-                await self._started(name, serve(self._hub_for(name), address))
-
-    def _hub_for(self, name: str) -> Hub:
-        """The hub as this part sees it: with traces on, its spans name the part."""
-        return self.hub.tracing.view(self.hub, PROTOCOL_OF_SERVICE.get(name, name))
+                await self._started(name, serve(self.hub.used_by(name), address))
 
     async def _started(self, name: str, starting: Awaitable[Listener | None]) -> None:
         try:

@@ -6,10 +6,18 @@ Labels never hold stream names, peers or other things without a bound, except wh
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.exposition import generate_latest
+
+from headrace.log.ops import Append
+
+if TYPE_CHECKING:
+    from headrace.hub.hooks import Hooks, Read
+    from headrace.log.commit import Pending
 
 PROTOCOLS = ("flight", "http", "wallaroo", "ockam", "futoin", "ignite", "fabric", "ambrosia")
 LATENCY_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
@@ -63,6 +71,41 @@ class LogMetrics:
         self.refused = make.counter("headrace_log_refused_total", "Appends refused", ["code"])
         self.failed = make.gauge("headrace_log_failed", "1 once a sync failed and the log accepts nothing more")
         self.recovery_seconds = make.gauge("headrace_log_recovery_seconds", "How long the last start took")
+
+    def committed(self, outcomes: list[Pending]) -> None:
+        """Count what one commit settled."""
+        records = size = duplicates = written = 0
+        now_s = began_s = time.perf_counter()
+        for pending in outcomes:
+            written += pending.nbytes
+            if pending.token is not None and pending.token[2] < began_s:
+                began_s = pending.token[2]
+            if pending.error is not None:
+                if pending.token is not None:
+                    self.refused.labels(code=pending.error.code).inc()
+                continue
+            for position, operation in enumerate(pending.operations):
+                if not isinstance(operation, Append):
+                    continue
+                result = pending.result[position]
+                if result.duplicate:
+                    duplicates += 1
+                else:
+                    records += result.count
+                    size += operation.batch.nbytes
+        if began_s < now_s:  # not only the log's own
+            self.commit_seconds.observe(now_s - began_s)
+        self.commit_bytes.observe(written)
+        self.records.inc(records)
+        self.bytes.inc(size)
+        self.commits.inc()
+        if duplicates:
+            self.duplicates.inc(duplicates)
+
+    def read(self, reading: Read) -> None:
+        """Count a batch. A scan is counted by whoever asked for it."""
+        if reading.verb == "read":
+            self.read_records.inc(reading.records)
 
 
 class NounMetrics:
@@ -256,6 +299,12 @@ class Metrics:
         """Register a function that sets gauges which are cheaper to read when asked than to keep up to date."""
         self._before_scrape.append(refresh)
 
+    def subscribe(self, hooks: Hooks) -> None:
+        """Count what a hub tells."""
+        hooks.commit.append(self.log.committed)
+        hooks.read.append(self.log.read)
+        hooks.verb.append(self.verb_done)
+
     def session_changed(self, protocol: str, change: int) -> None:
         """What `Sessions` calls when one opens or ends."""
         self.protocol.sessions.labels(protocol=protocol).inc(change)
@@ -263,7 +312,7 @@ class Metrics:
             self.protocol.opened.labels(protocol=protocol).inc(change)
 
     def verb_done(self, verb: str, seconds: float, code: str) -> None:
-        """What `Verbs` calls after each call; `code` is empty when all went well."""
+        """Time a verb; `code` is empty when all went well."""
         self.verbs.seconds.labels(verb=verb).observe(seconds)
         if code:
             self.verbs.errors.labels(verb=verb, code=code).inc()

@@ -6,6 +6,7 @@ import pytest
 
 from headrace.config import Grant
 from headrace.errors import BadRequest, Forbidden
+from headrace.hub.hooks import Hooks
 from headrace.hub.verbs import Nothing, UnknownVerb, Verbs
 from headrace.security import EVERYTHING, Principal, current
 
@@ -119,7 +120,9 @@ async def test_calls_are_observed_with_their_outcome() -> None:
     async def endless(request: Nothing) -> None:
         await asyncio.Event().wait()
 
-    verbs = Verbs(lambda verb, seconds, code: seen.append((verb, code)))
+    hooks = Hooks()
+    hooks.verb.append(lambda verb, seconds, code: seen.append((verb, code)))
+    verbs = Verbs(hooks)
     verbs.register("hub.who", Nothing, who, right="read")
     verbs.register("hub.broken", Nothing, broken, right="read")
     verbs.register("hub.endless", Nothing, endless, right="read")

@@ -1,9 +1,11 @@
 """Traces: what becomes a span, whose trace it belongs to, and that a hub without them knows nothing of it."""
 
 import asyncio
+import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -18,12 +20,17 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 import headrace
+from headrace.config import Config
+from headrace.config import Log as LogSection
 from headrace.config import Tracing as Section
 from headrace.config.load import load
 from headrace.demo.flows import LEDGER, TILL, make_flows
 from headrace.demo.producers import PRODUCERS
 from headrace.errors import UnknownStream
+from headrace.hub.hooks import Hooks
 from headrace.log.batch import Batch
+from headrace.log.sealer import Sealer
+from headrace.log.segment import SegmentRef
 from headrace.serving import runtime as runtime_module
 from headrace.serving.runtime import LISTENERS, Runtime
 from headrace.spark.hub.staging import Commit
@@ -109,7 +116,7 @@ async def test_a_client_of_each_protocol_is_seen_at_the_hub(told: Told, flow: st
 
 
 async def test_one_batch_is_one_span_and_its_commit_links_to_it(told: Told) -> None:
-    hub = told.tracing.view(told.hub, "wallaroo")
+    hub = told.hub.used_by("wallaroo")
     await hub.create_stream("orders")
     told.forget()
     await asyncio.gather(*(hub.append("orders", Batch.of([b"pear"] * 100)) for _ in range(3)))
@@ -131,7 +138,7 @@ async def test_one_batch_is_one_span_and_its_commit_links_to_it(told: Told) -> N
 
 
 async def test_a_refusal_is_told_with_its_code(told: Told) -> None:
-    hub = told.tracing.view(told.hub, "ockam")
+    hub = told.hub.used_by("ockam")
     with pytest.raises(UnknownStream):
         await hub.append("nowhere", Batch.one(b"x"))
     with pytest.raises(UnknownStream):
@@ -143,7 +150,7 @@ async def test_a_refusal_is_told_with_its_code(told: Told) -> None:
 
 
 async def test_following_tells_each_batch_and_a_scan_is_one_span(told: Told) -> None:
-    hub = told.tracing.view(told.hub, "futoin")
+    hub = told.hub.used_by("futoin")
     await hub.create_stream("orders")
     await hub.append("orders", Batch.of([b"pear"] * 3))
     async for records in hub.follow("orders", 1):
@@ -155,7 +162,7 @@ async def test_following_tells_each_batch_and_a_scan_is_one_span(told: Told) -> 
 
 
 async def test_cursors_and_tables_have_their_own_names(told: Told) -> None:
-    hub = told.tracing.view(told.hub, "ignite")
+    hub = told.hub.used_by("ignite")
     await hub.create_table("prices")
     await hub.put("prices", b"pear", b"1")
     await hub.create_stream("orders")
@@ -164,18 +171,58 @@ async def test_cursors_and_tables_have_their_own_names(told: Told) -> None:
     assert attribute(told.one("hub.save_cursor"), "messaging.destination.name") == "orders"
 
 
-async def test_a_segment_is_told(told: Told) -> None:
-    hub = told.hub
+async def test_a_segment_is_told_and_still_made_by_its_own_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[int, SegmentRef]] = []
+    seal = Sealer.seal
+
+    def remember(sealer: Sealer, *order: Any) -> SegmentRef:
+        made.append((sealer.pid, seal(sealer, *order)))
+        return made[-1][1]
+
+    monkeypatch.setattr(Sealer, "seal", remember)
+    exporter = InMemorySpanExporter()
+    tracing = OtelTracing(Section(), exporter)
+    before_ns = time.time_ns() // 1000 * 1000
+    config = Config(log=LogSection(segment_bytes=64 * 1024, seal_apart_bytes=1024))
+    hub = await headrace.hub.Hub.open(tmp_path / "data", config, tracing=tracing)
+    try:
+        stream = await hub.create_stream("orders")
+        await hub.append("orders", Batch.of([b"x" * 1024] * 100))
+        async with asyncio.timeout(LONG_S):
+            while not hub.segments("orders"):
+                await asyncio.sleep(0.02)
+    finally:
+        await hub.close()
+        await tracing.close()
+    (span,) = [span for span in exporter.get_finished_spans() if span.name == "log.segment"]
+    ((pid, ref),) = made
+    assert pid != os.getpid()
+    assert span.attributes == {
+        "headrace.stream.id": stream.id,
+        "headrace.index": 0,
+        "messaging.batch.message_count": 100,
+        "headrace.bytes": ref.bytes,
+    }
+    assert span.parent is None
+    assert span.start_time is not None
+    assert span.end_time is not None
+    assert before_ns <= span.start_time < span.end_time <= time.time_ns()
+
+
+async def test_a_range_given_up_elsewhere_stays_in_its_trace(told: Told) -> None:
+    hub = told.hub.used_by("flight")
     await hub.create_stream("orders")
-    await hub.append("orders", Batch.of([b"x" * 1024 * 1024] * 36))
-    deadline = asyncio.get_running_loop().time() + LONG_S
-    while not told.spans("log.segment"):
-        assert asyncio.get_running_loop().time() < deadline
-        await asyncio.sleep(0.05)
-    span = told.spans("log.segment")[0]
-    assert attribute(span, "headrace.index") == 0
-    assert attribute(span, "messaging.batch.message_count") == 36
-    assert attribute(span, "headrace.bytes") > 36 * 1024 * 1024
+    await hub.append("orders", Batch.of([b"pear"] * 3))
+    with told.tracing.call("flight.get", {"traceparent": TRACEPARENT}):
+        batches = hub.scan("orders", 0, 3)
+        next(batches)
+    batches.close()  # type: ignore[attr-defined]
+    span = told.one("hub.scan")
+    assert _trace_of(span) == REMOTE_TRACE
+    assert span.status.status_code == StatusCode.UNSET
+    assert attribute(span, "messaging.batch.message_count") == 3
 
 
 async def test_http_continues_the_trace_of_its_caller(told: Told) -> None:
@@ -246,7 +293,7 @@ async def test_a_batch_of_spark_is_told(told: Told) -> None:
 async def test_the_ratio_is_for_traces_that_begin_here(tmp_path: Path, ratio: float, kept: int) -> None:
     exporter = InMemorySpanExporter()
     tracing = OtelTracing(Section(ratio=ratio), exporter)
-    hub = tracing.view(await headrace.hub.Hub.open(tmp_path / "data", tracing=tracing), "wallaroo")
+    hub = (await headrace.hub.Hub.open(tmp_path / "data", tracing=tracing)).used_by("wallaroo")
     await hub.create_stream("orders")
     tracing.flush()
     exporter.clear()
@@ -325,10 +372,11 @@ def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyP
 
 def test_off_is_off() -> None:
     assert start(load(environment={}, flags=[]).config) is OFF
-    hub = object()
-    assert OFF.view(hub, "ockam") is hub
-    assert OFF.disk(hub) is hub
-    assert OFF.app(hub, []) is hub
+    hooks = Hooks()
+    OFF.subscribe(hooks)
+    assert not any(vars(hooks).values())
+    app = object()
+    assert OFF.app(app, []) is app
     with OFF.call("x", {}) as call, OFF.span("x") as span:
         call.set_attribute("a", 1)
         span.set_attribute("a", 1)

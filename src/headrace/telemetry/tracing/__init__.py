@@ -16,6 +16,7 @@ from headrace.errors import BadConfig
 
 if TYPE_CHECKING:
     from headrace.config import Config
+    from headrace.hub.hooks import Hooks
 
 Thing = TypeVar("Thing")
 Value = str | int | float | bool
@@ -39,13 +40,8 @@ class _NoSpan:
 class Tracing:
     """Traces that go nowhere. The base of those that do."""
 
-    def view(self, hub: Thing, protocol: str) -> Thing:
-        """The hub as a protocol's server should see it: its verbs make spans that name the protocol."""
-        return hub
-
-    def disk(self, disk: Thing) -> Thing:
-        """A disk on which new segments make spans."""
-        return disk
+    def subscribe(self, hooks: Hooks) -> None:
+        """Make spans of what a hub tells."""
 
     def app(self, app: Thing, prefixes: Sequence[str]) -> Thing:
         """A web application whose requests below these paths make spans, continuing the caller's trace."""
@@ -60,9 +56,6 @@ class Tracing:
     def span(self, name: str, attributes: Mapping[str, Value] | None = None) -> AbstractContextManager[Span]:
         """A piece of work inside."""
         return contextlib.nullcontext(_NO_SPAN)
-
-    def committed(self, outcomes: Sequence[Any]) -> None:
-        """Transactions (`Pending`) that one commit settled."""
 
     async def close(self) -> None:
         """Send what has not been sent."""

@@ -7,15 +7,17 @@ links to the spans it settled. It is kept when one of those is.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
+import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from opentelemetry import trace
-from opentelemetry.context import Context, attach, detach
+from opentelemetry.context import Context, attach, detach, get_current
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
@@ -34,13 +36,13 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from headrace import __version__
 from headrace.config import Tracing as Section
 from headrace.errors import HeadraceError
+from headrace.log import ops
 from headrace.telemetry.tracing import Thing, Tracing, TracingUnavailable, Value
-from headrace.telemetry.tracing.view import TracedDisk, TracedHub
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from headrace.hub import Hub
+    from headrace.hub.hooks import Hooks, Read, Token
     from headrace.log.commit import Pending
 
 TRACES_PATH = "/v1/traces"
@@ -83,13 +85,13 @@ class OtelTracing(Tracing):
         self._provider.add_span_processor(BatchSpanProcessor(exporter or _exporter(section.endpoint)))
         self._propagator = TraceContextTextMapPropagator()
         self._settling: dict[asyncio.Future[Any], Span] = {}
-        self.tracer = self._provider.get_tracer("headrace", __version__)
+        self._tracer = self._provider.get_tracer("headrace", __version__)
 
-    def view(self, hub: Thing, protocol: str) -> Thing:
-        return cast("Thing", TracedHub.of(cast("Hub", hub), self, protocol))
-
-    def disk(self, disk: Thing) -> Thing:
-        return cast("Thing", TracedDisk(disk, self))
+    def subscribe(self, hooks: Hooks) -> None:
+        hooks.submit.append(self._submitted)
+        hooks.commit.append(self._committed)
+        hooks.read.append(self._read)
+        hooks.seal.append(self._sealed)
 
     def app(self, app: Thing, prefixes: Sequence[str]) -> Thing:
         return cast("Thing", _TracedApp(cast("ASGIApp", app), self, tuple(prefixes)))
@@ -111,7 +113,7 @@ class OtelTracing(Tracing):
     def _current(
         self, name: str, kind: SpanKind, attributes: Mapping[str, Value] | None, context: Context | None
     ) -> Iterator[Span]:
-        with self.tracer.start_as_current_span(
+        with self._tracer.start_as_current_span(
             name, context, kind, attributes, record_exception=False, set_status_on_exception=False
         ) as span:
             try:
@@ -129,20 +131,25 @@ class OtelTracing(Tracing):
         finally:
             detach(token)
 
-    def begin(self, name: str, describe: Callable[[], Mapping[str, Value]]) -> Span | None:
-        """A span of the hub's boundary: the outermost one where the protocol carries no trace of its own. None when
-        it is not kept, which costs little: it is not even described."""
-        inside = trace.get_current_span().get_span_context().is_valid
-        span = self.tracer.start_span(name, kind=SpanKind.INTERNAL if inside else SpanKind.SERVER)
-        if not span.is_recording():
-            return None
-        span.set_attributes(describe())
-        return span
+    def _started(self, name: str, began_s: float, context: Context | None = None) -> Span:
+        """A span of the hub's boundary: the outermost one where the protocol carries no trace of its own. A batch that
+        is read for a follower is nobody's call."""
+        inside = name == "hub.read" or trace.get_current_span(context).get_span_context().is_valid
+        kind = SpanKind.INTERNAL if inside else SpanKind.SERVER
+        return self._tracer.start_span(name, context, kind, start_time=_wall_ns(began_s))
 
-    def settles(self, span: Span | None, future: asyncio.Future[Any]) -> None:
-        """End the span when the future is done; until then a commit may link to it."""
-        if span is None:
+    def _submitted(self, protocol: str, operations: Sequence[ops.Op], token: Token) -> None:
+        """A span that ends when the future is done; until then a commit may link to it. A hub that is in nobody's
+        hands works for itself."""
+        future, is_single, began_s = token
+        if not protocol:
             return
+        span = self._started(f"hub.{_verb_of(type(operations[0])) if is_single else 'transact'}", began_s)
+        if not span.is_recording():  # which costs little: it is not even described
+            return
+        span.set_attributes({**_about(protocol, operations[0] if operations else None), **_size(operations)})
+        if not is_single:
+            span.set_attribute("headrace.operations", len(operations))
         if future.done():
             _ended(span, future)
         else:
@@ -152,25 +159,44 @@ class OtelTracing(Tracing):
     def _settled(self, future: asyncio.Future[Any]) -> None:
         _ended(self._settling.pop(future), future)
 
-    def committed(self, outcomes: Sequence[Pending]) -> None:
+    def _committed(self, outcomes: Sequence[Pending]) -> None:
         mine = [pending for pending in outcomes if pending.token is not None]
         spans = [span for pending in mine if (span := self._settling.get(pending.token[0])) is not None]
         if not spans:
             return
-        waited_ns = int((time.perf_counter() - min(pending.token[2] for pending in mine)) * 1e9)
-        ended_ns = time.time_ns()
-        commit = self.tracer.start_span(
+        commit = self._tracer.start_span(
             "log.commit",
             Context(),
             links=[Link(span.get_span_context()) for span in spans[:LINKS_MAX]],
-            start_time=ended_ns - waited_ns,
+            start_time=_wall_ns(min(pending.token[2] for pending in mine)),
             attributes={
                 "headrace.commit.transactions": len(outcomes),
                 "headrace.commit.bytes": sum(pending.nbytes for pending in outcomes),
                 "headrace.commit.refused": sum(pending.error is not None for pending in outcomes),
             },
         )
-        commit.end(ended_ns)
+        commit.end()
+
+    def _read(self, read: Read) -> None:
+        if not read.protocol:
+            return
+        span = self._started(f"hub.{read.verb}", read.began_s, read.context.run(get_current))
+        span.set_attributes({**_where(read.protocol, read.stream, read.partition), "headrace.index": read.start})
+        if isinstance(read.error, Exception):  # not one that was given up
+            failed(span, read.error)
+        else:
+            span.set_attribute("messaging.batch.message_count", read.records)
+        span.end()
+
+    def _sealed(self, segment: ops.NewSegment) -> None:
+        attributes = {
+            "headrace.stream.id": segment.stream_id,
+            "headrace.index": segment.first,
+            "messaging.batch.message_count": segment.next - segment.first,
+            "headrace.bytes": segment.bytes,
+        }
+        began_ns, ended_ns = segment.began_us * 1000, segment.ended_us * 1000
+        self._tracer.start_span("log.segment", Context(), attributes=attributes, start_time=began_ns).end(ended_ns)
 
     def flush(self) -> bool:
         """Send what is waiting. Blocks."""
@@ -185,6 +211,41 @@ def failed(span: Span, error: BaseException) -> None:
     code = error.code if isinstance(error, HeadraceError) else type(error).__qualname__
     span.set_attribute("error.type", code)
     span.set_status(Status(StatusCode.ERROR, str(error)))
+
+
+def _wall_ns(began_s: float) -> int:
+    """A reading of `time.perf_counter` as wall time."""
+    return time.time_ns() - int((time.perf_counter() - began_s) * 1e9)
+
+
+def _where(protocol: str, stream: str, partition: int) -> dict[str, str | int]:
+    return {
+        "messaging.system": "headrace",
+        "messaging.destination.name": stream,
+        "messaging.destination.partition.id": str(partition),
+        "headrace.protocol": protocol,
+    }
+
+
+def _about(protocol: str, operation: ops.Op | None) -> dict[str, str | int]:
+    stream = getattr(operation, "stream", None) or getattr(operation, "table", None)
+    return _where(protocol, str(stream or getattr(operation, "name", "")), getattr(operation, "partition", 0))
+
+
+@functools.cache
+def _verb_of(kind: type[ops.Op]) -> str:
+    """`SaveCursor` as `save_cursor`."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
+
+
+def _size(operations: Sequence[ops.Op]) -> dict[str, int]:
+    batches = [operation.batch for operation in operations if isinstance(operation, ops.Append)]
+    if not batches:
+        return {}
+    return {
+        "messaging.batch.message_count": sum(batch.count for batch in batches),
+        "headrace.bytes": sum(batch.nbytes for batch in batches),
+    }
 
 
 def _ended(span: Span, future: asyncio.Future[Any]) -> None:
