@@ -5,8 +5,8 @@ Run for long by hand with any fuzzer that calls `fuzz(data)`; `test_fuzz_ockam.p
 
 from __future__ import annotations
 
+from headrace.protocols.errors import RemoteProtocolError
 from headrace.protocols.ockam import application, codec
-from headrace.protocols.ockam.bare import DecodeError
 from headrace.protocols.ockam.cbor import CborFraming
 from headrace.protocols.ockam.routing import Framing, LegacyFraming
 from headrace.protocols.ockam.session import Create, Get, Limits, Pull, Save, Session, State, Worker
@@ -16,7 +16,7 @@ RESOLVE = {WORKER.address: WORKER}.get
 
 
 def fuzz(data: bytes) -> None:
-    """Nothing but a `DecodeError` may escape, and nothing that is accepted may change when written again."""
+    """Nothing but a `RemoteProtocolError` may escape, and nothing that is accepted may change when written again."""
     for framing in (LegacyFraming(), CborFraming()):
         whole = run_session(framing, [data])
         if whole is not None:
@@ -65,7 +65,7 @@ def run_session(framing: Framing, chunks: list[bytes]) -> list[list[object]] | N
 def round_trip_message(framing: Framing, data: bytes) -> None:
     try:
         message = framing.decode(data)
-    except DecodeError:
+    except RemoteProtocolError:
         return
     again = framing.encode(message)[framing.header_bytes :]
     assert framing.decode(again) == message
@@ -74,18 +74,18 @@ def round_trip_message(framing: Framing, data: bytes) -> None:
 def round_trip_payload(data: bytes) -> None:
     try:
         request = codec.decode_request(data)
-    except DecodeError:
+    except RemoteProtocolError:
         pass
     else:
         assert codec.encode_request(request) == data
     for partitioned in (False, True):
         try:
             response = codec.decode_response(data, partitioned=partitioned)
-        except DecodeError:
+        except RemoteProtocolError:
             continue
         assert codec.encode_response(response) == data
     try:
         extra = application.decode_client_request(data)
-    except DecodeError:
+    except RemoteProtocolError:
         return
     assert application.encode_client_request(extra) == data

@@ -112,6 +112,11 @@ def _ignoring(state: State, *inputs: Input) -> dict[Input, Transition]:
     return dict.fromkeys(inputs, (state, (A.DISCARD,)))
 
 
+def _busy(state: State, *, impulses: bool = True) -> dict[Input, Transition]:
+    """As `_sending`, while no checkpoint can begin: one is under way, or it is not time yet."""
+    return _sending(state, impulses=impulses) | _ignoring(state, I.TAKE_CHECKPOINT, I.CHECKPOINT_WANTED)
+
+
 def _outputs_discarded(state: State) -> dict[Input, Transition]:
     """A debugged binding may say what it likes: nothing of it leaves the link."""
     rows = _ignoring(state, I.CALLS, I.IMPULSES, I.ATTACH_TO, I.INITIAL_MESSAGE, I.TAKE_CHECKPOINT, I.REPLAYED)
@@ -130,52 +135,43 @@ TRANSITIONS: Final[dict[State, dict[Input, Transition]]] = {
     # "Receive a TakeBecomingPrimaryCheckpoint message; send an InitialMessage; send a Checkpoint message". The
     # published coordinator hangs if the two come in the other order; here either order starts the instance.
     S.FIRST_START: {
-        **_sending(S.FIRST_START),
-        **_ignoring(S.FIRST_START, I.TAKE_CHECKPOINT, I.CHECKPOINT_WANTED),
+        **_busy(S.FIRST_START),
         I.INITIAL_MESSAGE: (S.FIRST_INITIAL, (A.KEEP_INITIAL,)),
         I.CHECKPOINT: (S.FIRST_CHECKPOINT, (A.RECEIVE,)),
     },
     S.FIRST_INITIAL: {
-        **_sending(S.FIRST_INITIAL),
-        **_ignoring(S.FIRST_INITIAL, I.TAKE_CHECKPOINT, I.CHECKPOINT_WANTED),
+        **_busy(S.FIRST_INITIAL),
         I.CHECKPOINT: (S.FIRST_STORING, (A.RECEIVE, A.STORE)),
     },
     S.FIRST_CHECKPOINT: {
-        **_sending(S.FIRST_CHECKPOINT),
-        **_ignoring(S.FIRST_CHECKPOINT, I.TAKE_CHECKPOINT, I.CHECKPOINT_WANTED),
+        **_busy(S.FIRST_CHECKPOINT),
         I.INITIAL_MESSAGE: (S.FIRST_STORING, (A.KEEP_INITIAL, A.STORE)),
     },
     S.FIRST_STORING: {
-        **_sending(S.FIRST_STORING),
-        **_ignoring(S.FIRST_STORING, I.TAKE_CHECKPOINT, I.CHECKPOINT_WANTED),
+        **_busy(S.FIRST_STORING),
         I.CHECKPOINT: (S.FIRST_STORING, (A.SKIP,)),
         I.STORED: (S.RUNNING, (A.LOG_INITIAL, A.DELIVER)),
     },
     # "While a replayed Impulse RPC can send Fork RPCs, it cannot send Impulse RPCs": impulses are not in this row.
     S.REPLAYING: {
-        **_sending(S.REPLAYING, impulses=False),
-        **_ignoring(S.REPLAYING, I.TAKE_CHECKPOINT, I.CHECKPOINT_WANTED),
+        **_busy(S.REPLAYING, impulses=False),
         I.REPLAYED: (S.PROMOTING, (A.SEND_TAKE_BECOMING_PRIMARY_CHECKPOINT,)),
     },
     S.PROMOTING: {
-        **_sending(S.PROMOTING),
-        **_ignoring(S.PROMOTING, I.TAKE_CHECKPOINT, I.CHECKPOINT_WANTED),
+        **_busy(S.PROMOTING),
         I.CHECKPOINT: (S.STORING, (A.RECEIVE, A.STORE)),
     },
     S.REPLAYING_OLD: {
-        **_sending(S.REPLAYING_OLD, impulses=False),
-        **_ignoring(S.REPLAYING_OLD, I.TAKE_CHECKPOINT, I.CHECKPOINT_WANTED),
+        **_busy(S.REPLAYING_OLD, impulses=False),
         I.REPLAYED: (S.UPGRADING, (A.SEND_UPGRADE_TAKE_CHECKPOINT,)),
     },
     S.UPGRADING: {
-        **_sending(S.UPGRADING),
-        **_ignoring(S.UPGRADING, I.TAKE_CHECKPOINT, I.CHECKPOINT_WANTED),
+        **_busy(S.UPGRADING),
         I.CHECKPOINT: (S.UPGRADE_STORING, (A.RECEIVE, A.STORE)),
     },
     # After the upgraded state is durable the published coordinator asks for a checkpoint once more.
     S.UPGRADE_STORING: {
-        **_sending(S.UPGRADE_STORING),
-        **_ignoring(S.UPGRADE_STORING, I.TAKE_CHECKPOINT, I.CHECKPOINT_WANTED),
+        **_busy(S.UPGRADE_STORING),
         I.CHECKPOINT: (S.UPGRADE_STORING, (A.SKIP,)),
         I.STORED: (S.CHECKPOINTING, (A.FINISH_UPGRADE, A.SEND_TAKE_CHECKPOINT)),
     },
@@ -186,20 +182,18 @@ TRANSITIONS: Final[dict[State, dict[Input, Transition]]] = {
         I.CHECKPOINT: (S.RUNNING, (A.SKIP,)),  # nobody asked: its place in the log is unknown
     },
     S.CHECKPOINTING: {
-        **_sending(S.CHECKPOINTING),
-        **_ignoring(S.CHECKPOINTING, I.TAKE_CHECKPOINT, I.CHECKPOINT_WANTED),
+        **_busy(S.CHECKPOINTING),
         I.CHECKPOINT: (S.STORING, (A.RECEIVE, A.STORE)),
     },
     S.STORING: {
-        **_sending(S.STORING),
-        **_ignoring(S.STORING, I.TAKE_CHECKPOINT, I.CHECKPOINT_WANTED),
+        **_busy(S.STORING),
         I.CHECKPOINT: (S.STORING, (A.SKIP,)),
         I.STORED: (S.RUNNING, (A.DELIVER,)),
     },
     # A standby computes what the primary computes. Its calls carry the same numbers, so either copy will do.
     S.STANDBY: {
-        **_sending(S.STANDBY, impulses=False),
-        **_ignoring(S.STANDBY, I.TAKE_CHECKPOINT, I.CHECKPOINT_WANTED, I.REPLAYED),
+        **_busy(S.STANDBY, impulses=False),
+        **_ignoring(S.STANDBY, I.REPLAYED),
         I.CHECKPOINT: (S.STANDBY, (A.SKIP,)),
         I.PRIMARY_LOST: (S.RUNNING, (A.SEND_BECOMING_PRIMARY, A.DELIVER)),
     },
@@ -224,8 +218,6 @@ LINK = StateMachine(
 )
 
 MACHINES = (LINK,)
-
-AWAITING_CHECKPOINT: Final = frozenset({S.PROMOTING, S.UPGRADING, S.CHECKPOINTING, S.FIRST_START, S.FIRST_INITIAL})
 
 
 class Session:

@@ -14,7 +14,6 @@ UNAUTHORIZED = "Unauthorized"
 INTERNAL_ERROR = "InternalError"
 INVALID_REQUEST = "InvalidRequest"
 DEFENSE_REJECTED = "DefenseRejected"
-PLEASE_REAUTH = "PleaseReauth"
 SECURITY_ERROR = "SecurityError"
 # FTN18 3.3.
 LIVE_NOT_ALLOWED = "LiveNotAllowed"

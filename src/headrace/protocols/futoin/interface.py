@@ -30,9 +30,6 @@ EVENT_LIST_BYTES_MAX = 8 * MIB
 EVENTS_MAX = 1000
 # What the envelope of an event list may take: f, seq, rid and a signature.
 ENVELOPE_BYTES = 1 * KIB
-# FTN18 3.1: EventID is "1-999999999999999999 for now".
-EVENT_ID_MAX = 10**18 - 1
-
 LIVE = "LIVE"
 RAW_TYPE = "RAW"
 

@@ -16,7 +16,8 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.protocols.ockam.bare import DecodeError, Reader, encode_data, encode_string
+from headrace.protocols.errors import RemoteProtocolError
+from headrace.protocols.ockam.bare import Reader, encode_data, encode_string
 from headrace.protocols.ockam.codec import encode_payload, open_payload
 from headrace.protocols.ockam.routing import Message, decode_wire, encode_wire
 
@@ -67,7 +68,7 @@ def decode_client_request(payload: bytes) -> ClientRequest:
     elif protocol == BIDIRECTIONAL_PUBLISHER:
         request = SubscribePublisher(reader.string(), reader.string(), reader.string())
     else:
-        raise DecodeError(f"protocol {protocol!r} is not known")
+        raise RemoteProtocolError(f"protocol {protocol!r} is not known")
     reader.finish()
     return request
 
@@ -97,4 +98,4 @@ def decode_old_tcp_value(value: bytes) -> tuple[str, int]:
     if len(value) == 19 and value[0] == 1:
         groups = struct.unpack("<8H", value[1:17])
         return str(ipaddress.IPv6Address(struct.pack(">8H", *groups))), int.from_bytes(value[17:], "little")
-    raise DecodeError("not a TCP address of the old form")
+    raise RemoteProtocolError("not a TCP address of the old form")

@@ -27,20 +27,12 @@ UINT_BYTES_MAX: Final = 10
 _SINGLE: Final = [bytes((value,)) for value in range(256)]
 
 
-class EncodeError(LocalProtocolError):
-    """Our fault: we were asked to encode what has no encoding."""
-
-
-class DecodeError(RemoteProtocolError):
-    """The peer's fault: these bytes are not what they should be."""
-
-
 def encode_uint(value: int) -> bytes:
     """The shortest form of an unsigned integer of at most 64 bits."""
     if 0 <= value < 0x80:
         return _SINGLE[value]
     if not 0 <= value <= UINT_MAX:
-        raise EncodeError(f"{value} is not an unsigned 64-bit integer")
+        raise LocalProtocolError(f"{value} is not an unsigned 64-bit integer")
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
@@ -57,7 +49,7 @@ def encode_string(value: str) -> bytes:
     try:
         return encode_data(value.encode())
     except UnicodeEncodeError as error:
-        raise EncodeError(f"{value!r} has no UTF-8 form") from error
+        raise LocalProtocolError(f"{value!r} has no UTF-8 form") from error
 
 
 def encode_optional(encoded: bytes | None) -> bytes:
@@ -85,20 +77,20 @@ class Reader:
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 if byte == 0 and shift:
-                    raise DecodeError("an integer is not in its shortest form")
+                    raise RemoteProtocolError("an integer is not in its shortest form")
                 if value > UINT_MAX:
-                    raise DecodeError("an integer is above 64 bits")
+                    raise RemoteProtocolError("an integer is above 64 bits")
                 self.position = position
                 return value
             shift += 7
-        raise DecodeError("an integer is above 64 bits" if shift == 70 else "an integer is cut short")
+        raise RemoteProtocolError("an integer is above 64 bits" if shift == 70 else "an integer is cut short")
 
     def data(self) -> bytes:
         length = self.uint()
         start = self.position
         stop = start + length
         if stop > self.end:
-            raise DecodeError(f"{length} bytes are announced and {self.end - start} are there")
+            raise RemoteProtocolError(f"{length} bytes are announced and {self.end - start} are there")
         self.position = stop
         return self.buffer[start:stop]
 
@@ -107,13 +99,13 @@ class Reader:
         try:
             return value.decode()
         except UnicodeDecodeError as error:
-            raise DecodeError("a string is not UTF-8") from error
+            raise RemoteProtocolError("a string is not UTF-8") from error
 
     def tag(self, count: int) -> int:
         """The position in an enum or union of `count` members, or the flag of an optional (two members)."""
         value = self.uint()
         if value >= count:
-            raise DecodeError(f"tag {value} is not below {count}")
+            raise RemoteProtocolError(f"tag {value} is not below {count}")
         return value
 
     def optional_string(self) -> str | None:
@@ -129,4 +121,4 @@ class Reader:
     def finish(self) -> None:
         """Nothing may be left over."""
         if self.position != self.end:
-            raise DecodeError(f"{self.end - self.position} bytes are left over")
+            raise RemoteProtocolError(f"{self.end - self.position} bytes are left over")

@@ -16,7 +16,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from headrace.protocols.ockam.bare import DecodeError, EncodeError
+from headrace.protocols.errors import LocalProtocolError, RemoteProtocolError
 from headrace.protocols.ockam.routing import (
     ADDRESS_TYPE_MAX,
     REPLY_OVERHEAD_BYTES_MAX,
@@ -55,14 +55,14 @@ def encode_head(kind: int, value: int) -> bytes:
     for extra, width in _WIDTHS.items():
         if value < 1 << (8 * width):
             return bytes((kind << 5 | extra,)) + value.to_bytes(width, "big")
-    raise EncodeError(f"{value} does not fit in 64 bits")
+    raise LocalProtocolError(f"{value} does not fit in 64 bits")
 
 
 def encode_route(route: Route) -> bytes:
     out = bytearray(encode_head(_ARRAY, len(route)))
     for kind, value in route:
         if not 0 <= kind <= ADDRESS_TYPE_MAX:
-            raise EncodeError(f"address type {kind} is not one byte")
+            raise LocalProtocolError(f"address type {kind} is not one byte")
         out += encode_head(_ARRAY, 2) + encode_head(_UNSIGNED, kind) + encode_head(_BYTES, len(value)) + value
     return bytes(out)
 
@@ -76,24 +76,24 @@ class _Items:
 
     def head(self, expected: int) -> int:
         if self.position >= len(self.buffer):
-            raise DecodeError("the message is cut short")
+            raise RemoteProtocolError("the message is cut short")
         first = self.buffer[self.position]
         kind, value = first >> 5, first & 0x1F
         if kind != expected:
-            raise DecodeError(f"a CBOR {_KIND_NAMES[kind]} stands where a {_KIND_NAMES[expected]} should")
+            raise RemoteProtocolError(f"a CBOR {_KIND_NAMES[kind]} stands where a {_KIND_NAMES[expected]} should")
         self.position += 1
         if value < 24:
             return value
         width = _WIDTHS.get(value)
         if width is None:
-            raise DecodeError("CBOR items of indefinite length are not part of this protocol")
+            raise RemoteProtocolError("CBOR items of indefinite length are not part of this protocol")
         raw = self.take(width)
         return int.from_bytes(raw, "big")
 
     def take(self, count: int) -> bytes:
         stop = self.position + count
         if stop > len(self.buffer):
-            raise DecodeError("the message is cut short")
+            raise RemoteProtocolError("the message is cut short")
         raw = self.buffer[self.position : stop]
         self.position = stop
         return raw
@@ -101,15 +101,15 @@ class _Items:
     def route(self) -> Route:
         count = self.head(_ARRAY)
         if count * 3 > len(self.buffer) - self.position:
-            raise DecodeError(f"{count} addresses are announced and the message is shorter")
+            raise RemoteProtocolError(f"{count} addresses are announced and the message is shorter")
         return tuple(self.address() for _ in range(count))
 
     def address(self) -> Address:
         if self.head(_ARRAY) != 2:
-            raise DecodeError("an address is not a pair")
+            raise RemoteProtocolError("an address is not a pair")
         kind = self.head(_UNSIGNED)
         if kind > ADDRESS_TYPE_MAX:
-            raise DecodeError(f"address type {kind} is not one byte")
+            raise RemoteProtocolError(f"address type {kind} is not one byte")
         return Address(kind, self.take(self.head(_BYTES)))
 
     def text_or_null(self) -> str | None:
@@ -119,14 +119,14 @@ class _Items:
         try:
             return self.take(self.head(_TEXT)).decode()
         except UnicodeDecodeError as error:
-            raise DecodeError("a text is not UTF-8") from error
+            raise RemoteProtocolError("a text is not UTF-8") from error
 
 
 def decode_message(data: bytes) -> Message:
     items = _Items(data)
     fields = items.head(_ARRAY)
     if fields not in (3, 4):
-        raise DecodeError(f"a message has four fields, not {fields}")
+        raise RemoteProtocolError(f"a message has four fields, not {fields}")
     onward = items.route()
     before = items.position
     returning = items.route()
@@ -134,7 +134,7 @@ def decode_message(data: bytes) -> Message:
     payload = items.take(items.head(_BYTES))
     tracing = items.text_or_null() if fields == 4 else None
     if items.position != len(data):
-        raise DecodeError(f"{len(data) - items.position} bytes are left over")
+        raise RemoteProtocolError(f"{len(data) - items.position} bytes are left over")
     check_return_route(route_size)
     return Message(onward, returning, payload, tracing)
 
@@ -151,7 +151,7 @@ class CborFraming:
     def frame_size(self, buffer: bytes, position: int) -> int:
         size = int.from_bytes(buffer[position : position + 4], "big")
         if size > FRAME_BYTES_MAX:
-            raise DecodeError(f"a frame of {size} bytes is announced, above {FRAME_BYTES_MAX}")
+            raise RemoteProtocolError(f"a frame of {size} bytes is announced, above {FRAME_BYTES_MAX}")
         return size
 
     def decode(self, data: bytes) -> Message:
@@ -165,7 +165,7 @@ class CborFraming:
         tail = encode_head(_TEXT, len(text)) + text
         body = head[4:] + message.payload + tail
         if len(body) > FRAME_BYTES_MAX:
-            raise EncodeError(f"a frame of {len(body)} bytes is above {FRAME_BYTES_MAX}")
+            raise LocalProtocolError(f"a frame of {len(body)} bytes is above {FRAME_BYTES_MAX}")
         return _LENGTH.pack(len(body)) + body
 
     def envelope(self, onward: Route, returning: Route, payload_bytes: int) -> tuple[bytes, bytes]:
@@ -173,5 +173,5 @@ class CborFraming:
         head = routes + encode_head(_BYTES, payload_bytes)
         size = len(head) + payload_bytes + len(_NULL)
         if size > FRAME_BYTES_MAX:
-            raise EncodeError(f"a frame of {size} bytes is above {FRAME_BYTES_MAX}")
+            raise LocalProtocolError(f"a frame of {size} bytes is above {FRAME_BYTES_MAX}")
         return _LENGTH.pack(size) + head, _NULL

@@ -29,7 +29,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from headrace.protocols.ockam.bare import DecodeError, Reader, encode_data, encode_optional, encode_string, encode_uint
+from headrace.protocols.errors import RemoteProtocolError
+from headrace.protocols.ockam.bare import Reader, encode_data, encode_optional, encode_string, encode_uint
 from headrace.protocols.ockam.routing import Framing, Route
 
 CREATE: Final = "stream_create"
@@ -139,7 +140,7 @@ def open_payload(payload: bytes) -> tuple[str, Reader]:
     protocol = reader.string()
     length = reader.uint()
     if length != reader.left():
-        raise DecodeError(f"a body of {length} bytes is announced and {reader.left()} are there")
+        raise RemoteProtocolError(f"a body of {length} bytes is announced and {reader.left()} are there")
     return protocol, reader
 
 
@@ -165,11 +166,11 @@ def encode_request(request: Request) -> bytes:
 
 
 def decode_request(payload: bytes) -> Request:
-    """The request in a payload. Whatever is not exactly one known request is a DecodeError."""
+    """The request in a payload. Whatever is not exactly one known request is a RemoteProtocolError."""
     protocol, reader = open_payload(payload)
     read = _REQUESTS.get(protocol)
     if read is None:
-        raise DecodeError(f"protocol {protocol!r} is not known")
+        raise RemoteProtocolError(f"protocol {protocol!r} is not known")
     request = read(protocol, reader)
     reader.finish()
     return request
@@ -200,10 +201,10 @@ def _read_index(protocol: str, reader: Reader) -> Request:
         numbers.append(reader.uint())
     if is_save:
         if not numbers:
-            raise DecodeError("a Save has no index")
+            raise RemoteProtocolError("a Save has no index")
         return SaveIndex(protocol, client_id, name, numbers[-1], numbers[0] if len(numbers) == 2 else None)
     if len(numbers) == 2:
-        raise DecodeError("a Get has no index")
+        raise RemoteProtocolError("a Get has no index")
     return GetIndex(protocol, client_id, name, numbers[0] if numbers else None)
 
 
@@ -268,7 +269,7 @@ def decode_response(payload: bytes, *, partitioned: bool = False) -> Response:
     elif protocol == ERROR:
         response = Error(reader.string())
     else:
-        raise DecodeError(f"protocol {protocol!r} is not known")
+        raise RemoteProtocolError(f"protocol {protocol!r} is not known")
     reader.finish()
     return response
 
@@ -276,7 +277,7 @@ def decode_response(payload: bytes, *, partitioned: bool = False) -> Response:
 def _read_records(reader: Reader) -> list[StreamMessage]:
     count = reader.uint()
     if count * 2 > reader.left():
-        raise DecodeError(f"{count} records are announced and {reader.left()} bytes are there")
+        raise RemoteProtocolError(f"{count} records are announced and {reader.left()} bytes are there")
     return [StreamMessage(reader.uint(), reader.data()) for _ in range(count)]
 
 

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from typing import Final, Literal, cast
 
 from headrace.config.address import split_address
+from headrace.protocols.errors import LocalProtocolError, RemoteProtocolError
 from headrace.protocols.ockam import codec
-from headrace.protocols.ockam.bare import DecodeError, EncodeError, encode_data, encode_string, encode_uint
+from headrace.protocols.ockam.bare import encode_data, encode_string, encode_uint
 from headrace.protocols.ockam.cbor import CborFraming
 from headrace.protocols.ockam.routing import Assembly, Framing, LegacyFraming, Message, Route, local
 
@@ -139,7 +140,7 @@ class Connection(asyncio.Protocol):
             for request_id, data in enumerate(records, group.first_id):
                 body = encode_uint(request_id) + encode_data(data)
                 frames.append(self._framing.encode(Message(stream.route, back, _PUSH_HEAD + encode_data(body))))
-        except EncodeError as error:
+        except LocalProtocolError as error:
             group.fail(Refused(f"none of {len(records)} records was sent: {error}"))
             return future
         self._pushes.update(dict.fromkeys(range(group.first_id, self._next_request_id), group))
@@ -236,7 +237,7 @@ class Connection(asyncio.Protocol):
     def _confirmed(self, message: Message) -> None:
         response = codec.decode_response(message.payload)
         if not isinstance(response, codec.PushConfirm):
-            raise DecodeError(f"a push was answered by {response!r}")
+            raise RemoteProtocolError(f"a push was answered by {response!r}")
         group = self._pushes.pop(response.request_id, None)
         if group is None:
             log.warning("a confirm came for push %d, which is not waiting for one", response.request_id)
@@ -258,7 +259,7 @@ class Connection(asyncio.Protocol):
             return
         try:
             self._frames(buffer)
-        except DecodeError as error:
+        except RemoteProtocolError as error:
             log.error("the hub sent what cannot be understood: %s", error)
             self._lose(f"the hub sent what cannot be understood: {error}")
             if self._transport is not None:
@@ -268,7 +269,7 @@ class Connection(asyncio.Protocol):
         framing, position, needed = self._framing, 0, self._framing.header_bytes
         if not self._greeted:
             if not buffer.startswith(framing.greeting):
-                raise DecodeError(f"the version byte is {buffer[0]}")
+                raise RemoteProtocolError(f"the version byte is {buffer[0]}")
             self._greeted = True
             position = len(framing.greeting)
         while len(buffer) - position >= framing.header_bytes:

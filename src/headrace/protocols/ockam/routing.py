@@ -19,7 +19,8 @@ import struct
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
-from headrace.protocols.ockam.bare import DecodeError, EncodeError, Reader, encode_data, encode_string, encode_uint
+from headrace.protocols.errors import LocalProtocolError, RemoteProtocolError
+from headrace.protocols.ockam.bare import Reader, encode_data, encode_string, encode_uint
 
 LOCAL: Final = 0
 TCP: Final = 1
@@ -28,7 +29,6 @@ ADDRESS_TYPE_MAX: Final = 255
 WIRE_VERSION: Final = 1
 WIRE_VERSION_TRACED: Final = 2
 
-RECEIVED_FRAME_BYTES_MAX: Final = 65_535
 SENT_FRAME_BYTES_MAX: Final = 65_000
 # Every reply carries the request's return route. Bounding routes is what makes "a record that was accepted can be
 # pulled" true for every puller: see RECORD_BYTES_MAX. Routes in practice have one to four hops of at most 40 bytes.
@@ -43,7 +43,7 @@ RECORD_BYTES_MAX: Final = SENT_FRAME_BYTES_MAX - REPLY_OVERHEAD_BYTES_MAX
 _LENGTH: Final = struct.Struct(">H")
 
 
-class Unroutable(DecodeError):
+class Unroutable(RemoteProtocolError):
     """A well-formed message that we will not route. It is dropped and counted; the connection lives on."""
 
 
@@ -83,7 +83,7 @@ def encode_route(route: Route) -> bytes:
     out = bytearray(encode_uint(len(route)))
     for kind, value in route:
         if not 0 <= kind <= ADDRESS_TYPE_MAX:
-            raise EncodeError(f"address type {kind} is not one byte")
+            raise LocalProtocolError(f"address type {kind} is not one byte")
         out += encode_uint(kind)
         out += encode_data(value)
     return bytes(out)
@@ -92,12 +92,12 @@ def encode_route(route: Route) -> bytes:
 def read_route(reader: Reader) -> Route:
     count = reader.uint()
     if count * 2 > reader.left():
-        raise DecodeError(f"{count} addresses are announced and {reader.left()} bytes are there")
+        raise RemoteProtocolError(f"{count} addresses are announced and {reader.left()} bytes are there")
     hops = []
     for _ in range(count):
         kind = reader.uint()
         if kind > ADDRESS_TYPE_MAX:
-            raise DecodeError(f"address type {kind} is not one byte")
+            raise RemoteProtocolError(f"address type {kind} is not one byte")
         hops.append(Address(kind, reader.data()))
     return tuple(hops)
 
@@ -119,7 +119,7 @@ def decode_wire(data: bytes) -> Message:
     reader = Reader(data)
     version = reader.uint()
     if version not in (WIRE_VERSION, WIRE_VERSION_TRACED):
-        raise DecodeError(f"wire version {version} is not known")
+        raise RemoteProtocolError(f"wire version {version} is not known")
     onward = read_route(reader)
     before = reader.position
     returning = read_route(reader)
@@ -214,14 +214,14 @@ class LegacyFraming:
     def encode(self, message: Message) -> bytes:
         wire = encode_wire(message)
         if len(wire) > SENT_FRAME_BYTES_MAX:
-            raise EncodeError(f"a frame of {len(wire)} bytes is above {SENT_FRAME_BYTES_MAX}")
+            raise LocalProtocolError(f"a frame of {len(wire)} bytes is above {SENT_FRAME_BYTES_MAX}")
         return _LENGTH.pack(len(wire)) + wire
 
     def envelope(self, onward: Route, returning: Route, payload_bytes: int) -> tuple[bytes, bytes]:
         routes = encode_uint(WIRE_VERSION) + encode_route(onward) + encode_route(returning) + encode_uint(payload_bytes)
         size = len(routes) + payload_bytes
         if size > SENT_FRAME_BYTES_MAX:
-            raise EncodeError(f"a frame of {size} bytes is above {SENT_FRAME_BYTES_MAX}")
+            raise LocalProtocolError(f"a frame of {size} bytes is above {SENT_FRAME_BYTES_MAX}")
         return _LENGTH.pack(size) + routes, b""
 
 

@@ -22,8 +22,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
+from headrace.protocols.errors import RemoteProtocolError
 from headrace.protocols.ockam import codec
-from headrace.protocols.ockam.bare import DecodeError, encode_uint
+from headrace.protocols.ockam.bare import encode_uint
 from headrace.protocols.ockam.routing import (
     LOCAL,
     RECORD_FIELDS_BYTES_MAX,
@@ -238,7 +239,7 @@ class Session:
         try:
             position = self._greet(buffer, turn) if self.state is State.GREETING else 0
             self._frames(buffer, position, turn)
-        except DecodeError as error:
+        except RemoteProtocolError as error:
             self._end(Event.MALFORMED, str(error), turn)
         return turn
 
@@ -313,9 +314,9 @@ class Session:
         try:
             request = codec.decode_request(message.payload)
             if not isinstance(request, taken):
-                raise DecodeError(f"a {place.value} does not take a {type(request).__name__}")
+                raise RemoteProtocolError(f"a {place.value} does not take a {type(request).__name__}")
             self._check(request)
-        except DecodeError as error:
+        except RemoteProtocolError as error:
             self.last_error = str(error)
             if refusal is Refusal.SILENCE:
                 self._drop(Dropped.INDEX_REQUEST, turn)
@@ -346,7 +347,7 @@ class Session:
         match request:
             case codec.CreateRequest(_, name, partitions):
                 if name == "":
-                    raise DecodeError("an empty stream name")
+                    raise RemoteProtocolError("an empty stream name")
                 if partitions == 0:
                     raise AskedTooMuch("a stream has at least one partition")
                 _within("partitions", partitions or 1, limits.partitions_max, "ockam.partitions_max")
@@ -435,7 +436,7 @@ class Session:
         return self.framing.encode(Message(route, (local(own),), payload))
 
 
-class AskedTooMuch(DecodeError):
+class AskedTooMuch(RemoteProtocolError):
     """A request above one of our own limits. Unlike other invalid requests it is answered with the reason."""
 
 

@@ -19,9 +19,6 @@ NO_POINT = 2**64 - 1
 VERSION = b"0.0.1"
 """The one version string that published connectors send; compared exactly ([A1])."""
 
-SINK_VERSION = b"v0.0.1"
-"""What a worker sends when it is the one that connects, to a sink. Never accepted from a source."""
-
 
 class Flag(IntFlag):
     """Bit flags of a message. KEY exists in v2 only."""

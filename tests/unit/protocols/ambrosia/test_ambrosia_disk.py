@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from support.ambrosia_files import encode_checkpoint_head, encode_disk_record
 
 from headrace.protocols.ambrosia.codec import Call, Checkpoint, encode
 from headrace.protocols.ambrosia.files.layout import (
@@ -16,11 +17,9 @@ from headrace.protocols.ambrosia.files.layout import (
     Watermark,
     decode_checkpoint_head,
     decode_disk_record,
-    encode_checkpoint_head,
-    encode_disk_record,
     read_log,
 )
-from headrace.protocols.errors import LocalProtocolError, RemoteProtocolError
+from headrace.protocols.errors import RemoteProtocolError
 
 RECORD = DiskRecord(
     -7, 3, encode(Call(1, 1, b"abc")), (Watermark(b"", 4, 3), Watermark(b"peer", 9, 8)), (Trim(b"p", 2),)
@@ -77,8 +76,3 @@ def test_a_file_that_ends_in_another_message_is_refused() -> None:
     data = encode_checkpoint_head(FILE)[: -len(encode(FILE.checkpoint))] + encode(Call(1, 1, b""))
     with pytest.raises(RemoteProtocolError, match="where a Checkpoint message was due"):
         decode_checkpoint_head(data)
-
-
-def test_a_commit_buffer_larger_than_its_buffer_is_our_fault() -> None:
-    with pytest.raises(LocalProtocolError):
-        encode_checkpoint_head(replace(FILE, buffer_bytes=2))

@@ -11,16 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headrace.protocols.ockam.bare import (
-    UINT_MAX,
-    DecodeError,
-    EncodeError,
-    Reader,
-    encode_data,
-    encode_optional,
-    encode_string,
-    encode_uint,
-)
+from headrace.protocols.errors import LocalProtocolError, RemoteProtocolError
+from headrace.protocols.ockam.bare import UINT_MAX, Reader, encode_data, encode_optional, encode_string, encode_uint
 
 UINTS = st.one_of(st.integers(0, UINT_MAX), st.integers(0, 300), st.builds(lambda n: (1 << n) - 1, st.integers(0, 64)))
 OPTIONAL_STRING = oracle.optional(oracle.Str)
@@ -59,7 +51,7 @@ def test_optional_like_the_oracle(value: str | None) -> None:
 def verdict(read: Callable[[], Any]) -> tuple[str, Any]:
     try:
         return "value", read()
-    except (DecodeError, ValueError, TypeError, EOFError, OverflowError):
+    except (RemoteProtocolError, ValueError, TypeError, EOFError, OverflowError):
         return "refused", None
 
 
@@ -94,29 +86,29 @@ def test_any_bytes_mean_the_same_to_the_oracle(raw: bytes) -> None:
     ],
 )
 def test_uint_refusals(raw: bytes, why: str) -> None:
-    with pytest.raises(DecodeError, match=why):
+    with pytest.raises(RemoteProtocolError, match=why):
         Reader(raw).uint()
 
 
 def test_a_window_of_a_buffer_is_not_left() -> None:
     reader = Reader(b"\x01\x05abcdef", 1, 4)
-    with pytest.raises(DecodeError, match="5 bytes are announced and 2 are there"):
+    with pytest.raises(RemoteProtocolError, match="5 bytes are announced and 2 are there"):
         reader.data()
     reader = Reader(b"\xff\x80\x80", 1, 2)
-    with pytest.raises(DecodeError, match="cut short"):
+    with pytest.raises(RemoteProtocolError, match="cut short"):
         reader.uint()
 
 
 def test_left_over_bytes_are_refused() -> None:
     reader = Reader(b"\x00\x00")
     assert (reader.uint(), reader.left()) == (0, 1)
-    with pytest.raises(DecodeError, match="1 bytes are left over"):
+    with pytest.raises(RemoteProtocolError, match="1 bytes are left over"):
         reader.finish()
 
 
 def test_tags_are_below_their_count() -> None:
     assert Reader(b"\x01").tag(2) == 1
-    with pytest.raises(DecodeError, match="tag 2 is not below 2"):
+    with pytest.raises(RemoteProtocolError, match="tag 2 is not below 2"):
         Reader(b"\x02").tag(2)
     assert Reader(b"\x00").optional_uint() is None
     assert Reader(b"\x01\x07").optional_uint() == 7
@@ -124,10 +116,10 @@ def test_tags_are_below_their_count() -> None:
 
 @pytest.mark.parametrize("value", [-1, UINT_MAX + 1])
 def test_we_never_write_an_integer_out_of_range(value: int) -> None:
-    with pytest.raises(EncodeError):
+    with pytest.raises(LocalProtocolError):
         encode_uint(value)
 
 
 def test_we_never_write_text_without_a_utf8_form() -> None:
-    with pytest.raises(EncodeError):
+    with pytest.raises(LocalProtocolError):
         encode_string("\ud800")

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from headrace.protocols.errors import RemoteProtocolError
 from headrace.protocols.ockam import application, codec
-from headrace.protocols.ockam.bare import UINT_MAX, DecodeError, encode_uint
+from headrace.protocols.ockam.bare import UINT_MAX, encode_uint
 from headrace.protocols.ockam.cbor import CborFraming
 from headrace.protocols.ockam.routing import Framing, LegacyFraming, Message, constant_head, encode_wire, local
 
@@ -101,9 +102,9 @@ def test_responses_like_the_oracle(response: codec.Response) -> None:
 def test_a_cut_or_padded_request_is_refused(request: codec.Request, data: st.DataObject) -> None:
     raw = codec.encode_request(request)
     cut = data.draw(st.integers(0, len(raw) - 1))
-    with pytest.raises(DecodeError):
+    with pytest.raises(RemoteProtocolError):
         codec.decode_request(raw[:cut])
-    with pytest.raises(DecodeError):
+    with pytest.raises(RemoteProtocolError):
         codec.decode_request(raw + b"\x00")
 
 
@@ -127,7 +128,7 @@ def test_a_cut_or_padded_request_is_refused(request: codec.Request, data: st.Dat
     ],
 )
 def test_bad_requests(protocol: str, body: bytes) -> None:
-    with pytest.raises(DecodeError):
+    with pytest.raises(RemoteProtocolError):
         codec.decode_request(codec.encode_payload(protocol, body))
 
 
@@ -142,7 +143,7 @@ def test_bad_requests(protocol: str, body: bytes) -> None:
     ],
 )
 def test_bad_responses(protocol: str, body: bytes) -> None:
-    with pytest.raises(DecodeError):
+    with pytest.raises(RemoteProtocolError):
         codec.decode_response(codec.encode_payload(protocol, body))
 
 
@@ -321,13 +322,13 @@ def test_pull_replies_are_cut_to_what_fits() -> None:
 
 
 def test_other_payloads_of_published_clients_are_not_mistaken() -> None:
-    with pytest.raises(DecodeError, match="not known"):
+    with pytest.raises(RemoteProtocolError, match="not known"):
         application.decode_client_request(codec.encode_request(codec.PushRequest(1, b"")))
-    with pytest.raises(DecodeError, match="left over"):
+    with pytest.raises(RemoteProtocolError, match="left over"):
         application.decode_client_request(codec.encode_payload("binary", b"\x00\x00"))
     for host in ("10.1.2.3", "2001:db8::1"):
         assert application.decode_old_tcp_value(application.encode_old_tcp_value(host, 4000)) == (host, 4000)
-    with pytest.raises(DecodeError, match="old form"):
+    with pytest.raises(RemoteProtocolError, match="old form"):
         application.decode_old_tcp_value(b"localhost:4000")
-    with pytest.raises(DecodeError, match="left over"):
+    with pytest.raises(RemoteProtocolError, match="left over"):
         application.decode_bidirectional_record(b"\x01a\x04\x01\x00\x00\x00\x00")

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.protocols.errors import LocalProtocolError, RemoteProtocolError
 from headrace.protocols.ockam import cbor
-from headrace.protocols.ockam.bare import DecodeError, EncodeError, encode_uint
+from headrace.protocols.ockam.bare import encode_uint
 from headrace.protocols.ockam.cbor import CborFraming
 from headrace.protocols.ockam.routing import (
     RECORD_BYTES_MAX,
@@ -97,7 +98,7 @@ def test_random_bytes_decode_or_are_refused(raw: bytes) -> None:
     for framing in FRAMINGS:
         try:
             message = framing.decode(raw)
-        except DecodeError:
+        except RemoteProtocolError:
             continue
         assert framing.decode(framing.encode(message)[framing.header_bytes :]) == message
 
@@ -130,13 +131,13 @@ TRACED = encode_wire(Message(PING.onward, PING.returning, PING.payload, "trace")
     ],
 )
 def test_wire_refusals(raw: bytes) -> None:
-    with pytest.raises(DecodeError):
+    with pytest.raises(RemoteProtocolError):
         decode_wire(raw)
 
 
 @pytest.mark.parametrize("cut", range(len(WIRE)))
 def test_wire_cut_short(cut: int) -> None:
-    with pytest.raises(DecodeError):
+    with pytest.raises(RemoteProtocolError):
         decode_wire(WIRE[:cut])
 
 
@@ -149,7 +150,7 @@ CBOR = cbor2.dumps([[[0, b"a"]], [[0, b"b"]], b"payload", None])
 
 @pytest.mark.parametrize("cut", range(len(CBOR)))
 def test_cbor_cut_short(cut: int) -> None:
-    with pytest.raises(DecodeError):
+    with pytest.raises(RemoteProtocolError):
         cbor.decode_message(CBOR[:cut])
 
 
@@ -171,7 +172,7 @@ def test_cbor_cut_short(cut: int) -> None:
     ],
 )
 def test_cbor_refusals(raw: bytes) -> None:
-    with pytest.raises(DecodeError):
+    with pytest.raises(RemoteProtocolError):
         cbor.decode_message(raw)
 
 
@@ -186,11 +187,11 @@ def test_cbor_lengths_need_not_be_shortest() -> None:
 def test_cbor_frame_limit() -> None:
     framing = CborFraming()
     assert framing.frame_size((16 << 20).to_bytes(4, "big"), 0) == 16 << 20
-    with pytest.raises(DecodeError, match="above 16777216"):
+    with pytest.raises(RemoteProtocolError, match="above 16777216"):
         framing.frame_size(((16 << 20) + 1).to_bytes(4, "big"), 0)
-    with pytest.raises(EncodeError):
+    with pytest.raises(LocalProtocolError):
         framing.encode(Message((), (), bytes(16 << 20)))
-    with pytest.raises(EncodeError):
+    with pytest.raises(LocalProtocolError):
         framing.encode(Message((), (), bytes((16 << 20) - 100), "t" * 200))
 
 
@@ -199,9 +200,9 @@ def test_legacy_frame_limit() -> None:
     overhead = len(encode_wire(Message((), (), bytes(60_000)))) - 60_000
     largest = SENT_FRAME_BYTES_MAX - overhead
     assert len(framing.encode(Message((), (), bytes(largest)))) == SENT_FRAME_BYTES_MAX + 2
-    with pytest.raises(EncodeError):
+    with pytest.raises(LocalProtocolError):
         framing.encode(Message((), (), bytes(largest + 1)))
-    with pytest.raises(EncodeError):
+    with pytest.raises(LocalProtocolError):
         framing.envelope((), (), largest + 1)
 
 
@@ -218,11 +219,11 @@ def test_return_route_limit(framing: Framing) -> None:
 
 def test_what_a_head_and_an_address_may_hold() -> None:
     assert cbor.encode_head(0, (1 << 64) - 1) == b"\x1b" + b"\xff" * 8
-    with pytest.raises(EncodeError):
+    with pytest.raises(LocalProtocolError):
         cbor.encode_head(0, 1 << 64)
-    with pytest.raises(EncodeError):
+    with pytest.raises(LocalProtocolError):
         encode_route((Address(256, b""),))
-    with pytest.raises(EncodeError):
+    with pytest.raises(LocalProtocolError):
         cbor.encode_route((Address(256, b""),))
 
 

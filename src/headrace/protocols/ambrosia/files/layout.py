@@ -1,4 +1,4 @@
-"""Log and checkpoint files of the published coordinator, so that its users can move in and out. Pure bytes.
+"""Log and checkpoint files of the published coordinator, so that its users can look into them. Pure bytes.
 
 log file         record record record ...
 record           committer i32 | length i32 | check u64 | sequence i64 | messages | trailer
@@ -26,12 +26,10 @@ from headrace.protocols.ambrosia.codec import (
     check_bytes,
     check_bytes_xor,
     decode,
-    encode,
     read_int,
     read_name,
-    zigzag_int,
 )
-from headrace.protocols.errors import LocalProtocolError, RemoteProtocolError
+from headrace.protocols.errors import RemoteProtocolError
 
 COMMIT_BUFFER_BYTES: Final = 8 << 20
 _HEAD: Final = struct.Struct("<iqii")
@@ -123,18 +121,6 @@ def _take(data: bytes, at: int, size: int) -> tuple[bytes, int]:
     return data[at : at + size], at + size
 
 
-def _name(name: bytes) -> bytes:
-    return zigzag_int(len(name)) + name
-
-
-def _encode_watermarks(watermarks: tuple[Watermark, ...]) -> bytes:
-    return b"".join(_name(mark.source) + _PAIR.pack(mark.last, mark.last_replayable) for mark in watermarks)
-
-
-def _encode_trims(trims: tuple[Trim, ...]) -> bytes:
-    return b"".join(_name(trim.destination) + _LONG.pack(trim.replayable) for trim in trims)
-
-
 def _decode_watermarks(data: bytes, at: int, count: int) -> tuple[tuple[Watermark, ...], int]:
     found = []
     for _ in range(count):
@@ -151,23 +137,6 @@ def _decode_trims(data: bytes, at: int, count: int) -> tuple[tuple[Trim, ...], i
         (replayable,), at = _unpack(_LONG, data, at)
         found.append(Trim(destination, replayable))
     return tuple(found), at
-
-
-def encode_disk_record(record: DiskRecord) -> bytes:
-    """A record as a log file holds it."""
-    length = RECORD_HEADER_BYTES + len(record.payload)
-    check = check_bytes_xor(record.payload) if record.xor else check_bytes(record.payload)
-    stored = length if record.xor else -length - 1
-    return b"".join(
-        (
-            RECORD_HEADER.pack(record.committer, stored, check, record.sequence),
-            record.payload,
-            zigzag_int(len(record.watermarks)),
-            _encode_watermarks(record.watermarks),
-            zigzag_int(len(record.trims)),
-            _encode_trims(record.trims),
-        )
-    )
 
 
 def decode_disk_record(data: bytes, at: int = 0) -> tuple[DiskRecord, int]:
@@ -202,17 +171,6 @@ def read_log(data: bytes) -> list[DiskRecord]:
     return records
 
 
-def _encode_output(output: Output) -> bytes:
-    pages = b"".join(
-        _PAGE.pack(page.size, len(page.data))
-        + page.data
-        + _PAGE_COUNTS.pack(page.highest, page.lowest, page.unsent_replayable, page.total_replayable)
-        for page in output.pages
-    )
-    counts = _OUTPUT.pack(output.last, output.trim, output.replayable_trim, len(output.pages))
-    return _name(output.destination) + counts + pages
-
-
 def _decode_output(data: bytes, at: int) -> tuple[Output, int]:
     destination, at = read_name(data, at, len(data))
     (last, trim, replayable_trim, count), at = _unpack(_OUTPUT, data, at)
@@ -225,25 +183,8 @@ def _decode_output(data: bytes, at: int) -> tuple[Output, int]:
     return Output(destination, last, trim, replayable_trim, tuple(pages)), at
 
 
-def encode_checkpoint_head(file: CheckpointFile) -> bytes:
-    """A checkpoint file up to and with its Checkpoint message; the blob follows."""
-    if len(file.commit_buffer) > file.buffer_bytes:
-        raise LocalProtocolError(f"a commit buffer of {len(file.commit_buffer)} bytes in {file.buffer_bytes}")
-    return b"".join(
-        (
-            _HEAD.pack(file.committer, file.next_sequence, file.buffer_bytes, len(file.commit_buffer)),
-            file.commit_buffer,
-            _COUNT.pack(len(file.watermarks)) + _encode_watermarks(file.watermarks),
-            _COUNT.pack(len(file.trims)) + _encode_trims(file.trims),
-            _COUNT.pack(len(file.inputs)) + _encode_watermarks(file.inputs),
-            _COUNT.pack(len(file.outputs)) + b"".join(map(_encode_output, file.outputs)),
-            encode(file.checkpoint),
-        )
-    )
-
-
 def decode_checkpoint_head(data: bytes) -> CheckpointFile:
-    """The opposite. `data` may hold the blob too, or its beginning."""
+    """A checkpoint file up to and with its Checkpoint message. `data` may hold the blob too, or its beginning."""
     (committer, next_sequence, buffer_bytes, used), at = _unpack(_HEAD, data, 0)
     buffer, at = _take(data, at, used)
     (count,), at = _unpack(_COUNT, data, at)

@@ -38,7 +38,6 @@ from typing import Final
 from headrace.protocols.perper.errors import BinaryError
 
 BYTE, SHORT, INT, LONG, FLOAT, DOUBLE, CHAR, BOOL, STRING, UUID_CODE = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
-BYTE_ARRAY: Final = 12
 OBJECT_ARRAY: Final = 23
 COLLECTION: Final = 24
 MAP: Final = 25

@@ -1,0 +1,68 @@
+"""Writes the log and checkpoint files of the published AMBROSIA coordinator, which Headrace itself only reads."""
+
+from __future__ import annotations
+
+from headrace.protocols.ambrosia.codec import (
+    RECORD_HEADER,
+    RECORD_HEADER_BYTES,
+    check_bytes,
+    check_bytes_xor,
+    encode,
+    zigzag_int,
+)
+from headrace.protocols.ambrosia.files import layout
+
+
+def _name(name: bytes) -> bytes:
+    return zigzag_int(len(name)) + name
+
+
+def _encode_watermarks(watermarks: tuple[layout.Watermark, ...]) -> bytes:
+    return b"".join(_name(mark.source) + layout._PAIR.pack(mark.last, mark.last_replayable) for mark in watermarks)
+
+
+def _encode_trims(trims: tuple[layout.Trim, ...]) -> bytes:
+    return b"".join(_name(trim.destination) + layout._LONG.pack(trim.replayable) for trim in trims)
+
+
+def encode_disk_record(record: layout.DiskRecord) -> bytes:
+    """A record as a log file holds it."""
+    length = RECORD_HEADER_BYTES + len(record.payload)
+    check = check_bytes_xor(record.payload) if record.xor else check_bytes(record.payload)
+    stored = length if record.xor else -length - 1
+    return b"".join(
+        (
+            RECORD_HEADER.pack(record.committer, stored, check, record.sequence),
+            record.payload,
+            zigzag_int(len(record.watermarks)),
+            _encode_watermarks(record.watermarks),
+            zigzag_int(len(record.trims)),
+            _encode_trims(record.trims),
+        )
+    )
+
+
+def _encode_output(output: layout.Output) -> bytes:
+    pages = b"".join(
+        layout._PAGE.pack(page.size, len(page.data))
+        + page.data
+        + layout._PAGE_COUNTS.pack(page.highest, page.lowest, page.unsent_replayable, page.total_replayable)
+        for page in output.pages
+    )
+    counts = layout._OUTPUT.pack(output.last, output.trim, output.replayable_trim, len(output.pages))
+    return _name(output.destination) + counts + pages
+
+
+def encode_checkpoint_head(file: layout.CheckpointFile) -> bytes:
+    """A checkpoint file up to and with its Checkpoint message; the blob follows."""
+    return b"".join(
+        (
+            layout._HEAD.pack(file.committer, file.next_sequence, file.buffer_bytes, len(file.commit_buffer)),
+            file.commit_buffer,
+            layout._COUNT.pack(len(file.watermarks)) + _encode_watermarks(file.watermarks),
+            layout._COUNT.pack(len(file.trims)) + _encode_trims(file.trims),
+            layout._COUNT.pack(len(file.inputs)) + _encode_watermarks(file.inputs),
+            layout._COUNT.pack(len(file.outputs)) + b"".join(map(_encode_output, file.outputs)),
+            encode(file.checkpoint),
+        )
+    )
