@@ -27,9 +27,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from headrace.spark import read, session
-from headrace.spark.builtin import merge
-from headrace.spark.port import open_port
-from headrace.spark.runner import Runner
+from headrace.spark.pipelines.builtin import merge
+from headrace.spark.hub_client import open_port
+from headrace.spark.pipelines.runner import Runner
 
 master, hub, home, options = sys.argv[1:]
 spark = session(master=master, hub=hub, config={"spark.executor.memory": "512m", "spark.driver.memory": "512m",

@@ -22,7 +22,7 @@ WARM_S = 180
 @pytest.fixture(scope="session")
 def class_archive() -> None:
     """Made once, in a process of its own: every JVM of the suite starts in half the time."""
-    code = f"from headrace.spark.launch import warm; warm({JAVA_OPTIONS!r})"
+    code = f"from headrace.spark.spark_session import warm; warm({JAVA_OPTIONS!r})"
     subprocess.run([sys.executable, "-c", code], env=environment(), check=True, timeout=WARM_S, capture_output=True)
 
 

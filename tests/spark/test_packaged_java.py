@@ -11,10 +11,10 @@ from spark_support import environment
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 CODE = """
-from headrace.spark import launch
+from headrace.spark import spark_session
 from headrace.spark.java import packaged_java
-launch.find_java = packaged_java
-spark = launch.session(master="local[1]", move_cursors=False)
+spark_session.find_java = packaged_java
+spark = spark_session.session(master="local[1]", move_cursors=False)
 print("java", spark._jvm.System.getProperty("java.home"), spark.range(1000).selectExpr("sum(id)").collect()[0][0])
 spark.stop()
 """
