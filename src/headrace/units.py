@@ -1,8 +1,9 @@
-"""Sizes and durations as people write them: `32MiB`, `30s`."""
+"""Sizes and durations as people write them: `32MiB`, `30s`; and times as numbers."""
 
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -61,3 +62,9 @@ def format_seconds(seconds: float) -> str:
             return f"{seconds:.1f} {unit}"
         seconds /= size
     return f"{seconds:.1f} d"
+
+
+def microseconds(moment: datetime) -> int:
+    """A time as microseconds since 1970. One without a zone is in UTC."""
+    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return (aware - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)

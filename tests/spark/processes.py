@@ -29,9 +29,9 @@ def hub_main(data: str, address: str, ready: str) -> None:
     from headrace.hub import Hub
     from headrace.protocols.flight.server import serve
     from headrace.spark.hub import supervisor
-    from headrace.spark.hub.staging import Staging
+    from headrace.spark.hub.staging_area import StagingArea
 
-    _set_traps(Staging, Path(ready).parent / "trap")
+    _set_traps(StagingArea, Path(ready).parent / "trap")
 
     async def main() -> None:
         log = LogSection(data=data, seal_age_s=1.0, maintenance_interval_s=0.2)

@@ -11,9 +11,10 @@ from hubs import ThreadHub
 from test_pipelines import documents, orders
 from typer.testing import CliRunner, Result
 
-from headrace.cli.pipeline import app, progress_line
+from headrace.cli.pipeline import app
+from headrace.cli.pipeline_run import progress_line
 from headrace.cli.sql import app as sql_app
-from headrace.spark.pipelines.runner import Progress
+from headrace.spark.pipelines.report import Report
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -115,7 +116,7 @@ def test_sql(commands: Any, hub: ThreadHub, name: str) -> None:
 
 
 def test_progress_in_one_line() -> None:
-    one = Progress("p", "running", batch=3, rows_per_s=12345.6, batch_ms=87.2, lag=1000, state_rows=5, state_bytes=2e6)
+    one = Report("p", "running", batch=3, rows_per_s=12345.6, batch_ms=87.2, lag=1000, state_rows=5, state_bytes=2e6)
     line = progress_line(one)
     for part in ("p  running", "batch 3", "12,346 rows/s", "87 ms", "lag 1,000", "state 5 rows, 2.0 MB"):
         assert part in line

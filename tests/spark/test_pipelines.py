@@ -16,14 +16,15 @@ from spark_support import forget_commit, wait_until
 from headrace.errors import BadRequest
 from headrace.spark import read
 from headrace.spark.errors import DataLoss, PipelineError
-from headrace.spark.hub.checkpoint_paths import checkpoint_of
 from headrace.spark.hub_client import HubPort, open_port
 from headrace.spark.pipelines import builtin
 from headrace.spark.pipelines.archive import Archive
-from headrace.spark.pipelines.archive_storage import HadoopPlace
+from headrace.spark.pipelines.archive_storage import HadoopStorage
+from headrace.spark.pipelines.checkpoints import checkpoint_of
 from headrace.spark.pipelines.definition import Pipeline, console, load_file, parquet, pipeline, sql_pipeline
 from headrace.spark.pipelines.replay import history, replay
-from headrace.spark.pipelines.runner import Progress, Runner, first_start, reset
+from headrace.spark.pipelines.report import Report
+from headrace.spark.pipelines.runner import Runner, first_start, reset
 from headrace.spark.query import bind
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -44,9 +45,9 @@ def orders(hub: ThreadHub, name: str, count: int = 10, partitions: int = 1) -> N
         hub.append(name, payloads, partition=partition, types=["even" if n % 2 == 0 else "odd" for n in range(count)])
 
 
-def run_once(spark: Any, port: HubPort, one: Pipeline, home: Path) -> list[Progress]:
+def run_once(spark: Any, port: HubPort, one: Pipeline, home: Path) -> list[Report]:
     """Run a pipeline until it has caught up."""
-    seen: dict[str, Progress] = {}
+    seen: dict[str, Report] = {}
     runner = Runner(spark, port, home=home, on_progress=lambda all_: seen.update({p.name: p for p in all_}))
     runner.start(replace(one, trigger="available now"))
     assert runner.watch(), runner.failures
@@ -187,14 +188,14 @@ def test_a_running_pipeline_is_listed_and_can_be_stopped(
 
 
 def test_pipelines_in_sql_are_kept_at_the_hub(hub: ThreadHub, spark: Any, port: HubPort, name: str) -> None:
-    from headrace.cli.pipeline import _created
+    from headrace.cli.pipeline_run import created
 
     hub.call("pipeline.create", {"name": name, "sql": "SELECT payload FROM stream('x')", "into": "y"})
-    (one,) = _created(port, name)
+    (one,) = created(port, name)
     assert (one.name, one.sources, one.sink.target) == (name, {"sql": ("x",)}, "y")
     hub.call("pipeline.delete", {"name": name})
     with pytest.raises(Exception, match="no pipeline"):
-        _created(port, name)
+        created(port, name)
 
 
 def test_sql_answers_now(hub: ThreadHub, spark: Any, name: str) -> None:
@@ -283,8 +284,10 @@ def test_dead_letters_and_their_return(hub: ThreadHub, spark: Any, port: HubPort
     assert [one["index"] for one in letters] == [1, 2, 3]
     assert [bool(one["reason"]) for one in letters] == [True] * 3
     assert letters[2]["reason"] == "the payload is empty"
-    run_once(spark, port, builtin.redrive(f"{name}.dead", into=f"{name}=again"), tmp_path)
-    run_once(spark, port, builtin.redrive(f"{name}.dead", into=f"{name}=again"), tmp_path)
+    request = {"stream": f"{name}.dead", "before": 3, "into": f"{name}=again"}
+    assert hub.call("dead.redrive", request)["count"] == 3
+    with pytest.raises(BadRequest, match="no letters"):
+        hub.call("dead.redrive", request)
     columns = ["payload", "type", "key", "id"]
     again = hub.table(f"{name}=again").select(columns).to_pylist()
     assert again == hub.table(name).select(columns).to_pylist()[1:]
@@ -388,7 +391,9 @@ def test_archive_wherever_spark_can_write(
     place = tmp_path / "a lake"
     location = f"file://{tmp_path}/a%20lake" if kind == "uri" else f"file:{place}"
     if kind == "hadoop":
-        monkeypatch.setattr("headrace.spark.pipelines.archive.place_of", lambda path, spark: (HadoopPlace(spark), path))
+        monkeypatch.setattr(
+            "headrace.spark.pipelines.archive.storage_of", lambda path, spark: (HadoopStorage(spark), path)
+        )
     one = builtin.archive([name], location, name=name)
     run_once(spark, port, one, tmp_path)
     for _ in range(2):

@@ -239,11 +239,11 @@ def test_sealed_segments_are_read_by_memory_map(spark: Any, tmp_path: Path) -> N
 
 
 def test_progress_shows_the_lag(hub: ThreadHub, spark: Any, name: str, tmp_path: Path) -> None:
-    from headrace.spark.pipelines.runner import Progress
+    from headrace.spark.pipelines.report import Report
 
     fill(hub, name, 50, 1)
     query = run(read_stream(spark, name, max_records_per_batch=20), "memory:lag", tmp_path)
-    progress = Progress(name)
+    progress = Report(name)
     progress.take(query.recentProgress[0])
     assert progress.lag == 30
     for one in query.recentProgress:

@@ -102,6 +102,22 @@ def test_layers(module: str) -> None:
         assert not [name for name in imports_of(module) if under(name, "pyspark")], "PySpark only in headrace.spark"
 
 
+def spark_modules_of(module: str) -> set[str]:
+    """The modules of `headrace.spark` that a module of it brings along when it is imported, itself among them."""
+    found, waiting = set(), {module}
+    while waiting:
+        found |= waiting
+        waiting = {name for one in waiting for name in own_imports(one) if under(name, "headrace.spark")} & set(MODULES)
+        waiting -= found
+    return found
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if under(name, "headrace.spark.hub")])
+def test_the_hub_imports_no_pyspark(module: str) -> None:
+    for one in spark_modules_of(module):
+        assert not [name for name in imports_of(one) if under(name, "pyspark")], f"PySpark in the hub, by {one}"
+
+
 def check_protocol(module: str, imported: set[str]) -> None:
     parts = module.split(".")
     own = parts[2] if len(parts) > 2 else ""
@@ -182,3 +198,8 @@ def test_the_rules_can_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     tree_of.cache_clear()
     with pytest.raises(AssertionError, match="no I/O"):
         test_layers("headrace.protocols.wallaroo.codec")
+    monkeypatch.setitem(MODULES, "headrace.spark.hub.registry", bad)
+    bad.write_text("from headrace.spark.source import cursors\n")
+    tree_of.cache_clear()
+    with pytest.raises(AssertionError, match="PySpark in the hub, by headrace.spark.source.cursors"):
+        test_the_hub_imports_no_pyspark("headrace.spark.hub.supervisor")

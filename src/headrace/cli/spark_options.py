@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Reaching:
+class HubOptions:
     """Options of every command that speaks to a hub."""
 
     hub: HubOption = DEFAULT_HUB
@@ -32,7 +29,7 @@ class Reaching:
 
 
 @dataclass(frozen=True)
-class Sparking(Reaching):
+class SparkOptions(HubOptions):
     """Options of every command that starts Spark."""
 
     master: Annotated[
@@ -54,7 +51,7 @@ class Sparking(Reaching):
 
 
 @dataclass(frozen=True)
-class Running(Sparking):
+class RunOptions(SparkOptions):
     """Options of every command that runs pipelines."""
 
     home: Annotated[
@@ -65,24 +62,6 @@ class Running(Sparking):
     quiet: Annotated[bool, typer.Option("--quiet", help="Say only what goes wrong.")] = False
     jvm_stack: Annotated[bool, typer.Option("--jvm-stack", help="Show the JVM's stack of a failure too.")] = False
     as_json: JsonFlag = False
-
-
-def sharing(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose last parameter is one of the sets of options above, which it takes one by one."""
-    own = inspect.signature(command, eval_str=True)
-    *parameters, last = own.parameters.values()
-    kind = last.annotation
-    shared = inspect.signature(kind, eval_str=True).parameters
-
-    @functools.wraps(command)
-    def run(**given: Any) -> None:
-        options = kind(**{name: given.pop(name) for name in shared})
-        command(**given, **{last.name: options})
-
-    named = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*parameters, *shared.values())]
-    run.__signature__ = own.replace(parameters=named)  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in named}
-    return run
 
 
 def _settings(conf: list[str] | None) -> dict[str, str]:

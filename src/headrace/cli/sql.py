@@ -9,22 +9,23 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from headrace.cli.options import sharing
 from headrace.cli.output import JsonFlag, fail, notes, print_json_line, print_table
-from headrace.cli.spark_options import Sparking, sharing
+from headrace.cli.spark_options import SparkOptions
 
 app = typer.Typer()
 ROWS_DEFAULT = 1000
 
 
 @app.command()
-@sharing
+@sharing(how=SparkOptions)
 def sql(
     text: Annotated[str, typer.Argument(help="SQL over stream('name', option => 'value'), or @FILE.")],
     limit: Annotated[int, typer.Option("--limit", help="At most so many rows; 0 for all.")] = ROWS_DEFAULT,
     output: Annotated[Literal["table", "csv"], typer.Option("--output", help="How to print.")] = "table",
     as_json: JsonFlag = False,
     *,
-    how: Sparking,
+    how: SparkOptions,
 ) -> None:
     """An answer now, over everything the streams hold.
 

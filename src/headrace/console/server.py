@@ -20,7 +20,6 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from headrace.console.dead_letters import Letters
 from headrace.console.pipelines import PipelineViews
 from headrace.console.pulse import Pulse, Shown
 from headrace.console.sessions import SessionViews
@@ -126,7 +125,6 @@ async def start(hub: Hub) -> Listener | None:
     if not hub.config.http.console:
         return None
     Views(hub).register()
-    Letters(hub).register()
     SessionViews(hub).register()
     pipelines = PipelineViews(hub)
     pipelines.register()

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from headrace.demo.flows import COUNTS, SOURCES
-from headrace.spark.pipelines import process
+from headrace.spark.hub import child_process
 
 WINDOW, DELAY = "10 seconds", "5 seconds"
 STOP_S = 20.0
@@ -42,9 +42,9 @@ class PipelineProcess:
         command += ["--into", COUNTS, "--by", "stream", "--window", WINDOW, "--delay", DELAY]
         command += ["--hub", self._flight, "--home", str(self._directory / "pipelines"), "--master", "local[2]"]
         with (self._directory / LOG_NAME).open("ab") as output:
-            self._process = await process.start(command, output=output)
+            self._process = await child_process.start(command, output=output)
 
     async def stop(self) -> None:
         """End it, in order if possible."""
         if self._process is not None:
-            await process.stop(self._process, STOP_S)
+            await child_process.stop(self._process, STOP_S)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated
 
 import msgspec
 
 from headrace.spark.errors import BadOption
 from headrace.spark.hub_client import WAIT_S_DEFAULT, Access, access_to
+from headrace.units import microseconds
 
 RECORD_COLUMNS = ("index", "time", "event_time", "id", "type", "key", "payload")
 SOURCE_COLUMNS = (*RECORD_COLUMNS, "stream", "partition")
@@ -139,10 +140,7 @@ def parse_point(option: str, text: str) -> Point:
         moment = datetime.fromisoformat(word)
     except ValueError:
         raise BadOption(option, text, "earliest, latest, an index, or a time such as 2026-11-15T08:00:00Z") from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return Point("time", (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds)
+    return Point("time", microseconds(moment))
 
 
 def _positions(option: str, text: str) -> dict[str, tuple[int, ...]]:

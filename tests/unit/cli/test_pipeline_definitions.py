@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from headrace.cli.pipeline import _created
+from headrace.cli.pipeline_run import created
 
 FILE = """
 from headrace.spark import pipeline
@@ -35,13 +35,13 @@ def test_a_definition_means_the_pipeline_of_its_name(tmp_path: Path) -> None:
     file = tmp_path / "some.py"
     file.write_text(FILE)
     port = Port(*({"name": name, "file": str(file)} for name in ("first", "second", "all")))
-    assert [one.name for one in _created(port, "first")] == ["first"]
-    assert [one.name for one in _created(port, "second")] == ["second"]
-    assert [one.name for one in _created(port, "all")] == ["first", "second"]
+    assert [one.name for one in created(port, "first")] == ["first"]
+    assert [one.name for one in created(port, "second")] == ["second"]
+    assert [one.name for one in created(port, "all")] == ["first", "second"]
 
 
 def test_all_of_them_run_once(tmp_path: Path) -> None:
     file = tmp_path / "some.py"
     file.write_text(FILE)
     port = Port(*({"name": name, "file": str(file)} for name in ("first", "second")))
-    assert [one.name for one in _created(port, None)] == ["first", "second"]
+    assert [one.name for one in created(port, None)] == ["first", "second"]

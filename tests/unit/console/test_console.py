@@ -22,7 +22,8 @@ from headrace.hub.verbs import Nothing
 from headrace.log.batch import Batch
 from headrace.log.ops import StreamOptions
 from headrace.security import EVERYTHING, Principal
-from headrace.spark.hub.registry import Registry, Report
+from headrace.spark.hub.registry import Registry
+from headrace.spark.pipelines.report import Report
 from headrace.telemetry.metrics import Metrics
 from headrace.testing import FakeClock, memory_hub
 

@@ -33,7 +33,7 @@ from headrace.log.sealer import Sealer
 from headrace.log.segment import SegmentRef
 from headrace.serving import runtime as runtime_module
 from headrace.serving.runtime import LISTENERS, Runtime
-from headrace.spark.hub.staging import Commit
+from headrace.spark.hub.sink_state import Commit
 from headrace.telemetry.tracing import OFF, TracingUnavailable, start
 from headrace.telemetry.tracing.otel import OtelTracing
 

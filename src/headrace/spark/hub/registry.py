@@ -1,6 +1,6 @@
 """The hub's side of pipelines: which there are, what they report, and which should stop.
 
-No PySpark here: this runs inside the hub. Definitions made with `headrace pipeline create` live in the table
+Definitions made with `headrace pipeline create` live in the table
 `spark/pipelines`; those of the configuration come with the process. Reports are kept in memory: they are about now.
 """
 
@@ -14,6 +14,7 @@ import msgspec
 from headrace.config import PipelineEntry
 from headrace.errors import BadRequest, HeadraceError
 from headrace.hub.verbs import Nothing
+from headrace.spark.pipelines.report import Report
 
 PIPELINES = "spark/pipelines"
 REPORT_STALE_US = 15_000_000
@@ -49,23 +50,6 @@ class Definition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     start: str = "earliest"
     output_mode: str = "append"
     enabled: bool = True
-
-
-class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a running pipeline says of itself."""
-
-    name: str
-    state: str = "running"
-    run: str = ""
-    batch: int = -1
-    rows: int = 0
-    rows_per_s: float = 0.0
-    batch_ms: float = 0.0
-    lag: int = 0
-    state_rows: int = 0
-    state_bytes: int = 0
-    restarts: int = 0
-    error: str = ""
 
 
 class Heard(msgspec.Struct, frozen=True):
@@ -178,7 +162,7 @@ class Registry:
 
     def _count(self) -> None:
         gauge = self._hub.metrics.spark.pipelines
-        states = [self._status(name).state for name in {*self._definitions(), *self._reports}]
+        states = [self.state(name) for name in {*self._definitions(), *self._reports}]
         for state in STATES:
             gauge.labels(state=state).set(states.count(state))
 
@@ -194,11 +178,15 @@ class Registry:
         report, reported_us = self._reports.get(name, (None, None))
         if definition is None and report is None:
             raise UnknownPipeline(f"there is no pipeline {name!r}; `headrace pipeline ls` shows all")
-        state = "stopped" if report is None else report.state
-        stale = reported_us is not None and self._hub.clock.now_us() - reported_us > REPORT_STALE_US
-        if stale and state in REPORTING:
-            state = "lost"
-        return Status(name, state, definition, report, reported_us)
+        return Status(name, self.state(name), definition, report, reported_us)
+
+    def state(self, name: str) -> str:
+        """How a pipeline is, by what it said last and when."""
+        report, reported_us = self._reports.get(name, (None, 0))
+        if report is None:
+            return "stopped"
+        stale = self._hub.clock.now_us() - reported_us > REPORT_STALE_US
+        return "lost" if stale and report.state in REPORTING else report.state
 
 
 def _configured(entry: PipelineEntry) -> Definition:

@@ -18,11 +18,13 @@ from headrace.config import Config
 from headrace.config.address import join_address, split_address
 from headrace.errors import BadRequest
 from headrace.serving.listener import Listener
-from headrace.spark.hub.on_demand import Runs
-from headrace.spark.hub.planning import Planning
+from headrace.spark.hub import child_process
+from headrace.spark.hub.dead_letters import DeadLetters
+from headrace.spark.hub.pipeline_processes import PipelineProcesses
+from headrace.spark.hub.pipeline_reset import Resets
+from headrace.spark.hub.positions import Positions
 from headrace.spark.hub.registry import Registry
-from headrace.spark.hub.staging import Staging
-from headrace.spark.pipelines import process
+from headrace.spark.hub.staging_area import StagingArea
 from headrace.telemetry.log_lines import fields
 
 if TYPE_CHECKING:
@@ -32,20 +34,18 @@ logger = logging.getLogger("headrace.spark")
 STAGING_DIRECTORY = "spark-staging"
 RESTART_FIRST_S = 1.0
 RESTART_MOST_S = 60.0
-STOP_S = 8.0
 
 
 async def start(hub: Hub) -> Listener:
     """Offer the verbs; run the configured pipelines, if there are any."""
-    staging = Staging(hub, Path(hub.config.log.data) / STAGING_DIRECTORY)
+    staging = StagingArea(hub, Path(hub.config.log.data) / STAGING_DIRECTORY)
     staging.register()
     await staging.recover()
-    planning = Planning(hub)
-    planning.register()
+    positions = Positions(hub)
     registry = Registry(hub)
-    registry.register()
-    runs = Runs(hub, registry, planning, lambda name: _launch(hub, [name]))
-    runs.register()
+    processes = PipelineProcesses(hub, registry, lambda name: _launch(hub, [name]))
+    for part in (positions, registry, processes, Resets(hub, registry, positions, processes), DeadLetters(hub)):
+        part.register()
     task = asyncio.create_task(_supervise(hub, registry)) if registry.to_run() else None
 
     async def close() -> None:
@@ -53,7 +53,7 @@ async def start(hub: Hub) -> Listener:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        await runs.close()
+        await processes.close()
 
     return Listener("", close)
 
@@ -67,7 +67,7 @@ async def _supervise(hub: Hub, registry: Registry) -> None:
     pause_s = RESTART_FIRST_S
     while names := registry.to_run():
         started = asyncio.get_running_loop().time()
-        code = await _run_once(*_launch(hub, names))
+        code = await child_process.run(*_launch(hub, names))
         lived_s = asyncio.get_running_loop().time() - started
         pause_s = RESTART_FIRST_S if lived_s > RESTART_MOST_S else min(pause_s * 2, RESTART_MOST_S)
         if registry.to_run():
@@ -108,11 +108,3 @@ def _environment(config: Config, certificate: str) -> dict[str, str]:
     if authority:
         environment["HEADRACE_CA"] = authority
     return environment
-
-
-async def _run_once(command: list[str], environment: dict[str, str]) -> int:
-    child = await process.start(command, environment=environment)
-    try:
-        return await child.wait()
-    finally:
-        await process.stop(child, STOP_S)

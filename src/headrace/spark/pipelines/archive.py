@@ -22,8 +22,8 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from headrace.spark.errors import PipelineError
-from headrace.spark.hub.checkpoint_paths import directory_name
-from headrace.spark.pipelines.archive_storage import Place, place_of
+from headrace.spark.pipelines.archive_storage import Storage, storage_of
+from headrace.spark.pipelines.checkpoints import directory_name
 
 COLUMNS = ("stream", "partition", "index", "time", "event_time", "id", "type", "key", "payload")
 SMALL_BYTES = 32 << 20
@@ -52,7 +52,7 @@ class ArchivedFile:
 
 
 @dataclass(frozen=True)
-class Arrived:
+class WrittenFile:
     """A file that Spark has just written, and what it holds."""
 
     path: str
@@ -76,8 +76,8 @@ class Archive:
         self, path: str | Path, spark: Any, *, writer: str = "archive", join_files_min: int = JOIN_FILES_MIN
     ) -> None:
         self._spark = spark
-        self._place: Place
-        self._place, self._path = place_of(str(path), spark)
+        self._storage: Storage
+        self._storage, self._path = storage_of(str(path), spark)
         self._work = f"{self._path}/{_WORK}{directory_name(writer)}"
         self._joining = f"{self._path}/{_JOINING}{directory_name(writer)}"
         self._join_files_min = join_files_min
@@ -87,25 +87,25 @@ class Archive:
         from pyspark.sql import functions as F
 
         work = self._work
-        self._place.remove(work)
+        self._storage.remove(work)
         day = F.date_format("time", "yyyy-MM-dd")
         rows = batch.select(*COLUMNS, F.col("stream").alias("of"), day.alias("date"))
         self._write(rows, f"{work}/{batch_id}", "of", "date")
         arrived = self._arrived(f"{work}/{batch_id}")
         self._remove_leftovers(arrived)
         touched = {self._publish(one) for one in arrived}
-        self._place.remove(work)
+        self._storage.remove(work)
         for directory in sorted(touched):
-            self._place.settle(directory)
+            self._storage.settle(directory)
             self.join(directory)
 
     def _write(self, rows: Any, to: str, *by: str) -> None:
         # Plain microseconds in UTC, which every reader understands, not Spark's older default of 96 bits.
         rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         writer = rows.write.option("compression", "zstd")
-        (writer.partitionBy(*by) if by else writer).parquet(self._place.location(to))
+        (writer.partitionBy(*by) if by else writer).parquet(self._storage.location(to))
 
-    def _arrived(self, work: str) -> list[Arrived]:
+    def _arrived(self, work: str) -> list[WrittenFile]:
         """What Spark has just written, file by file, from the files themselves."""
         from pyspark.sql import functions as F
 
@@ -115,14 +115,14 @@ class Archive:
                 date.name.removeprefix("date="),
                 file.name,
             ): f"{work}/{of.name}/{date.name}/{file.name}"
-            for of in self._place.list(work)
-            for date in (self._place.list(f"{work}/{of.name}") if of.is_directory else ())
-            for file in self._place.list(f"{work}/{of.name}/{date.name}")
+            for of in self._storage.list(work)
+            for date in (self._storage.list(f"{work}/{of.name}") if of.is_directory else ())
+            for file in self._storage.list(f"{work}/{of.name}/{date.name}")
             if file.name.endswith(".parquet")
         }
         if not files:
             return []
-        rows = self._spark.read.parquet(*(self._place.location(one) for one in files.values()))
+        rows = self._spark.read.parquet(*(self._storage.location(one) for one in files.values()))
         day = F.date_format("time", "yyyy-MM-dd").alias("date")
         held = rows.groupBy("stream", day, F.col("_metadata.file_name").alias("file")).agg(
             F.min("partition").alias("partition"),
@@ -133,18 +133,18 @@ class Archive:
         )
         return [_identified(one, files[one["stream"], one["date"], one["file"]]) for one in held.collect()]
 
-    def _remove_leftovers(self, arrived: Sequence[Arrived]) -> None:
+    def _remove_leftovers(self, arrived: Sequence[WrittenFile]) -> None:
         firsts: dict[tuple[str, int], int] = {}
         for one in arrived:
             firsts[one.stream, one.partition] = min(one.first, firsts.get((one.stream, one.partition), one.first))
         for stream in {stream for stream, _ in firsts}:
             for file in self.files(stream):
                 if file.first >= firsts.get((stream, file.partition), file.first + 1):
-                    self._place.remove(file.path)
+                    self._storage.remove(file.path)
 
-    def _publish(self, one: Arrived) -> str:
+    def _publish(self, one: WrittenFile) -> str:
         directory = f"{self.directory(one.stream)}/date={one.date}"
-        self._place.put(one.path, f"{directory}/{file_name(one.partition, one.first, one.last)}")
+        self._storage.put(one.path, f"{directory}/{file_name(one.partition, one.first, one.last)}")
         return directory
 
     def directory(self, stream: str) -> str:
@@ -153,17 +153,17 @@ class Archive:
 
     def streams(self) -> list[str]:
         """The streams that have files here."""
-        found = (one.name for one in self._place.list(self._path) if one.is_directory)
+        found = (one.name for one in self._storage.list(self._path) if one.is_directory)
         return sorted(unquote(name) for name in found if not name.startswith((_WORK, _JOINING)))
 
     def files(self, stream: str) -> list[ArchivedFile]:
         """All files of a stream, by partition and index."""
         directory = self.directory(stream)
-        days = [one.name for one in self._place.list(directory) if one.is_directory and one.name.startswith("date=")]
+        days = [one.name for one in self._storage.list(directory) if one.is_directory and one.name.startswith("date=")]
         return _ordered(file for day in days for file in self._files_in(f"{directory}/{day}"))
 
     def _files_in(self, directory: str) -> Iterator[ArchivedFile]:
-        for one in self._place.list(directory):
+        for one in self._storage.list(directory):
             found = _NAME.fullmatch(one.name)
             if found is not None:
                 yield ArchivedFile(f"{directory}/{one.name}", int(found[1]), int(found[2]), int(found[3]), one.size)
@@ -184,11 +184,11 @@ class Archive:
         files = self.covering(stream)
         if not files:
             return None
-        whole = [self._place.location(one.path) for one in files if one.begin <= one.first]
+        whole = [self._storage.location(one.path) for one in files if one.begin <= one.first]
         found = self._spark.read.parquet(*whole).select(*COLUMNS)
         for one in files:
             if one.begin > one.first:
-                part = self._spark.read.parquet(self._place.location(one.path)).select(*COLUMNS)
+                part = self._spark.read.parquet(self._storage.location(one.path)).select(*COLUMNS)
                 found = found.union(part.where(part["index"] >= one.begin))
         return found
 
@@ -197,7 +197,7 @@ class Archive:
         files = _ordered(self._files_in(directory))
         contained = _contained(files)
         for one in contained:
-            self._place.remove(one.path)
+            self._storage.remove(one.path)
         gone = len(contained)
         for run in _small_runs([one for one in files if one not in contained]):
             if len(run) >= self._join_files_min:
@@ -206,23 +206,23 @@ class Archive:
 
     def _join_run(self, directory: str, run: Sequence[ArchivedFile]) -> int:
         work = self._joining
-        self._place.remove(work)
-        parts = self._spark.read.parquet(*(self._place.location(one.path) for one in run)).select(*COLUMNS)
+        self._storage.remove(work)
+        parts = self._spark.read.parquet(*(self._storage.location(one.path) for one in run)).select(*COLUMNS)
         self._write(parts.coalesce(1).sortWithinPartitions("index"), work)
-        (joined,) = [one.name for one in self._place.list(work) if one.name.endswith(".parquet")]
+        (joined,) = [one.name for one in self._storage.list(work) if one.name.endswith(".parquet")]
         target = file_name(run[0].partition, run[0].first, run[-1].last)
-        self._place.put(f"{work}/{joined}", f"{directory}/{target}")
-        self._place.settle(directory)
+        self._storage.put(f"{work}/{joined}", f"{directory}/{target}")
+        self._storage.settle(directory)
         for one in run:
-            self._place.remove(one.path)
-        self._place.remove(work)
+            self._storage.remove(one.path)
+        self._storage.remove(work)
         return len(run)
 
 
-def _identified(held: Any, path: str) -> Arrived:
+def _identified(held: Any, path: str) -> WrittenFile:
     if held["partition"] != held["partition_last"] or held["last"] - held["first"] + 1 != held["count"]:
         raise PipelineError(f"{path} does not hold one unbroken range of one partition; archive streams as they are")
-    return Arrived(path, held["stream"], held["date"], held["partition"], held["first"], held["last"])
+    return WrittenFile(path, held["stream"], held["date"], held["partition"], held["first"], held["last"])
 
 
 def _ordered(files: Iterable[ArchivedFile]) -> list[ArchivedFile]:

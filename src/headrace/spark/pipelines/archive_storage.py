@@ -23,7 +23,7 @@ class Entry:
     size: int
 
 
-class Place(Protocol):
+class Storage(Protocol):
     """A file system, as far as an archive needs one."""
 
     def list(self, directory: str) -> list[Entry]:
@@ -52,15 +52,15 @@ def local_path(location: str | None) -> Path | None:
     return None if len(parsed.scheme) > 1 else Path(location)
 
 
-def place_of(location: str, spark: Any) -> tuple[Place, str]:
+def storage_of(location: str, spark: Any) -> tuple[Storage, str]:
     """The file system of a location, and the location in its terms."""
     here = local_path(location)
     if here is not None:
-        return LocalPlace(), str(here.absolute())
-    return HadoopPlace(spark), location.rstrip("/")
+        return LocalStorage(), str(here.absolute())
+    return HadoopStorage(spark), location.rstrip("/")
 
 
-class LocalPlace:
+class LocalStorage:
     """Directories of this machine."""
 
     def list(self, directory: str) -> list[Entry]:
@@ -88,7 +88,7 @@ class LocalPlace:
         return f"file://{path}"  # Hadoop does not undo the escapes of a proper URI
 
 
-class HadoopPlace:
+class HadoopStorage:
     """Whatever Spark's own Hadoop can reach, asked through the driver's JVM."""
 
     def __init__(self, spark: Any) -> None:

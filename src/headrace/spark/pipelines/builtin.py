@@ -6,18 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.spark.errors import PipelineError
+from headrace.spark.hub.dead_letters import LETTER_TYPE, SUFFIX
 from headrace.spark.pipelines.definition import Pipeline, Sink, sql_pipeline
 from headrace.spark.sink.rows import ACCEPTED
 
 ROUTE_COLUMN = "route_to"
-DEAD_SUFFIX = ".dead"
-DEAD_TYPE = "dead-letter"
-DEAD_SCHEMA = (
-    "reason STRING, stream STRING, partition INT, `index` BIGINT, time TIMESTAMP, event_time TIMESTAMP, id BIGINT, "
-    "type STRING, `key` BINARY, payload BINARY"
-)
 
-__all__ = ["archive", "dead_letter", "merge", "redrive", "route", "sql_pipeline", "window_counts"]
+__all__ = ["archive", "dead_letter", "merge", "route", "sql_pipeline", "window_counts"]
 
 
 def archive(streams: Sequence[str], path: str, *, name: str = "") -> Pipeline:
@@ -99,9 +94,9 @@ def dead_letter(source: str, schema: str, into: str, *, dead: str = "", name: st
     """Records that are JSON of this schema go on to `into` unchanged; the others to `<source>.dead` with a reason.
 
     A dead letter is a JSON object with the reason, where the record stood, and all of its columns (bytes in base64),
-    so that `redrive` can send exactly the same record again.
+    so that the hub can send exactly the same record again (verb `dead.redrive`).
     """
-    graveyard = dead or source + DEAD_SUFFIX
+    graveyard = dead or source + SUFFIX
 
     def transform(records: Any) -> Any:
         from pyspark.sql import functions as F
@@ -113,7 +108,7 @@ def dead_letter(source: str, schema: str, into: str, *, dead: str = "", name: st
             F.when(bad, letter).otherwise(F.col("payload")).alias("payload"),
             "id",
             "event_time",
-            F.when(bad, F.lit(DEAD_TYPE)).otherwise(F.col("type")).alias("type"),
+            F.when(bad, F.lit(LETTER_TYPE)).otherwise(F.col("type")).alias("type"),
             "key",
             F.when(bad, F.lit(graveyard)).otherwise(F.lit(into)).alias(ROUTE_COLUMN),
         )
@@ -126,27 +121,6 @@ def dead_letter(source: str, schema: str, into: str, *, dead: str = "", name: st
         decode="json",
         schema=schema,
         description=f"{source}: good records into {into}, bad ones into {graveyard}",
-    )
-
-
-def redrive(dead: str, *, into: str | None = None, name: str = "") -> Pipeline:
-    """Dead letters become the records that they were, in the stream where they stood or in `into`."""
-
-    def transform(letters: Any) -> Any:
-        from pyspark.sql import functions as F
-
-        letter = F.from_json(F.col("payload").cast("string"), DEAD_SCHEMA)
-        opened = letters.select(letter.alias("letter")).where("letter.payload IS NOT NULL")
-        to = F.lit(into) if into else F.col("letter.stream")
-        return opened.select(*(F.col(f"letter.`{one}`").alias(one) for one in ACCEPTED), to.alias(ROUTE_COLUMN))
-
-    return Pipeline(
-        name=name or f"redrive/{dead}",
-        sink=Sink("stream", "", {"streamColumn": ROUTE_COLUMN}),
-        sources={"source": (dead,)},
-        transform=transform,
-        trigger="available now",
-        description=f"{dead} sent again",
     )
 
 

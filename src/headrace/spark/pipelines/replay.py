@@ -105,7 +105,7 @@ def _position(point: Point) -> Any:
 def _decoded(old: Any, schema: Any, options: Mapping[str, str]) -> Any:
     """Archived records as the source itself would have shown them: decoded by the same code, of the same types."""
     from headrace.spark.source.data_source import PlainReader
-    from headrace.spark.source.reader import of_types, shaped
+    from headrace.spark.source.scan import of_types, shaped
 
     shape = PlainReader(parse_source(options), schema).shape()
 

@@ -14,13 +14,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from headrace.errors import BadRequest, HeadraceError
 from headrace.spark import dataframes, query
-from headrace.spark.hub.checkpoint_paths import checkpoint_of, default_home
 from headrace.spark.hub_client import HubPort
 from headrace.spark.options import parse_point
+from headrace.spark.pipelines.checkpoints import checkpoint_of, default_home
 from headrace.spark.pipelines.definition import Pipeline
 from headrace.spark.pipelines.failures import Failure, exception_name, explain
+from headrace.spark.pipelines.report import Report
 from headrace.spark.source.cursors import listen
 
 POLL_S = 0.5
@@ -36,62 +39,10 @@ FINAL = {"BatchChanged", "Fenced", "DataLoss", "BadOption", "Forbidden", "Unauth
 
 
 @dataclass
-class Progress:
-    """How a pipeline is, in numbers that people watch."""
-
-    name: str
-    state: str = "starting"
-    run: str = ""
-    batch: int = -1
-    rows: int = 0
-    rows_per_s: float = 0.0
-    batch_ms: float = 0.0
-    lag: int = 0
-    state_rows: int = 0
-    state_bytes: int = 0
-    restarts: int = 0
-    error: str = ""
-
-    def take(self, progress: dict[str, Any]) -> None:
-        """Take over what Spark reports of a batch."""
-        if progress["batchId"] > self.batch:
-            self.rows += progress["numInputRows"]
-        self.batch = max(self.batch, progress["batchId"])
-        self.rows_per_s = float(progress.get("processedRowsPerSecond") or 0.0)
-        self.batch_ms = float(progress.get("durationMs", {}).get("triggerExecution", 0.0))
-        self.lag = sum(_lag(source) for source in progress.get("sources", ()))
-        operators = progress.get("stateOperators", ())
-        self.state_rows = sum(one.get("numRowsTotal", 0) for one in operators)
-        self.state_bytes = sum(one.get("memoryUsedBytes", 0) for one in operators)
-
-
-def _lag(source: dict[str, Any]) -> int:
-    end, latest = _positions(source.get("endOffset")), _positions(source.get("latestOffset"))
-    return sum(
-        max(0, after - (end[name][partition] if partition < len(end.get(name, ())) else 0))
-        for name, nexts in latest.items()
-        for partition, after in enumerate(nexts)
-    )
-
-
-def _positions(offset: Any) -> dict[str, list[int]]:
-    if isinstance(offset, str):
-        import json
-
-        try:
-            offset = json.loads(offset)
-        except ValueError:
-            return {}
-    if not isinstance(offset, dict):
-        return {}
-    return {name: one["next"] for name, one in offset.get("streams", {}).items()}
-
-
-@dataclass
 class _Running:
     pipeline: Pipeline
     query: Any
-    progress: Progress
+    report: Report
     started_s: float
     restart_at_s: float | None = None
     pause_s: float = RESTART_PAUSE_FIRST_S
@@ -107,7 +58,7 @@ class Runner:
         port: HubPort,
         *,
         home: Path | None = None,
-        on_progress: Callable[[Sequence[Progress]], None] = lambda progress: None,
+        on_progress: Callable[[Sequence[Report]], None] = lambda progress: None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._spark = spark
@@ -124,10 +75,10 @@ class Runner:
         """Start a pipeline; its streaming query."""
         started = start_query(self._spark, self._port, pipeline, self._home)
         known = self._running.get(pipeline.name)
-        progress = known.progress if known else Progress(pipeline.name)
-        progress.state, progress.run = "running", str(started.runId)
+        report = known.report if known else Report(pipeline.name)
+        report.state, report.run = "running", str(started.runId)
         self._running[pipeline.name] = _Running(
-            pipeline, started, progress, self._now_s(), pause_s=known.pause_s if known else RESTART_PAUSE_FIRST_S
+            pipeline, started, report, self._now_s(), pause_s=known.pause_s if known else RESTART_PAUSE_FIRST_S
         )
         return started
 
@@ -149,12 +100,12 @@ class Runner:
         for one in list(self._running.values()):
             self._take_progress(one)
             self._move_cursors(one)
-            if one.restart_at_s is not None and one.progress.state != "stopped":
+            if one.restart_at_s is not None and one.report.state != "stopped":
                 if self._now_s() >= one.restart_at_s:
                     self._restart(one)
             elif not one.query.isActive:
                 self._ended(one)
-        self._on_progress([one.progress for one in self._running.values()])
+        self._on_progress([one.report for one in self._running.values()])
         for one in list(self._running.values()):
             self._report(one)
 
@@ -163,7 +114,7 @@ class Runner:
         for one in self._running.values():
             if one.query.isActive:
                 one.query.stop()
-            one.progress.state = "stopped"
+            one.report.state = "stopped"
             self._take_progress(one)
             if self._report(one):
                 self._move_cursors(one)
@@ -173,10 +124,10 @@ class Runner:
         last = one.query.lastProgress
         if last is None:
             return
-        if last["batchId"] > one.progress.batch + 1:
+        if last["batchId"] > one.report.batch + 1:
             for progress in one.query.recentProgress:
-                one.progress.take(progress)
-        one.progress.take(last)
+                one.report.take(progress)
+        one.report.take(last)
 
     def _move_cursors(self, one: _Running) -> None:
         """The session's listener does this too; here nothing is left behind when the process ends right after."""
@@ -192,40 +143,39 @@ class Runner:
             self._failed(one, explain(error), ran_s=0.0)
 
     def _ended(self, one: _Running) -> None:
-        error = None if one.progress.state == "stopped" else one.query.exception()
+        error = None if one.report.state == "stopped" else one.query.exception()
         if error is None:
-            if one.progress.state != "stopped":
-                one.progress.state = "done"
+            if one.report.state != "stopped":
+                one.report.state = "done"
             self._report(one)
             del self._running[one.pipeline.name]
             return
         self._failed(one, explain(error), self._now_s() - one.started_s)
 
     def _failed(self, one: _Running, failure: Failure, ran_s: float) -> None:
-        one.progress.error = failure.headline
-        one.progress.restarts = 1 if ran_s > HEALTHY_S else one.progress.restarts + 1
-        if exception_name(failure.headline) in FINAL or one.progress.restarts > RESTARTS_MAX:
-            one.progress.state = "failed"
+        one.report.error = failure.headline
+        one.report.restarts = 1 if ran_s > HEALTHY_S else one.report.restarts + 1
+        if exception_name(failure.headline) in FINAL or one.report.restarts > RESTARTS_MAX:
+            one.report.state = "failed"
             self.failures[one.pipeline.name] = failure
             self._report(one)
-            self._on_progress([one.progress])
+            self._on_progress([one.report])
             del self._running[one.pipeline.name]
             return
-        one.progress.state = "restarting"
+        one.report.state = "restarting"
         one.pause_s = RESTART_PAUSE_FIRST_S if ran_s > HEALTHY_S else min(one.pause_s * 2, RESTART_PAUSE_MOST_S)
         one.restart_at_s = self._now_s() + one.pause_s
 
     def _report(self, one: _Running) -> bool:
         """Tell the hub, and hear whether to stop; False when it is away, which the query itself waits out."""
-        fields = {name: getattr(one.progress, name) for name in Progress.__dataclass_fields__}
         try:
-            heard = self._reporting.call("pipeline.report", fields)
+            heard = self._reporting.call("pipeline.report", msgspec.structs.asdict(one.report))
         except HeadraceError:
             return False
         if heard["stop"]:
             if one.query.isActive:
                 one.query.stop()
-            one.progress.state = "stopped"
+            one.report.state = "stopped"
         return True
 
 
@@ -290,32 +240,12 @@ def trigger_arguments(trigger: str) -> dict[str, Any]:
 
 
 def reset(port: HubPort, home: Path, name: str, streams: Sequence[str], start: str | None) -> None:
-    """Forget a pipeline's checkpoint. It goes on at its cursor, or at `start`, where the cursor is put then."""
+    """Forget a pipeline's checkpoint. It goes on at its cursor, or at `start`, where the hub puts the cursor then."""
     if start is not None:
-        place = _place(start)
-        read = [
-            state.name
-            for state in port.describe(streams)
-            if any(at is not None for at in port.position(name, state.name))
-        ]
-        if not read:
-            raise BadRequest(
-                f"pipeline {name!r} has no cursor in {', '.join(streams)}: it begins where its definition says"
-            )
-        for stream in read:
-            port.call("cursor.reset", {"cursor": name, "stream": stream, "to": place})
-        port.call("spark.forget", {"cursor": name})
+        point = parse_point("start", start)
+        targets: dict[str, Any] = {"index": point.value, "time": {"time_us": point.value}}
+        to = targets.get(point.kind, point.kind)
+        if to in ("cursor", "positions"):
+            raise BadRequest(f"a pipeline cannot be reset to {start!r}: earliest, latest, an index or a time")
+        port.call("pipeline.reset", {"name": name, "to": to, "streams": list(streams)})
     shutil.rmtree(checkpoint_of(home, name), ignore_errors=True)
-
-
-def _place(start: str) -> Any:
-    """A start as the hub's verbs spell it."""
-    point = parse_point("start", start)
-    match point.kind:
-        case "index":
-            return point.value
-        case "time":
-            return {"time_us": point.value}
-        case "earliest" | "latest":
-            return point.kind
-    raise BadRequest(f"a pipeline cannot be reset to {start!r}: earliest, latest, an index or a time")

@@ -29,7 +29,7 @@ RECORD_SCHEMA = pa.schema(
 ACCEPTED = tuple(RECORD_SCHEMA.names)
 
 
-class Outgoing:
+class OutgoingRows:
     """Collects one task's rows and sends them in chunks. `send(offset, chunk)`; offsets follow each other."""
 
     def __init__(

@@ -7,8 +7,6 @@ resort: Spark calls it a batch late, and never for the last one.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
 import threading
 from typing import Any
@@ -17,19 +15,10 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from headrace.errors import HeadraceError
 from headrace.spark.hub_client import Access, access_to, open_port
-from headrace.spark.source.offsets import Reached, reached
+from headrace.spark.source.offsets import NextIndexes, cursor_positions
 
 logger = logging.getLogger("headrace.spark")
 WAIT_S = 30.0
-
-
-def positions_to_move(end_offsets: list[str]) -> dict[tuple[str, str], Reached]:
-    """(hub, cursor) → stream → next indexes, from the end offsets that Spark reports."""
-    found = []
-    for text in end_offsets:
-        with contextlib.suppress(TypeError, ValueError):
-            found.append(json.loads(text))
-    return reached(found)
 
 
 class CursorMover(StreamingQueryListener):  # type: ignore[misc]
@@ -39,7 +28,7 @@ class CursorMover(StreamingQueryListener):  # type: ignore[misc]
         self._access: dict[str, Access] = {}
         self._spark = spark
         self._ports: dict[str, Any] = {}
-        self._last: dict[tuple[str, str], Reached] = {}
+        self._last: dict[tuple[str, str], NextIndexes] = {}
         self._lock = threading.Lock()
 
     def onQueryStarted(self, event: Any) -> None:
@@ -65,7 +54,7 @@ class CursorMover(StreamingQueryListener):  # type: ignore[misc]
 
     def moved(self, end_offsets: list[str]) -> None:
         """Move the cursors to these offsets; an unreachable hub is said and not fatal: the next batch tries again."""
-        for (hub, cursor), positions in positions_to_move(end_offsets).items():
+        for (hub, cursor), positions in cursor_positions(end_offsets).items():
             with self._lock:
                 if self._last.get((hub, cursor)) == positions:
                     continue

@@ -6,7 +6,9 @@ processes, with a pickled copy of the reader, so readers keep nothing between ca
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -15,13 +17,14 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from headrace.spark.errors import DataLoss
 from headrace.spark.hub_client import Access, HubPort, SegmentFile, StreamState, shared_port
 from headrace.spark.options import Point, SourceOptions, parse_sink, parse_source
-from headrace.spark.sink.data_sink import BatchWriter, StreamWriter
+from headrace.spark.sink.writers import BatchWriter, StreamWriter
 from headrace.spark.source import offsets
-from headrace.spark.source.offsets import Loss, Offset, Position, Range
-from headrace.spark.source.pushdown import Narrowing
-from headrace.spark.source.reader import Piece, Shape, freeze_garbage, scan
+from headrace.spark.source.offsets import Offset, Position, Range
+from headrace.spark.source.pushdown import PushedFilters
+from headrace.spark.source.scan import Piece, Shape, freeze_garbage, scan
 
 TASKS_PER_CORE = 2
 # A small range is most likely the live tail: asking for files would cost more than reading it over Flight.
@@ -70,8 +73,7 @@ class HeadraceDataSource(DataSource):  # type: ignore[misc]
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse_source(self._given())
-        kind = PushdownReader if options.pushdown else PlainReader
-        return kind(options, schema)
+        return (PushdownReader if options.pushdown else PlainReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return StreamReader(parse_source(self._given()), schema)
@@ -151,7 +153,7 @@ class _Source:
 
     def pieces(self, ranges: Sequence[Range]) -> list[InputPartition]:
         """Ranges cut so that all cores work, each with the files that hold it."""
-        tasks = self.options.tasks_max or TASKS_PER_CORE * _cores()
+        tasks = self.options.tasks_max or TASKS_PER_CORE * (os.cpu_count() or 1)
         files: dict[str, dict[int, list[SegmentFile]]] = {}
         planned = []
         for one in offsets.split(ranges, tasks, self.options.split_records_min):
@@ -181,18 +183,12 @@ class _Source:
             return iter(())
         return scan(self.port, partition.value, self.shape())
 
-    def complain(self, losses: Iterable[Loss]) -> None:
+    def complain(self, losses: Iterable[DataLoss]) -> None:
         """A loss is an error, unless the user said that it is not; then it is still said."""
         for loss in losses:
             if self.options.fail_on_data_loss:
-                raise loss.error()
-            print(f"headrace: {loss.error()}", flush=True)
-
-
-def _cores() -> int:
-    import os
-
-    return os.cpu_count() or 1
+                raise loss
+            print(f"headrace: {loss}", flush=True)
 
 
 class PlainReader(_Source, DataSourceReader):  # type: ignore[misc]
@@ -200,29 +196,27 @@ class PlainReader(_Source, DataSourceReader):  # type: ignore[misc]
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         super().__init__(options, schema)
-        self.narrowing = Narrowing()
+        self.filters = PushedFilters()
 
     def partitions(self) -> list[InputPartition]:
         states = self.states()
         missing = {name for name in self.options.streams if not _is_pattern(name)} - {one.name for one in states}
         if missing:
             raise ValueError(f"no such stream: {', '.join(sorted(missing))}")
-        ranges: list[Range] = []
-        for state in states:
-            ranges.extend(self._ranges(state))
+        ranges = [one for state in states for one in self._ranges(state)]
         kept, losses = offsets.clip(ranges, states)
         self.complain(losses)
         return self.pieces(kept)
 
     def _ranges(self, state: StreamState) -> Iterator[Range]:
-        if not self.narrowing.wants_stream(state.name):
+        if not self.filters.wants_stream(state.name):
             return
         starts, ends = self.point(self.options.start, state), self.point(self.options.end, state)
         for partition, (_, after) in enumerate(state.bounds):
-            if not self.narrowing.wants_partition(partition):
+            if not self.filters.wants_partition(partition):
                 continue
-            low, high = self.narrowing.indexes()
-            time_low_us, time_high_us = self.narrowing.times_us()
+            low, high = self.filters.indexes()
+            time_low_us, time_high_us = self.filters.times_us()
             if time_low_us is not None:
                 low = max(low, self.port.index_at_time(state.name, partition, time_low_us))
             if time_high_us is not None:
@@ -231,22 +225,18 @@ class PlainReader(_Source, DataSourceReader):  # type: ignore[misc]
             if end > start:
                 yield Range(state.name, partition, start, end)
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _Source.read(self, partition)
-
 
 class PushdownReader(PlainReader):
     """The same, narrowed by the filters of the query."""
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
         for one in filters:
-            if not self.narrowing.take(one):
+            if not self.filters.take(one):
                 yield one
 
     def shape(self) -> Shape:
         plain = super().shape()
-        types = self.narrowing.types(plain.types)
-        return Shape(plain.schema, plain.decode, plain.fields, types, plain.fail_on_data_loss)
+        return replace(plain, types=self.filters.types(plain.types))
 
 
 def _is_pattern(name: str) -> bool:
@@ -304,11 +294,8 @@ class StreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def commit(self, end: Offset) -> None:
         # Late by one batch and never called for the last one: cursors.py is what moves cursors promptly.
         if self.options.move_cursor:
-            for (_, cursor), positions in offsets.reached([end]).items():
+            for (_, cursor), positions in offsets.cursor_positions([end]).items():
                 self.port.move_cursor(cursor, positions)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _Source.read(self, partition)
 
     def stop(self) -> None:
         self.port.close()

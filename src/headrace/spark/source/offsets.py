@@ -14,12 +14,15 @@ Everything here is a pure function of offsets and stream states.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.spark.errors import DataLoss
-from headrace.spark.hub_client import StreamState
+
+if TYPE_CHECKING:
+    from headrace.spark.hub_client import StreamState
 
 Offset = dict[str, Any]
 
@@ -36,21 +39,6 @@ class Range:
     @property
     def count(self) -> int:
         return self.end - self.start
-
-
-@dataclass(frozen=True)
-class Loss:
-    """Records that a range asked for and that the hub no longer has; inclusive."""
-
-    stream: str
-    partition: int
-    first: int
-    last: int
-    why: str
-
-    def error(self) -> DataLoss:
-        """The error that names them."""
-        return DataLoss(self.stream, self.partition, self.first, self.last, self.why)
 
 
 @dataclass(frozen=True)
@@ -74,18 +62,18 @@ def make(
     return {"cursor": cursor, "hub": hub, **only, "streams": streams}
 
 
-Reached = dict[str, list[int | None]]
+NextIndexes = dict[str, list[int | None]]
 """By stream, the next index of each partition; None where it is not read."""
 
 
-def reached(offsets: Iterable[Any]) -> dict[tuple[str, str], Reached]:
+def cursor_positions(offsets: Iterable[Any]) -> dict[tuple[str, str], NextIndexes]:
     """(hub, cursor) → how far a batch with these offsets has come, from those of its sources that name a cursor.
 
     Several sources of one query may read the same stream; what one of them has still to read is not read yet.
     """
-    found: dict[tuple[str, str], Reached] = {}
-    for offset in offsets:
-        if not isinstance(offset, dict) or not offset.get("cursor") or "streams" not in offset:
+    found: dict[tuple[str, str], NextIndexes] = {}
+    for offset in map(own_offset, offsets):
+        if not offset.get("cursor"):
             continue
         only = offset.get("partitions")
         where = found.setdefault((offset["hub"], offset["cursor"]), {})
@@ -95,17 +83,27 @@ def reached(offsets: Iterable[Any]) -> dict[tuple[str, str], Reached]:
     return found
 
 
+def own_offset(offset: Any) -> Offset:
+    """An offset, or its JSON as Spark writes it down; empty for one of another source."""
+    if isinstance(offset, str):
+        try:
+            offset = json.loads(offset)
+        except ValueError:
+            return {}
+    return offset if isinstance(offset, dict) and "streams" in offset else {}
+
+
 def _slower(one: Sequence[int | None], other: Sequence[int | None]) -> list[int | None]:
     """By partition, the position of whoever is behind. A partition that only one of them knows yet is not read."""
     pairs = zip(one, other, strict=False)
     return [b if a is None else a if b is None else min(a, b) for a, b in pairs]
 
 
-def positions_of(offset: Offset) -> dict[str, Position]:
+def positions_of(offset: Any) -> dict[str, Position]:
     """The opposite of `make`."""
     return {
         name: Position(one["id"], tuple(one["begin"]), tuple(one["next"]))
-        for name, one in offset.get("streams", {}).items()
+        for name, one in own_offset(offset).get("streams", {}).items()
     }
 
 
@@ -116,10 +114,10 @@ def beginning(state: StreamState, next_: Sequence[int]) -> Position:
 
 def advance(
     start: Offset, states: Sequence[StreamState], records_max: int | None
-) -> tuple[dict[str, Position], list[Loss]]:
+) -> tuple[dict[str, Position], list[DataLoss]]:
     """The positions after the next batch: everything there is, or `records_max` records shared out by backlog."""
     positions = positions_of(start)
-    losses: list[Loss] = []
+    losses: list[DataLoss] = []
     goals: dict[tuple[str, int], tuple[int, int]] = {}
     for state in states:
         known = positions.get(state.name, Position(state.id, (), ()))
@@ -140,11 +138,11 @@ def advance(
     return positions, losses
 
 
-def _recreated(state: StreamState, known: Position) -> list[Loss]:
+def _recreated(state: StreamState, known: Position) -> list[DataLoss]:
     """What may be missing of a stream that was deleted and made again: indexes go on where the old one ended."""
     why = "the stream was deleted and made again"
     return [
-        Loss(state.name, partition, after, state.bounds[partition][0] - 1, why)
+        DataLoss(state.name, partition, after, state.bounds[partition][0] - 1, why)
         for partition, after in enumerate(known.next[: len(state.bounds)])
         if state.bounds[partition][0] > after
     ]
@@ -178,20 +176,20 @@ def ranges_between(start: Offset, end: Offset) -> list[Range]:
     return found
 
 
-def clip(ranges: Sequence[Range], states: Sequence[StreamState]) -> tuple[list[Range], list[Loss]]:
+def clip(ranges: Sequence[Range], states: Sequence[StreamState]) -> tuple[list[Range], list[DataLoss]]:
     """The ranges as far as the hub still has them, and what is missing."""
     by_name = {state.name: state for state in states}
     kept: list[Range] = []
-    losses: list[Loss] = []
+    losses: list[DataLoss] = []
     for one in ranges:
         state = by_name.get(one.stream)
         if state is None or one.partition >= len(state.bounds):
-            losses.append(Loss(one.stream, one.partition, one.start, one.end - 1, "the stream was deleted"))
+            losses.append(DataLoss(one.stream, one.partition, one.start, one.end - 1, "the stream was deleted"))
             continue
         first = state.bounds[one.partition][0]
         if first > one.start:
             last = min(first, one.end) - 1
-            losses.append(Loss(one.stream, one.partition, one.start, last, f"the first index kept is {first}"))
+            losses.append(DataLoss(one.stream, one.partition, one.start, last, f"the first index kept is {first}"))
         if one.end > max(first, one.start):
             kept.append(Range(one.stream, one.partition, max(first, one.start), one.end))
     return kept, losses

@@ -7,13 +7,15 @@ narrow what is read, and Spark checks them again: it costs little and keeps its 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
+
+from headrace.units import microseconds
 
 INDEX_MAX = (1 << 63) - 1
 
 
-class Narrowing:
+class PushedFilters:
     """What the filters seen so far leave over."""
 
     def __init__(self) -> None:
@@ -65,9 +67,7 @@ class Narrowing:
     def _take_time(self, kind: str, value: Any) -> None:
         if not isinstance(value, datetime):
             return
-        moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-        since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-        time_us = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+        time_us = microseconds(value)
         if kind in ("EqualTo", "EqualNullSafe", "GreaterThan", "GreaterThanOrEqual"):
             self._time_low_us = max(time_us, time_us if self._time_low_us is None else self._time_low_us)
         if kind in ("EqualTo", "EqualNullSafe", "LessThan", "LessThanOrEqual"):

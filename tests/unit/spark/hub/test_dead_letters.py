@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from headrace.config import Grant
-from headrace.console.dead_letters import LETTER_TYPE, SUFFIX, Letters
 from headrace.errors import BadRequest, Forbidden, UnknownStream
 from headrace.hub import Hub
 from headrace.log.batch import Batch
 from headrace.security import EVERYTHING, Principal
-from headrace.spark.pipelines import builtin
+from headrace.spark.hub import dead_letters
+from headrace.spark.hub.dead_letters import LETTER_TYPE, SUFFIX, DeadLetters
 from headrace.testing import memory_hub
 
 
@@ -20,7 +20,7 @@ def envelope(payload: bytes, **fields: Any) -> bytes:
 
 
 async def with_letters(hub: Hub) -> None:
-    Letters(hub).register()
+    DeadLetters(hub).register()
     await hub.create_stream("orders", partitions=2)
     await hub.create_stream("orders.dead")
     full = envelope(
@@ -107,8 +107,43 @@ async def test_only_streams_of_dead_letters(stream: str) -> None:
             await hub.verbs.call("dead.list", {"stream": "orders.dead", "limit": 0}, EVERYTHING)
 
 
-def test_pipelines_write_what_is_read_here() -> None:
-    assert (builtin.DEAD_SUFFIX, builtin.DEAD_TYPE) == (SUFFIX, LETTER_TYPE)
+async def test_letters_go_into_another_stream_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_letters, "LETTERS_MAX", 3)
+    async with memory_hub() as hub:
+        await with_letters(hub)
+        asked = {"stream": "orders.dead", "before": 99, "into": "again"}
+        first = await hub.verbs.call("dead.redrive", asked, EVERYTHING)
+        assert (first.count, first.streams, first.left) == (3, ["again"], 1)
+        assert (await hub.verbs.call("dead.redrive", asked, EVERYTHING)).left == 0
+        assert (await hub.read("again", 0)).column("payload").to_pylist() == [
+            b"\xff\x00",
+            b"plain",
+            b"{broken",
+            b"last",
+        ]
+        assert hub.bounds("orders").next == hub.bounds("orders", 1).next == 0
+
+
+async def test_a_stream_into_which_nobody_may_write_is_not_made() -> None:
+    async with memory_hub() as hub:
+        await with_letters(hub)
+        clerk = Principal("clerk", (), (Grant(rights=["read", "admin"], streams=["*.dead"]),))
+        with pytest.raises(Forbidden, match="may not write to stream 'again'"):
+            await hub.verbs.call("dead.redrive", {"stream": "orders.dead", "before": 99, "into": "again"}, clerk)
+        assert hub.streams("again") == []
+
+
+async def test_a_stream_of_another_name_may_hold_letters_and_nothing_else() -> None:
+    async with memory_hub() as hub:
+        await with_letters(hub)
+        await hub.create_stream("graveyard", partitions=2)
+        await hub.append("graveyard", Batch.one(envelope(b"x"), type=LETTER_TYPE), partition=1)
+        asked = {"stream": "graveyard", "before": 1, "partition": 1}
+        assert (await hub.verbs.call("dead.redrive", asked, EVERYTHING)).count == 1
+        assert hub.bounds("graveyard", 1).first == 1
+        await hub.append("graveyard", Batch.one(b"plain", type="other"), partition=1)
+        with pytest.raises(BadRequest, match="not a stream of dead letters"):
+            await hub.verbs.call("dead.redrive", asked | {"before": 2}, EVERYTHING)
 
 
 async def test_letters_that_two_people_send_again_at_once_are_sent_once() -> None:

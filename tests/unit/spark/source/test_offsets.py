@@ -14,9 +14,8 @@ from pyspark.sql.types import StructType
 from headrace.spark.errors import DataLoss
 from headrace.spark.hub_client import StreamState
 from headrace.spark.options import parse_source
-from headrace.spark.sink.data_sink import source_positions
+from headrace.spark.sink.writers import source_positions
 from headrace.spark.source import offsets
-from headrace.spark.source.cursors import positions_to_move
 from headrace.spark.source.data_source import StreamReader
 from headrace.spark.source.offsets import Position, Range
 
@@ -79,7 +78,7 @@ def test_a_hub_that_answers_late_never_moves_a_query_back() -> None:
 def test_clip_names_what_was_trimmed() -> None:
     kept, losses = offsets.clip([Range("a", 0, 2, 9)], [state("a", (5, 20))])
     assert kept == [Range("a", 0, 5, 9)]
-    error = losses[0].error()
+    error = losses[0]
     assert isinstance(error, DataLoss)
     assert "indexes 2 to 4" in str(error)
 
@@ -93,7 +92,7 @@ def test_clip_of_a_range_that_is_wholly_gone_leaves_nothing() -> None:
 def test_clip_of_a_deleted_stream_is_a_loss() -> None:
     kept, losses = offsets.clip([Range("a", 0, 2, 4)], [])
     assert kept == []
-    assert "deleted" in losses[0].why
+    assert "deleted" in str(losses[0])
 
 
 @given(
@@ -145,9 +144,9 @@ def test_a_cursor_stays_with_the_slower_of_two_sources() -> None:
     """A join of a stream with itself asks twice for its end, and more may have come between."""
     fast, slow = offset("a", 105, 7, 3), offset("a", 100, 9)
     for order in ([fast, slow], [slow, fast]):
-        assert offsets.reached(order) == {("hub:1", "c"): {"a": [100, 7]}}
+        assert offsets.cursor_positions(order) == {("hub:1", "c"): {"a": [100, 7]}}
     texts = [json.dumps(slow), json.dumps(fast)]
-    assert positions_to_move([*texts, "no JSON", "7"]) == {("hub:1", "c"): {"a": [100, 7]}}
+    assert offsets.cursor_positions([*texts, "no JSON", "7"]) == {("hub:1", "c"): {"a": [100, 7]}}
     assert source_positions(texts, "hub:1") == [{"cursor": "c", "stream": "a", "next": [100, 7]}]
     assert source_positions(texts, "another hub") == []
 
@@ -156,9 +155,9 @@ def test_partitions_that_are_not_read_have_no_position() -> None:
     def only(partition: int, *next_: int) -> offsets.Offset:
         return offsets.make({"a": Position(1, (0,) * len(next_), next_)}, "c", "hub:1", [partition])
 
-    assert offsets.reached([only(1, 0, 8)]) == {("hub:1", "c"): {"a": [None, 8]}}
-    assert offsets.reached([only(1, 0, 8), only(0, 5, 0)]) == {("hub:1", "c"): {"a": [5, 8]}}
-    assert offsets.reached([offset("a", 1) | {"cursor": None}]) == {}
+    assert offsets.cursor_positions([only(1, 0, 8)]) == {("hub:1", "c"): {"a": [None, 8]}}
+    assert offsets.cursor_positions([only(1, 0, 8), only(0, 5, 0)]) == {("hub:1", "c"): {"a": [5, 8]}}
+    assert offsets.cursor_positions([offset("a", 1) | {"cursor": None}]) == {}
 
 
 class Recorder:

@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql.types import BinaryType, StructType
 
 from headrace.spark.options import parse_sink
-from headrace.spark.sink import data_sink
-from headrace.spark.sink.data_sink import StreamWriter
+from headrace.spark.sink import writers
+from headrace.spark.sink.writers import StreamWriter
 
 PROPERTIES = {"sql.streaming.queryId": "q", "spark.jobGroup.id": "r", "streaming.sql.batchId": "3"}
 
@@ -43,7 +43,7 @@ class Port:
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Port:
     made = Port()
-    monkeypatch.setattr(data_sink, "shared_port", lambda access, wait_s: made)
+    monkeypatch.setattr(writers, "shared_port", lambda access, wait_s: made)
     monkeypatch.setattr("pyspark.TaskContext.get", lambda: Context())
     return made
 

@@ -1,7 +1,4 @@
-"""The hub's side of the Spark source: what a planner asks before each batch, in as few calls as possible.
-
-No PySpark here: this runs inside the hub.
-"""
+"""The hub's side of the Spark source: what a planner asks before each batch, in as few calls as possible."""
 
 from __future__ import annotations
 
@@ -10,6 +7,9 @@ from typing import Any
 import msgspec
 
 from headrace.errors import UnknownStream
+from headrace.log.ops import SaveCursor
+from headrace.security import current
+from headrace.spark.hub.sink_state import SINKS, check_rights, sink_states
 
 
 class Describe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,7 +46,7 @@ class MoveCursor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     positions: dict[str, list[int | None]]
 
 
-class Planning:
+class Positions:
     """Answers to planners."""
 
     def __init__(self, hub: Any) -> None:
@@ -62,17 +62,15 @@ class Planning:
 
     async def describe(self, request: Describe) -> list[Described]:
         """The streams that exist and that the caller may read, by name."""
-        from headrace.security import current
-
         may = current().may
         found = {}
         for name in request.names:
-            for info in self._named(name) or self._hub.streams(name):
+            for info in self.named(name) or self._hub.streams(name):
                 if may("read", info.name):
                     found[info.name] = info
         return [self._described(found[name]) for name in sorted(found)]
 
-    def _named(self, name: str) -> list[Any]:
+    def named(self, name: str) -> list[Any]:
         """The stream of exactly this name, whatever characters it has."""
         try:
             info = self._hub.stream(name)
@@ -89,37 +87,25 @@ class Planning:
 
         That is the cursor, or further on where a sink had stored a batch that Spark did not live to note.
         """
-        from headrace.spark.hub.staging import SINKS, SinkState
-
         info = self._hub.stream(request.stream)
         known = [self._hub.cursor(request.cursor, request.stream, partition) for partition in range(info.partitions)]
-        await self._hub.create_table(SINKS)
-        for _, value in self._hub.items(SINKS):
-            for source in msgspec.msgpack.decode(value, type=SinkState).sources:
+        for _, _, state in await sink_states(self._hub):
+            for source in state.sources:
                 if (source.cursor, source.stream) == (request.cursor, request.stream):
                     for partition, after in enumerate(source.next[: info.partitions]):
-                        if after is None:
-                            continue
-                        known[partition] = max(after, known[partition] or 0)
+                        if after is not None:
+                            known[partition] = max(after, known[partition] or 0)
         return known
 
-    def streams_behind(self, cursor: str) -> set[str]:
+    async def streams_behind(self, cursor: str) -> set[str]:
         """The streams whose records stand behind results that a query with this cursor has stored."""
-        from headrace.spark.hub.staging import SINKS, SinkState
-
-        if not self._hub.streams(SINKS, kind="table"):
-            return set()
-        states = [msgspec.msgpack.decode(value, type=SinkState) for _, value in self._hub.items(SINKS)]
-        return {one.stream for state in states for one in state.sources if one.cursor == cursor}
+        states = await sink_states(self._hub)
+        return {one.stream for _, _, state in states for one in state.sources if one.cursor == cursor}
 
     async def forget(self, request: Forget) -> int:
         """Let a query begin anew although results of it are stored; how many sinks were concerned."""
-        from headrace.spark.hub.staging import SINKS, SinkState
-
-        await self._hub.create_table(SINKS)
         changed = 0
-        for key, value in list(self._hub.items(SINKS)):
-            state = msgspec.msgpack.decode(value, type=SinkState)
+        for key, value, state in await sink_states(self._hub):
             kept = [one for one in state.sources if one.cursor != request.cursor]
             if len(kept) != len(state.sources):
                 encoded = msgspec.msgpack.encode(msgspec.structs.replace(state, sources=kept))
@@ -128,13 +114,10 @@ class Planning:
 
     async def move_cursor(self, request: MoveCursor) -> None:
         """Move a cursor on in all these streams at once; streams that are gone are passed over."""
-        from headrace.log.ops import SaveCursor
-        from headrace.spark.hub.staging import check_rights
-
         check_rights(set(), set(request.positions))
         ops = []
         for name, positions in request.positions.items():
-            for info in self._named(name):
+            for info in self.named(name):
                 for partition, index in enumerate(positions[: info.partitions]):
                     if index is not None:
                         ops.append(SaveCursor(request.cursor, info.name, index, partition))

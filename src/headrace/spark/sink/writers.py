@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,13 +24,13 @@ from pyspark.sql.types import StructType
 
 from headrace.errors import HeadraceError
 from headrace.spark.errors import BadOption
-from headrace.spark.hub.staged_files import one_off_name
+from headrace.spark.hub.batch_files import one_off_name
 from headrace.spark.hub_client import HubPort, shared_port
 from headrace.spark.options import SOURCE_COLUMNS, SinkOptions
 from headrace.spark.pipelines.archive_storage import local_path
-from headrace.spark.sink.rows import ACCEPTED, Outgoing, rows_digest
-from headrace.spark.source.offsets import reached
-from headrace.spark.source.reader import freeze_garbage
+from headrace.spark.sink.rows import ACCEPTED, OutgoingRows, rows_digest
+from headrace.spark.source.offsets import cursor_positions
+from headrace.spark.source.scan import freeze_garbage
 
 CHUNK_BYTES = 4 << 20
 ABORT_WAIT_S = 2.0
@@ -39,7 +38,7 @@ ROWS_DIGEST_MODULUS = 1 << 64
 
 
 @dataclass
-class Staged(WriterCommitMessage):  # type: ignore[misc]
+class StagedPart(WriterCommitMessage):  # type: ignore[misc]
     """What one task left at the hub."""
 
     query: str
@@ -83,7 +82,7 @@ class _Writer:
     def port(self) -> HubPort:
         return shared_port(self.options.access, self.options.wait_s)
 
-    def stage(self, batches: Iterator[pa.RecordBatch], query: str, run: str, batch: int, digest_rows: bool) -> Staged:
+    def stage(self, rows: Iterator[pa.RecordBatch], query: str, run: str, batch: int, digest_rows: bool) -> StagedPart:
         """Send a task's rows to the hub, a chunk at a time."""
         freeze_garbage()
         context = TaskContext.get()
@@ -93,16 +92,16 @@ class _Writer:
         def send(offset: int, chunk: bytes) -> None:
             self.port.call("spark.stage", {**where, "offset": offset, "rows": chunk})
 
-        outgoing = Outgoing(send, CHUNK_BYTES, self._partition_counts())
-        digest = rows = 0
-        for rows_in in batches:
+        outgoing = OutgoingRows(send, CHUNK_BYTES, self._partition_counts())
+        digest = count = 0
+        for rows_in in rows:
             for stream, records in outgoing.by_stream(rows_in, self.options.stream, self.options.stream_column):
                 if digest_rows:
                     digest = (digest + rows_digest(stream, records)) % ROWS_DIGEST_MODULUS
-                rows += records.num_rows
+                count += records.num_rows
                 outgoing.write(stream, records)
         size, crc = outgoing.finish()
-        return Staged(query, run, part, attempt, size, crc, rows, digest)
+        return StagedPart(query, run, part, attempt, size, crc, count, digest)
 
     def _partition_counts(self) -> Any:
         known: dict[str, int] = {}
@@ -115,7 +114,7 @@ class _Writer:
 
         return count
 
-    def finish(self, messages: Sequence[Staged], batch: int, digest: str, sources: list[dict[str, Any]]) -> Any:
+    def finish(self, messages: Sequence[StagedPart], batch: int, digest: str, sources: list[dict[str, Any]]) -> Any:
         """Make everything staged part of the log, in the order of the tasks."""
         ordered = sorted(messages, key=lambda one: one.part)
         parts = [
@@ -134,7 +133,7 @@ class _Writer:
             },
         )
 
-    def give_up(self, messages: Sequence[Staged | None], batch: int) -> None:
+    def give_up(self, messages: Sequence[StagedPart | None], batch: int) -> None:
         """Drop what was staged. Best effort: the hub drops leftovers by itself later."""
         port = shared_port(self.options.access, ABORT_WAIT_S)
         for one in messages:
@@ -147,7 +146,7 @@ class _Writer:
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
     """`df.writeStream.format("headrace")`."""
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedPart:
         context = TaskContext.get()
         query = self.options.query or context.getLocalProperty("sql.streaming.queryId")
         run = context.getLocalProperty("spark.jobGroup.id") or ""
@@ -156,7 +155,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
         digest_rows = planned_offsets(self.options.checkpoint, batch) is None
         return self.stage(iterator, query, run, batch, digest_rows=digest_rows)
 
-    def commit(self, messages: list[Staged | None], batchId: int) -> None:
+    def commit(self, messages: list[StagedPart | None], batchId: int) -> None:
         staged = [one for one in messages if one is not None]
         if not staged:
             return
@@ -169,7 +168,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
             sources = source_positions(planned, self.options.access.address)
         self.finish(staged, batchId, digest, sources)
 
-    def abort(self, messages: list[Staged | None], batchId: int) -> None:
+    def abort(self, messages: list[StagedPart | None], batchId: int) -> None:
         self.give_up(messages, batchId)
 
 
@@ -180,20 +179,20 @@ class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
         super().__init__(options, schema)
         self.token = options.query or one_off_name()
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedPart:
         # A token of our own is never used again, so nothing is ever compared with it.
         return self.stage(iterator, self.token, self.token, 0, digest_rows=self.options.query is not None)
 
-    def commit(self, messages: list[Staged | None]) -> None:
+    def commit(self, messages: list[StagedPart | None]) -> None:
         staged = [one for one in messages if one is not None]
         if staged:
             self.finish(staged, 0, "rows:" + rows_identity(staged), [])
 
-    def abort(self, messages: list[Staged | None]) -> None:
+    def abort(self, messages: list[StagedPart | None]) -> None:
         self.give_up(messages, 0)
 
 
-def rows_identity(staged: Sequence[Staged]) -> str:
+def rows_identity(staged: Sequence[StagedPart]) -> str:
     """The rows of all tasks as a multiset: how they were spread over tasks does not matter."""
     total = sum(one.digest for one in staged) % ROWS_DIGEST_MODULUS
     return f"{sum(one.rows for one in staged)}:{total:016x}"
@@ -214,13 +213,9 @@ def planned_offsets(checkpoint: str | None, batch: int) -> list[str] | None:
 
 def source_positions(planned: Sequence[str], hub: str) -> list[dict[str, Any]]:
     """How far a batch read the sources that name a cursor at this hub."""
-    offsets = []
-    for line in planned:
-        with contextlib.suppress(ValueError):
-            offsets.append(json.loads(line))
     return [
         {"cursor": cursor, "stream": stream, "next": next_}
-        for (at, cursor), streams in reached(offsets).items()
+        for (at, cursor), streams in cursor_positions(planned).items()
         if at == hub
         for stream, next_ in streams.items()
     ]

@@ -1,4 +1,4 @@
-"""Where the checkpoints of pipelines live. No PySpark here: the hub asks too."""
+"""Where the checkpoints of pipelines live, at the hub and elsewhere."""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ from headrace.errors import Unreachable
 from headrace.spark.hub_client import StreamState
 from headrace.spark.pipelines import runner as module
 from headrace.spark.pipelines.definition import Pipeline, Sink, pipeline, sql_pipeline
-from headrace.spark.pipelines.runner import Progress, Runner
+from headrace.spark.pipelines.report import Report
+from headrace.spark.pipelines.runner import Runner
 
 
 class Query:
@@ -58,7 +59,7 @@ class Stage:
         self.now_s = 0.0
         self.started: list[Query] = []
         self.refused: Exception | None = None
-        self.seen: dict[str, Progress] = {}
+        self.seen: dict[str, Report] = {}
         monkeypatch.setattr(module, "listen", lambda spark: None)
         monkeypatch.setattr(module, "start_query", lambda *arguments: self._start())
         self.runner = Runner(

@@ -11,7 +11,8 @@ from headrace.config import Config, PipelineEntry
 from headrace.errors import BadRequest
 from headrace.hub import Hub
 from headrace.hub.verbs import Nothing
-from headrace.spark.hub.registry import Definition, PipelineName, Registry, Report, UnknownPipeline
+from headrace.spark.hub.registry import Definition, PipelineName, Registry, UnknownPipeline
+from headrace.spark.pipelines.report import Report
 from headrace.testing import FakeClock, memory_hub
 
 CONFIGURED = [PipelineEntry("fixed", sql="SELECT payload FROM stream('a')", into="b")]

@@ -16,7 +16,7 @@ from headrace.log.segment import Segment, write_segment
 from headrace.spark.errors import DataLoss
 from headrace.spark.hub_client import HubPort, SegmentFile
 from headrace.spark.source.offsets import Range
-from headrace.spark.source.reader import BYTES_PER_BATCH_MAX, ROWS_PER_BATCH_MAX, Piece, Shape, regroup, scan
+from headrace.spark.source.scan import BYTES_PER_BATCH_MAX, ROWS_PER_BATCH_MAX, Piece, Shape, regroup, scan
 
 ALL = pa.schema([*(pa.field(one.name, one.type) for one in SCHEMA), ("stream", pa.string()), ("partition", pa.int32())])
 

@@ -6,7 +6,7 @@ import google_crc32c
 import pyarrow as pa
 import pytest
 
-from headrace.spark.sink.rows import RECORD_SCHEMA, Outgoing, key_partitions, rows_digest, to_records
+from headrace.spark.sink.rows import RECORD_SCHEMA, OutgoingRows, key_partitions, rows_digest, to_records
 
 
 class Sent:
@@ -36,7 +36,7 @@ def rows(count: int, **columns: object) -> pa.RecordBatch:
 
 def test_rows_arrive_as_records_with_a_checksum() -> None:
     sent = Sent()
-    outgoing = Outgoing(sent, 1000, lambda stream: 1)
+    outgoing = OutgoingRows(sent, 1000, lambda stream: 1)
     outgoing.write("a", to_records(rows(500, type=["t"] * 500)))
     size, crc = outgoing.finish()
     assert (size, crc) == (len(sent.data), google_crc32c.value(sent.data))
@@ -48,7 +48,7 @@ def test_rows_arrive_as_records_with_a_checksum() -> None:
 
 def test_no_rows_send_nothing() -> None:
     sent = Sent()
-    outgoing = Outgoing(sent, 1000, lambda stream: 1)
+    outgoing = OutgoingRows(sent, 1000, lambda stream: 1)
     outgoing.write("a", to_records(rows(0)))
     assert outgoing.finish() == (0, 0)
     assert sent.chunks == []
@@ -56,7 +56,7 @@ def test_no_rows_send_nothing() -> None:
 
 def test_one_key_stays_in_one_partition_and_in_order() -> None:
     sent = Sent()
-    outgoing = Outgoing(sent, 1 << 20, lambda stream: 4)
+    outgoing = OutgoingRows(sent, 1 << 20, lambda stream: 4)
     keys = [b"k%d" % (number % 10) if number % 7 else None for number in range(200)]
     outgoing.write("a", to_records(rows(200, key=pa.array(keys, pa.binary()))))
     outgoing.finish()
@@ -76,7 +76,7 @@ def test_the_partition_of_a_key_never_changes() -> None:
 
 
 def test_rows_by_stream_column() -> None:
-    outgoing = Outgoing(Sent(), 1000, lambda stream: 1)
+    outgoing = OutgoingRows(Sent(), 1000, lambda stream: 1)
     split = dict(outgoing.by_stream(rows(4, to=["x", "y", "x", "y"]), None, "to"))
     assert {name: batch["payload"].to_pylist() for name, batch in split.items()} == {
         "x": [b"0", b"2"],

@@ -1,7 +1,4 @@
-"""A child process that runs Spark: it ends with its parent, and nothing that it started is left behind.
-
-No PySpark here: this runs inside the hub.
-"""
+"""A child process that runs Spark: it ends with its parent, and nothing that it started is left behind."""
 
 from __future__ import annotations
 
@@ -16,6 +13,7 @@ from typing import IO
 
 SET_PARENT_DEATH_SIGNAL = 1
 """PR_SET_PDEATHSIG of prctl(2)."""
+STOP_S = 8.0
 
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None  # here, since the new process should load nothing
 
@@ -51,3 +49,12 @@ async def stop(process: asyncio.subprocess.Process, grace_s: float) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)  # its group, of which nothing should be left
     await process.wait()
+
+
+async def run(command: Sequence[str], environment: Mapping[str, str], output: IO[bytes] | None = None) -> int:
+    """Run a command to its end; its exit code. Whoever cancels this ends the command."""
+    child = await start(command, environment=environment, output=output)
+    try:
+        return await child.wait()
+    finally:
+        await stop(child, STOP_S)

@@ -1,6 +1,6 @@
 """The files of the staging area: what a task staged, written chunk by chunk and read slice by slice.
 
-No PySpark here: this runs inside the hub. A batch may be larger than the memory; a slice of it is not.
+A batch may be larger than the memory; a slice of it is not.
 """
 
 from __future__ import annotations

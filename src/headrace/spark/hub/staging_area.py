@@ -1,7 +1,5 @@
 """The hub's side of the Spark sink: rows wait here until their batch is committed, then become records at once.
 
-No PySpark here: this runs inside the hub.
-
 On disk, under `<data>/spark-staging/`, one directory per (query, batch) and one file per (part, attempt), an Arrow IPC
 stream. Files, not memory: a batch may be large, and what was staged outlives a restart of the hub, so a running query
 need not begin its batch again. They are not synced; after a power cut a file may be short, its checksum says so, and
@@ -15,15 +13,7 @@ until then Spark may read the same records again, and a cursor that was ahead of
 A batch that is larger than one transaction may be (`log.batch_bytes_max`) is stored in steps. Its files are synced and
 the commit itself is written down in the table `spark/commits` first; each step appends a slice and notes how many are
 done. Whatever stops it, the next commit or stage of the query, or the next start of the hub, finishes it from the same
-files: it is still stored exactly once, only not in one instant.
-
-The rules for a commit of batch b with digest d by run r:
-
-    r was replaced by a newer run          → refused: two drivers work on one checkpoint, the older must stop
-    b is newer than the last batch         → appended
-    b is known with the same digest d      → acknowledged again, nothing stored
-    b is known with another digest         → refused: the checkpoint was lost or changed behind the hub's back
-    b is older than what is remembered     → refused, for the same reason
+files: it is still stored exactly once, only not in one instant. Which commits are taken, `sink_state.py` says.
 """
 
 from __future__ import annotations
@@ -36,12 +26,14 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgspec
 
-from headrace.errors import Forbidden, HeadraceError, LimitExceeded
-from headrace.spark.hub.staged_files import (
+from headrace.errors import HeadraceError, LimitExceeded
+from headrace.log.batch import Batch
+from headrace.log.ops import ABSENT, Append, Delete, Put
+from headrace.spark.hub.batch_files import (
     Group,
     NotStaged,
     Survey,
@@ -54,55 +46,26 @@ from headrace.spark.hub.staged_files import (
     sync_files,
     write_chunk,
 )
+from headrace.spark.hub.sink_state import (
+    SINKS,
+    Commit,
+    Name,
+    Number,
+    SinkState,
+    after_commit,
+    after_takeover,
+    check_owner,
+    check_rights,
+    check_run,
+    is_new,
+    sink_states,
+)
 from headrace.telemetry.log_lines import fields
 
 logger = logging.getLogger("headrace.spark")
-SINKS = "spark/sinks"
 UNFINISHED = "spark/commits"
-BATCHES_REMEMBERED = 16
-RUNS_REMEMBERED = 16
-UNOWNED = ("", "anonymous")
-"""Owners of queries from a time without users: whoever goes on with one owns it."""
 LEFTOVERS_EXPIRE_S_DEFAULT = 3600.0
 _SWEEP_INTERVAL_S = 60.0
-
-# Spark numbers batches, tasks and attempts with Java's long; a table keeps them in as many bits.
-Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
-Crc = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
-
-
-class Fenced(HeadraceError):
-    """A newer run of the same query is in charge."""
-
-    code = "fenced"
-
-
-class BatchChanged(HeadraceError):
-    """A batch that was committed already is offered again with other contents."""
-
-    code = "batch-changed"
-
-
-class SourcePosition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How far the reader behind a cursor had come when a batch was stored; `next` by partition, None where it is not
-    read."""
-
-    cursor: str
-    stream: str
-    next: list[int | None]
-
-
-class SinkState(msgspec.Struct, frozen=True):
-    """What the hub remembers of a query that writes."""
-
-    batch: int
-    run: str
-    digests: list[tuple[int, str]]
-    replaced_runs: list[str]
-    time_us: int
-    sources: list[SourcePosition] = []
-    owner: str = ""
 
 
 class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -115,27 +78,6 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     attempt: Number
     offset: Number
     rows: bytes
-
-
-class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A file that a task staged, as the driver knows it."""
-
-    part: Number
-    attempt: Number
-    size: Number
-    crc: Crc
-
-
-class Commit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything that a batch staged, in order."""
-
-    query: Name
-    run: Name
-    batch: Number
-    digest: Name
-    parts: list[Part]
-    sources: list[SourcePosition] = []
-    partitions: Annotated[int, msgspec.Meta(ge=1)] = 1
 
 
 class Abort(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -170,82 +112,7 @@ class Unfinished(msgspec.Struct, frozen=True):
     slice_bytes: int = 0
 
 
-Verdict = Literal["new", "again"]
-
-
-def judge(state: SinkState | None, commit: Commit) -> Verdict:
-    """The rules in the module's head, as a function."""
-    if state is None:
-        return "new"
-    check_run(state, commit.query, commit.run)
-    if commit.batch > state.batch:
-        return "new"
-    known = dict(state.digests).get(commit.batch)
-    if known == commit.digest:
-        return "again"
-    was = "is no longer remembered" if known is None else f"was stored with digest {known}"
-    raise BatchChanged(
-        f"query {commit.query}: batch {commit.batch} is offered with digest {commit.digest}, but it {was} (the last is "
-        f"batch {state.batch}). Its checkpoint has gone back behind what is stored, as after a power cut or a restored "
-        "copy. Nothing was appended. Start the query with a fresh checkpoint and start=cursor to go on from where the "
-        "stored results end"
-    )
-
-
-def check_run(state: SinkState, query: str, run: str) -> None:
-    """Refuse a run that was replaced."""
-    if run in state.replaced_runs:
-        raise Fenced(f"query {query}: run {run} was replaced by run {state.run}; only one driver may run a query")
-
-
-def after_commit(state: SinkState | None, commit: Commit, time_us: int) -> SinkState:
-    """The state once a batch is stored."""
-    digests = [] if state is None else list(state.digests)
-    return SinkState(
-        batch=commit.batch,
-        run=commit.run,
-        digests=[*digests, (commit.batch, commit.digest)][-BATCHES_REMEMBERED:],
-        replaced_runs=_replaced(state, commit.run),
-        time_us=time_us,
-        sources=commit.sources or ([] if state is None else state.sources),
-        owner=_owner(state),
-    )
-
-
-def taken_over(state: SinkState | None, run: str, time_us: int) -> SinkState:
-    """The state once a new run has shown itself."""
-    if state is None:
-        return SinkState(batch=-1, run=run, digests=[], replaced_runs=[], time_us=time_us, owner=_owner(None))
-    replaced = _replaced(state, run)
-    return msgspec.structs.replace(state, run=run, replaced_runs=replaced, time_us=time_us, owner=_owner(state))
-
-
-def _owner(state: SinkState | None) -> str:
-    """Whose query it is: of whoever came first, not counting those who came without a name."""
-    from headrace.security import current
-
-    return current().name if state is None or state.owner in UNOWNED else state.owner
-
-
-def check_owner(state: SinkState | None, query: str) -> None:
-    """Refuse someone else's query to those who may not write everywhere: they could stop it, or number its batches."""
-    from headrace.security import current
-
-    principal = current()
-    if state is None or state.owner in (*UNOWNED, principal.name) or principal.may("write", SINKS):
-        return
-    raise Forbidden(f"{principal.name!r} may not write as query {query!r}, which belongs to {state.owner!r}")
-
-
-def _replaced(state: SinkState | None, run: str) -> list[str]:
-    if state is None:
-        return []
-    if state.run == run:
-        return state.replaced_runs
-    return [*state.replaced_runs, state.run][-RUNS_REMEMBERED:]
-
-
-class Staging:
+class StagingArea:
     """The staging area of one hub."""
 
     def __init__(
@@ -310,15 +177,14 @@ class Staging:
     async def _commit(self, request: Commit) -> Committed:
         async with self._lock(request.query):
             await self._finish(request.query)
-            state = self._state(await self._raw(request.query))
-            check_owner(state, request.query)
-            if judge(state, request) == "again":
+            state = await self._owned_state(request.query)
+            if not is_new(state, request):
                 await self._drop(request.query, request.batch)
                 return Committed(applied=False)
             with self._reading(request):
                 return Committed(applied=True, appended=await self._store_new(request, state))
 
-    async def _store_new(self, request: Commit, state: SinkState | None) -> list[AppendedTo]:
+    async def _store_new(self, request: Commit, state: SinkState) -> list[AppendedTo]:
         """Store a batch that was not begun yet."""
         survey = await asyncio.to_thread(self._survey, request, self._slice_bytes())
         check_rights(set(survey.streams), {source.stream for source in request.sources})
@@ -331,7 +197,7 @@ class Staging:
             await self._hub.put(UNFINISHED, request.query.encode(), msgspec.msgpack.encode(unfinished))
         return await self._store(unfinished, survey)
 
-    def _check_slices(self, survey: Survey, request: Commit, state: SinkState | None) -> None:
+    def _check_slices(self, survey: Survey, request: Commit, state: SinkState) -> None:
         """Refuse a batch of which the log would take the first slices and not the rest."""
         limits = self._hub.config.log
         _check_limit("bytes of a record", survey.record_bytes, limits.record_bytes_max, "log.record_bytes_max")
@@ -395,9 +261,6 @@ class Staging:
 
     async def _store(self, unfinished: Unfinished, survey: Survey) -> list[AppendedTo]:
         """Append the slices that are not stored yet; the last one carries the sink's new state."""
-        from headrace.log.batch import Batch
-        from headrace.log.ops import ABSENT, Append, Delete, Put
-
         request, key = unfinished.commit, unfinished.commit.query.encode()
         slices = iter([survey.first]) if survey.slices == 1 else self._slices(request, unfinished.slice_bytes)
         appended = []
@@ -410,9 +273,9 @@ class Staging:
                 note = msgspec.structs.replace(unfinished, slices_done=number + 1)
                 ops.append(Put(UNFINISHED, key, msgspec.msgpack.encode(note)))
             else:
-                raw = await self._raw(request.query)
-                state = after_commit(self._state(raw), request, self._hub.clock.now_us())
-                ops.append(Put(SINKS, key, msgspec.msgpack.encode(state), ABSENT if raw is None else raw))
+                state = after_commit(await self._state(request.query), request, self._hub.clock.now_us())
+                known = self._hub.get(SINKS, key)
+                ops.append(Put(SINKS, key, msgspec.msgpack.encode(state), ABSENT if known is None else known))
                 if survey.slices > 1:
                     ops.append(Delete(UNFINISHED, key))
             results = await self._hub.transact(ops)
@@ -428,40 +291,34 @@ class Staging:
         """Forget what this run staged for a batch."""
         async with self._lock(request.query):
             await self._finish(request.query)
-            state = self._state(await self._raw(request.query))
-            check_owner(state, request.query)
-            if state is not None:
-                check_run(state, request.query, request.run)
+            state = await self._owned_state(request.query)
+            check_run(state, request.query, request.run)
             await asyncio.to_thread(shutil.rmtree, self._batch_path(request.query, request.batch), True)
 
     async def _take_charge(self, query: str, run: str) -> None:
         """Note a run that is new, so that an older one that still lives is refused from now on."""
-        state = self._state(await self._raw(query))
-        check_owner(state, query)
-        if state is not None and state.run == run:
+        if (await self._owned_state(query)).run == run:
             return
         async with self._lock(query):
             await self._finish(query)
-            state = self._state(await self._raw(query))
-            check_owner(state, query)
-            if state is not None and state.run == run:
+            state = await self._owned_state(query)
+            if state.run == run:
                 return
-            if state is not None:
-                check_run(state, query, run)
-                # What an older run staged counts towards the limits of a batch, and can never be committed.
-                await asyncio.to_thread(shutil.rmtree, self._query_path(query), True)
-                state = self._state(await self._raw(query))
-            value = msgspec.msgpack.encode(taken_over(state, run, self._hub.clock.now_us()))
+            check_run(state, query, run)
+            # What an older run staged counts towards the limits of a batch, and can never be committed.
+            await asyncio.to_thread(shutil.rmtree, self._query_path(query), True)
+            value = msgspec.msgpack.encode(after_takeover(state, run, self._hub.clock.now_us()))
             await self._hub.put(SINKS, query.encode(), value)
 
-    async def _raw(self, query: str) -> bytes | None:
+    async def _state(self, query: str) -> SinkState:
         await self._hub.create_table(SINKS)
-        value: bytes | None = self._hub.get(SINKS, query.encode())
-        return value
+        raw = self._hub.get(SINKS, query.encode())
+        return SinkState() if raw is None else msgspec.msgpack.decode(raw, type=SinkState)
 
-    @staticmethod
-    def _state(raw: bytes | None) -> SinkState | None:
-        return None if raw is None else msgspec.msgpack.decode(raw, type=SinkState)
+    async def _owned_state(self, query: str) -> SinkState:
+        state = await self._state(query)
+        check_owner(state, query)
+        return state
 
     def _lock(self, query: str) -> asyncio.Lock:
         return self._locks.setdefault(query, asyncio.Lock())
@@ -479,7 +336,6 @@ class Staging:
         await asyncio.to_thread(
             remove_older, self._directory, now_s - self._leftovers_expire_s, self._unfinished_paths()
         )
-
         await self._forget_one_offs()
 
     async def _forget_one_offs(self) -> None:
@@ -487,10 +343,8 @@ class Staging:
         before_us = self._hub.clock.now_us() - int(self._leftovers_expire_s * 1_000_000)
         old = [
             (key, raw)
-            for key, raw in self._hub.items(SINKS)
-            if is_one_off(key.decode())
-            and msgspec.msgpack.decode(raw, type=SinkState).time_us < before_us
-            and not self._lock(key.decode()).locked()
+            for key, raw, state in await sink_states(self._hub)
+            if is_one_off(key.decode()) and state.time_us < before_us and not self._lock(key.decode()).locked()
         ]
         for key, _ in old:
             self._locks.pop(key.decode(), None)
@@ -510,17 +364,6 @@ class Staging:
 
     def _path(self, query: str, batch: int, part: int, attempt: int) -> Path:
         return self._batch_path(query, batch) / f"{part}.{attempt}.arrows"
-
-
-def check_rights(written: set[str], read: set[str]) -> None:
-    """Refuse a commit that touches a stream which its caller may not touch."""
-    from headrace.security import current
-
-    principal = current()
-    refused = [f"write {one!r}" for one in sorted(written) if not principal.may("write", one)]
-    refused += [f"read {one!r}" for one in sorted(read) if not principal.may("read", one)]
-    if refused:
-        raise Forbidden(f"{principal.name!r} may not {', '.join(refused)}, which a Spark batch touches")
 
 
 def _check_limit(limit: str, value: int, maximum: int, key: str) -> None:

@@ -17,11 +17,14 @@ from headrace.config import Log as LogSection
 from headrace.errors import BadRequest, Busy
 from headrace.hub import Hub
 from headrace.log.batch import Batch
-from headrace.spark.hub import on_demand as module
-from headrace.spark.hub.checkpoint_paths import checkpoint_of
-from headrace.spark.hub.on_demand import PipelineReset, Runs
-from headrace.spark.hub.planning import Planning
-from headrace.spark.hub.registry import Definition, PipelineName, PipelineRunning, Registry, Report, UnknownPipeline
+from headrace.spark.hub import pipeline_processes as module
+from headrace.spark.hub.pipeline_processes import PipelineProcesses
+from headrace.spark.hub.pipeline_reset import PipelineReset, Resets
+from headrace.spark.hub.positions import Positions
+from headrace.spark.hub.registry import Definition, PipelineName, PipelineRunning, Registry, UnknownPipeline
+from headrace.spark.hub.sink_state import SINKS, SinkState, SourcePosition
+from headrace.spark.pipelines.checkpoints import checkpoint_of
+from headrace.spark.pipelines.report import Report
 from headrace.testing import FakeClock, memory_hub
 
 NAME = PipelineName("p")
@@ -39,9 +42,9 @@ class Stage:
         self.program = WAITS
         self.registry = Registry(hub)
         self.registry.register()
-        planning = Planning(hub)
-        self.runs = Runs(hub, self.registry, planning, lambda name: ([sys.executable, "-c", self.program], {}))
-        self.runs.register()
+        self.processes = PipelineProcesses(hub, self.registry, lambda name: ([sys.executable, "-c", self.program], {}))
+        self.processes.register()
+        self.resets = Resets(hub, self.registry, Positions(hub), self.processes)
 
     async def state(self, *wanted: str) -> str:
         async with asyncio.timeout(30):
@@ -63,23 +66,23 @@ async def stage(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Stage]:
         made = Stage(hub, tmp_path / "home")
         await made.registry.create(Definition("p", sql="SELECT payload FROM stream('a')", into="b"))
         yield made
-        await made.runs.close()
+        await made.processes.close()
 
 
 async def test_one_that_waits_for_spark_is_starting_and_can_be_stopped(stage: Stage) -> None:
-    assert (await stage.runs.start(NAME)).state == "starting"
+    assert (await stage.processes.start(NAME)).state == "starting"
     with pytest.raises(PipelineRunning):
-        await stage.runs.start(NAME)
+        await stage.processes.start(NAME)
     with pytest.raises(PipelineRunning):
-        await stage.runs.reset(PipelineReset("p"))
+        await stage.resets.reset(PipelineReset("p"))
     await stage.registry.stop(NAME)
     await stage.state("stopped")
-    assert (await stage.runs.start(NAME)).state == "starting", "and can be started again"
+    assert (await stage.processes.start(NAME)).state == "starting", "and can be started again"
 
 
 async def test_one_that_fails_says_why_in_its_own_words(stage: Stage) -> None:
     stage.program = FAILS
-    await stage.runs.start(NAME)
+    await stage.processes.start(NAME)
     await stage.state("failed")
     report = stage.registry.last_report("p")
     assert report is not None
@@ -87,13 +90,13 @@ async def test_one_that_fails_says_why_in_its_own_words(stage: Stage) -> None:
 
 
 async def test_what_a_pipeline_reported_itself_stays(stage: Stage) -> None:
-    await stage.runs.start(NAME)
+    await stage.processes.start(NAME)
     await stage.registry.report(Report("p", state="running", run="r", batch=4))
     await stage.registry.stop(NAME)
     assert (await stage.registry.report(Report("p", state="running", run="r", batch=5))).stop
     assert await stage.state("running") == "running", "it ends by itself, after its batch"
     await stage.registry.report(Report("p", state="stopped", run="r", batch=5))
-    await stage.runs.close()
+    await stage.processes.close()
     report = stage.registry.last_report("p")
     assert report is not None
     assert (report.state, report.batch) == ("stopped", 5)
@@ -101,28 +104,28 @@ async def test_what_a_pipeline_reported_itself_stays(stage: Stage) -> None:
 
 async def test_one_that_ends_without_a_word_is_stopped(stage: Stage) -> None:
     stage.program = ENDS
-    await stage.runs.start(NAME)
+    await stage.processes.start(NAME)
     await stage.state("stopped")
 
 
 async def test_what_cannot_be_started_is_refused_with_a_reason(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UnknownPipeline):
-        await stage.runs.start(PipelineName("nobody"))
+        await stage.processes.start(PipelineName("nobody"))
     await stage.registry.report(Report("elsewhere", run="r"))
     with pytest.raises(BadRequest, match="start it where it ran"):
-        await stage.runs.start(PipelineName("elsewhere"))
+        await stage.processes.start(PipelineName("elsewhere"))
     monkeypatch.setattr(module, "RUNS_MAX", 0)
     with pytest.raises(Busy, match="0 pipelines"):
-        await stage.runs.start(NAME)
+        await stage.processes.start(NAME)
     monkeypatch.setattr(module, "RUNS_MAX", 1)
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(BadRequest, match="PySpark is not installed"):
-        await stage.runs.start(NAME)
+        await stage.processes.start(NAME)
 
 
 async def test_a_pipeline_of_the_configuration_that_runs_apart_is_not_started_twice(stage: Stage) -> None:
     assert stage.registry.apart == set()
-    await stage.runs.start(NAME)
+    await stage.processes.start(NAME)
     assert stage.registry.apart == {"p"}
     await stage.registry.stop(NAME)
     await stage.state("stopped")
@@ -151,28 +154,61 @@ async def test_a_reset_says_what_it_does_before_it_does_it(
     start_us = clock.now_us()
     checkpoint = await prepared(stage, clock)
     target = Moment(start_us + 50_000_000) if to == "time" else to
-    plan = await stage.runs.reset(PipelineReset("p", target, dry_run=True))
+    plan = await stage.resets.reset(PipelineReset("p", target, dry_run=True))
     [move] = plan.moves
     assert (move.before, move.after, move.read_again, move.skipped) == (15, after, read_again, skipped)
     assert (plan.checkpoint, plan.checkpoint_found) == (str(checkpoint), True)
     assert checkpoint.exists()
     assert stage.hub.cursor("p", "a") == 15
-    assert (await stage.runs.reset(PipelineReset("p", target))).moves == plan.moves
+    assert (await stage.resets.reset(PipelineReset("p", target))).moves == plan.moves
     assert not checkpoint.exists()
     assert stage.hub.cursor("p", "a") == after
     assert stage.hub.cursor("other", "a") == 3
 
 
+async def test_a_reset_to_an_index_in_some_streams(stage: Stage, clock: FakeClock) -> None:
+    checkpoint = await prepared(stage, clock)
+    await stage.hub.create_stream("c")
+    await stage.hub.append("c", Batch.of([b"x"] * 9))
+    await stage.hub.save_cursor("p", "c", 9)
+    with pytest.raises(BadRequest, match="outside 0 to 20"):
+        await stage.resets.reset(PipelineReset("p", 21))
+    with pytest.raises(BadRequest, match="has no cursor in b\\*, d"):
+        await stage.resets.reset(PipelineReset("p", 4, streams=["b*", "d"]))
+    assert checkpoint.exists()
+    plan = await stage.resets.reset(PipelineReset("p", 4, streams=["[a-b]"]))
+    assert [(one.stream, one.after) for one in plan.moves] == [("a", 4)]
+    assert (stage.hub.cursor("p", "a"), stage.hub.cursor("p", "c")) == (4, 9)
+    assert not checkpoint.exists()
+
+
+async def test_a_pipeline_that_has_not_reported_is_reset_where_it_has_a_cursor(stage: Stage, clock: FakeClock) -> None:
+    await prepared(stage, clock)
+    with pytest.raises(UnknownPipeline):
+        await stage.resets.reset(PipelineReset("other", "earliest"))
+    await stage.resets.reset(PipelineReset("other", "earliest", streams=["*"]))
+    assert stage.hub.cursor("other", "a") == 0
+
+
+async def test_a_stream_that_was_deleted_does_not_stop_a_reset(stage: Stage, clock: FakeClock) -> None:
+    await prepared(stage, clock)
+    source = SourcePosition("p", "gone", [3])
+    await stage.hub.create_table(SINKS)
+    await stage.hub.put(SINKS, b"q", msgspec.msgpack.encode(SinkState(sources=[source])))
+    plan = await stage.resets.reset(PipelineReset("p", "latest"))
+    assert [one.stream for one in plan.moves] == ["a"]
+
+
 async def test_a_process_that_is_still_ending_is_waited_for(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.program = "import time; time.sleep(0.3)"
-    await stage.runs.start(NAME)
+    await stage.processes.start(NAME)
     await stage.registry.report(Report("p", state="stopped", run="r"))
-    assert (await stage.runs.reset(PipelineReset("p"))).name == "p"
+    assert (await stage.resets.reset(PipelineReset("p"))).name == "p"
     stage.program = WAITS
-    await stage.runs.start(NAME)
+    await stage.processes.start(NAME)
     await stage.registry.report(Report("p", state="stopped", run="r"))
     monkeypatch.setattr(module, "ENDING_S", 0.01)
     with pytest.raises(PipelineRunning, match="its process is at work"):
-        await stage.runs.reset(PipelineReset("p"))
+        await stage.resets.reset(PipelineReset("p"))
     with pytest.raises(PipelineRunning, match="its process is at work"):
-        await stage.runs.start(NAME)
+        await stage.processes.start(NAME)

@@ -16,18 +16,19 @@ from headrace.config import Log as LogSection
 from headrace.errors import BadRequest, Forbidden, LimitExceeded, LogFailed
 from headrace.hub import Hub
 from headrace.security import Principal, acting_as
-from headrace.spark.hub import staging
-from headrace.spark.hub.planning import Describe, Forget, MoveCursor, Planning, ReadPosition
-from headrace.spark.hub.staged_files import NotStaged, one_off_name, survey_of, write_chunk
-from headrace.spark.hub.staging import Abort, BatchChanged, Commit, Fenced, Part, SourcePosition, Stage, Staging
-from headrace.spark.sink.rows import Outgoing, to_records
+from headrace.spark.hub import staging_area
+from headrace.spark.hub.batch_files import NotStaged, one_off_name, survey_of, write_chunk
+from headrace.spark.hub.positions import Describe, Forget, MoveCursor, Positions, ReadPosition
+from headrace.spark.hub.sink_state import BATCHES_REMEMBERED, SINKS, BatchChanged, Commit, Fenced, Part, SourcePosition
+from headrace.spark.hub.staging_area import Abort, Stage, StagingArea
+from headrace.spark.sink.rows import OutgoingRows, to_records
 from headrace.testing import FakeClock, memory_hub
 
 
 class Driver:
     """What Spark's tasks and driver do, without Spark."""
 
-    def __init__(self, area: Staging, query: str = "q", run: str = "r1") -> None:
+    def __init__(self, area: StagingArea, query: str = "q", run: str = "r1") -> None:
         self.area = area
         self.query = query
         self.run = run
@@ -36,14 +37,14 @@ class Driver:
         self, batch: int, payloads: list[bytes], *, part: int = 0, attempt: int = 0, to: str = "out"
     ) -> Part:
         sent: list[tuple[int, bytes]] = []
-        outgoing = Outgoing(lambda offset, chunk: sent.append((offset, chunk)), 256, lambda stream: 1)
+        outgoing = OutgoingRows(lambda offset, chunk: sent.append((offset, chunk)), 256, lambda stream: 1)
         outgoing.write(to, to_records(pa.record_batch({"payload": pa.array(payloads, pa.binary())})))
         size, crc = outgoing.finish()
         for offset, chunk in sent:
             await self.area.stage(Stage(self.query, self.run, batch, part, attempt, offset, chunk))
         return Part(part, attempt, size, crc)
 
-    async def commit(self, batch: int, parts: list[Part], digest: str = "d", **more: Any) -> staging.Committed:
+    async def commit(self, batch: int, parts: list[Part], digest: str = "d", **more: Any) -> staging_area.Committed:
         return await self.area.commit(Commit(self.query, self.run, batch, digest, parts, **more))
 
 
@@ -54,8 +55,8 @@ async def hub() -> AsyncIterator[Hub]:
 
 
 @pytest.fixture
-def area(hub: Hub, tmp_path: Path) -> Staging:
-    return Staging(hub, tmp_path)
+def area(hub: Hub, tmp_path: Path) -> StagingArea:
+    return StagingArea(hub, tmp_path)
 
 
 def staged(directory: Path) -> list[Path]:
@@ -69,7 +70,7 @@ async def payloads(hub: Hub, stream: str = "out") -> list[bytes]:
     return [value for batch in hub.scan(stream, bounds.first, bounds.next) for value in batch["payload"].to_pylist()]
 
 
-async def test_parts_become_records_in_order(hub: Hub, area: Staging, tmp_path: Path) -> None:
+async def test_parts_become_records_in_order(hub: Hub, area: StagingArea, tmp_path: Path) -> None:
     driver = Driver(area)
     second = await driver.stage(0, [b"c"], part=1)
     first = await driver.stage(0, [b"a", b"b"], part=0)
@@ -80,7 +81,7 @@ async def test_parts_become_records_in_order(hub: Hub, area: Staging, tmp_path: 
     assert staged(tmp_path) == []
 
 
-async def test_a_repeated_commit_is_acknowledged_and_stores_nothing(hub: Hub, area: Staging) -> None:
+async def test_a_repeated_commit_is_acknowledged_and_stores_nothing(hub: Hub, area: StagingArea) -> None:
     driver = Driver(area)
     await driver.commit(0, [await driver.stage(0, [b"a"])])
     again = Driver(area, run="r2")
@@ -89,7 +90,7 @@ async def test_a_repeated_commit_is_acknowledged_and_stores_nothing(hub: Hub, ar
     assert await payloads(hub) == [b"a"]
 
 
-async def test_the_same_batch_with_another_digest_is_refused(hub: Hub, area: Staging) -> None:
+async def test_the_same_batch_with_another_digest_is_refused(hub: Hub, area: StagingArea) -> None:
     driver = Driver(area)
     await driver.commit(3, [await driver.stage(3, [b"a"])], "d1")
     with pytest.raises(BatchChanged, match="batch 3.*digest d2.*digest d1"):
@@ -99,16 +100,16 @@ async def test_the_same_batch_with_another_digest_is_refused(hub: Hub, area: Sta
     assert await payloads(hub) == [b"a"]
 
 
-async def test_recent_batches_are_remembered(hub: Hub, area: Staging) -> None:
+async def test_recent_batches_are_remembered(hub: Hub, area: StagingArea) -> None:
     driver = Driver(area)
-    for batch in range(staging.BATCHES_REMEMBERED + 2):
+    for batch in range(BATCHES_REMEMBERED + 2):
         await driver.commit(batch, [], f"d{batch}")
     assert not (await driver.commit(2, [], "d2")).applied
     with pytest.raises(BatchChanged):
         await driver.commit(1, [], "d1")
 
 
-async def test_an_older_run_is_fenced_off(hub: Hub, area: Staging) -> None:
+async def test_an_older_run_is_fenced_off(hub: Hub, area: StagingArea) -> None:
     old, new = Driver(area, run="old"), Driver(area, run="new")
     part = await old.stage(0, [b"a"])
     await new.stage(0, [b"a"])
@@ -121,14 +122,14 @@ async def test_an_older_run_is_fenced_off(hub: Hub, area: Staging) -> None:
     assert await payloads(hub) == []
 
 
-async def test_queries_do_not_meet(hub: Hub, area: Staging) -> None:
+async def test_queries_do_not_meet(hub: Hub, area: StagingArea) -> None:
     one, two = Driver(area, query="one"), Driver(area, query="two")
     await one.commit(0, [await one.stage(0, [b"a"])])
     await two.commit(0, [await two.stage(0, [b"b"])])
     assert await payloads(hub) == [b"a", b"b"]
 
 
-async def test_only_the_attempt_that_the_driver_names_counts(hub: Hub, area: Staging) -> None:
+async def test_only_the_attempt_that_the_driver_names_counts(hub: Hub, area: StagingArea) -> None:
     driver = Driver(area)
     await driver.stage(0, [b"lost"], attempt=0)
     won = await driver.stage(0, [b"won"], attempt=1)
@@ -136,7 +137,7 @@ async def test_only_the_attempt_that_the_driver_names_counts(hub: Hub, area: Sta
     assert await payloads(hub) == [b"won"]
 
 
-async def test_a_chunk_sent_twice_leaves_the_same_file(hub: Hub, area: Staging, tmp_path: Path) -> None:
+async def test_a_chunk_sent_twice_leaves_the_same_file(hub: Hub, area: StagingArea, tmp_path: Path) -> None:
     path = tmp_path / "x" / "f"
     write_chunk(path, 0, b"abc")
     write_chunk(path, 3, b"def")
@@ -148,7 +149,7 @@ async def test_a_chunk_sent_twice_leaves_the_same_file(hub: Hub, area: Staging, 
 
 @pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_bytes(b"x")])
 async def test_what_is_not_staged_whole_is_not_stored(
-    hub: Hub, area: Staging, tmp_path: Path, damage: Callable[[Path], object]
+    hub: Hub, area: StagingArea, tmp_path: Path, damage: Callable[[Path], object]
 ) -> None:
     driver = Driver(area)
     part = await driver.stage(0, [b"a"])
@@ -158,13 +159,13 @@ async def test_what_is_not_staged_whole_is_not_stored(
     assert await payloads(hub) == []
 
 
-async def test_an_empty_batch_counts(hub: Hub, area: Staging) -> None:
+async def test_an_empty_batch_counts(hub: Hub, area: StagingArea) -> None:
     driver = Driver(area)
     assert (await driver.commit(0, [], "d0")).applied
     assert not (await driver.commit(0, [], "d0")).applied
 
 
-async def test_several_streams_in_one_step(hub: Hub, area: Staging) -> None:
+async def test_several_streams_in_one_step(hub: Hub, area: StagingArea) -> None:
     driver = Driver(area)
     parts = [await driver.stage(0, [b"a"], part=0, to="x"), await driver.stage(0, [b"b"], part=1, to="y")]
     await driver.commit(0, parts)
@@ -173,7 +174,7 @@ async def test_several_streams_in_one_step(hub: Hub, area: Staging) -> None:
 
 async def test_leftovers_expire(hub: Hub, tmp_path: Path) -> None:
     now_s = [1e12]
-    area = Staging(hub, tmp_path, leftovers_expire_s=10, now_s=lambda: now_s[0])
+    area = StagingArea(hub, tmp_path, leftovers_expire_s=10, now_s=lambda: now_s[0])
     await Driver(area, query="gone").stage(0, [b"a"])
     assert len(staged(tmp_path)) == 1
     await Driver(area, query="here").stage(0, [b"a"])
@@ -188,18 +189,18 @@ async def test_writes_without_a_name_are_forgotten(tmp_path: Path) -> None:
     """Each has a name that is never used again; named ones are kept, they may be repeated."""
     clock = FakeClock()
     async with memory_hub(clock=clock) as hub:
-        area = Staging(hub, tmp_path, now_s=lambda: clock.now_us() / 1e6)
+        area = StagingArea(hub, tmp_path, now_s=lambda: clock.now_us() / 1e6)
         once, named = Driver(area, query=one_off_name()), Driver(area, query="write/nightly")
         part = await once.stage(0, [b"a"])
         assert (await once.commit(0, [part])).applied
         assert not (await once.commit(0, [part])).applied
         await named.commit(0, [await named.stage(0, [b"b"])])
-        clock.advance(staging.LEFTOVERS_EXPIRE_S_DEFAULT + 1)
+        clock.advance(staging_area.LEFTOVERS_EXPIRE_S_DEFAULT + 1)
         await Driver(area).stage(0, [b"c"])
-        assert sorted(key for key, _ in hub.items(staging.SINKS)) == [b"q", b"write/nightly"]
+        assert sorted(key for key, _ in hub.items(SINKS)) == [b"q", b"write/nightly"]
 
 
-async def test_an_abort_drops_the_batch(hub: Hub, area: Staging, tmp_path: Path) -> None:
+async def test_an_abort_drops_the_batch(hub: Hub, area: StagingArea, tmp_path: Path) -> None:
     driver = Driver(area)
     part = await driver.stage(0, [b"a"])
     await area.abort(Abort("q", "r1", 0))
@@ -208,7 +209,7 @@ async def test_an_abort_drops_the_batch(hub: Hub, area: Staging, tmp_path: Path)
         await driver.commit(0, [part])
 
 
-async def test_commits_at_the_same_time_store_once(hub: Hub, area: Staging) -> None:
+async def test_commits_at_the_same_time_store_once(hub: Hub, area: StagingArea) -> None:
     driver = Driver(area)
     part = await driver.stage(0, [b"a"])
     done = await asyncio.gather(*(driver.commit(0, [part]) for _ in range(5)))
@@ -216,9 +217,9 @@ async def test_commits_at_the_same_time_store_once(hub: Hub, area: Staging) -> N
     assert await payloads(hub) == [b"a"]
 
 
-async def test_positions_say_where_stored_results_end(hub: Hub, area: Staging) -> None:
+async def test_positions_say_where_stored_results_end(hub: Hub, area: StagingArea) -> None:
     await hub.create_stream("in", 2)
-    planning = Planning(hub)
+    planning = Positions(hub)
     driver = Driver(area)
     assert await planning.position(ReadPosition("c", "in")) == [None, None]
     await driver.commit(0, [await driver.stage(0, [b"a"])], sources=[SourcePosition("c", "in", [5, 7])])
@@ -230,10 +231,10 @@ async def test_positions_say_where_stored_results_end(hub: Hub, area: Staging) -
     assert await planning.position(ReadPosition("c", "in")) == [9, 3]
 
 
-async def test_a_partition_that_is_not_read_gets_no_cursor(hub: Hub, area: Staging) -> None:
+async def test_a_partition_that_is_not_read_gets_no_cursor(hub: Hub, area: StagingArea) -> None:
     """One at its beginning would keep retention from it for ever."""
     await hub.create_stream("in", partitions=2)
-    planning = Planning(hub)
+    planning = Positions(hub)
     await planning.move_cursor(MoveCursor("c", {"in": [None, 8]}))
     assert [(one.partition, one.index) for one in hub.cursors("c")] == [(1, 8)]
     await Driver(area).commit(0, [], sources=[SourcePosition("c", "in", [None, 9])])
@@ -244,7 +245,7 @@ async def test_names_come_before_patterns(hub: Hub) -> None:
     for name in ("a[1]", "a1", "a2"):
         await hub.create_stream(name)
     await hub.create_table("a3")
-    planning = Planning(hub)
+    planning = Positions(hub)
 
     async def found(*names: str) -> list[str]:
         return [one.name for one in await planning.describe(Describe(list(names)))]
@@ -266,25 +267,25 @@ class TestLargerThanOneTransaction:
         async with memory_hub(config) as opened:
             yield opened
 
-    async def test_all_arrive_in_order(self, hub: Hub, area: Staging) -> None:
+    async def test_all_arrive_in_order(self, hub: Hub, area: StagingArea) -> None:
         driver = Driver(area)
         sent = [b"%06d" % number * 20 for number in range(200)]
         done = await driver.commit(0, [await driver.stage(0, sent)])
         assert done.applied
         assert len(done.appended) > 5
         assert await payloads(hub) == sent
-        assert list(hub.items(staging.UNFINISHED)) == []
+        assert list(hub.items(staging_area.UNFINISHED)) == []
         assert not (await driver.commit(0, [])).applied
 
     @pytest.mark.parametrize("steps", [0, 1, 4])
     @pytest.mark.parametrize("finish", ["start", "commit", "stage"])
     async def test_an_end_in_the_middle_is_finished_once(
-        self, hub: Hub, area: Staging, tmp_path: Path, steps: int, finish: str
+        self, hub: Hub, area: StagingArea, tmp_path: Path, steps: int, finish: str
     ) -> None:
         driver = Driver(area)
         sent = [b"%06d" % number * 20 for number in range(200)]
         await self._interrupted(hub, driver, sent, steps)
-        after = Staging(hub, tmp_path)
+        after = StagingArea(hub, tmp_path)
         again = Driver(after, run="r2")
         if finish == "start":
             assert await after.recover() == 1
@@ -294,23 +295,23 @@ class TestLargerThanOneTransaction:
         assert await payloads(hub) == sent
         assert await after.recover() == 0
 
-    async def test_a_record_that_the_log_refuses_keeps_all_slices_out(self, hub: Hub, area: Staging) -> None:
+    async def test_a_record_that_the_log_refuses_keeps_all_slices_out(self, hub: Hub, area: StagingArea) -> None:
         driver = Driver(area)
         sent = [b"%06d" % number * 20 for number in range(200)]
         with pytest.raises(LimitExceeded, match="log.batch_bytes_max"):
             await driver.commit(0, [await driver.stage(0, [*sent, b"x" * 10_000])])
         assert not hub.streams("out")
-        assert list(hub.items(staging.UNFINISHED)) == []
+        assert list(hub.items(staging_area.UNFINISHED)) == []
         assert (await driver.commit(0, [await driver.stage(0, sent)])).applied
         assert await payloads(hub) == sent
 
-    async def test_large_records_beside_many_small_ones(self, hub: Hub, area: Staging) -> None:
+    async def test_large_records_beside_many_small_ones(self, hub: Hub, area: StagingArea) -> None:
         """A slice is measured, not estimated: large records may stand side by side."""
         driver = Driver(area)
         sent = [b""] * 20_000 + [b"x" * 1500] * 10 + [b""] * 20_000
         records = to_records(pa.record_batch({"payload": pa.array(sent, pa.binary())}))
         chunks: list[tuple[int, bytes]] = []
-        outgoing = Outgoing(lambda offset, chunk: chunks.append((offset, chunk)), 1 << 20, lambda stream: 1)
+        outgoing = OutgoingRows(lambda offset, chunk: chunks.append((offset, chunk)), 1 << 20, lambda stream: 1)
         outgoing.write("out", records)
         size, crc = outgoing.finish()
         for offset, chunk in chunks:
@@ -336,46 +337,46 @@ class TestLargerThanOneTransaction:
         hub.transact = real  # type: ignore[method-assign]
 
     async def test_a_stream_that_was_deleted_meanwhile_is_made_again(
-        self, hub: Hub, area: Staging, tmp_path: Path
+        self, hub: Hub, area: StagingArea, tmp_path: Path
     ) -> None:
         sent = [b"%06d" % number * 20 for number in range(200)]
         await self._interrupted(hub, Driver(area), sent)
         await hub.delete_stream("out")
-        after = Staging(hub, tmp_path)
+        after = StagingArea(hub, tmp_path)
         assert await after.recover() == 1
         rest = await payloads(hub)
         assert 0 < len(rest) < len(sent)
         assert rest == sent[-len(rest) :]
-        assert list(hub.items(staging.UNFINISHED)) == []
+        assert list(hub.items(staging_area.UNFINISHED)) == []
 
     async def test_a_commit_that_cannot_be_finished_does_not_keep_the_hub_from_starting(
-        self, hub: Hub, area: Staging, tmp_path: Path, caplog: pytest.LogCaptureFixture
+        self, hub: Hub, area: StagingArea, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         sent = [b"%06d" % number * 20 for number in range(200)]
         await self._interrupted(hub, Driver(area), sent)
         for file in staged(tmp_path):
             file.unlink()
-        after = Staging(hub, tmp_path)
+        after = StagingArea(hub, tmp_path)
         assert await after.recover() == 1
         assert "stored in part" in caplog.text
         with pytest.raises(NotStaged):
             await Driver(after, run="r2").stage(0, sent)
 
     async def test_what_an_unfinished_commit_needs_does_not_expire(
-        self, hub: Hub, area: Staging, tmp_path: Path
+        self, hub: Hub, area: StagingArea, tmp_path: Path
     ) -> None:
         sent = [b"%06d" % number * 20 for number in range(200)]
         await self._interrupted(hub, Driver(area), sent)
-        later = Staging(hub, tmp_path, leftovers_expire_s=-1000)
+        later = StagingArea(hub, tmp_path, leftovers_expire_s=-1000)
         await Driver(later, query="other").stage(0, [b"x"])
         assert await later.recover() == 1
         assert await payloads(hub) == sent
 
 
-async def test_a_stream_that_turned_out_to_have_fewer_partitions(hub: Hub, area: Staging) -> None:
+async def test_a_stream_that_turned_out_to_have_fewer_partitions(hub: Hub, area: StagingArea) -> None:
     """Rows are spread before their stream exists; whoever makes it first says how many partitions it has."""
     chunks: list[tuple[int, bytes]] = []
-    outgoing = Outgoing(lambda offset, chunk: chunks.append((offset, chunk)), 1 << 20, lambda stream: 4)
+    outgoing = OutgoingRows(lambda offset, chunk: chunks.append((offset, chunk)), 1 << 20, lambda stream: 4)
     keys = pa.array([b"%d" % number for number in range(50)], pa.binary())
     outgoing.write("out", to_records(pa.record_batch({"payload": keys, "key": keys})))
     size, crc = outgoing.finish()
@@ -390,14 +391,14 @@ async def test_a_stream_that_turned_out_to_have_fewer_partitions(hub: Hub, area:
     ("field", "value"),
     [("batch", -1), ("batch", 1 << 63), ("query", ""), ("query", "q" * 1025), ("run", ""), ("partitions", 0)],
 )
-async def test_numbers_and_names_have_bounds(hub: Hub, area: Staging, field: str, value: object) -> None:
+async def test_numbers_and_names_have_bounds(hub: Hub, area: StagingArea, field: str, value: object) -> None:
     area.register()
     request = {"query": "q", "run": "r", "batch": 0, "digest": "d", "parts": [], field: value}
     with pytest.raises(BadRequest, match=field):
         await hub.verbs.call("spark.commit", request, hub.security.anonymous())
 
 
-async def test_the_largest_batch_number_is_stored(hub: Hub, area: Staging) -> None:
+async def test_the_largest_batch_number_is_stored(hub: Hub, area: StagingArea) -> None:
     area.register()
     request = {"query": "q", "run": "r", "batch": (1 << 63) - 1, "digest": "d", "parts": []}
     assert (await hub.verbs.call("spark.commit", request, hub.security.anonymous())).applied
@@ -406,7 +407,7 @@ async def test_the_largest_batch_number_is_stored(hub: Hub, area: Staging) -> No
 async def test_a_batch_has_limits(tmp_path: Path) -> None:
     limits = Spark(parts_max=2, batch_bytes_max=3_000)
     async with memory_hub(msgspec.structs.replace(Config(), spark=limits)) as hub:
-        driver = Driver(Staging(hub, tmp_path))
+        driver = Driver(StagingArea(hub, tmp_path))
         for part in range(2):
             await driver.stage(0, [b"x"], part=part)
         await driver.stage(0, [b"y"], part=1)  # once more is no more
@@ -420,7 +421,7 @@ async def test_what_a_dead_run_staged_does_not_count(tmp_path: Path) -> None:
     """A driver that died again and again in the same batch must not fill the batch by that."""
     limits = Spark(parts_max=2, batch_bytes_max=3_000)
     async with memory_hub(msgspec.structs.replace(Config(), spark=limits)) as hub:
-        area = Staging(hub, tmp_path)
+        area = StagingArea(hub, tmp_path)
         for number in range(4):
             driver = Driver(area, run=f"r{number}")
             parts = [await driver.stage(0, [b"x"], part=part, attempt=10 * number + part) for part in range(2)]
@@ -428,7 +429,7 @@ async def test_what_a_dead_run_staged_does_not_count(tmp_path: Path) -> None:
         assert await payloads(hub) == [b"x", b"x"]
 
 
-async def test_a_query_belongs_to_its_user(hub: Hub, area: Staging) -> None:
+async def test_a_query_belongs_to_its_user(hub: Hub, area: StagingArea) -> None:
     """Who may write only some streams can neither take over, number nor drop the batches of somebody else."""
 
     def user(name: str, *streams: str) -> Principal:
@@ -448,7 +449,7 @@ async def test_a_query_belongs_to_its_user(hub: Hub, area: Staging) -> None:
     assert await payloads(hub) == [b"a", b"c"]
 
 
-async def test_a_query_from_before_there_were_users_finds_an_owner(hub: Hub, area: Staging) -> None:
+async def test_a_query_from_before_there_were_users_finds_an_owner(hub: Hub, area: StagingArea) -> None:
     def user(name: str) -> Principal:
         return Principal(name, (), (Grant(rights=["write"], streams=["out"]),))
 
@@ -463,7 +464,7 @@ async def test_a_query_from_before_there_were_users_finds_an_owner(hub: Hub, are
 
 
 @pytest.mark.slow
-async def test_a_thousand_tiny_batches(hub: Hub, area: Staging, tmp_path: Path) -> None:
+async def test_a_thousand_tiny_batches(hub: Hub, area: StagingArea, tmp_path: Path) -> None:
     """Each counts once, and nothing grows with their number."""
     driver = Driver(area)
     for number in range(1_000):
@@ -471,7 +472,7 @@ async def test_a_thousand_tiny_batches(hub: Hub, area: Staging, tmp_path: Path) 
         await driver.commit(number, [part])
     assert await payloads(hub) == [b"%d" % number for number in range(1_000)]
     assert staged(tmp_path) == []
-    assert len(hub.get(staging.SINKS, b"q") or b"") < 2_000
+    assert len(hub.get(SINKS, b"q") or b"") < 2_000
 
 
 def rows_of(*sizes: int) -> pa.RecordBatch:

@@ -73,7 +73,7 @@ async def test_nothing_is_started_without_reason_or_way(
     async def refuse(command: list[str], environment: dict[str, str]) -> int:
         raise AssertionError("started")
 
-    monkeypatch.setattr(supervisor, "_run_once", refuse)
+    monkeypatch.setattr(supervisor.child_process, "run", refuse)
     async with memory_hub(config(tmp_path, address, enabled)) as hub:
         service = await supervisor.start(hub)
         await asyncio.sleep(0)
@@ -94,7 +94,7 @@ async def test_one_that_was_stopped_is_not_started_again(
         return 0
 
     ended = asyncio.Event()
-    monkeypatch.setattr(supervisor, "_run_once", run)
+    monkeypatch.setattr(supervisor.child_process, "run", run)
     async with memory_hub(config(tmp_path)) as hub:
         service = await supervisor.start(hub)
         async with asyncio.timeout(60):

@@ -1,0 +1,136 @@
+"""Running pipelines from the command line: which are meant, what is shown of them, and how they are stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.text import Text
+
+from headrace.cli.output import EXIT_FAILED, fail, notes, print_json_line
+from headrace.cli.spark_options import RunOptions
+
+if TYPE_CHECKING:
+    from headrace.spark.pipelines.definition import Pipeline
+    from headrace.spark.pipelines.report import Report
+    from headrace.spark.pipelines.runner import Runner
+
+
+def find(text: str, port: Any) -> list[Pipeline]:
+    """Pipelines by FILE, FILE:NAME or the name of a created one."""
+    from headrace.spark.pipelines.definition import load_file
+
+    path, _, name = text.partition(":")
+    if not path.endswith((".py", ".sql")):
+        return created(port, text)
+    found = load_file(path)
+    chosen = [one for one in found if name in ("", one.name)]
+    if not chosen:
+        fail(f"{path} has no pipeline {name!r}; it has {', '.join(one.name for one in found)}")
+    return chosen
+
+
+def created(port: Any, name: str | None) -> list[Pipeline]:
+    """The pipeline of this name that is defined at the hub, or all that are enabled."""
+    from headrace.spark.pipelines.definition import load_file, sql_pipeline, with_trigger
+
+    listed = port.call("pipeline.list", {}) if name is None else [port.call("pipeline.status", {"name": name})]
+    found: list[Pipeline] = []
+    for one in (status["definition"] for status in listed):
+        if one is None or (name is None and not one.get("enabled", True)):
+            continue
+        if one.get("file"):
+            defined = load_file(one["file"])
+            # Of a file with several, each has a definition of its own; a file without that name is run whole.
+            meant = [each for each in defined if each.name == one["name"]] or defined
+            found.extend(with_trigger(each, one.get("trigger")) for each in meant)
+        else:
+            options = {key: one[key] for key in ("trigger", "start", "output_mode") if one.get(key)}
+            found.append(sql_pipeline(one["name"], one["sql"], one["into"], **options))
+    return found
+
+
+def run_all(found: Sequence[Pipeline], how: RunOptions, trigger: str | None = None) -> None:
+    """Run pipelines until they end or are stopped; what failed is said, and is the exit code."""
+    from headrace.spark.pipelines.definition import with_trigger
+    from headrace.spark.pipelines.runner import Runner
+    from headrace.spark.source.cursors import stop_listening
+
+    if not how.quiet and not how.as_json:
+        notes().print(f"starting Spark for {', '.join(one.name for one in found)} …", style="dim")
+    spark = how.session()
+    runner = Runner(spark, how.port(), home=how.home, on_progress=_printer(how.quiet, how.as_json))
+    ended_well = True  # being told to stop is no failure
+    with _stopping(runner):
+        for one in found:
+            runner.start(with_trigger(one, "available now" if how.once else trigger))
+        ended_well = runner.watch()
+    stop_listening(spark)
+    spark.stop()
+    for name, failure in runner.failures.items():
+        notes().print(Text.assemble(("error: ", "bold red"), f"pipeline {name}: {failure.headline}"))
+        if failure.python:
+            notes().print(Text(failure.python, style="dim"))
+        if how.jvm_stack:
+            notes().print(Text(failure.jvm, style="dim"))
+        elif failure.jvm:
+            notes().print(Text("(--jvm-stack shows the JVM's stack too)", style="dim"))
+    if not ended_well:
+        raise typer.Exit(EXIT_FAILED)
+
+
+@contextlib.contextmanager
+def _stopping(runner: Runner) -> Iterator[None]:
+    """Ctrl-C and SIGTERM stop the queries after the batch that runs, once; a second Ctrl-C ends at once."""
+    before: dict[int, Any] = {}
+
+    def restore() -> None:
+        while before:
+            signal.signal(*before.popitem())
+
+    def stop(number: int, frame: Any) -> None:
+        restore()
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is threading.main_thread():
+        before |= {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except KeyboardInterrupt:
+        restore()
+        runner.stop()
+    finally:
+        restore()
+
+
+def _printer(quiet: bool, as_json: bool) -> Any:
+    """Prints progress: one line per pipeline when something changed."""
+    shown: dict[str, tuple[int, str]] = {}
+
+    def show(reports: Sequence[Report]) -> None:
+        for one in reports:
+            now = (one.batch, one.state)
+            if shown.get(one.name) == now:
+                continue
+            shown[one.name] = now
+            if as_json:
+                print_json_line(one)
+            elif not quiet or one.state in ("failed", "restarting"):
+                notes().print(Text(progress_line(one)))
+
+    return show
+
+
+def progress_line(one: Report) -> str:
+    """One pipeline in one line."""
+    moment = datetime.datetime.now(datetime.UTC).strftime("%H:%M:%S")
+    line = f"{moment}  {one.name}  {one.state}  batch {one.batch}  {one.rows_per_s:,.0f} rows/s"
+    line += f"  {one.batch_ms:,.0f} ms  lag {one.lag:,}"
+    if one.state_rows:
+        line += f"  state {one.state_rows:,} rows, {one.state_bytes / 1e6:,.1f} MB"
+    return f"{line}  {one.error}" if one.error else line

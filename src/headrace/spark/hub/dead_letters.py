@@ -1,0 +1,178 @@
+"""Dead letters: what is in a stream `<name>.dead`, why, and back to where it came from.
+
+A letter that a pipeline wrote (type `dead-letter`) is a JSON object with the reason, the place where the record stood
+and all of its columns, bytes in base64. Any other record in such a stream is taken as it is: its type is the reason and
+it belongs to `<name>`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import structs
+
+from headrace.errors import BadRequest, Forbidden
+from headrace.log.batch import Batch
+from headrace.log.ops import Append, Trim
+from headrace.security import current
+from headrace.units import microseconds
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace.hub import Hub
+
+SUFFIX = ".dead"
+LETTER_TYPE = "dead-letter"
+LETTERS_MAX = 500
+
+
+class LettersRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Letters of a stream that ends in `.dead`, from its oldest on."""
+
+    stream: str
+    limit: int = 50
+
+
+class RedriveRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Send the oldest letters below an index again, to where each stood or `into` another stream; they leave the
+    stream of dead letters in the same step."""
+
+    stream: str
+    before: int
+    into: str | None = None
+    partition: int = 0
+
+
+class Redriven(msgspec.Struct, frozen=True):
+    """How many were sent again and where to, and how many below the index are left for another call."""
+
+    count: int
+    streams: list[str]
+    left: int = 0
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """One dead letter: where it lies, why, and the record that it holds."""
+
+    index: int
+    time_us: int
+    reason: str
+    stream: str
+    partition: int
+    payload: bytes
+    type: str | None
+    key: bytes | None
+    id: int | None
+    event_time_us: int | None
+
+
+class Envelope(msgspec.Struct, frozen=True):
+    """A letter as pipelines write it."""
+
+    stream: str
+    payload: bytes
+    reason: str = ""
+    partition: int = 0
+    type: str | None = None
+    key: bytes | None = None
+    id: int | None = None
+    event_time: datetime.datetime | None = None
+
+
+class DeadLetters:
+    """The handlers, around one hub."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._redriving = asyncio.Lock()
+
+    def register(self) -> None:
+        add = self._hub.verbs.register
+        add("dead.list", LettersRequest, self.oldest, right="read", summary="Dead letters, with reasons")
+        add("dead.redrive", RedriveRequest, self.redrive, right="admin", summary="Send dead letters again")
+
+    async def oldest(self, asked: LettersRequest) -> list[DeadLetter]:
+        """The oldest letters."""
+        if not 1 <= asked.limit <= LETTERS_MAX:
+            raise BadRequest(f"limit is from 1 to {LETTERS_MAX}")
+        return await self._read(asked.stream, asked.limit)
+
+    async def redrive(self, asked: RedriveRequest) -> Redriven:
+        """All or none, and each once: the records are appended and the letters removed in one durable step, and nobody
+        else reads the letters in between."""
+        async with self._redriving:
+            return await self._redrive(asked)
+
+    async def _redrive(self, asked: RedriveRequest) -> Redriven:
+        found = await self._read(asked.stream, LETTERS_MAX, asked.partition)
+        letters = [one for one in found if one.index < asked.before]
+        if not letters:
+            raise BadRequest(f"stream {asked.stream!r} has no letters below {asked.before}")
+        if asked.into is not None:
+            _check_right(asked.into)
+            partitions = (await self._hub.create_stream(asked.into, exist_ok=True)).partitions
+            letters = [
+                structs.replace(one, stream=asked.into, partition=one.partition if one.partition < partitions else 0)
+                for one in letters
+            ]
+        by_partition: dict[tuple[str, int], list[DeadLetter]] = {}
+        for letter in letters:
+            by_partition.setdefault((letter.stream, letter.partition), []).append(letter)
+        after = letters[-1].index + 1
+        appends = [self._append(*where, mine) for where, mine in sorted(by_partition.items(), key=lambda item: item[0])]
+        await self._hub.transact([*appends, Trim(asked.stream, after, asked.partition)])
+        left = min(asked.before, self._hub.bounds(asked.stream, asked.partition).next) - after
+        return Redriven(len(letters), sorted({one.stream for one in letters}), left)
+
+    def _append(self, stream: str, partition: int, letters: list[DeadLetter]) -> Append:
+        _check_right(stream)
+        if not partition < self._hub.stream(stream).partitions:
+            raise BadRequest(f"stream {stream!r} has no partition {partition}, where a letter belongs")
+        batch = Batch.of(
+            [one.payload for one in letters],
+            ids=[one.id for one in letters],
+            event_times=[one.event_time_us for one in letters],
+            types=[one.type for one in letters],
+            keys=[one.key for one in letters],
+        )
+        return Append(stream, batch, partition)
+
+    async def _read(self, stream: str, limit: int, partition: int = 0) -> list[DeadLetter]:
+        """Also from a stream of another name, if it holds nothing but letters of a pipeline."""
+        if origin := stream.removesuffix(SUFFIX):
+            records = await self._hub.read(stream, 0, partition=partition, limit=limit)
+            if origin != stream or set(records.column("type").to_pylist()) == {LETTER_TYPE}:
+                return letters_of(records, origin)
+        raise BadRequest(f"{stream!r} is not a stream of dead letters: their names end in {SUFFIX!r}")
+
+
+def _check_right(stream: str) -> None:
+    if not current().may("write", stream):
+        raise Forbidden(f"{current().name!r} may not write to stream {stream!r}, where a letter belongs")
+
+
+def letters_of(records: pa.RecordBatch, origin: str) -> list[DeadLetter]:
+    """Records of a stream of dead letters, opened."""
+    times = records.column("time").cast("int64").to_pylist()
+    event_times = records.column("event_time").cast("int64").to_pylist()
+    rows = records.select(["index", "id", "type", "key", "payload"]).to_pylist()
+    return [
+        _letter(row, time_us, event_time_us, origin)
+        for row, time_us, event_time_us in zip(rows, times, event_times, strict=True)
+    ]
+
+
+def _letter(row: dict[str, Any], time_us: int, event_time_us: int | None, origin: str) -> DeadLetter:
+    if row["type"] == LETTER_TYPE:
+        with contextlib.suppress(msgspec.MsgspecError):
+            inside = structs.asdict(msgspec.json.decode(row["payload"], type=Envelope))
+            event_time = inside.pop("event_time")
+            event_time_us = None if event_time is None else microseconds(event_time)
+            return DeadLetter(row["index"], time_us, event_time_us=event_time_us, **inside)
+    reason = str(row["type"] or "no reason given")
+    return DeadLetter(time_us=time_us, reason=reason, stream=origin, partition=0, event_time_us=event_time_us, **row)

@@ -1,0 +1,132 @@
+"""A pipeline that begins anew: its checkpoint is forgotten, and its cursors are moved in all its streams at once."""
+
+from __future__ import annotations
+
+import asyncio
+import fnmatch
+import glob
+import logging
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from headrace.admin.requests import Moment
+from headrace.errors import BadRequest
+from headrace.log.ops import Op, SaveCursor
+from headrace.spark.hub.pipeline_processes import PipelineProcesses
+from headrace.spark.hub.positions import Forget, Positions, ReadPosition
+from headrace.spark.hub.registry import PipelineName, Registry
+from headrace.spark.pipelines.checkpoints import checkpoint_of, default_home
+from headrace.telemetry.log_lines import fields
+
+if TYPE_CHECKING:
+    from headrace.hub import Hub
+
+logger = logging.getLogger("headrace.spark")
+
+
+class PipelineReset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Forget a pipeline's checkpoint. It goes on where its stored results end, or somewhere else in all its streams.
+
+    With `streams` (names or patterns) only in these, and also if it has not reported since the hub started.
+    """
+
+    name: str
+    to: int | Literal["cursor", "earliest", "latest"] | Moment = "cursor"
+    dry_run: bool = False
+    streams: list[str] | None = None
+
+
+class PipelineMove(msgspec.Struct, frozen=True):
+    """What a reset means for one partition of a stream that the pipeline reads."""
+
+    stream: str
+    partition: int
+    before: int
+    after: int
+    read_again: int
+    skipped: int
+
+
+class ResetPlan(msgspec.Struct, frozen=True):
+    """What a reset does, or did."""
+
+    name: str
+    checkpoint: str
+    checkpoint_found: bool
+    moves: list[PipelineMove]
+
+
+class Resets:
+    """The resets of one hub's pipelines."""
+
+    def __init__(self, hub: Hub, registry: Registry, positions: Positions, processes: PipelineProcesses) -> None:
+        self._hub = hub
+        self._registry = registry
+        self._positions = positions
+        self._processes = processes
+
+    def register(self) -> None:
+        """Offer the verb."""
+        add = self._hub.verbs.register
+        add("pipeline.reset", PipelineReset, self.reset, right="admin", summary="Forget a pipeline's checkpoint")
+
+    async def reset(self, request: PipelineReset) -> ResetPlan:
+        """Do it, or only say what it would do."""
+        name = request.name
+        if request.streams is None:
+            await self._registry.status(PipelineName(name))  # raises for one that nobody knows
+        if not request.dry_run:
+            await self._processes.check_ended(name)
+        moves = await self._moves(request)
+        if request.streams is not None and not moves:
+            streams = ", ".join(request.streams)
+            raise BadRequest(f"pipeline {name!r} has no cursor in {streams}: it begins where its definition says")
+        home = self._hub.config.spark.home
+        checkpoint = checkpoint_of(Path(home) if home else default_home(), name)
+        plan = ResetPlan(name, str(checkpoint), checkpoint.exists(), moves)
+        if request.dry_run:
+            return plan
+        if request.to != "cursor" and moves:
+            steps: list[Op] = [SaveCursor(name, one.stream, one.after, one.partition, True) for one in moves]
+            await self._hub.transact(steps)
+            await self._positions.forget(Forget(name))
+        await asyncio.to_thread(shutil.rmtree, checkpoint, ignore_errors=True)
+        logger.info("a pipeline was reset", extra=fields(pipeline=name, checkpoint=str(checkpoint)))
+        return plan
+
+    async def _moves(self, request: PipelineReset) -> list[PipelineMove]:
+        """A pipeline's cursors bear its name."""
+        streams = {one.stream for one in self._hub.cursors(glob.escape(request.name))}
+        streams |= await self._positions.streams_behind(request.name)
+        moves = []
+        for stream in sorted(streams):
+            if not _is_among(stream, request.streams) or not self._positions.named(stream):
+                continue
+            positions = await self._positions.position(ReadPosition(request.name, stream))
+            for partition, before in enumerate(positions):
+                if before is not None:
+                    moves.append(await self._move(request, stream, partition, before))
+        return moves
+
+    async def _move(self, request: PipelineReset, stream: str, partition: int, before: int) -> PipelineMove:
+        bounds = self._hub.bounds(stream, partition)
+        if isinstance(request.to, Moment):
+            after = await self._hub.index_at_time(stream, request.to.time_us, partition)
+        elif isinstance(request.to, int):
+            after = request.to
+            if not bounds.first <= after <= bounds.next:
+                raise BadRequest(
+                    f"'to' is {after}, outside {bounds.first} to {bounds.next}, the records of stream {stream!r} "
+                    f"partition {partition}"
+                )
+        else:
+            after = {"cursor": before, "earliest": bounds.first, "latest": bounds.next}[request.to]
+        read_again = max(0, min(before, bounds.next) - max(after, bounds.first))
+        return PipelineMove(stream, partition, before, after, read_again, max(0, after - max(before, bounds.first)))
+
+
+def _is_among(stream: str, patterns: list[str] | None) -> bool:
+    return patterns is None or stream in patterns or any(fnmatch.fnmatchcase(stream, one) for one in patterns)
