@@ -9,8 +9,9 @@ import asyncio
 import contextvars
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
 
 from headrace.log.commit import Pending
 from headrace.log.ops import NewSegment, Op
@@ -20,31 +21,27 @@ Token = tuple[asyncio.Future[Any], bool, float]
 (`time.perf_counter`)."""
 
 
-class Read:
+class Read(msgspec.Struct):
     """One batch or one range that is being read: a context manager, which tells the listeners when it ends."""
 
-    __slots__ = ("_hooks", "began_s", "context", "error", "partition", "protocol", "records", "start", "stream", "verb")
-
-    def __init__(self, hooks: Hooks, protocol: str, verb: str, stream: str, partition: int, start: int) -> None:
-        self._hooks = hooks
-        self.protocol = protocol
-        self.verb = verb
-        self.stream = stream
-        self.partition = partition
-        self.start = start
-        self.records = 0
-        self.error: BaseException | None = None
+    hooks: Hooks
+    protocol: str
+    verb: Literal["read", "scan"]
+    stream: str
+    partition: int
+    start: int
+    records: int = 0
+    error: BaseException | None = None
+    began_s: float = msgspec.field(default_factory=time.perf_counter)
+    context: contextvars.Context = msgspec.field(default_factory=contextvars.copy_context)
+    """Where it began: a range may be given up elsewhere."""
 
     def __enter__(self) -> Read:
-        self.began_s = time.perf_counter()
-        self.context = contextvars.copy_context()  # a range may be given up in another
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.error = error
-        for told in self._hooks.read:
+        for told in self.hooks.read:
             told(self)
 
 

@@ -31,18 +31,6 @@ from headrace.log.clock import Clock, SystemClock
 from headrace.log.commit import Pending
 from headrace.log.disk import Disk, OsDisk
 from headrace.log.log import Log
-from headrace.log.ops import (
-    ANY,
-    Appended,
-    Bounds,
-    CheckpointInfo,
-    CursorInfo,
-    Line,
-    Op,
-    PutResult,
-    StreamInfo,
-    StreamOptions,
-)
 from headrace.log.port import LogPort, Touched
 from headrace.log.recovery import Report
 from headrace.log.state import TABLE
@@ -65,7 +53,7 @@ class Hub(HubBase):
         self._new_streams = Waiters()
         self._new_records = Waiters()
         self._cursor_moves = Waiters()
-        self._room: list[asyncio.Future[None]] = []
+        self._room = Waiters()
         self._failed: asyncio.Future[LogFailed] = self._loop.create_future()
         self._closed = asyncio.Event()
         self._queue_bytes_high = config.log.queue_bytes_max // 2
@@ -127,20 +115,20 @@ class Hub(HubBase):
     # -- streams ---------------------------------------------------------------------------------------------------
 
     async def create_stream(
-        self, name: str, partitions: int = 1, options: StreamOptions | None = None, exist_ok: bool = True
-    ) -> StreamInfo:
+        self, name: str, partitions: int = 1, options: ops.StreamOptions | None = None, exist_ok: bool = True
+    ) -> ops.StreamInfo:
         """Create a stream; an existing one is left as it is, or refused without `exist_ok`."""
         if not (exist_ok and self._log.has_stream(name)):
-            await self.transact([ops.CreateStream(name, partitions, options or StreamOptions(), exist_ok=exist_ok)])
+            await self.transact([ops.CreateStream(name, partitions, options or ops.StreamOptions(), exist_ok=exist_ok)])
         return self.stream(name)
 
-    async def grow_stream(self, name: str, partitions: int) -> StreamInfo:
+    async def grow_stream(self, name: str, partitions: int) -> ops.StreamInfo:
         """Give a stream at least so many partitions."""
         if self.stream(name).partitions < partitions:
             await self.transact([ops.GrowStream(name, partitions)])
         return self.stream(name)
 
-    async def set_options(self, name: str, options: StreamOptions) -> StreamInfo:
+    async def set_options(self, name: str, options: ops.StreamOptions) -> ops.StreamInfo:
         await self.transact([ops.SetOptions(name, options)])
         return self.stream(name)
 
@@ -153,18 +141,18 @@ class Hub(HubBase):
         result = await self.transact([ops.Trim(name, before, partition)])
         return int(result[0])
 
-    def stream(self, name: str) -> StreamInfo:
+    def stream(self, name: str) -> ops.StreamInfo:
         return self._log.stream(name)
 
     def has_stream(self, name: str) -> bool:
         """Whether there is a stream or table of that name."""
         return self._log.has_stream(name)
 
-    def streams(self, pattern: str = "*", kind: str | None = "stream") -> list[StreamInfo]:
+    def streams(self, pattern: str = "*", kind: str | None = "stream") -> list[ops.StreamInfo]:
         """Streams whose name fits a shell pattern; tables with `kind="table"`, both with None."""
         return [info for info in self._log.streams(pattern) if kind in (None, info.kind)]
 
-    async def wait_stream(self, name: str, partitions: int = 1) -> StreamInfo:
+    async def wait_stream(self, name: str, partitions: int = 1) -> ops.StreamInfo:
         """Returns when there is a stream of that name, no table, with at least so many partitions."""
         while self._partitions(name) < partitions:
             self._check_open()
@@ -176,7 +164,7 @@ class Hub(HubBase):
         info = self._log.stream(name) if self._log.has_stream(name) else None
         return 0 if info is None or info.kind == TABLE else info.partitions
 
-    def bounds(self, name: str, partition: int = 0) -> Bounds:
+    def bounds(self, name: str, partition: int = 0) -> ops.Bounds:
         return self._log.bounds(name, partition)
 
     # -- append ----------------------------------------------------------------------------------------------------
@@ -189,20 +177,20 @@ class Hub(HubBase):
         partition: int = 0,
         producer: str | None = None,
         sequence: int | None = None,
-        line: Line | None = None,
-    ) -> asyncio.Future[Appended]:
+        line: ops.Line | None = None,
+    ) -> asyncio.Future[ops.Appended]:
         """Add records. The future is done when they are on disk. Appends of one caller keep their order. Whoever does
         not wait for one before the next gives them a `line`: none is stored behind one that was refused."""
         return self._submit((ops.Append(name, batch, partition, producer, sequence, line),), True)
 
-    def transact(self, operations: Sequence[Op]) -> asyncio.Future[list[Any]]:
+    def transact(self, operations: Sequence[ops.Op]) -> asyncio.Future[list[Any]]:
         """Do several things, or none of them, in one durable step. Results come in the order of the operations."""
         return self._submit(operations, False)
 
-    def _submit_one(self, operation: Op) -> asyncio.Future[Any]:
+    def _submit_one(self, operation: ops.Op) -> asyncio.Future[Any]:
         return self._submit((operation,), True)
 
-    def _submit(self, operations: Sequence[Op], is_single: bool) -> asyncio.Future[Any]:
+    def _submit(self, operations: Sequence[ops.Op], is_single: bool) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self._loop.create_future()
         token = (future, is_single, time.perf_counter())
         try:
@@ -242,16 +230,12 @@ class Hub(HubBase):
         for name, number in touched:
             if self._log.has_stream(name):
                 self._new_records.notify((name, number), self._log.bounds(name, number).next)
-        if self._room and not self.congested:
-            waiting = self._room.copy()
-            self._room.clear()
-            for waiter in waiting:
-                if not waiter.done():
-                    waiter.set_result(None)
+        if not self.congested:
+            self._room.notify(None, 1)
         if self._log.failed is not None:
             self._give_up(self._log.failed)
 
-    def _changed(self, operation: Op, result: Any) -> None:
+    def _changed(self, operation: ops.Op, result: Any) -> None:
         """Wake those who wait for it."""
         if isinstance(operation, ops.SaveCursor):
             self._cursor_moves.notify((operation.cursor, operation.stream, operation.partition), result)
@@ -267,12 +251,8 @@ class Hub(HubBase):
     def _give_up(self, error: LogFailed) -> None:
         if not self._failed.done() and self._log.failed is not None:
             self._failed.set_result(error)
-        self._new_streams.fail(error)
-        self._new_records.fail(error)
-        self._cursor_moves.fail(error)
-        for waiter in self._room:
-            if not waiter.done():
-                waiter.set_exception(error)
+        for waiters in (self._new_streams, self._new_records, self._cursor_moves, self._room):
+            waiters.fail(error)
 
     @property
     def congested(self) -> bool:
@@ -284,9 +264,7 @@ class Hub(HubBase):
         while self.congested:
             if self._log.failed is not None:
                 raise self._log.failed
-            waiter: asyncio.Future[None] = self._loop.create_future()
-            self._room.append(waiter)
-            await waiter
+            await self._room.wait(None, 0)
 
     # -- acknowledgement and producers -------------------------------------------------------------------------------
 
@@ -378,7 +356,7 @@ class Hub(HubBase):
     def cursor(self, cursor: str, stream: str, partition: int = 0) -> int | None:
         return self._log.cursor(cursor, stream, partition)
 
-    def cursors(self, pattern: str = "*", stream: str | None = None) -> list[CursorInfo]:
+    def cursors(self, pattern: str = "*", stream: str | None = None) -> list[ops.CursorInfo]:
         """Cursors whose name fits a shell pattern, of one stream or all."""
         return self._log.cursors(pattern, stream)
 
@@ -393,9 +371,9 @@ class Hub(HubBase):
 
     # -- tables ----------------------------------------------------------------------------------------------------
 
-    async def create_table(self, name: str, options: StreamOptions | None = None) -> StreamInfo:
+    async def create_table(self, name: str, options: ops.StreamOptions | None = None) -> ops.StreamInfo:
         if not self._log.has_stream(name):
-            await self.transact([ops.CreateStream(name, 1, options or StreamOptions(), TABLE)])
+            await self.transact([ops.CreateStream(name, 1, options or ops.StreamOptions(), TABLE)])
         self._log.table_size(name)  # refuses a stream of the same name
         return self.stream(name)
 
@@ -413,7 +391,9 @@ class Hub(HubBase):
     def table_size(self, table: str) -> int:
         return self._log.table_size(table)
 
-    def put(self, table: str, key: bytes, value: bytes, expect: ops.Expect | bytes = ANY) -> asyncio.Future[PutResult]:
+    def put(
+        self, table: str, key: bytes, value: bytes, expect: ops.Expect | bytes = ops.ANY
+    ) -> asyncio.Future[ops.PutResult]:
         """Set a key, if what is there is as expected. The future is done when it is on disk."""
         return self._submit_one(ops.Put(table, key, value, expect))
 
@@ -421,7 +401,7 @@ class Hub(HubBase):
         """Set many keys in one step, whatever is there; how many. The future is done when they are on disk."""
         return self._submit_one(ops.PutMany(table, keys, values))
 
-    def delete(self, table: str, key: bytes, expect: ops.Expect | bytes = ANY) -> asyncio.Future[PutResult]:
+    def delete(self, table: str, key: bytes, expect: ops.Expect | bytes = ops.ANY) -> asyncio.Future[ops.PutResult]:
         return self._submit_one(ops.Delete(table, key, expect))
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
@@ -431,7 +411,7 @@ class Hub(HubBase):
         blob = await asyncio.to_thread(self._log.begin_checkpoint, stream)
         return CheckpointWriter(self, stream, blob)
 
-    def checkpoints(self, stream: str | None = None) -> list[CheckpointInfo]:
+    def checkpoints(self, stream: str | None = None) -> list[ops.CheckpointInfo]:
         """Oldest first."""
         return [info for info in self._log.checkpoints() if stream in (None, info.stream)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -114,10 +114,7 @@ class Sessions:
 
     def counts(self) -> dict[str, int]:
         """How many are open, by protocol."""
-        counts: dict[str, int] = {}
-        for session in self._open.values():
-            counts[session.protocol] = counts.get(session.protocol, 0) + 1
-        return counts
+        return dict(Counter(session.protocol for session in self._open.values()))
 
     def __len__(self) -> int:
         return len(self._open)

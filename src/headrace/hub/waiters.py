@@ -36,13 +36,13 @@ class Waiters:
 
     def wake(self, concerned: Callable[[Any], bool]) -> None:
         """Have those who wait look again, whatever the number."""
-        for key, waiting in list(self._waiting.items()):
-            for _, future in waiting:
-                if concerned(key) and not future.done():
-                    future.set_result(None)
+        for future in self._concerned(concerned):
+            future.set_result(None)
 
     def fail(self, error: HeadraceError, concerned: Callable[[Any], bool] = lambda key: True) -> None:
-        for key, waiting in list(self._waiting.items()):
-            for _, future in waiting:
-                if concerned(key) and not future.done():
-                    future.set_exception(error)
+        for future in self._concerned(concerned):
+            future.set_exception(error)
+
+    def _concerned(self, concerned: Callable[[Any], bool]) -> list[asyncio.Future[None]]:
+        waiting = [future for key, entries in self._waiting.items() if concerned(key) for _, future in entries]
+        return [future for future in waiting if not future.done()]

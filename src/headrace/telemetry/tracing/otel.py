@@ -12,7 +12,7 @@ import logging
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
@@ -96,18 +96,14 @@ class OtelTracing(Tracing):
     def app(self, app: Thing, prefixes: Sequence[str]) -> Thing:
         return cast("Thing", _TracedApp(cast("ASGIApp", app), self, tuple(prefixes)))
 
-    @contextmanager
     def call(
         self, name: str, headers: Mapping[str, str], attributes: Mapping[str, Value] | None = None
-    ) -> Iterator[Span]:
+    ) -> AbstractContextManager[Span]:
         context = self._propagator.extract(headers, context=Context())
-        with self._current(name, SpanKind.SERVER, attributes, context) as span:
-            yield span
+        return self._current(name, SpanKind.SERVER, attributes, context)
 
-    @contextmanager
-    def span(self, name: str, attributes: Mapping[str, Value] | None = None) -> Iterator[Span]:
-        with self._current(name, SpanKind.INTERNAL, attributes, None) as span:
-            yield span
+    def span(self, name: str, attributes: Mapping[str, Value] | None = None) -> AbstractContextManager[Span]:
+        return self._current(name, SpanKind.INTERNAL, attributes, None)
 
     @contextmanager
     def _current(
