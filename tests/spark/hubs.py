@@ -88,7 +88,7 @@ class ThreadHub:
         """Everything in a stream partition."""
         first, after = self.bounds(stream, partition)
         batches = list(self.hub.scan(stream, first, after, partition=partition))
-        from headrace.log.records import SCHEMA
+        from headrace.log.columns import SCHEMA
 
         return pa.Table.from_batches(batches, SCHEMA) if batches else SCHEMA.empty_table()
 

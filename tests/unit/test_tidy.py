@@ -18,7 +18,7 @@ FUNCTION_LINES_MAX = 70
 # The lowest layer: anyone may import these, and they import only each other.
 FOUNDATION = {"headrace", "headrace.errors", "headrace.units", "headrace.serving.listener", "headrace.config.sections"}
 # What the log offers to those above the hub: values that cross the hub's verbs.
-LOG_VALUES = {"headrace.log.batch", "headrace.log.records", "headrace.log.ops"}
+LOG_VALUES = {"headrace.log.batch", "headrace.log.columns", "headrace.log.records", "headrace.log.ops"}
 PROTOCOLS = ("wallaroo", "ockam", "futoin", "perper", "ambrosia", "flight")
 ABOVE_HUB = (
     "headrace.protocols",

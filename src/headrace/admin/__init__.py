@@ -1,4 +1,4 @@
-"""The verbs of the nouns: streams, cursors, tables, producers, checkpoints.
+"""The verbs of the nouns, one module for each: streams, records, cursors, tables.
 
 They are reached by Flight actions (SDK, CLI) and by `POST /api/v1/<verb>`.
 """
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 async def start(hub: Hub) -> None:
     """Register the verbs; the server calls this while it starts."""
-    from headrace.admin.handlers import Nouns
+    from headrace.admin import cursors, records, streams, tables
 
-    Nouns(hub).register()
+    for noun in (streams.Streams, records.Records, cursors.Cursors, tables.Tables):
+        noun(hub).register()

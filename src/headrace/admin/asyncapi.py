@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from headrace import __version__
+from headrace.log.columns import COLUMNS
 
 
 class ListenerKind(NamedTuple):
@@ -27,14 +28,7 @@ LISTENER_KINDS: dict[str, ListenerKind] = {
 
 RECORD_HEADERS = {
     "type": "object",
-    "properties": {
-        "index": {"type": "integer", "minimum": 0, "description": "Position in the partition; never used twice"},
-        "time": {"type": "string", "format": "date-time", "description": "When the hub accepted the record"},
-        "event_time": {"type": ["string", "null"], "format": "date-time", "description": "The producer's own time"},
-        "id": {"type": ["integer", "null"], "description": "The producer's message id"},
-        "type": {"type": ["string", "null"], "description": "Event type, method or content type"},
-        "key": {"type": ["string", "null"], "contentEncoding": "base64", "description": "Partitioning or table key"},
-    },
+    "properties": {column.name: column.json_schema for column in COLUMNS if column.name != "payload"},
 }
 
 

@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 import headrace
-from headrace.admin.requests import CursorMove
+from headrace.admin.cursors import CursorMove
 from headrace.cli.output import DEFAULT_HUB, HubOption, JsonFlag, TokenOption, people, print_json, print_table
 from headrace.cli.positions import parse_place, shown_time
 from headrace.cli.stream import YesFlag, confirm

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import typer
 
+from headrace.log.columns import OPTIONAL
 from headrace.units import parse_seconds
 
 Place = int | Literal["earliest", "latest"] | datetime.datetime
@@ -77,7 +78,7 @@ def _decoded_head(head: bytes) -> str | None:
 def json_record(record: Any) -> dict[str, Any]:
     """A record for programs: text as `text`, other bytes as base64 in `payload`; what is absent is left out."""
     shown: dict[str, Any] = {"index": record.index, "time": record.time}
-    for name in ("stream", "partition", "event_time", "id", "type", "key"):
+    for name in ("stream", "partition", *(column.name for column in OPTIONAL)):
         value = getattr(record, name)
         if value is not None:
             shown[name] = value

@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 import headrace
-from headrace.admin.requests import StreamDescription
+from headrace.admin.streams import StreamDescription
 from headrace.cli.output import DEFAULT_HUB, HubOption, JsonFlag, TokenOption, notes, people, print_json, print_table
 from headrace.cli.positions import shown_time
 from headrace.cli.rewind import rewind

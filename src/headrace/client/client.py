@@ -14,15 +14,10 @@ from typing import Any, Literal
 import msgspec
 import pyarrow as pa
 
-from headrace.admin.requests import (
-    Index,
-    PartitionBounds,
-    StreamDescription,
-    StreamSegments,
-    StreamSummary,
-    TableSummary,
-)
-from headrace.admin.requests import Sequence as ProducerSequence
+from headrace.admin.records import Sequence as ProducerSequence
+from headrace.admin.requests import Index
+from headrace.admin.streams import PartitionBounds, StreamDescription, StreamSegments, StreamSummary
+from headrace.admin.tables import TableSummary
 from headrace.client.connection import CALL_TIMEOUT_S, Connection, decode_result
 from headrace.client.handles import Cursor, Table
 from headrace.client.puts import NotStored

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal, Protocol
 
-from headrace.admin.requests import Changed, CursorMove, Index, Item
+from headrace.admin.cursors import CursorMove
+from headrace.admin.requests import Index
+from headrace.admin.tables import Changed, Item
 from headrace.log.ops import PutResult
 from headrace.protocols.flight.codec import AtTime
 

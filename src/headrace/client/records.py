@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 
 from headrace.errors import BadRequest
-from headrace.log.records import SCHEMA
+from headrace.log.columns import BYTES, INTEGER, SCHEMA, TIME
 from headrace.protocols.flight.codec import PutColumns, split
 
 MICROSECONDS_PER_SECOND = 1_000_000
@@ -179,14 +179,12 @@ def _spread(name: str, value: Any, data: Sequence[Any]) -> list[Any]:
 
 
 def _array(name: str, values: list[Any]) -> pa.Array:
-    if name == "key":
-        values = [value.encode() if isinstance(value, str) else value for value in values]
-    elif name == "event_time":
-        values = [None if value is None else to_microseconds(value) for value in values]
-    elif name == "id":
-        values = [_signed(value) for value in values]
+    kind = SCHEMA.field(name).type
+    if name != "payload":
+        convert = _CONVERSIONS.get(kind)
+        values = values if convert is None else [None if value is None else convert(value) for value in values]
     try:
-        return pa.array(values, pa.binary() if name == "payload" else SCHEMA.field(name).type)
+        return pa.array(values, kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise BadRequest(f"{name!r} does not fit its column: {error}") from None
 
@@ -194,6 +192,13 @@ def _array(name: str, values: list[Any]) -> pa.Array:
 def _signed(value: Any) -> Any:
     """Unsigned ids keep their bit pattern."""
     return value - (1 << 64) if isinstance(value, int) and 1 << 63 <= value < 1 << 64 else value
+
+
+_CONVERSIONS: dict[pa.DataType, Callable[[Any], Any]] = {
+    BYTES.arrow: lambda value: value.encode() if isinstance(value, str) else value,
+    TIME.arrow: to_microseconds,
+    INTEGER.arrow: _signed,
+}
 
 
 def _kind(data: object) -> str:

@@ -12,6 +12,7 @@ import msgspec
 
 from headrace.console.wire_forms import ProtocolFrame, SeenRecord, record_frames
 from headrace.errors import BadRequest
+from headrace.log.columns import plain_rows
 from headrace.log.ops import CursorInfo, StreamInfo
 from headrace.security import current
 
@@ -281,18 +282,8 @@ class Views:
         records = await self._hub.read(asked.stream, asked.index, partition=asked.partition, limit=1)
         if not records.num_rows or records.column("index")[0].as_py() != asked.index:
             raise BadRequest(f"stream {asked.stream!r} partition {asked.partition} has no record {asked.index}")
-        [row] = records.select(["index", "payload", "id", "type", "key"]).to_pylist()
-        return record_frames(
-            SeenRecord(
-                index=row["index"],
-                time_us=records.column("time").cast("int64")[0].as_py(),
-                payload=row["payload"],
-                event_time_us=records.column("event_time").cast("int64")[0].as_py(),
-                id=row["id"],
-                type=row["type"],
-                key=row["key"],
-            )
-        )
+        [row] = plain_rows(records)
+        return record_frames(msgspec.convert(row, SeenRecord))
 
 
 def _cursor_row(cursor: CursorInfo, now_us: int) -> CursorRow:

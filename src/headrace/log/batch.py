@@ -21,20 +21,22 @@ import struct
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import BadRequest
-from headrace.log.records import SCHEMA, TIMESTAMP, longs, repeated
+from headrace.log.columns import INTEGER, OPTIONAL, TIME
+from headrace.log.records import assembled, repeated
 
 EVENT_TIME = 1
 ID = 2
 TYPE = 4
 KEY = 8
 ONE_TYPE = 16
+_BITS = {"event_time": EVENT_TIME, "id": ID, "type": TYPE, "key": KEY}
 
 HEAD = struct.Struct("<HHI")
 ONE_TYPE_HEAD = struct.Struct("<II")
@@ -47,6 +49,22 @@ Section = bytes | memoryview
 """Views, where the bytes are elsewhere already: they are copied once, into the body."""
 Column = tuple[Section | None, Section]
 VarColumn = tuple[Section | None, Section, Section]
+
+
+class Slot(NamedTuple):
+    """A column's place in a body."""
+
+    bit: int
+    name: str
+    kind: pa.DataType
+    is_fixed: bool
+
+
+LAYOUT = tuple(
+    Slot(_BITS[column.name], column.name, column.kind.arrow, column.kind in (INTEGER, TIME)) for column in OPTIONAL
+)
+"""The optional columns of a body in their order. `one`, `of` and `decode_single` name them by hand: they run for every
+append, and a caller's arguments have names and types."""
 
 _PADDING = tuple(b"\0" * ((-n) % 8) for n in range(8))
 
@@ -118,16 +136,18 @@ class Batch:
             count,
             largest,
             (None, offsets, data),
-            _fixed(event_times, "event_time"),
-            _fixed(ids, "id"),
-            _type_column(types, count),
-            _variable(keys, "key"),
+            (
+                _fixed(event_times, "event_time"),
+                _fixed(ids, "id"),
+                _type_column(types, count),
+                _variable(keys, "key"),
+            ),
         )
 
     @classmethod
     def from_arrow(cls, records: pa.RecordBatch, *, type: str | None = None) -> Batch:
-        """Records from Arrow columns: `payload`, and where present `event_time`, `id`, `type`, `key`. `type` gives all
-        records one type, without a column."""
+        """Records from Arrow columns: `payload`, and those optional ones that are there. `type` gives all records one
+        type, without a column."""
         names = records.schema.names
         if "payload" not in names:
             raise BadRequest("an Arrow batch to append needs a column 'payload'")
@@ -141,10 +161,7 @@ class Batch:
             records.num_rows,
             largest,
             (None, offsets, data),
-            _arrow_fixed(records, "event_time", TIMESTAMP) if "event_time" in names else None,
-            _arrow_fixed(records, "id", pa.int64()) if "id" in names else None,
-            _arrow_type(records, names, type),
-            _arrow_variable(records, "key", pa.binary()) if "key" in names else None,
+            [_arrow_section(records, slot, type) for slot in LAYOUT],
         )
 
     @classmethod
@@ -170,35 +187,23 @@ class Batch:
 
     @classmethod
     def _encode(
-        cls,
-        count: int,
-        largest: int,
-        payload: VarColumn,
-        event_time: Column | None,
-        id: Column | None,
-        type: VarColumn | bytes | None,
-        key: VarColumn | None,
+        cls, count: int, largest: int, payload: VarColumn, optional: Sequence[Column | VarColumn | bytes | None]
     ) -> Batch:
         columns = nulls = 0
         parts: list[Section] = [b"", *_pad(payload[1]), *_pad(payload[2])]
-        for bit, fixed in ((EVENT_TIME, event_time), (ID, id)):
-            if fixed is not None:
-                columns |= bit
-                if fixed[0] is not None:
-                    nulls |= bit
-                    parts += _pad(fixed[0])
-                parts.append(fixed[1])
-        if isinstance(type, bytes):
-            columns |= TYPE | ONE_TYPE
-            parts.append(type)
-            type = None
-        for bit, variable in ((TYPE, type), (KEY, key)):
-            if variable is not None:
-                columns |= bit
-                if variable[0] is not None:
-                    nulls |= bit
-                    parts += _pad(variable[0])
-                parts += (*_pad(variable[1]), *_pad(variable[2]))
+        for slot, sections in zip(LAYOUT, optional, strict=True):
+            if sections is None:
+                continue
+            columns |= slot.bit
+            if isinstance(sections, bytes):
+                columns |= ONE_TYPE
+                parts.append(sections)
+                continue
+            if sections[0] is not None:
+                nulls |= slot.bit
+                parts += _pad(sections[0])
+            for section in sections[1:]:
+                parts += _pad(section)
         parts[0] = HEAD.pack(columns, nulls, count)
         return cls(b"".join(parts), count, largest)
 
@@ -305,52 +310,40 @@ def _arrow_variable(records: pa.RecordBatch, name: str, wanted: pa.DataType) -> 
     return _arrow_validity(column), offsets.view(np.uint8).data, data
 
 
-def _arrow_type(records: pa.RecordBatch, names: list[str], one: str | None) -> VarColumn | bytes | None:
-    if one is not None:
-        return _one_type(one)
-    return _arrow_variable(records, "type", pa.string()) if "type" in names else None
+def _arrow_section(records: pa.RecordBatch, slot: Slot, type: str | None) -> Column | VarColumn | bytes | None:
+    if slot.bit == TYPE and type is not None:
+        return _one_type(type)
+    if slot.name not in records.schema.names:
+        return None
+    return (_arrow_fixed if slot.is_fixed else _arrow_variable)(records, slot.name, slot.kind)
 
 
 class Columns:
-    """A decoded body: Arrow arrays for the five columns that producers give."""
+    """A decoded body: Arrow arrays for the columns that producers give; None for an optional one that is not there."""
 
-    __slots__ = ("count", "event_time", "id", "key", "payload", "type")
+    __slots__ = ("count", "optional", "payload")
 
     def __init__(self, body: bytes) -> None:
         """Trusts the body: the journal's checksum has been verified before."""
         columns, nulls, count = HEAD.unpack_from(body)
         self.count = count
         buffer = pa.py_buffer(body)
-        at = HEAD.size
-        self.payload, at = _read_variable(buffer, at, count, False, pa.binary())
-        self.event_time = self.id = self.type = self.key = None
-        if columns & EVENT_TIME:
-            self.event_time, at = _read_fixed(buffer, at, count, bool(nulls & EVENT_TIME), TIMESTAMP)
-        if columns & ID:
-            self.id, at = _read_fixed(buffer, at, count, bool(nulls & ID), pa.int64())
-        if columns & ONE_TYPE:
-            text, at = read_one_type(body, at)
-            self.type = repeated(text, count)
-        elif columns & TYPE:
-            self.type, at = _read_variable(buffer, at, count, bool(nulls & TYPE), pa.string())
-        if columns & KEY:
-            self.key, at = _read_variable(buffer, at, count, bool(nulls & KEY), pa.binary())
+        self.payload, at = _read_variable(buffer, HEAD.size, count, False, pa.binary())
+        self.optional: list[pa.Array | None] = []
+        for slot in LAYOUT:
+            array = None
+            if slot.bit == TYPE and columns & ONE_TYPE:
+                text, at = read_one_type(body, at)
+                array = repeated(text, count)
+            elif columns & slot.bit:
+                read = _read_fixed if slot.is_fixed else _read_variable
+                array, at = read(buffer, at, count, bool(nulls & slot.bit), slot.kind)
+            self.optional.append(array)
 
     def to_arrow(self, base: int, time_us: int) -> pa.RecordBatch:
         """The stored records, first index `base`, all accepted at `time_us`."""
-        count = self.count
-        return pa.RecordBatch.from_arrays(
-            [
-                longs(np.arange(base, base + count, dtype=np.int64), pa.int64()),
-                longs(np.full(count, time_us, np.int64), TIMESTAMP),
-                pa.nulls(count, TIMESTAMP) if self.event_time is None else self.event_time,
-                pa.nulls(count, pa.int64()) if self.id is None else self.id,
-                pa.nulls(count, pa.string()) if self.type is None else self.type,
-                pa.nulls(count, pa.binary()) if self.key is None else self.key,
-                self.payload,
-            ],
-            schema=SCHEMA,
-        )
+        indexes = np.arange(base, base + self.count, dtype=np.int64)
+        return assembled(indexes, np.full(self.count, time_us, np.int64), self.optional, self.payload)
 
 
 Row = tuple[int | None, int | None, str | None, bytes | None, bytes]

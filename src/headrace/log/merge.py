@@ -6,15 +6,14 @@ however small; joining the raw sections first and making the arrays once costs a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.log.batch import EVENT_TIME, HEAD, ID, KEY, ONE_TYPE, TYPE, read_one_type
-from headrace.log.records import TIMESTAMP
+from headrace.log.batch import HEAD, LAYOUT, ONE_TYPE, TYPE, read_one_type
 
 Bits = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[np.int32]
@@ -39,29 +38,25 @@ class Sections(NamedTuple):
 
     records: int
     payload: Variable
-    event_time: Fixed | None
-    id: Fixed | None
-    type: Variable | str | None
-    key: Variable | None
+    optional: list[Fixed | Variable | None]
+    """In the order of `LAYOUT`."""
 
 
 def split(body: bytes) -> Sections:
     """The sections of a body."""
     columns, nulls, count = HEAD.unpack_from(body)
     payload, at = _variable(body, HEAD.size, count, False)
-    event_time = id = key = None
-    type: Variable | str | None = None
-    if columns & EVENT_TIME:
-        event_time, at = _fixed(body, at, count, bool(nulls & EVENT_TIME))
-    if columns & ID:
-        id, at = _fixed(body, at, count, bool(nulls & ID))
-    if columns & ONE_TYPE:
-        type, at = read_one_type(body, at)
-    elif columns & TYPE:
-        type, at = _variable(body, at, count, bool(nulls & TYPE))
-    if columns & KEY:
-        key, at = _variable(body, at, count, bool(nulls & KEY))
-    return Sections(count, payload, event_time, id, type, key)
+    optional: list[Fixed | Variable | None] = []
+    section: Fixed | Variable | None
+    for bit, _, _, is_fixed in LAYOUT:
+        section = None
+        if bit == TYPE and columns & ONE_TYPE:
+            type, at = read_one_type(body, at)
+            section = _spread(type, count)
+        elif columns & bit:
+            section, at = (_fixed if is_fixed else _variable)(body, at, count, bool(nulls & bit))
+        optional.append(section)
+    return Sections(count, payload, optional)
 
 
 def _validity(body: bytes, at: int, count: int, present: bool) -> tuple[Bits | None, int]:
@@ -86,30 +81,17 @@ def _variable(body: bytes, at: int, count: int, nulls: bool) -> tuple[Variable, 
     return Variable(valid, offsets, body[at : at + size]), at + size + -size % 8
 
 
-class MergedColumns(NamedTuple):
-    """Arrow arrays over all bodies; None for a column that none of them has."""
-
-    event_time: pa.Array | None
-    id: pa.Array | None
-    type: pa.Array | None
-    key: pa.Array | None
-    payload: pa.Array
-
-
-def merge(bodies: Sequence[bytes]) -> MergedColumns:
-    """The columns of several bodies, one behind the other."""
+def merge(bodies: Sequence[bytes]) -> tuple[list[pa.Array | None], pa.Array]:
+    """The columns of several bodies, one behind the other: the optional ones (None for one that no body has), and the
+    payloads."""
     parts = [split(body) for body in bodies]
     counts = [part.records for part in parts]
-    types = [_spread(part.type, part.records) if isinstance(part.type, str) else part.type for part in parts]
     payload = _merge_variable([part.payload for part in parts], counts, pa.binary())
-    assert payload is not None
-    return MergedColumns(
-        _merge_fixed([part.event_time for part in parts], counts, TIMESTAMP),
-        _merge_fixed([part.id for part in parts], counts, pa.int64()),
-        _merge_variable(types, counts, pa.string()),
-        _merge_variable([part.key for part in parts], counts, pa.binary()),
-        payload,
-    )
+    optional = []
+    for slot, sections in zip(LAYOUT, zip(*(part.optional for part in parts), strict=True), strict=True):
+        merged: Callable[..., pa.Array | None] = _merge_fixed if slot.is_fixed else _merge_variable
+        optional.append(merged(sections, counts, slot.kind))
+    return optional, payload
 
 
 def _spread(type: str, count: int) -> Variable:
@@ -126,7 +108,7 @@ def _bitmap(valids: list[Bits | None], counts: list[int]) -> pa.Buffer | None:
     return pa.py_buffer(np.packbits(np.concatenate(bits), bitorder="little").tobytes())
 
 
-def _merge_fixed(parts: list[Fixed | None], counts: list[int], kind: pa.DataType) -> pa.Array | None:
+def _merge_fixed(parts: Sequence[Fixed | None], counts: list[int], kind: pa.DataType) -> pa.Array | None:
     if not any(parts):
         return None
     filled = [

@@ -1,25 +1,14 @@
-"""The columns of a record: the same on disk, in Arrow, over Flight and in Spark."""
+"""Records as Arrow arrays: the few ways in which the log makes and joins them."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-TIMESTAMP = pa.timestamp("us", tz="UTC")
-
-SCHEMA = pa.schema(
-    [
-        pa.field("index", pa.int64(), nullable=False),
-        pa.field("time", TIMESTAMP, nullable=False),
-        pa.field("event_time", TIMESTAMP),
-        pa.field("id", pa.int64()),
-        pa.field("type", pa.string()),
-        pa.field("key", pa.binary()),
-        pa.field("payload", pa.binary(), nullable=False),
-    ]
-)
-"""What every read gives. Unsigned ids keep their bit pattern in `id`."""
+from headrace.log.columns import OPTIONAL, SCHEMA, TIMESTAMP
 
 # The log avoids `pa.array`, `pa.scalar` and `pa.repeat`: where pandas is installed the first call imports it, and all
 # other threads wait for a quarter of a second.
@@ -46,3 +35,17 @@ def concat(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
         return batches[0]
     table = pa.Table.from_batches(batches).combine_chunks()
     return table.to_batches()[0] if table.num_rows else batches[0]
+
+
+def assembled(
+    indexes: npt.NDArray[np.int64], times: npt.NDArray[np.int64], optional: Iterable[pa.Array | None], payload: pa.Array
+) -> pa.RecordBatch:
+    """Stored records from their columns; those that the producers left out are null."""
+    count = len(payload)
+    given = [
+        pa.nulls(count, column.kind.arrow) if array is None else array
+        for column, array in zip(OPTIONAL, optional, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(
+        [longs(indexes, pa.int64()), longs(times, TIMESTAMP), *given, payload], schema=SCHEMA
+    )

@@ -20,8 +20,9 @@ import pyarrow.compute as pc
 from google_crc32c import extend as crc32c_extend
 from google_crc32c import value as crc32c
 
+from headrace.log.columns import SCHEMA
 from headrace.log.disk import AppendFile, Disk, durable_file, write_all
-from headrace.log.records import SCHEMA, concat
+from headrace.log.records import concat
 
 DIRECTORY = "segments"
 SUFFIX = ".arrow"

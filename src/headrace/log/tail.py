@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.log.batch import Columns, Row, decode_single
+from headrace.log.columns import OPTIONAL, TIME
 from headrace.log.merge import merge
-from headrace.log.records import SCHEMA, TIMESTAMP, concat, longs
+from headrace.log.records import assembled, concat
 
 
 class TailEntry(msgspec.Struct, frozen=True, gc=False):
@@ -104,37 +105,27 @@ def _large_to_arrow(entries: list[TailEntry]) -> pa.RecordBatch:
 
 
 def _small_to_arrow(entries: list[TailEntry]) -> pa.RecordBatch:
-    merged = merge([entry.body for entry in entries])
+    optional, payload = merge([entry.body for entry in entries])
     counts = [entry.count for entry in entries]
-    total = sum(counts)
     first = np.repeat([entry.base for entry in entries], counts)
-    within = np.arange(total) - np.repeat(np.cumsum([0, *counts[:-1]]), counts)
+    within = np.arange(sum(counts)) - np.repeat(np.cumsum([0, *counts[:-1]]), counts)
     times = np.repeat(np.array([entry.time_us for entry in entries], np.int64), counts)
-    optional = [
-        pa.nulls(total, SCHEMA.field(name).type) if column is None else column
-        for name, column in zip(merged._fields[:4], merged[:4], strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(
-        [longs((first + within).astype(np.int64), pa.int64()), longs(times, TIMESTAMP), *optional, merged.payload],
-        schema=SCHEMA,
-    )
+    return assembled((first + within).astype(np.int64), times, optional, payload)
 
 
 def _singles_to_arrow(entries: list[TailEntry]) -> pa.RecordBatch:
+    count = len(entries)
     rows: list[Row] = [decode_single(entry.body) for entry in entries]
-    event_times, ids, types, keys, payloads = zip(*rows, strict=True)
-    return pa.RecordBatch.from_arrays(
-        [
-            longs(np.fromiter((entry.base for entry in entries), np.int64, len(entries)), pa.int64()),
-            longs(np.fromiter((entry.time_us for entry in entries), np.int64, len(entries)), TIMESTAMP),
-            pa.array(event_times, pa.int64()).view(TIMESTAMP),
-            pa.array(ids, pa.int64()),
-            pa.array(types, pa.string()),
-            pa.array(keys, pa.binary()),
-            pa.array(payloads, pa.binary()),
-        ],
-        schema=SCHEMA,
-    )
+    *given, payloads = zip(*rows, strict=True)
+    optional = [
+        pa.array(values, pa.int64()).view(column.kind.arrow)
+        if column.kind is TIME
+        else pa.array(values, column.kind.arrow)
+        for column, values in zip(OPTIONAL, given, strict=True)
+    ]
+    indexes = np.fromiter((entry.base for entry in entries), np.int64, count)
+    times = np.fromiter((entry.time_us for entry in entries), np.int64, count)
+    return assembled(indexes, times, optional, pa.array(payloads, pa.binary()))
 
 
 def pieces(entries: Sequence[TailEntry]) -> list[pa.RecordBatch]:

@@ -8,7 +8,10 @@ from typing import Any
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, IntegralType, StringType, TimestampType
 
+from headrace.log.columns import BYTES, INTEGER, OPTIONAL, TEXT, TIME
 from headrace.spark.sink.rows import ACCEPTED
+
+_TAKEN_TYPES = {BYTES: (StringType, BinaryType), TEXT: StringType, TIME: TimestampType, INTEGER: IntegralType}
 
 
 def read(spark: Any, *streams: str, **options: Any) -> Any:
@@ -48,20 +51,16 @@ def option_texts(options: Mapping[str, Any]) -> dict[str, str]:
 def to_records(df: Any) -> Any:
     """A DataFrame that the sink takes. One with a column `payload` is taken as it is, without what the source added.
 
-    Any other becomes JSON: every column goes into the object, and columns named key, type, event_time and id also
-    become those of the record, when their types allow.
+    Any other becomes JSON: every column goes into the object, and columns named as those of a record (key, type,
+    event_time, id) also become those, when their types allow.
     """
     names = df.columns
     if "payload" in names:
         return df.select(*(name for name in names if name in ACCEPTED))
     record = [F.to_json(F.struct(*(F.col(f"`{name}`") for name in names))).cast("binary").alias("payload")]
     types = {field.name: field.dataType for field in df.schema.fields}
-    if isinstance(types.get("key"), (StringType, BinaryType)):
-        record.append(F.col("key").cast("binary").alias("key"))
-    if isinstance(types.get("type"), StringType):
-        record.append(F.col("type"))
-    if isinstance(types.get("event_time"), TimestampType):
-        record.append(F.col("event_time"))
-    if isinstance(types.get("id"), IntegralType):
-        record.append(F.col("id").cast("bigint").alias("id"))
+    for column in OPTIONAL:
+        taken, sql = _TAKEN_TYPES[column.kind], column.kind.sql
+        if isinstance(types.get(column.name), taken):
+            record.append(F.col(column.name).cast(sql).alias(column.name))
     return df.select(*record)

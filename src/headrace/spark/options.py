@@ -9,12 +9,12 @@ from typing import Annotated
 
 import msgspec
 
+from headrace.log.columns import SCHEMA
 from headrace.spark.errors import BadOption
 from headrace.spark.hub_client import WAIT_S_DEFAULT, Access, access_to
 from headrace.units import microseconds
 
-RECORD_COLUMNS = ("index", "time", "event_time", "id", "type", "key", "payload")
-SOURCE_COLUMNS = (*RECORD_COLUMNS, "stream", "partition")
+SOURCE_COLUMNS = (*SCHEMA.names, "stream", "partition")
 DECODINGS = ("raw", "string", "json")
 SPLIT_RECORDS_MIN_DEFAULT = 100_000
 

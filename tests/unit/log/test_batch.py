@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headrace.errors import BadRequest
 from headrace.log import batch as batch_module
 from headrace.log.batch import Batch, Columns, decode_single
-from headrace.log.records import SCHEMA, TIMESTAMP
+from headrace.log.columns import SCHEMA, TIMESTAMP
 
 i64 = st.integers(-(2**63), 2**63 - 1)
 rows = st.lists(

@@ -7,7 +7,7 @@ import pytest
 
 from headrace.log import segment
 from headrace.log.batch import Batch, Columns
-from headrace.log.records import SCHEMA
+from headrace.log.columns import SCHEMA
 from headrace.log.segment import Segment, SegmentDamaged, SegmentRef, content_crc, list_segments, write_segment
 from headrace.testing import FaultyDisk, MemoryDisk
 

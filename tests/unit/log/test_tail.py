@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headrace.log import tail as tail_module
 from headrace.log.batch import Batch, Columns
-from headrace.log.records import SCHEMA
+from headrace.log.columns import SCHEMA
 from headrace.log.tail import Tail, TailEntry, to_arrow
 
 texts = st.text(max_size=5)

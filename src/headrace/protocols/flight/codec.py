@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace import errors
-from headrace.log.records import SCHEMA
+from headrace.log.columns import ASSIGNED, BYTES, COLUMNS, INTEGER, PUT_SCHEMA, SCHEMA, TEXT, TIME, Kind
 
 # A ticket, command or metadata above this is refused unread. Large enough for 10,000 ranges of long names.
 MESSAGE_BYTES_MAX = 4 << 20
@@ -40,9 +40,9 @@ SEQUENCE_MAX = (1 << 64) - 1
 
 #: The columns that name where a record came from; a ticket with `ranges`, or one that asks for them, has them in front.
 ORIGIN_FIELDS = (pa.field("stream", pa.string()), pa.field("partition", pa.int32()))
-WRITABLE_COLUMNS = ("payload", "id", "event_time", "type", "key")
+WRITABLE_COLUMNS = tuple(PUT_SCHEMA.names)
 # The hub gives these; a table that was read from one stream can be put into another as it is.
-ASSIGNED_COLUMNS = ("index", "time", "stream", "partition")
+ASSIGNED_COLUMNS = (*ASSIGNED, "stream", "partition")
 
 
 class AtTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -347,27 +347,26 @@ def _cast_integer(kind: pa.DataType) -> _Cast | None:
 
 
 def _cast_time(kind: pa.DataType) -> _Cast | None:
-    target = SCHEMA.field("event_time").type
     if pa.types.is_timestamp(kind):
-        return lambda column: _to_microseconds(column, target)
+        return _to_microseconds
     if pa.types.is_int64(kind):
-        return lambda column: column.cast(target)
+        return lambda column: column.cast(TIME.arrow)
     return None
 
 
-def _to_microseconds(column: pa.Array, target: pa.DataType) -> pa.Array:
+def _to_microseconds(column: pa.Array) -> pa.Array:
     # Nanoseconds lose their last three digits; a time too large for microseconds is an error, not a wrong time.
     options = pc.CastOptions(target_type=pa.timestamp("us", column.type.tz), allow_time_truncate=True)
-    return pc.cast(column, options=options).cast(target)
+    return pc.cast(column, options=options).cast(TIME.arrow)
 
 
-_CASTS: dict[str, tuple[Callable[[pa.DataType], _Cast | None], str]] = {
-    "payload": (_cast_bytes, "binary or string"),
-    "id": (_cast_integer, "an integer"),
-    "event_time": (_cast_time, "a timestamp, or int64 microseconds since 1970"),
-    "type": (_cast_text, "string"),
-    "key": (_cast_bytes, "binary or string"),
+_CASTS: dict[Kind, tuple[Callable[[pa.DataType], _Cast | None], str]] = {
+    BYTES: (_cast_bytes, "binary or string"),
+    INTEGER: (_cast_integer, "an integer"),
+    TIME: (_cast_time, "a timestamp, or int64 microseconds since 1970"),
+    TEXT: (_cast_text, "string"),
 }
+_KINDS = {column.name: column.kind for column in COLUMNS}
 
 
 class PutColumns:
@@ -380,7 +379,7 @@ class PutColumns:
                 raise errors.BadRequest(f"column {name!r} is there twice")
             if name in ASSIGNED_COLUMNS:
                 continue
-            if name not in _CASTS:
+            if name not in WRITABLE_COLUMNS:
                 raise errors.BadRequest(
                     f"no column {name!r} in a record; the columns are {', '.join(WRITABLE_COLUMNS)}"
                 )
@@ -390,7 +389,7 @@ class PutColumns:
 
     @staticmethod
     def _cast_for(name: str, kind: pa.DataType) -> _Cast:
-        choose, accepted = _CASTS[name]
+        choose, accepted = _CASTS[_KINDS[name]]
         if pa.types.is_null(kind) and name != "payload":
             target = SCHEMA.field(name).type
             return lambda column: pa.nulls(len(column), target)

@@ -25,7 +25,7 @@ import pyarrow.flight as flight
 
 from headrace.config.address import join_address, split_address
 from headrace.errors import BadRequest, Forbidden, LimitExceeded
-from headrace.log.records import SCHEMA
+from headrace.log.columns import SCHEMA
 from headrace.protocols.flight.authentication import (
     MIDDLEWARE,
     Authentication,

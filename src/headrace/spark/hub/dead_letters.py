@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import structs
 
+from headrace.admin.records import batch_of
 from headrace.errors import BadRequest, Forbidden
-from headrace.log.batch import Batch
+from headrace.log.columns import plain_rows
 from headrace.log.ops import Append, Trim
 from headrace.security import current
 from headrace.units import microseconds
@@ -133,14 +134,7 @@ class DeadLetters:
         _check_right(stream)
         if not partition < self._hub.stream(stream).partitions:
             raise BadRequest(f"stream {stream!r} has no partition {partition}, where a letter belongs")
-        batch = Batch.of(
-            [one.payload for one in letters],
-            ids=[one.id for one in letters],
-            event_times=[one.event_time_us for one in letters],
-            types=[one.type for one in letters],
-            keys=[one.key for one in letters],
-        )
-        return Append(stream, batch, partition)
+        return Append(stream, batch_of([one.payload for one in letters], letters), partition)
 
     async def _read(self, stream: str, limit: int, partition: int = 0) -> list[DeadLetter]:
         """Also from a stream of another name, if it holds nothing but letters of a pipeline."""
@@ -158,21 +152,15 @@ def _check_right(stream: str) -> None:
 
 def letters_of(records: pa.RecordBatch, origin: str) -> list[DeadLetter]:
     """Records of a stream of dead letters, opened."""
-    times = records.column("time").cast("int64").to_pylist()
-    event_times = records.column("event_time").cast("int64").to_pylist()
-    rows = records.select(["index", "id", "type", "key", "payload"]).to_pylist()
-    return [
-        _letter(row, time_us, event_time_us, origin)
-        for row, time_us, event_time_us in zip(rows, times, event_times, strict=True)
-    ]
+    return [_letter(row, origin) for row in plain_rows(records)]
 
 
-def _letter(row: dict[str, Any], time_us: int, event_time_us: int | None, origin: str) -> DeadLetter:
+def _letter(row: dict[str, Any], origin: str) -> DeadLetter:
     if row["type"] == LETTER_TYPE:
         with contextlib.suppress(msgspec.MsgspecError):
             inside = structs.asdict(msgspec.json.decode(row["payload"], type=Envelope))
             event_time = inside.pop("event_time")
             event_time_us = None if event_time is None else microseconds(event_time)
-            return DeadLetter(row["index"], time_us, event_time_us=event_time_us, **inside)
+            return DeadLetter(row["index"], row["time_us"], event_time_us=event_time_us, **inside)
     reason = str(row["type"] or "no reason given")
-    return DeadLetter(time_us=time_us, reason=reason, stream=origin, partition=0, event_time_us=event_time_us, **row)
+    return DeadLetter(reason=reason, stream=origin, partition=0, **row)

@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
+from headrace.log.columns import SCHEMA
 from headrace.spark.errors import PipelineError
 from headrace.spark.pipelines.archive_storage import Storage, storage_of
 from headrace.spark.pipelines.checkpoints import directory_name
 
-COLUMNS = ("stream", "partition", "index", "time", "event_time", "id", "type", "key", "payload")
+COLUMNS = ("stream", "partition", *SCHEMA.names)
 SMALL_BYTES = 32 << 20
 JOIN_FILES_MIN = 8
 JOINED_BYTES_MAX = 256 << 20

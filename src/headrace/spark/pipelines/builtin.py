@@ -104,12 +104,12 @@ def dead_letter(source: str, schema: str, into: str, *, dead: str = "", name: st
         kept = ["stream", "partition", "index", "time", *(one for one in ACCEPTED if one != "payload"), "payload"]
         letter = F.to_json(F.struct(F.col("error").alias("reason"), *kept)).cast("binary")
         bad = F.col("error").isNotNull()
+        of_dead = {"payload": letter, "type": F.lit(LETTER_TYPE)}
         return records.select(
-            F.when(bad, letter).otherwise(F.col("payload")).alias("payload"),
-            "id",
-            "event_time",
-            F.when(bad, F.lit(LETTER_TYPE)).otherwise(F.col("type")).alias("type"),
-            "key",
+            *(
+                F.when(bad, of_dead[name]).otherwise(F.col(name)).alias(name) if name in of_dead else name
+                for name in ACCEPTED
+            ),
             F.when(bad, F.lit(graveyard)).otherwise(F.lit(into)).alias(ROUTE_COLUMN),
         )
 

@@ -17,16 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-RECORD_SCHEMA = pa.schema(
-    [
-        ("payload", pa.binary()),
-        ("id", pa.int64()),
-        ("event_time", pa.timestamp("us", tz="UTC")),
-        ("type", pa.string()),
-        ("key", pa.binary()),
-    ]
-)
-ACCEPTED = tuple(RECORD_SCHEMA.names)
+from headrace.log.columns import PUT_SCHEMA, TIMESTAMP
+
+ACCEPTED = tuple(PUT_SCHEMA.names)
+# What counts of a row beside its payload, in the order in which it has always been hashed.
+_HASHED = ("key", *(name for name in ACCEPTED if name not in ("payload", "key")))
 
 
 class OutgoingRows:
@@ -72,7 +67,7 @@ class OutgoingRows:
         if records.num_rows == 0:
             return
         if self._writer is None:
-            self._writer = pa.ipc.new_stream(_Sink(self._waiting), RECORD_SCHEMA)
+            self._writer = pa.ipc.new_stream(_Sink(self._waiting), PUT_SCHEMA)
         to = {"stream": stream, "partition": str(partition)}
         rows = max(1, records.num_rows * self._chunk_bytes // max(1, records.nbytes))
         for start in range(0, records.num_rows, rows):
@@ -113,7 +108,7 @@ def to_records(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The record columns of a batch of rows; those that it lacks are null."""
     columns = []
     names = batch.schema.names
-    for field in RECORD_SCHEMA:
+    for field in PUT_SCHEMA:
         if field.name not in names:
             columns.append(pa.nulls(batch.num_rows, field.type))
             continue
@@ -121,7 +116,7 @@ def to_records(batch: pa.RecordBatch) -> pa.RecordBatch:
         columns.append(column if column.type == field.type else column.cast(field.type))
     if columns[0].null_count:
         raise ValueError("column 'payload' is null in a row; a record needs a payload, if only an empty one")
-    return pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA)
+    return pa.RecordBatch.from_arrays(columns, schema=PUT_SCHEMA)
 
 
 def key_partitions(keys: pa.Array, partitions: int) -> Any:
@@ -136,10 +131,10 @@ def key_partitions(keys: pa.Array, partitions: int) -> Any:
 def rows_digest(stream: str, records: pa.RecordBatch) -> int:
     """A number for the multiset of these records: the order does not change it, any other change does."""
     seed = xxhash.xxh3_64_intdigest(stream.encode())
-    columns = [records.column(name).to_pylist() for name in ("payload", "key")]
-    numbers = [records.column(name).cast(pa.int64()).to_pylist() for name in ("id", "event_time")]
+    columns = [records.column(name) for name in _HASHED]
+    values = [(column.cast(pa.int64()) if column.type == TIMESTAMP else column).to_pylist() for column in columns]
     digest = 0
-    for payload, key, id_, time, type_ in zip(*columns, *numbers, records.column("type").to_pylist(), strict=True):
-        head = repr((key, id_, time, type_)).encode()
+    for payload, *rest in zip(records.column("payload").to_pylist(), *values, strict=True):
+        head = repr(tuple(rest)).encode()
         digest += xxhash.xxh3_64_intdigest(payload, xxhash.xxh3_64_intdigest(head, seed))
     return digest % (1 << 64)

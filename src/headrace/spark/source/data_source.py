@@ -17,6 +17,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from headrace.log.columns import COLUMNS
 from headrace.spark.errors import DataLoss
 from headrace.spark.hub_client import Access, HubPort, SegmentFile, StreamState, shared_port
 from headrace.spark.options import Point, SourceOptions, parse_sink, parse_source
@@ -29,15 +30,7 @@ from headrace.spark.source.scan import Piece, Shape, freeze_garbage, scan
 TASKS_PER_CORE = 2
 # A small range is most likely the live tail: asking for files would cost more than reading it over Flight.
 MAPPED_RECORDS_MIN = 1_000
-# What is never null is said so: Spark then need not look, row by row.
-_COLUMN_TYPES = {
-    "index": "BIGINT NOT NULL",
-    "time": "TIMESTAMP NOT NULL",
-    "event_time": "TIMESTAMP",
-    "id": "BIGINT",
-    "type": "STRING",
-    "key": "BINARY",
-    "payload": "BINARY NOT NULL",
+_COLUMN_TYPES = {column.name: column.sql for column in COLUMNS} | {
     "stream": "STRING NOT NULL",
     "partition": "INT NOT NULL",
     "error": "STRING",

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import Damaged, Trimmed
+from headrace.log.columns import SCHEMA
 from headrace.log.segment import Segment, SegmentDamaged, SegmentRef
 from headrace.spark.errors import DataLoss
 from headrace.spark.hub_client import HubPort, SegmentFile
@@ -59,7 +60,7 @@ class Shape:
             wanted.add("payload")
         if self.types is not None:
             wanted.add("type")
-        return [name for name in ("index", "time", "event_time", "id", "type", "key", "payload") if name in wanted]
+        return [name for name in SCHEMA.names if name in wanted]
 
 
 def freeze_garbage() -> None:

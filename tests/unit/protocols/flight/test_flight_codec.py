@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from headrace import errors
-from headrace.log.records import SCHEMA
+from headrace.log.columns import SCHEMA
 from headrace.protocols.flight import codec
 from headrace.protocols.flight.codec import AtTime, PutAck, PutColumns, PutCommand, PutMetadata, Range, ReadTicket
 

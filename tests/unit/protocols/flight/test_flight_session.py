@@ -2,7 +2,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import BadRequest, Busy, Trimmed
-from headrace.log.records import SCHEMA
+from headrace.log.columns import SCHEMA
 from headrace.protocols.errors import LocalProtocolError
 from headrace.protocols.flight.codec import SEQUENCE_MAX, PutCommand, PutMetadata, Range, ReadTicket
 from headrace.protocols.flight.session import PutSession, PutState, Reading, ReadSession

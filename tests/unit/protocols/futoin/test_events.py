@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.log.records import SCHEMA
+from headrace.log.columns import SCHEMA
 from headrace.protocols.futoin import codec, events
 from headrace.protocols.futoin.codec import Coding
 

@@ -6,7 +6,8 @@ import google_crc32c
 import pyarrow as pa
 import pytest
 
-from headrace.spark.sink.rows import RECORD_SCHEMA, OutgoingRows, key_partitions, rows_digest, to_records
+from headrace.log.columns import PUT_SCHEMA
+from headrace.spark.sink.rows import OutgoingRows, key_partitions, rows_digest, to_records
 
 
 class Sent:
@@ -42,7 +43,7 @@ def test_rows_arrive_as_records_with_a_checksum() -> None:
     assert (size, crc) == (len(sent.data), google_crc32c.value(sent.data))
     assert len(sent.chunks) > 1
     table = pa.Table.from_batches([batch for _, _, batch in sent.batches()])
-    assert table.schema.equals(RECORD_SCHEMA)
+    assert table.schema.equals(PUT_SCHEMA)
     assert table["payload"].to_pylist() == [b"%d" % number for number in range(500)]
 
 

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 import pytest
 
 from headrace.errors import Damaged, Trimmed, Unreachable
+from headrace.log.columns import SCHEMA
 from headrace.log.disk import OsDisk
-from headrace.log.records import SCHEMA
 from headrace.log.segment import Segment, write_segment
 from headrace.spark.errors import DataLoss
 from headrace.spark.hub_client import HubPort, SegmentFile

@@ -1,0 +1,126 @@
+"""The verbs of cursors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from headrace.admin.requests import Asked, Done, Index, Moment, check_at_least, index_of, may_read
+from headrace.errors import BadRequest
+from headrace.log.ops import CursorInfo
+
+if TYPE_CHECKING:
+    from headrace.hub import Hub
+
+
+class CursorList(Asked, frozen=True):
+    """Cursors by pattern, of one stream or of all."""
+
+    pattern: str = "*"
+    stream: str | None = None
+
+
+class CursorName(Asked, frozen=True):
+    """Names a cursor in one partition."""
+
+    cursor: str
+    stream: str
+    partition: int = 0
+
+
+class CursorSave(Asked, frozen=True):
+    """Set the next index to read. It goes back only with `rewind`."""
+
+    cursor: str
+    stream: str
+    index: int
+    partition: int = 0
+    rewind: bool = False
+
+
+class CursorReset(Asked, frozen=True):
+    """Move a cursor in one partition (null: all) to an index, a time, the earliest or the latest record."""
+
+    cursor: str
+    stream: str
+    to: int | Literal["earliest", "latest"] | Moment
+    partition: int | None = None
+    dry_run: bool = False
+
+
+class CursorMove(msgspec.Struct, frozen=True):
+    """What a reset does: from `before` (null: there was no cursor) to `after`."""
+
+    partition: int
+    before: int | None
+    after: int
+    read_again: int
+    skipped: int
+
+
+class Cursors:
+    """The handlers, around one hub."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+
+    def register(self) -> None:
+        """Add the verbs to the hub."""
+        add = self._hub.verbs.register
+        add("cursor.list", CursorList, self.named, right="read", summary="List cursors", filters=True)
+        add("cursor.get", CursorName, self.get, right="read", summary="The position of a cursor")
+        add("cursor.save", CursorSave, self.save, right="write", summary="Move a cursor on")
+        add("cursor.reset", CursorReset, self.reset, right="admin", summary="Move a cursor anywhere")
+        add("cursor.delete", CursorName, self.delete, right="admin", summary="Forget a cursor")
+
+    async def named(self, asked: CursorList) -> list[CursorInfo]:
+        """The cursors of streams that the caller may read."""
+        cursors = self._hub.cursors(asked.pattern, stream=asked.stream)
+        return [info for info in cursors if may_read(info.stream)]
+
+    async def get(self, asked: CursorName) -> Index:
+        """One cursor."""
+        self._hub.bounds(asked.stream, asked.partition)
+        return Index(self._hub.cursor(asked.cursor, asked.stream, asked.partition))
+
+    async def save(self, asked: CursorSave) -> Index:
+        """Move on; the position now stored."""
+        check_at_least("index", asked.index, 0)
+        saved = await self._hub.save_cursor(
+            asked.cursor, asked.stream, asked.index, partition=asked.partition, rewind=asked.rewind
+        )
+        return Index(saved)
+
+    async def reset(self, asked: CursorReset) -> list[CursorMove]:
+        """Move anywhere, or only say what that would do."""
+        info = self._hub.stream(asked.stream)
+        numbers = range(info.partitions) if asked.partition is None else [asked.partition]
+        moves = [await self._planned_move(asked, number) for number in numbers]
+        if not asked.dry_run:
+            for move in moves:
+                await self._hub.save_cursor(
+                    asked.cursor, asked.stream, move.after, partition=move.partition, rewind=True
+                )
+        return moves
+
+    async def _planned_move(self, asked: CursorReset, partition: int) -> CursorMove:
+        bounds = self._hub.bounds(asked.stream, partition)
+        before = self._hub.cursor(asked.cursor, asked.stream, partition)
+        if isinstance(asked.to, Moment):
+            after = await self._hub.index_at_time(asked.stream, asked.to.time_us, partition)
+        else:
+            after = index_of(asked.to, bounds)
+        if not bounds.first <= after <= bounds.next:
+            raise BadRequest(
+                f"'to' is {after}, outside {bounds.first} to {bounds.next}, the records of stream {asked.stream!r} "
+                f"partition {partition}"
+            )
+        read_again = 0 if before is None else max(0, min(before, bounds.next) - after)
+        skipped = max(0, after - max(bounds.first, before or 0))
+        return CursorMove(partition, before, after, read_again, skipped)
+
+    async def delete(self, asked: CursorName) -> Done:
+        """Forget."""
+        await self._hub.delete_cursor(asked.cursor, asked.stream, asked.partition)
+        return Done()

@@ -1,0 +1,173 @@
+"""The verbs of records: append a few, read a few; and how far a producer has come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from headrace.admin.requests import Asked, check_at_least, check_between, index_of
+from headrace.errors import BadRequest
+from headrace.log.batch import Batch
+from headrace.log.columns import OPTIONAL, plain_rows
+
+if TYPE_CHECKING:
+    from headrace.hub import Hub
+
+# These verbs are for small things; Flight's own put and get are for the rest.
+RECORDS_MAX = 10_000
+READ_BYTES_MAX = 16 << 20
+
+
+class NewRecord(Asked, frozen=True, omit_defaults=True):
+    """A record to append: exactly one of `payload` (base64), `text`, `json`."""
+
+    payload: bytes | None = None
+    text: str | None = None
+    json: Any = msgspec.UNSET
+    id: int | None = None
+    event_time_us: int | None = None
+    type: str | None = None
+    key: bytes | None = None
+
+
+class StreamAppend(Asked, frozen=True):
+    """A small append: all records or none."""
+
+    stream: str
+    records: list[NewRecord]
+    partition: int = 0
+    producer: str | None = None
+    sequence: int | None = None
+
+
+class AppendResult(msgspec.Struct, frozen=True):
+    """Where the records stand. `duplicate`: they had been stored before, and were not stored again."""
+
+    first: int
+    count: int
+    duplicate: bool
+
+
+class StreamRead(Asked, frozen=True):
+    """A small read. With `text`, payloads that are UTF-8 come as `text` and not as base64."""
+
+    stream: str
+    start: int | Literal["earliest", "latest"] = "earliest"
+    partition: int = 0
+    limit: int = 100
+    bytes_max: int = 1 << 20
+    text: bool = False
+
+
+class StoredRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A record as JSON."""
+
+    index: int
+    time_us: int
+    event_time_us: int | None = None
+    id: int | None = None
+    type: str | None = None
+    key: bytes | None = None
+    payload: bytes | None = None
+    text: str | None = None
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Records, and where to go on. `first` and `end` are the bounds of the partition now."""
+
+    records: list[StoredRecord]
+    next: int
+    first: int
+    end: int
+
+
+class ProducerName(Asked, frozen=True):
+    """Names a producer in one partition."""
+
+    stream: str
+    producer: str
+    partition: int = 0
+
+
+class Sequence(msgspec.Struct, frozen=True):
+    """The last durable sequence of a producer, or null."""
+
+    sequence: int | None
+
+
+class Records:
+    """The handlers, around one hub."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+
+    def register(self) -> None:
+        """Add the verbs to the hub."""
+        add = self._hub.verbs.register
+        add("stream.append", StreamAppend, self.append, right="write", summary="Append a few records")
+        add("stream.read", StreamRead, self.read, right="read", summary="Read a few records")
+        add("producer.get", ProducerName, self.producer, right="read", summary="Last sequence of a producer")
+
+    async def append(self, asked: StreamAppend) -> AppendResult:
+        """Append a few records, all or none."""
+        if len(asked.records) > RECORDS_MAX:
+            raise BadRequest(
+                f"'records' has {len(asked.records)} entries, above {RECORDS_MAX}; put larger batches by Flight"
+            )
+        payloads = [_payload_of(number, record) for number, record in enumerate(asked.records)]
+        batch = batch_of(payloads, asked.records)
+        if (asked.producer is None) != (asked.sequence is None):
+            raise BadRequest("'producer' and 'sequence' belong together: give both, or none")
+        appended = await self._hub.append(
+            asked.stream, batch, partition=asked.partition, producer=asked.producer, sequence=asked.sequence
+        )
+        await self._hub.acknowledged(asked.stream, appended.first + appended.count, asked.partition)
+        return AppendResult(appended.first, appended.count, appended.duplicate)
+
+    async def read(self, asked: StreamRead) -> Page:
+        """Read a few records."""
+        check_between("limit", asked.limit, 1, RECORDS_MAX)
+        check_between("bytes_max", asked.bytes_max, 1, READ_BYTES_MAX)
+        bounds = self._hub.bounds(asked.stream, asked.partition)
+        start = index_of(asked.start, bounds)
+        check_at_least("start", start, 0)
+        batch = await self._hub.read(
+            asked.stream, start, partition=asked.partition, limit=asked.limit, max_bytes=asked.bytes_max
+        )
+        records = [_stored_record(row, text=asked.text) for row in plain_rows(batch)]
+        following = records[-1].index + 1 if records else max(start, bounds.first)
+        return Page(records, following, bounds.first, bounds.next)
+
+    async def producer(self, asked: ProducerName) -> Sequence:
+        """How far a producer has come."""
+        return Sequence(self._hub.producer(asked.stream, asked.producer, asked.partition))
+
+
+def batch_of(payloads: Many[bytes], records: Many[msgspec.Struct]) -> Batch:
+    """Payloads with the other columns of the structs that have them, under their JSON names."""
+    optional: dict[str, Any] = {}
+    for column in OPTIONAL:
+        values = [getattr(record, column.json_name) for record in records]
+        if any(value is not None for value in values):
+            optional[f"{column.name}s"] = values
+    return Batch.of(payloads, **optional)
+
+
+def _payload_of(number: int, record: NewRecord) -> bytes:
+    given = [record.payload is not None, record.text is not None, record.json is not msgspec.UNSET]
+    if sum(given) != 1:
+        raise BadRequest(f"records[{number}]: give exactly one of 'payload' (base64), 'text', 'json'")
+    if record.payload is not None:
+        return record.payload
+    return record.text.encode() if record.text is not None else msgspec.json.encode(record.json)
+
+
+def _stored_record(row: dict[str, Any], *, text: bool) -> StoredRecord:
+    if text:
+        try:
+            return StoredRecord(**(row | {"payload": None}), text=row["payload"].decode())
+        except UnicodeDecodeError:
+            pass
+    return StoredRecord(**row)

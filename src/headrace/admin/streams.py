@@ -1,0 +1,214 @@
+"""The verbs of streams: create, list, describe, grow, trim and so on; and the checkpoints of a stream."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from headrace.admin.requests import Asked, Done, Index, PartitionOf, StreamName, check_at_least, may_read
+from headrace.log.ops import CheckpointInfo, CursorInfo, SegmentInfo, StreamInfo, StreamOptions
+
+if TYPE_CHECKING:
+    from headrace.hub import Hub
+
+
+class StreamCreate(Asked, frozen=True):
+    """A new stream. With `exist_ok` an existing one is left as it is."""
+
+    stream: str
+    partitions: int = 1
+    options: StreamOptions = StreamOptions()
+    exist_ok: bool = True
+
+
+class StreamList(Asked, frozen=True):
+    """Streams by pattern, such as `orders.*`; `kind` is `stream`, `table` or both."""
+
+    pattern: str = "*"
+    kind: Literal["stream", "table"] | None = "stream"
+
+
+class StreamGrow(Asked, frozen=True):
+    """More partitions; never fewer."""
+
+    stream: str
+    partitions: int
+
+
+class StreamTrim(Asked, frozen=True):
+    """Forget records below the index `before`."""
+
+    stream: str
+    before: int
+    partition: int = 0
+
+
+class StreamSetOptions(Asked, frozen=True):
+    """Replace the options of a stream."""
+
+    stream: str
+    options: StreamOptions
+
+
+class IndexAtTime(Asked, frozen=True):
+    """The first record accepted at `time_us` (microseconds since 1970) or later."""
+
+    stream: str
+    time_us: int
+    partition: int = 0
+
+
+class PartitionBounds(msgspec.Struct, frozen=True):
+    """The durable records of a partition: first ≤ index < next."""
+
+    partition: int
+    first: int
+    next: int
+
+
+class StreamSummary(msgspec.Struct, frozen=True):
+    """A stream at a glance."""
+
+    name: str
+    id: int
+    kind: str
+    partitions: int
+    records: int
+    created_us: int
+    options: StreamOptions
+
+
+class StreamDescription(msgspec.Struct, frozen=True):
+    """Everything about a stream."""
+
+    name: str
+    id: int
+    kind: str
+    partitions: int
+    records: int
+    created_us: int
+    options: StreamOptions
+    bounds: list[PartitionBounds]
+    cursors: list[CursorInfo]
+
+
+class PartitionSegments(msgspec.Struct, frozen=True):
+    """The sealed Arrow files of a partition. Records of first ≤ index < next that no file holds are read by Flight."""
+
+    partition: int
+    first: int
+    next: int
+    segments: list[SegmentInfo]
+
+
+class StreamSegments(msgspec.Struct, frozen=True):
+    """Where the records of a stream lie. `stream_id` changes when a stream is deleted and created again."""
+
+    stream: str
+    stream_id: int
+    partitions: list[PartitionSegments]
+
+
+class Streams:
+    """The handlers, around one hub."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+
+    def register(self) -> None:
+        """Add the verbs to the hub."""
+        add = self._hub.verbs.register
+        add("stream.create", StreamCreate, self.create, right="write", summary="Create a stream")
+        add("stream.list", StreamList, self.named, right="read", summary="List streams", filters=True)
+        add("stream.describe", StreamName, self.describe, right="read", summary="Bounds, options, cursors")
+        add("stream.delete", StreamName, self.delete, right="admin", summary="Delete a stream and its records")
+        add("stream.trim", StreamTrim, self.trim, right="admin", summary="Forget records below an index")
+        add("stream.grow", StreamGrow, self.grow, right="admin", summary="Give a stream more partitions")
+        add("stream.set-options", StreamSetOptions, self.set_options, right="admin", summary="Replace options")
+        add("stream.bounds", PartitionOf, self.bounds, right="read", summary="First and next index")
+        add("stream.index-at-time", IndexAtTime, self.index_at_time, right="read", summary="First index at a time")
+        add("stream.segments", PartitionOf, self.segments, right="read", summary="Sealed Arrow files of a stream")
+        add("checkpoint.list", StreamName, self.checkpoints, right="read", summary="Checkpoints of a stream")
+
+    async def create(self, asked: StreamCreate) -> StreamSummary:
+        """Create, and say what is there now."""
+        check_at_least("partitions", asked.partitions, 1)
+        info = await self._hub.create_stream(
+            asked.stream, partitions=asked.partitions, options=asked.options, exist_ok=asked.exist_ok
+        )
+        return self._summary(info)
+
+    async def named(self, asked: StreamList) -> list[StreamSummary]:
+        """The streams that the caller may read."""
+        return [self._summary(info) for info in self._hub.streams(asked.pattern, asked.kind) if may_read(info.name)]
+
+    def _summary(self, info: StreamInfo) -> StreamSummary:
+        records = sum(each.next - each.first for each in self._bounds(info))
+        return StreamSummary(info.name, info.id, info.kind, info.partitions, records, info.created_us, info.options)
+
+    def _bounds(self, info: StreamInfo) -> list[PartitionBounds]:
+        numbers = range(info.partitions)
+        return [PartitionBounds(number, *self._hub.bounds(info.name, number)) for number in numbers]
+
+    async def describe(self, asked: StreamName) -> StreamDescription:
+        """Everything about one stream."""
+        info = self._hub.stream(asked.stream)
+        bounds = self._bounds(info)
+        return StreamDescription(
+            name=info.name,
+            id=info.id,
+            kind=info.kind,
+            partitions=info.partitions,
+            records=sum(each.next - each.first for each in bounds),
+            created_us=info.created_us,
+            options=info.options,
+            bounds=bounds,
+            cursors=self._hub.cursors(stream=info.name),
+        )
+
+    async def delete(self, asked: StreamName) -> Done:
+        """Delete."""
+        await self._hub.delete_stream(asked.stream)
+        return Done()
+
+    async def trim(self, asked: StreamTrim) -> PartitionBounds:
+        """Trim; the bounds after it."""
+        check_at_least("before", asked.before, 0)
+        await self._hub.trim(asked.stream, asked.before, partition=asked.partition)
+        return PartitionBounds(asked.partition, *self._hub.bounds(asked.stream, asked.partition))
+
+    async def grow(self, asked: StreamGrow) -> StreamSummary:
+        """Grow."""
+        await self._hub.grow_stream(asked.stream, asked.partitions)
+        return self._summary(self._hub.stream(asked.stream))
+
+    async def set_options(self, asked: StreamSetOptions) -> StreamSummary:
+        """Set."""
+        await self._hub.set_options(asked.stream, asked.options)
+        return self._summary(self._hub.stream(asked.stream))
+
+    async def bounds(self, asked: PartitionOf) -> list[PartitionBounds]:
+        """Bounds of one partition or of all."""
+        if asked.partition is None:
+            return self._bounds(self._hub.stream(asked.stream))
+        return [PartitionBounds(asked.partition, *self._hub.bounds(asked.stream, asked.partition))]
+
+    async def index_at_time(self, asked: IndexAtTime) -> Index:
+        """Look up by time."""
+        return Index(await self._hub.index_at_time(asked.stream, asked.time_us, asked.partition))
+
+    async def segments(self, asked: PartitionOf) -> StreamSegments:
+        """Sealed files, for readers on the same machine."""
+        info = self._hub.stream(asked.stream)
+        numbers = range(info.partitions) if asked.partition is None else [asked.partition]
+        partitions = []
+        for number in numbers:
+            bounds = self._hub.bounds(info.name, number)
+            files = self._hub.segments(info.name, number)
+            partitions.append(PartitionSegments(number, bounds.first, bounds.next, files))
+        return StreamSegments(info.name, info.id, partitions)
+
+    async def checkpoints(self, asked: StreamName) -> list[CheckpointInfo]:
+        """Checkpoints of one stream."""
+        return self._hub.checkpoints(asked.stream)

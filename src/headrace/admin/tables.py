@@ -1,0 +1,148 @@
+"""The verbs of tables."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from headrace.admin.requests import Asked, Done, check_at_least, check_between, may_read
+from headrace.admin.streams import StreamList
+from headrace.log.ops import ABSENT, ANY, PRESENT, Expect
+
+if TYPE_CHECKING:
+    from headrace.hub import Hub
+
+ITEMS_MAX = 10_000
+
+
+class TableName(Asked, frozen=True):
+    """Names a table."""
+
+    table: str
+
+
+class TableKey(Asked, frozen=True):
+    """Names a key of a table."""
+
+    table: str
+    key: bytes
+
+
+class TablePut(Asked, frozen=True):
+    """Set a key. It fails unless the key is as expected: `any`, `absent`, `present`, or equal to `expect_value`."""
+
+    table: str
+    key: bytes
+    value: bytes
+    expect: Literal["any", "absent", "present"] = "any"
+    expect_value: bytes | None = None
+
+
+class TableDelete(Asked, frozen=True):
+    """Remove a key, if it is as expected."""
+
+    table: str
+    key: bytes
+    expect: Literal["any", "absent", "present"] = "any"
+    expect_value: bytes | None = None
+
+
+class TableItems(Asked, frozen=True):
+    """The entries of a table, from number `offset` on."""
+
+    table: str
+    offset: int = 0
+    limit: int = 1000
+
+
+class TableSummary(msgspec.Struct, frozen=True):
+    """A table at a glance."""
+
+    name: str
+    id: int
+    keys: int
+    created_us: int
+
+
+class Item(msgspec.Struct, frozen=True):
+    """One entry of a table; a `value` of null means that the key is absent."""
+
+    key: bytes
+    value: bytes | None
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """Whether a put or delete applied, and what was there before."""
+
+    applied: bool
+    previous: bytes | None
+
+
+class Tables:
+    """The handlers, around one hub."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+
+    def register(self) -> None:
+        """Add the verbs to the hub."""
+
+        def add(name: str, request: type[msgspec.Struct], handler: Any, right: Any, summary: str) -> None:
+            self._hub.verbs.register(name, request, handler, right=right, summary=summary, stream_field="table")
+
+        self._hub.verbs.register(
+            "table.list", StreamList, self.named, right="read", summary="List tables", filters=True
+        )
+        add("table.create", TableName, self.create, "write", "Create a table")
+        add("table.drop", TableName, self.drop, "admin", "Delete a table with all its keys")
+        add("table.get", TableKey, self.get, "read", "The value of a key")
+        add("table.put", TablePut, self.put, "write", "Set a key, if it is as expected")
+        add("table.delete", TableDelete, self.delete, "write", "Remove a key, if it is as expected")
+        add("table.items", TableItems, self.items, "read", "The entries of a table, in pages")
+
+    async def named(self, asked: StreamList) -> list[TableSummary]:
+        """The tables that the caller may read."""
+        return [
+            TableSummary(info.name, info.id, self._hub.table_size(info.name), info.created_us)
+            for info in self._hub.streams(asked.pattern, "table")
+            if may_read(info.name)
+        ]
+
+    async def create(self, asked: TableName) -> Done:
+        """Create."""
+        await self._hub.create_table(asked.table)
+        return Done()
+
+    async def drop(self, asked: TableName) -> Done:
+        """Delete."""
+        await self._hub.delete_table(asked.table)
+        return Done()
+
+    async def get(self, asked: TableKey) -> Item:
+        """One value."""
+        return Item(asked.key, self._hub.get(asked.table, asked.key))
+
+    async def put(self, asked: TablePut) -> Changed:
+        """Set one key."""
+        expect = _expectation(asked.expect, asked.expect_value)
+        return Changed(*await self._hub.put(asked.table, asked.key, asked.value, expect=expect))
+
+    async def delete(self, asked: TableDelete) -> Changed:
+        """Remove one key."""
+        expect = _expectation(asked.expect, asked.expect_value)
+        return Changed(*await self._hub.delete(asked.table, asked.key, expect=expect))
+
+    async def items(self, asked: TableItems) -> list[Item]:
+        """A page of entries, in the order in which the keys were first put."""
+        check_between("limit", asked.limit, 1, ITEMS_MAX)
+        check_at_least("offset", asked.offset, 0)
+        page = islice(self._hub.items(asked.table), asked.offset, asked.offset + asked.limit)
+        return [Item(key, value) for key, value in page]
+
+
+def _expectation(name: str, value: bytes | None) -> Expect | bytes:
+    if value is not None:
+        return value
+    return {"any": ANY, "absent": ABSENT, "present": PRESENT}[name]
