@@ -23,7 +23,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from headrace.protocols.errors import LocalProtocolError, RemoteProtocolError
+from headrace.protocols.errors import RemoteProtocolError
 from headrace.protocols.state_machine import StateMachine
 
 
@@ -228,12 +228,12 @@ class Session:
 
     def handle(self, what: Input) -> tuple[Action, ...]:
         """Move on, and say what to do."""
-        after = LINK.get(self.state, what)
-        if after is None:
-            text = f"{what.value} in state {self.state.value}"
-            raise RemoteProtocolError(text) if what in FROM_BINDING else LocalProtocolError(text)
-        _, actions = TRANSITIONS[self.state].get(what, (after, ()))
-        self.state = after
+        transition = TRANSITIONS[self.state].get(what)
+        if transition is None:
+            if what in FROM_BINDING:
+                raise RemoteProtocolError(f"{what.value} in state {self.state.value}")
+            transition = LINK.step(self.state, what), ()
+        self.state, actions = transition
         return actions
 
     @property

@@ -10,7 +10,7 @@ from typing import Any
 
 import cbor2
 
-from headrace.protocols.errors import RemoteProtocolError
+from headrace.protocols.errors import LocalProtocolError, RemoteProtocolError
 
 NESTING_MAX = 200
 INTEGER_BITS_MAX = 64
@@ -18,10 +18,6 @@ INTEGER_BITS_MAX = 64
 # What cbor2 would make of these tags refers to other values or is no JSON; all others it leaves to `tag_hook`.
 _TAGS = (0, 1, 2, 3, 4, 5, 25, 28, 29, 30, 35, 36, 37, 52, 54, 100, 256, 258, 260, 261, 1004, 43000, 55799)
 _SCALARS = frozenset((int, str, bytes, float, bool, type(None)))
-
-
-class CborError(RemoteProtocolError, ValueError):
-    """The bytes are not CBOR, or hold what JSON cannot."""
 
 
 def _stepped_over(value: Any, _immutable: bool) -> Any:
@@ -39,9 +35,9 @@ def decode(data: bytes | memoryview) -> Any:
             file, tag_hook=lambda tag, _immutable: tag.value, semantic_decoders=_DECODERS, max_depth=NESTING_MAX
         )
     except cbor2.CBORError as error:
-        raise CborError(str(error)) from error
+        raise RemoteProtocolError(str(error)) from error
     if file.tell() != len(data):
-        raise CborError(f"{len(data) - file.tell()} bytes follow the value")
+        raise RemoteProtocolError(f"{len(data) - file.tell()} bytes follow the value")
     return _plain(value)
 
 
@@ -54,11 +50,11 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if kind is dict or kind is cbor2.frozendict:
         if not all(type(key) is str for key in value):
-            raise CborError("a map has a key that is not text")
+            raise RemoteProtocolError("a map has a key that is not text")
         return {key: _plain(item) for key, item in value.items()}
     if value is cbor2.undefined:
         return None
-    raise CborError(f"{value!r} means nothing here")
+    raise RemoteProtocolError(f"{value!r} means nothing here")
 
 
 def encode(value: Any) -> bytes:
@@ -67,7 +63,7 @@ def encode(value: Any) -> bytes:
     try:
         return cbor2.dumps(value)
     except cbor2.CBORError as error:
-        raise CborError(str(error)) from error
+        raise LocalProtocolError(str(error)) from error
 
 
 def _check(value: Any) -> None:
@@ -76,7 +72,7 @@ def _check(value: Any) -> None:
     kind = type(value)
     if kind is int:
         if (value if value >= 0 else ~value) >> INTEGER_BITS_MAX:
-            raise CborError(f"{value} needs more than {INTEGER_BITS_MAX} bits")
+            raise LocalProtocolError(f"{value} needs more than {INTEGER_BITS_MAX} bits")
     elif kind is list:
         for item in value:
             _check(item)

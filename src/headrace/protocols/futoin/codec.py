@@ -159,7 +159,7 @@ def decode_object(message: bytes, coding: Coding) -> Any:
         if coding is Coding.MESSAGEPACK:
             return _decode_msgpack_object(memoryview(message)[PREFIX_BYTES:])
         return cbor.decode(memoryview(message)[PREFIX_BYTES:])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, OverflowError) as error:
+    except (msgspec.DecodeError, RemoteProtocolError, RecursionError, ValueError, OverflowError) as error:
         raise Undecodable(str(error)) from error
 
 

@@ -6,7 +6,7 @@ framing adds only a greeting. So there are two small tables here, and the code b
 `CONNECTION` is the life of a connection. `ANSWERED` says which requests each kind of address takes, and what happens
 to everything else. Rules of this file:
 
-1. A state changes only in `_step`, and only as the table says; an event that the table does not have is our own bug.
+1. A state changes only by `CONNECTION.step`: an event that the table does not have is our own bug.
 2. Whatever the peer sends ends in exactly one of: a hub request, a reply, a counted drop, or the end of the connection.
 3. A message that is not well formed ends the connection, because its routes cannot be trusted. A well-formed message
    with a payload that makes no sense is answered by `error` (or by silence at the index service, which has no error
@@ -252,12 +252,12 @@ class Session:
 
     def lost(self) -> None:
         """The connection is gone."""
-        self._step(Event.LOST)
+        self.state = CONNECTION.step(self.state, Event.LOST)
 
     def _greet(self, buffer: bytes, turn: Turn) -> int:
         size = len(self.framing.greeting)
         if buffer[:size] == self.framing.greeting:
-            self._step(Event.GREETED)
+            self.state = CONNECTION.step(self.state, Event.GREETED)
             return size
         self._end(Event.GREETING_WRONG, f"the version byte is {buffer[0]}", turn)
         return len(buffer)
@@ -321,11 +321,11 @@ class Session:
             if refusal is Refusal.SILENCE:
                 self._drop(Dropped.INDEX_REQUEST, turn)
                 return
-            self._step(Event.INVALID)
+            self.state = CONNECTION.step(self.state, Event.INVALID)
             reason = str(error) if isinstance(error, AskedTooMuch) else codec.INVALID_REQUEST
             turn.replies.append(self.error(own, message.returning, reason))
             return
-        self._step(Event.REQUEST)
+        self.state = CONNECTION.step(self.state, Event.REQUEST)
         self.requests += 1
         match request:
             case codec.PushRequest():
@@ -374,16 +374,13 @@ class Session:
             self._repeated = (constant_head(message.onward, message.returning), run, batch)
 
     def _drop(self, why: Dropped, turn: Turn) -> None:
-        self._step(Event.DROPPED)
+        self.state = CONNECTION.step(self.state, Event.DROPPED)
         turn.dropped.append(why)
 
     def _end(self, event: Event, why: str, turn: Turn) -> None:
-        self._step(event)
+        self.state = CONNECTION.step(self.state, event)
         self.last_error = turn.ended = why
         self._assembly.clear()
-
-    def _step(self, event: Event) -> None:
-        self.state = CONNECTION.step(self.state, event)
 
     # --- what the hub said --------------------------------------------------------------------------------------------
 

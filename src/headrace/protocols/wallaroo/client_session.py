@@ -214,7 +214,7 @@ class ClientSession:
                     raise PeerFault("Invalid message: message")
                 self._on_frame(item, events)
         except PeerFault as fault:
-            events.append(self._fail(fault.reason, final=False))
+            events.append(self._fail(str(fault), final=False))
         except CannotResume as error:
             events.append(self._fail(str(error), final=True))
         return events

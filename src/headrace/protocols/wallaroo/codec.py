@@ -202,7 +202,7 @@ class DraftDialect(Dialect):
         try:
             check_draft_flags(flags)
         except PeerFault as fault:
-            raise LocalFault(fault.reason) from fault
+            raise LocalFault(str(fault)) from fault
         time = b"" if frame.event_time is None else packed("<", "Q", frame.event_time)
         return packed("<", "HQ", flags, frame.message_id) + time + (frame.payload or b"")
 

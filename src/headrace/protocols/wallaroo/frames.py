@@ -32,13 +32,9 @@ class Flag(IntFlag):
 
 
 class PeerFault(RemoteProtocolError, HeadraceError):
-    """The peer broke the protocol. The reason is what it will read in our ERROR frame, so it holds no secrets."""
+    """The peer broke the protocol. The text is what it will read in our ERROR frame, so it holds no secrets."""
 
     code = "wallaroo-peer-fault"
-
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-        super().__init__(reason)
 
 
 class LocalFault(LocalProtocolError, HeadraceError):

@@ -263,7 +263,7 @@ class Connection(TcpConnection, asyncio.BufferedProtocol):
             self._in_flight_bytes += lane.add(store, self.worker.settings.event_time_unit, time.perf_counter())
         except PeerFault as fault:
             # `fail` says nothing when a later frame of the same look has ended the session already.
-            self._do(self.session.fail(fault.reason) or [Close(fault.reason)])
+            self._do(self.session.fail(str(fault)) or [Close(str(fault))])
             return False
         if not lane.busy:
             self._submit(lane)
@@ -384,7 +384,7 @@ class Connection(TcpConnection, asyncio.BufferedProtocol):
         try:
             await work
         except PeerFault as fault:
-            self._do(self.session.fail(fault.reason))
+            self._do(self.session.fail(str(fault)))
         except asyncio.CancelledError:
             raise
         except Exception as error:

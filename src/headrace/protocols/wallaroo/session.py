@@ -141,7 +141,7 @@ class ServerSession:
                 else:
                     self._on_frame(item, requests)
         except PeerFault as fault:
-            requests += self.fail(fault.reason)
+            requests += self.fail(str(fault))
         return requests
 
     def take_output(self) -> bytes:

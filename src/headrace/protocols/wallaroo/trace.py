@@ -43,7 +43,7 @@ def _seen(offset: int, body: bytes, dialect: Dialect) -> Seen:
     try:
         frame = dialect.decode(body)
     except PeerFault as fault:
-        return Seen(offset, len(body), None, None, fault.reason)
+        return Seen(offset, len(body), None, None, str(fault))
     inner = None
     if dialect is V3 and isinstance(frame, Message) and frame.stream_id == 0 and frame.payload:
         try:
