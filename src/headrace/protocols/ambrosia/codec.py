@@ -442,11 +442,6 @@ def decode_messages(data: bytes, *, addressed: bool) -> list[Message]:
     return messages
 
 
-def is_replayable(message: Call | Return) -> bool:
-    """Everything but an impulse is sent again when its sender recovers."""
-    return not (isinstance(message, Call) and message.rpc_type == RpcType.IMPULSE)
-
-
 # --- records --------------------------------------------------------------------------------------------------
 
 

@@ -64,11 +64,6 @@ def local(name: str | bytes) -> Address:
     return Address(LOCAL, name.encode() if isinstance(name, str) else name)
 
 
-def format_route(route: Route) -> str:
-    """The text form used in logs, hops joined by `=>`."""
-    return "=>".join(map(str, route))
-
-
 @dataclass(frozen=True, slots=True)
 class Message:
     """A payload, where it goes, and how to answer it."""

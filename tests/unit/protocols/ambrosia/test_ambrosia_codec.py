@@ -141,12 +141,6 @@ def test_a_batch_of_one_is_never_written() -> None:
         codec.wrap_batch(b"", 1, 1)
 
 
-def test_impulses_are_not_replayable() -> None:
-    assert codec.is_replayable(Call(1, 1, b""))
-    assert codec.is_replayable(Return(BodyKind.EMPTY, b"\x02", 1, b""))
-    assert not codec.is_replayable(Call(1, 2, b""))
-
-
 RECORDS = (
     encode_checkpoint_record(-5, 3)
     + b"abc"

@@ -27,7 +27,6 @@ from headrace.protocols.ockam.routing import (
     decode_wire,
     encode_route,
     encode_wire,
-    format_route,
     local,
 )
 
@@ -233,7 +232,7 @@ def test_address_types_from_128_up_are_echoed_as_they_came() -> None:
 
 
 def test_text_form() -> None:
-    assert format_route((Address(1, b"localhost:4000"), local("stream"))) == "1#localhost:4000=>0#stream"
+    assert str(Address(1, b"localhost:4000")) == "1#localhost:4000"
     assert str(local(b"\xff")) == "0#\\xff"
 
 
