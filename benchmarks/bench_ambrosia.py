@@ -28,10 +28,10 @@ from typing import Any
 
 from headrace.protocols.ambrosia import codec
 from headrace.protocols.ambrosia.codec import Call, Checkpoint, InitialMessage, RpcBatch, encode
+from headrace.serving.runtime import LISTENERS
 
 ARGUMENTS = bytes(100)
 DELIVERED = encode(Call(33, 1, ARGUMENTS))
-LISTENERS = ("flight", "http", "wallaroo", "ockam", "ignite", "fabric")
 
 
 class Binding:

@@ -32,6 +32,7 @@ from headrace.protocols.ockam import codec
 from headrace.protocols.ockam.cbor import CborFraming
 from headrace.protocols.ockam.client import Stream, connect
 from headrace.protocols.ockam.routing import Framing, LegacyFraming, Message, local
+from headrace.serving.runtime import LISTENERS
 
 BACK = (local("bench"),)
 WINDOW = 20_000
@@ -43,11 +44,10 @@ def hub(data: Path) -> Iterator[tuple[dict[str, str], int]]:
     """A hub process with only the Ockam listeners: where they are, and its id."""
     cbor = free_address()
     ready = data / "ready.json"
-    listeners = ("flight", "http", "wallaroo", "ignite", "fabric")
     command = [sys.executable, "-m", "headrace", "up", "--data", str(data / "log"), "--ready-file", str(ready)]
-    command += ["--set", "listen.ockam=127.0.0.1:0", "--set", f"ockam.cbor_listen={cbor}"]
-    for name in listeners:
+    for name in LISTENERS:
         command += ["--set", f"listen.{name}=off"]
+    command += ["--set", "listen.ockam=127.0.0.1:0", "--set", f"ockam.cbor_listen={cbor}"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         deadline = time.monotonic() + 30

@@ -32,6 +32,8 @@ from pathlib import Path
 
 import numpy as np
 
+from headrace.serving.runtime import LISTENERS
+
 WINDOW = 5_000
 BLOCK = 50_000
 """Frames made at a time; their ids are counted up in place."""
@@ -184,7 +186,7 @@ class Driver:
 def hub(directory: Path) -> Iterator[int]:
     port = free_port()
     command = [sys.executable, "-m", "headrace", "up", "--data", str(directory / "data")]
-    settings = [f"listen.{name}=off" for name in ("flight", "http", "ockam", "ignite", "fabric")]
+    settings = [f"listen.{name}=off" for name in LISTENERS]
     settings += [f"listen.wallaroo=127.0.0.1:{port}", f"wallaroo.window_credits={WINDOW}", "logging.level=warning"]
     for setting in settings:
         command += ["--set", setting]

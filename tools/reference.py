@@ -21,6 +21,7 @@ from headrace.cli.main import COMMANDS, available, load_command
 from headrace.config import Config
 from headrace.config.load import load
 from headrace.errors import error_classes
+from headrace.protocols.descriptor import protocols
 from headrace.serving.runtime import LISTENERS, Runtime
 from headrace.telemetry.metrics import Metrics
 from headrace.units import format_bytes
@@ -81,6 +82,9 @@ def config_page() -> Iterator[str]:
             yield from entries_table(section, kind)
         else:
             yield f"{kind.__doc__}\n"
+            yield from (
+                f"Peers say who they are by: {each.authentication}.\n" for each in protocols() if each.name == section
+            )
             yield from table(["key", "default", "meaning"], by_section[section])
             for field, below in get_type_hints(kind, include_extras=True).items():
                 yield from named_table(f"{section}.{field}", below)

@@ -31,9 +31,9 @@ from headrace.protocols.perper.ignite.binary import encode_string
 from headrace.protocols.perper.ignite.client import IgniteClient
 from headrace.protocols.perper.ignite.configuration import Configuration
 from headrace.protocols.perper.records import Execution, write_execution
+from headrace.serving.runtime import LISTENERS
 
 SOURCE = Path(__file__).parents[1] / "src"
-LISTENERS = ("flight", "http", "wallaroo", "ockam", "ignite", "fabric")
 START_S = 60.0
 SETTLE_S = 120.0
 HEIGHT_MAX = 1500

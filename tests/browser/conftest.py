@@ -21,6 +21,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from test_programs import find
 
 import headrace
+from headrace.serving.runtime import LISTENERS
 
 SOURCE = Path(__file__).parents[2] / "src"
 ARTEFACTS = Path(os.environ.get("HEADRACE_ARTEFACTS", Path(__file__).parents[2] / "artefacts"))
@@ -34,7 +35,6 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-LISTENERS = ("flight", "http", "wallaroo", "ockam", "ignite", "fabric")
 DEADLINE_S = 60.0
 
 Result = TypeVar("Result")

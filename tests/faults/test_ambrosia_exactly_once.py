@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from headrace.serving.runtime import LISTENERS
+
 HERE = Path(__file__).parent
 CALLS = 50_000  # each way: 100,000 in all
 WINDOW = 1_000
@@ -38,10 +40,7 @@ class Processes:
     def start(self, name: str) -> None:
         self.linked(name).unlink(missing_ok=True)
         if name == "hub":
-            off = [
-                f"--set=listen.{listener}=off"
-                for listener in ("flight", "http", "wallaroo", "ockam", "ignite", "fabric")
-            ]
+            off = [f"--set=listen.{listener}=off" for listener in LISTENERS]
             immortals = [
                 f"--set=ambrosia.immortals.{each}.{setting}"
                 for each in ("ping", "pong")

@@ -18,6 +18,7 @@ import pytest
 
 import headrace
 from headrace.protocols.ockam.client import Connection, ConnectionLost, Publisher, Stream, connect
+from headrace.serving.runtime import LISTENERS
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +43,7 @@ class HubProcess:
             "--ready-file",
             str(self._ready),
         ]
-        for name in ("flight", "http", "wallaroo", "ignite", "fabric"):
+        for name in LISTENERS:
             command += ["--set", f"listen.{name}=off"]
         command += ["--set", "listen.ockam=127.0.0.1:0"]
         self._log = (data / "hub.log").open("ab")

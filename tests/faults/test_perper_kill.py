@@ -18,6 +18,8 @@ from pyignite import Client, GenericObjectMeta
 from pyignite.datatypes import IntObject, String
 from pyignite.datatypes.prop_codes import PROP_NAME, PROP_QUERY_ENTITIES
 
+from headrace.serving.runtime import LISTENERS
+
 # pyignite leaves its socket to the garbage collector when the server dies under it.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
 
@@ -41,7 +43,7 @@ class Up:
     def start(self) -> None:
         self._count += 1
         ready = self._folder / f"ready-{self._count}"
-        settings = dict.fromkeys(("flight", "http", "wallaroo", "ockam"), "off")
+        settings = dict.fromkeys(LISTENERS, "off")
         settings |= {"ignite": self.ignite, "fabric": self.fabric}  # the second time on the same ports
         flags = [flag for name, address in settings.items() for flag in ("--set", f"listen.{name}={address}")]
         command = [sys.executable, "-m", "headrace", "up", "--data", str(self._folder / "data"), *flags]

@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+from headrace.serving.runtime import LISTENERS
+
 START_S_MAX = 60.0
 
 
@@ -36,8 +38,7 @@ class WallarooHub:
         ready = self._directory / "ready.json"
         ready.unlink(missing_ok=True)
         command = [sys.executable, "-m", "headrace", "up", "--data", str(self.data), "--ready-file", str(ready)]
-        settings = [f"listen.wallaroo={self.address}"]
-        settings += [f"listen.{name}=off" for name in ("flight", "http", "ockam", "ignite", "fabric")]
+        settings = [*(f"listen.{name}=off" for name in LISTENERS), f"listen.wallaroo={self.address}"]
         for setting in [*settings, *self._settings]:
             command += ["--set", setting]
         with (self._directory / "hub.log").open("ab") as log:

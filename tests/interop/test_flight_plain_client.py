@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import headrace
+from headrace.serving.runtime import LISTENERS
 
 SOURCE = str(Path(headrace.__file__).parent.parent)
 
@@ -47,8 +48,7 @@ print(json.dumps({"streams": [each.descriptor.path[0].decode() for each in clien
 @pytest.mark.slow
 def test_a_program_without_headrace_uses_the_endpoint(tmp_path):
     ready = tmp_path / "ready.json"
-    others = ("http", "wallaroo", "ockam", "ignite", "fabric")
-    settings = ["--set=listen.flight=127.0.0.1:0", *(f"--set=listen.{name}=off" for name in others)]
+    settings = [*(f"--set=listen.{name}=off" for name in LISTENERS), "--set=listen.flight=127.0.0.1:0"]
     places = ["--data", str(tmp_path / "data"), "--ready-file", str(ready)]
     hub = subprocess.Popen(
         [sys.executable, "-m", "headrace", "up", *places, *settings],

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from headrace.protocols.descriptor import BUILT_IN
+
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "headrace"
 LINE_LENGTH_MAX = 120
@@ -19,7 +21,6 @@ FUNCTION_LINES_MAX = 70
 FOUNDATION = {"headrace", "headrace.errors", "headrace.units", "headrace.serving.listener", "headrace.config.sections"}
 # What the log offers to those above the hub: values that cross the hub's verbs.
 LOG_VALUES = {"headrace.log.batch", "headrace.log.columns", "headrace.log.records", "headrace.log.ops"}
-PROTOCOLS = ("wallaroo", "ockam", "futoin", "perper", "ambrosia", "flight")
 ABOVE_HUB = (
     "headrace.protocols",
     "headrace.spark",
@@ -121,7 +122,7 @@ def test_the_hub_imports_no_pyspark(module: str) -> None:
 def check_protocol(module: str, imported: set[str]) -> None:
     parts = module.split(".")
     own = parts[2] if len(parts) > 2 else ""
-    for other in PROTOCOLS:
+    for other in BUILT_IN:
         if own and other != own:
             foreign = {name for name in imported if under(name, f"headrace.protocols.{other}")}
             assert not foreign, "protocols never import each other"

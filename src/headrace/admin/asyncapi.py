@@ -4,27 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from headrace import __version__
 from headrace.log.columns import COLUMNS
-
-
-class ListenerKind(NamedTuple):
-    """How a listener is described to people and programs. `protocol` is AsyncAPI's word where it has one."""
-
-    protocol: str
-    title: str
-
-
-LISTENER_KINDS: dict[str, ListenerKind] = {
-    "flight": ListenerKind("arrow-flight", "Arrow Flight: SDK, Spark, pandas, DuckDB"),
-    "http": ListenerKind("ws", "FutoIn FTN18 event streams over HTTP and WebSocket"),
-    "wallaroo": ListenerKind("wallaroo", "Wallaroo source connectors"),
-    "ockam": ListenerKind("ockam", "Ockam streams"),
-    "ignite": ListenerKind("ignite", "Perper: Ignite thin clients"),
-    "fabric": ListenerKind("grpc", "Perper: fabric service"),
-}
+from headrace.protocols.descriptor import protocols
 
 RECORD_HEADERS = {
     "type": "object",
@@ -34,10 +18,11 @@ RECORD_HEADERS = {
 
 def document(listeners: Mapping[str, str], streams: Iterable[tuple[str, int]]) -> dict[str, Any]:
     """`listeners` is name → address; `streams` are names with their partitions."""
+    kinds = {kind.name: kind for protocol in protocols() for kind in protocol.listeners}
     servers = {
-        name: {"host": address, "protocol": LISTENER_KINDS[name].protocol, "title": LISTENER_KINDS[name].title}
+        name: {"host": address, "protocol": kinds[name].protocol, "title": kinds[name].title}
         for name, address in listeners.items()
-        if name in LISTENER_KINDS
+        if name in kinds
     }
     channels: dict[str, Any] = {}
     operations: dict[str, Any] = {}

@@ -12,8 +12,8 @@ import msgspec
 import typer
 
 from headrace.cli.output import DEFAULT_HUB, HubOption, JsonFlag, TokenOption, call, fail, print_json, print_table
-from headrace.config import ImmortalSection
 from headrace.log.ops import CheckpointInfo
+from headrace.protocols.ambrosia.settings import ImmortalSection
 from headrace.protocols.ambrosia.verbs import DebugPorts, ImmortalInfo, LoggedMessage
 from headrace.units import parse_bytes
 

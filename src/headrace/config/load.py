@@ -208,8 +208,7 @@ def _put(tree: dict[str, Any], origins: dict[str, str], path: tuple[str, ...], v
 
 
 def _check_addresses(config: Config, origins: dict[str, str]) -> None:
-    for name in config.listen.__struct_fields__:
-        address = getattr(config.listen, name)
+    for name, address in config.listen.addresses().items():
         if address == "off":
             continue
         try:

@@ -1,4 +1,4 @@
-"""Every setting of Headrace: one struct per section of the TOML file.
+"""Every setting of Headrace: one struct per section of the TOML file. A protocol's stands in its `settings`.
 
 A field's comment for people is its `description`: the reference page and `headrace config show` print it, so there is
 one place to change. Loading (file, environment, flags) is in `load`.
@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from headrace.units import GIB, KIB, MIB
+from headrace.units import GIB, MIB
 
 # The unit in `extra` tells the loader which spellings to accept and the reference which unit to print.
 Bytes = Annotated[int, Meta(ge=0, extra={"unit": "bytes"})]
@@ -85,17 +85,6 @@ class Limits(Section, frozen=True):
     event_loop: Annotated[
         Literal["asyncio", "uvloop"], Meta(description="`uvloop` (extra `speed`) does a fifth more round trips")
     ] = "asyncio"
-
-
-class Listen(Section, frozen=True):
-    """Where each listener listens: `host:port`, port 0 for any free port, or `off`."""
-
-    flight: Annotated[Address, Meta(description="Arrow Flight: SDK, CLI, Spark, pandas, DuckDB")] = "127.0.0.1:7070"
-    http: Annotated[Address, Meta(description="HTTP: admin API, metrics, health, console, FutoIn")] = "127.0.0.1:8080"
-    wallaroo: Annotated[Address, Meta(description="Wallaroo source connector protocol")] = "127.0.0.1:7100"
-    ockam: Annotated[Address, Meta(description="Ockam stream protocol")] = "127.0.0.1:4000"
-    ignite: Annotated[Address, Meta(description="Perper: Ignite thin client protocol")] = "127.0.0.1:10800"
-    fabric: Annotated[Address, Meta(description="Perper: fabric service (gRPC)")] = "127.0.0.1:40400"
 
 
 class Http(Section, frozen=True):
@@ -193,185 +182,6 @@ class Tracing(Section, frozen=True):
     service_name: Annotated[str, Meta(description="Name of this hub in the traces")] = "headrace"
 
 
-class Flight(Section, frozen=True):
-    """Arrow Flight. How many reads and follows may be open stands in `log.readers_max`."""
-
-    writers_max: Annotated[Count, Meta(description="Open puts; each has two threads")] = 1_000
-
-
-class Wallaroo(Section, frozen=True):
-    """Wallaroo source connector protocol."""
-
-    cookie: Annotated[str, Meta(description="What a connector must say in HELLO; empty means it must say nothing")] = ""
-    stream_name: Annotated[
-        str, Meta(description="Name of a connector's stream, from {program}, {instance} and {stream}")
-    ] = "{instance}.{stream}"
-    window_credits: Annotated[Count, Meta(description="Frames a connector may have under way")] = 1_000
-    frame_bytes_max: Annotated[Bytes, Meta(description="The largest frame")] = 4 * MIB
-    connections_max: Annotated[Count, Meta(description="Open connections; one more is answered with ERROR")] = 1_000
-    streams_max: Annotated[Count, Meta(description="Streams that one connection may introduce")] = 10_000
-    in_flight_bytes_max: Annotated[
-        Bytes, Meta(description="Bytes of one connection on their way to the disk; above it nothing more is read")
-    ] = 8 * MIB
-    handshake_s: Annotated[Seconds, Meta(description="A connection without a HELLO is closed after this")] = 10
-    open_wait_s: Annotated[
-        Seconds, Meta(description="How long NOTIFY waits for a stream that an earlier connection still holds")
-    ] = 1
-    event_time_unit: Annotated[
-        Literal["ns", "us", "ms", "s"], Meta(description="Unit of event times; the protocol names none")
-    ] = "us"
-    draft_message_ids: Annotated[
-        Literal["any", "increasing"],
-        Meta(description="Draft dialect: `increasing` drops ids that are not above the last, as v3 always does"),
-    ] = "any"
-    draft_trust_notify: Annotated[
-        bool, Meta(description="Draft dialect: take a NOTIFY's point of reference even if it is not the stored one")
-    ] = False
-    ok_form: Annotated[Literal["v3", "any"], Meta(description="`any` sends an OK that v2 clients read too")] = "v3"
-    restart_address: Annotated[
-        str, Meta(description="Address that RESTART names to v3 connectors; empty for this one")
-    ] = ""
-
-
-class Ockam(Section, frozen=True):
-    """Ockam stream protocol. `listen.ockam` is the listener of the original framing."""
-
-    cbor_listen: Annotated[
-        Address, Meta(description="A second listener, for the newer framing of July 2024: `host:port`, or `off`")
-    ] = "off"
-    stream_services: Annotated[list[str], Meta(description="Addresses under which the stream service answers")] = (
-        msgspec.field(default_factory=lambda: ["stream_service", "stream"])
-    )
-    index_services: Annotated[list[str], Meta(description="Addresses under which the index service answers")] = (
-        msgspec.field(default_factory=lambda: ["stream_index_service", "stream_index"])
-    )
-    unknown_index: Annotated[
-        Literal["zero", "none"],
-        Meta(
-            description="Get of an index never saved: `zero` records and answers 0 (specification), `none` as reference"
-        ),
-    ] = "zero"
-    clamp_saved_index: Annotated[
-        bool, Meta(description="Keep saved indexes within the stream, so that nobody can make a client skip the future")
-    ] = True
-    name_bytes_max: Annotated[Count, Meta(description="The longest stream name and client id")] = 500
-    partitions_max: Annotated[Count, Meta(description="Partitions one create may ask for")] = 1_024
-    addresses_max: Annotated[Count, Meta(description="Stream addresses (one per partition) handed out at all")] = (
-        100_000
-    )
-    pull_records_max: Annotated[Count, Meta(description="Records in one pull reply, whatever limit was asked")] = 10_000
-    pull_bytes_max: Annotated[Bytes, Meta(description="Bytes of records in one pull reply, if one record fits")] = MIB
-    waiting_requests_max: Annotated[
-        Count, Meta(description="Pulls and index requests of one connection under way; above it we stop reading")
-    ] = 1_024
-    unconfirmed_pushes_max: Annotated[
-        Count, Meta(description="Pushes of one connection not yet confirmed; above it we stop reading")
-    ] = 100_000
-    greeting_timeout_s: Annotated[
-        Seconds, Meta(description="Newer framing: how long to wait for the peer's version byte")
-    ] = 5
-
-
-class Futoin(Section, frozen=True):
-    """FutoIn FTN18 event streams, under the HTTP listener."""
-
-    enabled: Annotated[bool, Meta(description="Serve FutoIn under `path`")] = True
-    path: Annotated[str, Meta(description="Where FutoIn is mounted on the HTTP port")] = "/futoin"
-    insecure: Annotated[
-        bool, Meta(description="Let programs on this machine call without TLS and without a name; for development")
-    ] = False
-    create_streams: Annotated[
-        bool, Meta(description="Create a stream when someone who may write to it first names it")
-    ] = True
-    discard: Annotated[
-        bool, Meta(description="Streams created here drop events that every registered consumer has read")
-    ] = False
-    mac_keys: Annotated[dict[str, str], Meta(description="Keys of users that sign their messages, in base64")] = {}
-    message_bytes_max: Annotated[Bytes, Meta(description="The largest message (FTN3: 64 KiB)")] = 64 * KIB
-    group_events_max: Annotated[
-        int, Meta(ge=1, le=1000, description="Events in one answer to a poll and in one pushed group")
-    ] = 1_000
-    calls_max: Annotated[Count, Meta(description="Calls of one connection that may be under way")] = 1_024
-    push_window: Annotated[Count, Meta(description="Groups on their way to one reliable consumer")] = 2
-    push_timeout_s: Annotated[Seconds, Meta(description="A group not answered in this time is sent again")] = 30
-    live_window: Annotated[Count, Meta(description="Groups on their way to one LIVE consumer")] = 2
-    live_backlog_events: Annotated[
-        int, Meta(ge=1000, description="A LIVE consumer further behind than this loses the oldest groups")
-    ] = 10_000
-
-
-class Perper(Section, frozen=True):
-    """Perper fabric: Ignite thin protocol and gRPC."""
-
-    frame_bytes_max: Annotated[Bytes, Meta(description="The largest message")] = 64 * MIB
-    nesting_max: Annotated[Count, Meta(description="How deep arrays, collections and maps may be nested")] = 64
-    caches_max: Annotated[Count, Meta(description="How many caches may exist")] = 100_000
-    types_max: Annotated[Count, Meta(description="How many binary types may be registered")] = 100_000
-    cursors_max: Annotated[Count, Meta(description="Open scans of one connection")] = 128
-    requests_max: Annotated[Count, Meta(description="Unanswered requests of one Ignite connection before it waits")] = (
-        10_000
-    )
-    calls_max: Annotated[Count, Meta(description="Open gRPC calls of one connection")] = 10_000
-    login_s: Annotated[Seconds, Meta(description="An Ignite client must have shaken hands within this")] = 30
-    recent_bytes_max: Annotated[Bytes, Meta(description="Stream items kept in memory for live listeners")] = 32 * MIB
-    cleanup_s: Annotated[
-        Seconds, Meta(description="How soon items that no listener needs are removed from an ephemeral stream")
-    ] = 0.1
-    missing_stream: Annotated[
-        Literal["fail", "wait"], Meta(description="StreamItems on a stream that is not there: fail, or wait for it")
-    ] = "fail"
-
-
-class ImmortalSection(Section, frozen=True):
-    """One immortal: `[ambrosia.immortals.NAME]`."""
-
-    receive: Annotated[Address, Meta(description="Port on which the hub receives from the binding")] = "127.0.0.1:0"
-    send: Annotated[Address, Meta(description="Port on which the hub sends to the binding")] = "127.0.0.1:0"
-    sockets: Annotated[
-        Literal["listen", "connect"],
-        Meta(description="`listen` on both ports, or `connect` out to the send port (C binding, before mid-2020)"),
-    ] = "listen"
-    delivery: Annotated[
-        Literal["bare", "batch", "counted"],
-        Meta(description="Records hold `bare` RPCs, a `batch` (type 5), or also `counted` batches (type 13)"),
-    ] = "bare"
-    standby: Annotated[
-        bool, Meta(description="A second binding follows and takes over (type 15) instead of being refused")
-    ] = False
-    checkpoint_log_bytes: Annotated[Bytes, Meta(description="Ask for a checkpoint after this much log")] = 128 * MIB
-    checkpoints_kept: Annotated[
-        int, Meta(ge=0, description="Checkpoints kept, and the log since the oldest of them; 0 keeps all")
-    ] = 2
-    inbox_method: Annotated[
-        Int32, Meta(description="Method of impulses made of inbox records whose type is not a number")
-    ] = 0
-    upgrade_version: Annotated[
-        int | None, Meta(description="Version to run; above the current one the next recovery is an upgrade")
-    ] = None
-    committer: Annotated[Int32 | None, Meta(description="Committer id of a new immortal; chosen if not given")] = None
-
-
-class Ambrosia(Section, frozen=True):
-    """AMBROSIA immortals."""
-
-    enabled: Annotated[bool, Meta(description="Serve immortals")] = True
-    trust_local: Annotated[
-        bool, Meta(description="Let bindings on this machine in although there are users: the protocol has no login")
-    ] = True
-    host: Annotated[str, Meta(description="Where the ports of debugging sessions are bound")] = "127.0.0.1"
-    message_bytes_max: Annotated[
-        Bytes, Meta(description="The largest message of a binding; not above log.record_bytes_max")
-    ] = 16 * MIB
-    initial_bytes_max: Annotated[Bytes, Meta(description="The largest InitialMessage")] = 8 * MIB - 64
-    name_bytes_max: Annotated[Count, Meta(description="The longest name of a destination")] = 128
-    checkpoint_bytes_max: Annotated[Bytes, Meta(description="The largest checkpoint")] = 64 * GIB
-    destinations_max: Annotated[Count, Meta(description="Names that may be called without being registered")] = 1_000
-    backlog_bytes_max: Annotated[
-        Bytes, Meta(description="Calls kept for one absent immortal; above it their senders are held back")
-    ] = GIB
-    immortals: Annotated[dict[str, ImmortalSection], Meta(description="Immortals by name")] = {}
-
-
 class Spark(Section, frozen=True):
     """Spark sessions that Headrace starts, and what Spark may leave at the hub."""
 
@@ -406,30 +216,3 @@ class PipelineEntry(Section, frozen=True):
             raise ValueError(f"pipeline {self.name!r} needs either `sql` or `file`")
         if self.sql and not self.into:
             raise ValueError(f"pipeline {self.name!r} needs `into`, the stream for the results of its SQL")
-
-
-class Config(Section, frozen=True):
-    """All sections."""
-
-    log: Log = Log()
-    limits: Limits = Limits()
-    listen: Listen = Listen()
-    http: Http = Http()
-    security: SecuritySection = SecuritySection()
-    tls: Tls = Tls()
-    logging: LoggingSection = LoggingSection()
-    tracing: Tracing = Tracing()
-    flight: Flight = Flight()
-    wallaroo: Wallaroo = Wallaroo()
-    ockam: Ockam = Ockam()
-    futoin: Futoin = Futoin()
-    perper: Perper = Perper()
-    ambrosia: Ambrosia = Ambrosia()
-    spark: Spark = Spark()
-    pipeline: Annotated[list[PipelineEntry], Meta(description="Pipelines that start with the hub")] = []
-
-    def __post_init__(self) -> None:
-        names = [entry.name for entry in self.pipeline]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"two pipelines are named {', '.join(twice)}")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from headrace.console.state_machines import Machine, machines
 from headrace.hub.sessions import SessionInfo
 from headrace.hub.verbs import Nothing
+from headrace.protocols.descriptor import Place, protocols
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
@@ -37,14 +38,6 @@ class SessionsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     text: str = ""
     ended: bool = False
-
-
-class Place(msgspec.Struct, frozen=True):
-    """What runs by a machine, and the state that it is in."""
-
-    machine: str
-    what: str
-    state: str
 
 
 class Flow(msgspec.Struct, frozen=True):
@@ -128,29 +121,9 @@ def row_of(info: SessionInfo) -> SessionRow:
     )
 
 
-def places_of(protocol: str, details: dict[str, Any]) -> list[Place]:
+def places_of(label: str, details: dict[str, Any]) -> list[Place]:
     """The states of a session, its streams, receivers or calls, each with the machine that it is a state of."""
-    places = []
-    connection: dict[str, Literal["connection", "link"]] = {
-        "wallaroo": "connection",
-        "ockam": "connection",
-        "ignite": "connection",
-        "ambrosia": "link",
-    }
-    state = details.get("state")
-    if protocol in connection:
-        places.append(Place(f"{protocol}/{connection[protocol]}", connection[protocol], str(state)))
-    if protocol == "flight" and "batches_received" in details:
-        places.append(Place("flight/put", "upload", str(state)))
-    if protocol == "wallaroo" and details.get("dialect"):
-        machine = f"wallaroo/stream {details['dialect']}"
-        places += [Place(machine, f"stream {name}", one) for name, one in details["streams"].items()]
-    if protocol == "futoin":
-        reliable = [one for one in details.get("receivers", ()) if "position" in one]
-        places += [Place("futoin/delivery", f"receiver {one['component']}", one["state"]) for one in reliable]
-    if protocol == "fabric":
-        places += [Place("fabric/call", method, one) for method, one in details.get("call_states", ())]
-    return places
+    return [place for each in protocols() if label in each.labels for place in each.shown().places(label, details)]
 
 
 def _together(places: list[Place]) -> str:

@@ -2,28 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
-from headrace.protocols.ambrosia import session as ambrosia
-from headrace.protocols.flight import session as flight
-from headrace.protocols.futoin import session as futoin
-from headrace.protocols.ockam import session as ockam
-from headrace.protocols.perper.fabric import session as fabric
-from headrace.protocols.perper.ignite import session as ignite
-from headrace.protocols.state_machine import Change, StateMachine
-from headrace.protocols.wallaroo import states as wallaroo
-
-MACHINES: tuple[StateMachine[Any, Any], ...] = (
-    *wallaroo.MACHINES,
-    *ockam.MACHINES,
-    *futoin.MACHINES,
-    *ignite.MACHINES,
-    *fabric.MACHINES,
-    *ambrosia.MACHINES,
-    *flight.MACHINES,
-)
+from headrace.protocols.descriptor import protocols
+from headrace.protocols.state_machine import Change
 
 
 class Machine(msgspec.Struct, frozen=True):
@@ -39,7 +21,8 @@ class Machine(msgspec.Struct, frozen=True):
 def machines() -> list[Machine]:
     """Every table, one machine each."""
     return [
-        Machine(protocol, name, one.of, one.states(), one.changes())
-        for one in MACHINES
-        for protocol, name in [one.name.split("/")]
+        Machine(label, name, one.of, one.states(), one.changes())
+        for protocol in protocols()
+        for one in protocol.shown().machines
+        for label, name in [one.name.split("/")]
     ]

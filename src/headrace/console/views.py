@@ -1,4 +1,4 @@
-"""Verbs that only the console needs: pages of streams with their rates, one stream, one record in five protocols."""
+"""Verbs that only the console needs: pages of streams with their rates, one stream, one record in every protocol."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from headrace.console.wire_forms import ProtocolFrame, SeenRecord, record_frames
+from headrace.console.wire_forms import ProtocolFrame, record_frames
 from headrace.errors import BadRequest
 from headrace.log.columns import plain_rows
 from headrace.log.ops import CursorInfo, StreamInfo
+from headrace.protocols.descriptor import SeenRecord
 from headrace.security import current
 
 if TYPE_CHECKING:
@@ -278,7 +279,7 @@ class Views:
         return sorted(rows, key=lambda row: -row.lag)[:ROWS_MAX]
 
     async def frames(self, asked: FramesRequest) -> list[ProtocolFrame]:
-        """The bytes of one record in five protocols."""
+        """The bytes of one record in every protocol."""
         records = await self._hub.read(asked.stream, asked.index, partition=asked.partition, limit=1)
         if not records.num_rows or records.column("index")[0].as_py() != asked.index:
             raise BadRequest(f"stream {asked.stream!r} partition {asked.partition} has no record {asked.index}")

@@ -36,6 +36,7 @@ def examine(
     yield from software.check_packages(config)
     progress("Java")
     yield from software.check_java(config)
-    if hub is not None or (owner is not None and config.listen.flight != "off"):
+    address = hub or config.listen.addresses()["flight"]
+    if hub is not None or (owner is not None and address != "off"):
         progress("the running hub")
-        yield from online.check_hub(hub or config.listen.flight, token, config if hub is None else None)
+        yield from online.check_hub(address, token, config if hub is None else None)

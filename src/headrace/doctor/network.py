@@ -25,8 +25,7 @@ ADVICE = {
 def check_ports(config: Config, owner: int | None = None) -> Iterator[Finding]:
     """Whether each configured address can be listened on now. `owner` is the hub that runs on this data directory."""
     wanted: dict[tuple[str, int], str] = {}
-    for name in config.listen.__struct_fields__:
-        address = getattr(config.listen, name)
+    for name, address in config.listen.addresses().items():
         if address == "off":
             continue
         try:

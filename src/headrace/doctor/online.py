@@ -8,8 +8,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
-
 from headrace import __version__
 from headrace.config import Config
 from headrace.config.address import split_address
@@ -87,7 +85,7 @@ def _listeners(info: dict[str, Any], asked: str, config: Config | None) -> Itera
             yield ok("listeners", f"{name}: {address} accepts connections")
         else:
             yield fail("listeners", f"{name}: {address}: {reach}", "look for a firewall between here and the hub")
-    wanted = {} if config is None else msgspec.structs.asdict(config.listen)
+    wanted = {} if config is None else config.listen.addresses()
     for name, setting in wanted.items():
         if setting != "off" and name not in found:
             text = f"{name} is configured, and the running hub does not have it"

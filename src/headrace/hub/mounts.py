@@ -23,9 +23,13 @@ class Mounts:
 
     def __init__(self) -> None:
         self._apps: dict[str, AsgiApp] = {}
+        self.traced: list[str] = []
+        self.websocket_bytes_max = 0
+        """The largest WebSocket message that an application takes."""
 
-    def mount(self, prefix: str, app: AsgiApp) -> None:
-        """Serve `app` under `prefix`: `/futoin` also serves `/futoin/…`; the empty prefix serves what is left."""
+    def mount(self, prefix: str, app: AsgiApp, *, traced: bool = False, websocket_bytes_max: int = 0) -> None:
+        """Serve `app` under `prefix`: `/x` also serves `/x/…`; the empty prefix serves what is left. To be
+        called before HTTP listens."""
         if prefix and (not prefix.startswith("/") or prefix.endswith("/")):
             raise ValueError(f"mount prefix {prefix!r} must begin with a slash and not end with one")
         if any(prefix == reserved or prefix.startswith(reserved + "/") for reserved in self.RESERVED):
@@ -33,6 +37,8 @@ class Mounts:
         if prefix in self._apps:
             raise ValueError(f"mount prefix {prefix!r} is taken")
         self._apps[prefix] = app
+        self.traced += [prefix] * traced
+        self.websocket_bytes_max = max(self.websocket_bytes_max, websocket_bytes_max)
 
     def unmount(self, prefix: str) -> None:
         """Stop serving `prefix`."""

@@ -38,6 +38,7 @@ from headrace.config import Config, Grant, TlsFiles, User
 from headrace.config.address import is_loopback, split_address
 from headrace.errors import BadRequest
 from headrace.log.disk import fsync_directory
+from headrace.protocols.descriptor import protocols
 from headrace.security.login_limit import LoginLimiter
 
 Right = Literal["read", "write", "admin"]
@@ -54,8 +55,6 @@ SCRYPT_R = 8
 SCRYPT_P = 1
 VERIFIED_MAX = 10_000
 HASHING_THREADS = 2
-# Published AMBROSIA bindings cannot speak TLS: it is for those behind a proxy that can, and must be asked for.
-OWN_FILES_ONLY = frozenset({"ambrosia"})
 SECRET_LENGTH_MIN = 8
 USER_NAME = re.compile(r"[A-Za-z0-9._@-]{1,100}")
 
@@ -426,7 +425,7 @@ class Security:
     def tls_files(self, listener: str) -> TlsFiles | None:
         """The certificate files of a listener, for servers (Flight) that read them on their own."""
         tls = self._config.tls
-        if listener in OWN_FILES_ONLY and listener not in tls.listeners:
+        if listener not in tls.listeners and any(each.own_tls_files for each in protocols() if listener in each.labels):
             return None
         files = tls.listeners.get(listener) or TlsFiles(
             certificate=tls.certificate, key=tls.key, client_ca=tls.client_ca
@@ -435,12 +434,10 @@ class Security:
 
     def warnings(self) -> list[str]:
         """What an operator must know: open listeners without authentication or without TLS."""
-        found = []
-        if self._config.futoin.insecure and self.users():
-            found.append(
-                "futoin.insecure lets every program on this machine write without a name although there are users, and "
-                "behind a reverse proxy on this machine everyone; set it to false"
-            )
+        found: list[str] = []
+        if self.users():
+            for protocol in protocols():
+                found += protocol.warnings(self._config.section(protocol.settings))
         for listener, address in self._addresses():
             if address == "off" or is_loopback(split_address(address)[0]):
                 continue
@@ -458,13 +455,10 @@ class Security:
 
     def _addresses(self) -> Iterator[tuple[str, str]]:
         """Every address that the settings name, by listener."""
-        for listener in self._config.listen.__struct_fields__:
-            yield listener, getattr(self._config.listen, listener)
-        yield "ockam", self._config.ockam.cbor_listen
-        for immortal in self._config.ambrosia.immortals.values() if self._config.ambrosia.enabled else ():
-            yield "ambrosia", immortal.receive
-            if immortal.sockets == "listen":
-                yield "ambrosia", immortal.send
+        yield from self._config.listen.addresses().items()
+        for protocol in protocols():
+            for address in protocol.addresses(self._config.section(protocol.settings)):
+                yield protocol.name, address
 
     def _principal(self, name: str) -> Principal:
         user = self.users()[name]

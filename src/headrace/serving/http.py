@@ -4,7 +4,7 @@
     GET  /metrics                                  Prometheus text
     GET  /api/openapi.json                         the API document
     POST /api/v1/<verb>                            every registered verb, JSON both ways
-    *    everything else                           `hub.mounts`: FutoIn, console
+    *    everything else                           `hub.mounts`: protocols, console
 
 It runs in the hub's own event loop. Browsers: a page of another site must not drive a hub on the visitor's machine,
 so the API takes only `application/json`, refuses a foreign `Origin`, and a listener on loopback refuses a `Host` that
@@ -264,7 +264,7 @@ async def serve(hub: HubBase, address: str) -> Listener:
     host, port = split_address(address)
     listening = _bound(host, port)
     section = hub.config.http
-    app = hub.tracing.app(Dispatcher(hub, is_loopback(host)), ["/api", hub.config.futoin.path])
+    app = hub.tracing.app(Dispatcher(hub, is_loopback(host)), ["/api", *hub.mounts.traced])
     config = uvicorn.Config(
         app,
         lifespan="off",
@@ -276,7 +276,7 @@ async def serve(hub: HubBase, address: str) -> Listener:
         timeout_keep_alive=int(section.keep_alive_s),
         timeout_graceful_shutdown=min(GRACE_S, max(1, int(hub.config.limits.stop_s) - 1)),
         ws_per_message_deflate=False,
-        ws_max_size=hub.config.futoin.message_bytes_max,  # FutoIn alone speaks WebSocket here
+        ws_max_size=hub.mounts.websocket_bytes_max,
     )
     config.load()
     config.ssl = hub.security.tls("http")

@@ -30,6 +30,7 @@ from headrace.config import Config
 from headrace.config.load import Loaded
 from headrace.errors import HeadraceError
 from headrace.hub import Hub
+from headrace.protocols.descriptor import protocols
 from headrace.serving.listener import Listener
 from headrace.serving.memory import find_trim, resident_bytes, trim_when_quiet
 from headrace.telemetry.log_lines import fields
@@ -40,21 +41,15 @@ logger = logging.getLogger("headrace.server")
 
 # Key of [listen] → `async def serve(hub, address) -> Listener`. HTTP stays last: it reports that all is ready.
 LISTENERS: dict[str, str] = {
-    "flight": "headrace.protocols.flight.server:serve",
-    "wallaroo": "headrace.protocols.wallaroo.server:serve",
-    "ockam": "headrace.protocols.ockam.server:serve",
-    "ignite": "headrace.protocols.perper.ignite.server:serve",
-    "fabric": "headrace.protocols.perper.fabric.server:serve",
+    **{kind.name: kind.serve for protocol in protocols() for kind in protocol.listeners if kind.serve},
     "http": "headrace.serving.http:serve",
 }
 
-# Name → `async def start(hub) -> Listener | None`: parts without a port of their own in [listen]. FutoIn and the
-# console mount themselves on the HTTP port (`hub.mounts`); immortals open ports as they are registered; pipelines are
-# supervised.
+# Name → `async def start(hub) -> Listener | None`: parts without a port of their own in [listen]. Some mount themselves
+# on the HTTP port (`hub.mounts`), as the console does; some open ports as they go; pipelines are supervised.
 SERVICES: dict[str, str] = {
     "nouns": "headrace.admin:start",
-    "futoin": "headrace.protocols.futoin.server:start",
-    "ambrosia": "headrace.protocols.ambrosia.server:start",
+    **{protocol.name: protocol.service for protocol in protocols() if protocol.service},
     "pipelines": "headrace.spark.hub.supervisor:start",
     "console": "headrace.console.server:start",
 }
@@ -125,7 +120,7 @@ class Runtime:
 
     async def _start_listeners(self) -> None:
         for name, entry in LISTENERS.items():
-            address = getattr(self.config.listen, name)
+            address = self.config.listen.addresses()[name]
             if address == "off":
                 continue
             serve = self._found(name, entry)
@@ -136,7 +131,7 @@ class Runtime:
         try:
             listener = await starting
         except OSError as error:
-            address = getattr(self.config.listen, name, "")
+            address = self.config.listen.addresses().get(name, "")
             raise StartFailed(
                 f"{name} cannot listen on {address}: {error.strerror or error}; `headrace doctor` says who does, and "
                 f"--set listen.{name}=HOST:PORT chooses another"

@@ -1,4 +1,4 @@
-"""Every metric of Headrace, declared here with its help text. Nothing else creates one.
+"""Every metric of Headrace, declared with its help text: here, or in a protocol's `metrics`. Nothing else creates one.
 
 A hub has one `Metrics`; its registry is what `/metrics` prints. Names end in their unit; counters end in `_total`.
 Labels never hold stream names, peers or other things without a bound, except where a collector bounds them.
@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.exposition import generate_latest
 
 from headrace.log.ops import Append
+from headrace.protocols.descriptor import protocols
 
 if TYPE_CHECKING:
     from headrace.hub.hooks import Hooks, Read
     from headrace.log.commit import Pending
 
-PROTOCOLS = ("flight", "http", "wallaroo", "ockam", "futoin", "ignite", "fabric", "ambrosia")
+S = TypeVar("S")
 LATENCY_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 SIZE_BUCKETS_BYTES = tuple(float(256 * 4**step) for step in range(10))
 
@@ -32,7 +33,7 @@ def counted(counter: Counter) -> float:
     return float(counter._value.get())
 
 
-class _Maker:
+class Maker:
     """Creates metrics in one registry, so that the declarations below stay one line each."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -54,7 +55,7 @@ class _Maker:
 class LogMetrics:
     """The log."""
 
-    def __init__(self, make: _Maker) -> None:
+    def __init__(self, make: Maker) -> None:
         self.records = make.counter("headrace_log_records_total", "Records made durable")
         self.bytes = make.counter("headrace_log_bytes_total", "Payload bytes made durable")
         self.duplicates = make.counter("headrace_log_duplicates_total", "Appends acknowledged again and not stored")
@@ -111,7 +112,7 @@ class LogMetrics:
 class NounMetrics:
     """How many there are of each noun."""
 
-    def __init__(self, make: _Maker) -> None:
+    def __init__(self, make: Maker) -> None:
         self.streams = make.gauge("headrace_streams", "Streams")
         self.tables = make.gauge("headrace_tables", "Tables")
         self.table_bytes = make.gauge("headrace_table_bytes", "Keys and values of all tables")
@@ -126,7 +127,7 @@ class NounMetrics:
 class ProtocolMetrics:
     """What every protocol counts, one label value each; a protocol's own extras stand in its own section."""
 
-    def __init__(self, make: _Maker) -> None:
+    def __init__(self, make: Maker) -> None:
         label = ["protocol"]
         self.sessions = make.gauge("headrace_sessions", "Open sessions", label)
         self.opened = make.counter("headrace_sessions_opened_total", "Sessions opened", label)
@@ -171,7 +172,7 @@ class ProtocolCounters:
 class SecurityMetrics:
     """Logins."""
 
-    def __init__(self, make: _Maker) -> None:
+    def __init__(self, make: Maker) -> None:
         self.held_back = make.counter(
             "headrace_logins_held_back_total", "Logins not looked at: too many failures from their address"
         )
@@ -180,82 +181,15 @@ class SecurityMetrics:
 class VerbMetrics:
     """Admin verbs, by whichever way they are called."""
 
-    def __init__(self, make: _Maker) -> None:
+    def __init__(self, make: Maker) -> None:
         self.seconds = make.latency("headrace_verb_seconds", "Time of an admin verb", ["verb"])
         self.errors = make.counter("headrace_verb_errors_total", "Admin verbs refused or failed", ["verb", "code"])
-
-
-class WallarooMetrics:
-    """Wallaroo source connector protocol."""
-
-    def __init__(self, make: _Maker) -> None:
-        self.credits_out = make.gauge("headrace_wallaroo_credits", "Credits given and not used")
-        self.duplicates = make.counter("headrace_wallaroo_duplicates_total", "Messages stored already and dropped")
-        self.rewinds = make.counter("headrace_wallaroo_rewinds_total", "Streams sent back by an operator")
-
-
-class OckamMetrics:
-    """Ockam stream protocol."""
-
-    def __init__(self, make: _Maker) -> None:
-        self.pulls = make.counter("headrace_ockam_pulls_total", "Pull requests served")
-        self.pulls_failed = make.counter(
-            "headrace_ockam_pulls_failed_total", "Pulls answered by an empty list: no disk"
-        )
-        self.pulls_trimmed = make.counter(
-            "headrace_ockam_pulls_below_first_total", "Pulls that asked for records already removed by retention"
-        )
-        self.pushes_refused = make.counter("headrace_ockam_pushes_refused_total", "Pushes confirmed with status ERROR")
-        self.dropped = make.counter("headrace_ockam_dropped_total", "Messages not answered, by reason", ["reason"])
-        self.damaged = make.counter("headrace_ockam_damaged_skipped_total", "Damaged records that pulls stepped over")
-
-
-class FutoinMetrics:
-    """FutoIn FTN18."""
-
-    def __init__(self, make: _Maker) -> None:
-        self.polls = make.counter("headrace_futoin_polls_total", "Polls served")
-        self.groups = make.counter("headrace_futoin_pushed_groups_total", "Groups of events pushed")
-        self.refused_groups = make.counter(
-            "headrace_futoin_refused_groups_total", "Pushed groups that a consumer refused or did not answer"
-        )
-        self.dropped_groups = make.counter(
-            "headrace_futoin_dropped_groups_total", "Groups that LIVE consumers were too slow for"
-        )
-        self.damaged = make.counter(
-            "headrace_futoin_damaged_events_total", "Events left out because they are damaged on disk"
-        )
-
-
-class PerperMetrics:
-    """Perper fabric."""
-
-    def __init__(self, make: _Maker) -> None:
-        self.operations = make.counter("headrace_perper_operations_total", "Cache operations", ["operation"])
-        self.calls = make.gauge("headrace_perper_calls", "Open gRPC calls", ["method"])
-        self.caches = make.gauge("headrace_perper_caches", "Caches")
-        self.executions = make.gauge("headrace_perper_executions", "Executions, finished ones too")
-        self.listeners = make.gauge("headrace_perper_listeners", "Stream listeners")
-        self.reservations = make.gauge("headrace_perper_reservations", "Executions reserved by a worker")
-        self.cleaned = make.counter("headrace_perper_cleaned_total", "Items removed because no listener needs them")
-
-
-class AmbrosiaMetrics:
-    """AMBROSIA immortals."""
-
-    def __init__(self, make: _Maker) -> None:
-        self.immortals = make.gauge("headrace_ambrosia_immortals", "Immortals known", ["state"])
-        self.calls = make.counter("headrace_ambrosia_calls_total", "Calls received from bindings")
-        self.duplicates = make.counter("headrace_ambrosia_duplicates_total", "Calls sent again by recovering bindings")
-        self.links_closed = make.counter("headrace_ambrosia_links_closed_total", "Links closed for a fault")
-        self.checkpoints = make.counter("headrace_ambrosia_checkpoints_total", "Checkpoints made durable")
-        self.checkpoint_bytes = make.counter("headrace_ambrosia_checkpoint_bytes_total", "Bytes of those checkpoints")
 
 
 class SparkMetrics:
     """Pipelines that the hub supervises."""
 
-    def __init__(self, make: _Maker) -> None:
+    def __init__(self, make: Maker) -> None:
         self.pipelines = make.gauge("headrace_pipelines", "Pipelines", ["state"])
         self.batch_seconds = make.latency("headrace_pipeline_batch_seconds", "Time of a pipeline's batch")
         self.batch_records = make.counter("headrace_pipeline_records_total", "Records pipelines have processed")
@@ -266,7 +200,7 @@ class SparkMetrics:
 class ProcessMetrics:
     """The process itself."""
 
-    def __init__(self, make: _Maker) -> None:
+    def __init__(self, make: Maker) -> None:
         self.info = make.gauge("headrace_info", "Always 1; the label holds the version", ["version"])
         self.started = make.gauge("headrace_start_time_seconds", "When the process started, seconds since 1970")
         self.resident_bytes = make.gauge("headrace_resident_memory_bytes", "Memory of the process")
@@ -274,26 +208,29 @@ class ProcessMetrics:
 
 
 class Metrics:
-    """All sections. Attributes are the sections; `collect` functions run before each scrape."""
+    """All sections, those of protocols under their names. Functions that set gauges run before each scrape."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        make = _Maker(self.registry)
+        make = Maker(self.registry)
         self.log = LogMetrics(make)
         self.nouns = NounMetrics(make)
         self.protocol = ProtocolMetrics(make)
         self.security = SecurityMetrics(make)
         self.verbs = VerbMetrics(make)
-        self.wallaroo = WallarooMetrics(make)
-        self.ockam = OckamMetrics(make)
-        self.futoin = FutoinMetrics(make)
-        self.perper = PerperMetrics(make)
-        self.ambrosia = AmbrosiaMetrics(make)
         self.spark = SparkMetrics(make)
         self.process = ProcessMetrics(make)
         self._before_scrape: list[Callable[[], None]] = []
-        for name in PROTOCOLS:
-            self.protocol.sessions.labels(protocol=name).set(0)
+        self.protocol.sessions.labels(protocol="http").set(0)
+        for protocol in protocols():
+            if protocol.metrics is not None:
+                setattr(self, protocol.name, protocol.metrics(make))
+            for label in protocol.labels:
+                self.protocol.sessions.labels(protocol=label).set(0)
+
+    def section(self, kind: type[S]) -> S:
+        """The metrics of a protocol, by their class."""
+        return next(section for section in vars(self).values() if isinstance(section, kind))
 
     def before_scrape(self, refresh: Callable[[], None]) -> None:
         """Register a function that sets gauges which are cheaper to read when asked than to keep up to date."""

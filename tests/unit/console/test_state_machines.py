@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from headrace.console import state_machines
-from headrace.console.sessions import Flow, Place, row_of
+from headrace.console.sessions import Flow, row_of
 from headrace.console.state_machines import Machine, machines
 from headrace.hub import Hub
 from headrace.hub.sessions import SessionInfo
+from headrace.protocols.descriptor import Place, protocols
 from headrace.testing import memory_hub
 
 MACHINES = {f"{one.protocol}/{one.name}": one for one in machines()}
@@ -21,13 +21,11 @@ def steps(machine: Machine) -> set[tuple[str, str, str]]:
 
 
 def test_every_protocol_has_one() -> None:
-    assert {one.protocol for one in MACHINES.values()} == {
-        "wallaroo", "ockam", "futoin", "ignite", "fabric", "ambrosia", "flight",
-    }  # fmt: skip
+    assert {one.protocol for one in MACHINES.values()} == {label for each in protocols() for label in each.labels}
 
 
 def test_every_transition_is_there_and_no_other() -> None:
-    for table in state_machines.MACHINES:
+    for table in (one for protocol in protocols() for one in protocol.shown().machines):
         expected = {
             (before.value, event.value, after.value)
             for before, row in table.rows.items()

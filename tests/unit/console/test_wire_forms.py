@@ -6,7 +6,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.console.wire_forms import SeenRecord, record_frames
+from headrace.console.wire_forms import record_frames
+from headrace.protocols.descriptor import SeenRecord
 from headrace.protocols.ockam.codec import decode_response
 from headrace.protocols.wallaroo.codec import V3Dialect
 

@@ -49,7 +49,7 @@ def test_a_port_of_a_process_that_we_may_not_see(monkeypatch: pytest.MonkeyPatch
 def test_two_listeners_on_one_port() -> None:
     found = ports(flight="127.0.0.1:39999", http="127.0.0.1:39999")
     assert [finding.level for finding in found] == ["ok", "fail"]
-    assert found[1].text == "http and flight are both to listen on 127.0.0.1:39999"
+    assert found[1].text == "flight and http are both to listen on 127.0.0.1:39999"
     assert [finding.level for finding in ports(flight="127.0.0.1:0", http="127.0.0.1:0")] == ["ok", "ok"]
 
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from headrace.console.state_machines import MACHINES
+from headrace.protocols.descriptor import protocols
 from headrace.protocols.state_machine import StateMachine
 
 PAGES = "".join(path.read_text() for path in (Path(__file__).parents[3] / "docs" / "protocols").glob("*.md"))
 
+MACHINES = [one for protocol in protocols() for one in protocol.shown().machines]
 each_machine = pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
 
 

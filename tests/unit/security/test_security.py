@@ -309,7 +309,7 @@ class TestWarnings:
     def test_an_open_listener_without_authentication_is_named_loudly(self, tmp_path: Path) -> None:
         config = Config(listen=Listen(flight="0.0.0.0:7070", http="[::]:8080", ockam="off"))
         warnings = Security(config, tmp_path).warnings()
-        assert [warning.split("'")[1] for warning in warnings] == ["flight", "flight", "http", "http"]
+        assert [warning.split("'")[1] for warning in warnings] == ["http", "http", "flight", "flight"]
         assert "may read and delete everything" in warnings[0]
         assert "without TLS" in warnings[1]
 

@@ -4,7 +4,8 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 import headrace.telemetry.metrics
-from headrace.telemetry.metrics import PROTOCOLS, Metrics
+from headrace.protocols.descriptor import protocols
+from headrace.telemetry.metrics import Metrics
 
 UNITS = ("_seconds", "_bytes", "_records")
 
@@ -37,7 +38,7 @@ def test_sessions_are_counted_by_protocol() -> None:
     text = metrics.text().decode()
     assert 'headrace_sessions{protocol="ockam"} 1.0' in text
     assert 'headrace_sessions_opened_total{protocol="ockam"} 2.0' in text
-    for protocol in PROTOCOLS:
+    for protocol in ("http", *(label for each in protocols() for label in each.labels)):
         assert f'headrace_sessions{{protocol="{protocol}"}}' in text
 
 

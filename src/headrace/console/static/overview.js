@@ -8,8 +8,6 @@ import { liveTable } from "./table.js";
 const perSecond = Object.assign((value) => `${bytes(value)}/s`, { inBytes: true });
 const rate = (unit) => (value) => `${number(value)} ${unit}`;
 
-const PROTOCOLS = { http: "futoin" };
-
 const CARDS = [
   {
     title: "Records in and out",
@@ -88,7 +86,7 @@ export async function overviewPage(root, parts, view) {
   const alarms = h("div", { class: "alarms", role: "status", "aria-label": "Alarms" });
   const cards = CARDS.map(card);
   const counts = h("span", { class: "quiet" });
-  const immortals = h("p", { class: "quiet" });
+  const services = h("p", { class: "quiet" });
   const listeners = liveTable(
     [
       { title: "Listener", cell: (row) => row.name },
@@ -115,7 +113,7 @@ export async function overviewPage(root, parts, view) {
       { class: "card" },
       h("div", { class: "bar" }, h("h2", {}, "Listeners"), counts),
       listeners.element,
-      immortals,
+      services,
       info.missing.length ? h("p", { class: "quiet" }, `Not installed: ${info.missing.join(", ")}`) : null,
     ),
   );
@@ -138,12 +136,13 @@ export async function overviewPage(root, parts, view) {
     counts.textContent = `${count(last.streams, "stream")} · ${count(last.tables, "table")}`;
     listeners.update(
       Object.entries(info.listeners)
-        .map(([name, address]) => ({ name, address, sessions: last.sessions[PROTOCOLS[name] ?? name] ?? 0 }))
-        .filter((row) => !row.name.startsWith("ambrosia.")),
+        .filter(([name]) => !name.includes("."))
+        .map(([name, address]) => ({ name, address, sessions: last.sessions[name] ?? 0 })),
     );
-    immortals.textContent = Object.keys(info.listeners).some((name) => name.startsWith("ambrosia."))
-      ? `Immortals have ports of their own (page Immortals): ${count(last.sessions.ambrosia ?? 0, "open session")}.`
-      : "";
+    services.textContent = Object.entries(last.sessions)
+      .filter(([name]) => !(name in info.listeners))
+      .map(([name, open]) => `${name}: ${count(open, "open session")} on the HTTP port or on ports of its own.`)
+      .join(" ");
   });
 }
 

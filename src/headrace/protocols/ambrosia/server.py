@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headrace.hub import Hub
 from headrace.protocols.ambrosia.coordinator.coordinator import Coordinator
+from headrace.protocols.ambrosia.settings import Ambrosia
 from headrace.protocols.ambrosia.verbs import ImmortalVerbs
 from headrace.serving.listener import Listener
 
@@ -27,7 +28,7 @@ class ImmortalPorts(Listener):
 
 async def start(hub: Hub) -> ImmortalPorts | None:
     """Serve immortals, unless `ambrosia.enabled` is off."""
-    if not hub.config.ambrosia.enabled:
+    if not hub.config.section(Ambrosia).enabled:
         return None
     coordinator = Coordinator(hub)
     try:

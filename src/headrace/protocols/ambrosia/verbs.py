@@ -6,13 +6,13 @@ from typing import Any
 
 import msgspec
 
-from headrace.config import ImmortalSection
 from headrace.errors import BadRequest
 from headrace.hub.verbs import Nothing, Verbs
 from headrace.log.ops import CheckpointInfo
 from headrace.protocols.ambrosia.coordinator.coordinator import Coordinator
 from headrace.protocols.ambrosia.coordinator.instance import Instance
 from headrace.protocols.ambrosia.description import messages_in_words
+from headrace.protocols.ambrosia.settings import ImmortalSection
 
 
 class RegisterRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -49,6 +49,7 @@ from headrace.protocols.flight.codec import (
 from headrace.protocols.flight.gets import ReadStream, open_read
 from headrace.protocols.flight.puts import UNDER_WAY_BYTES_ALL_MAX, Putting, Window
 from headrace.protocols.flight.session import PutSession, ReadSession
+from headrace.protocols.flight.settings import Flight
 from headrace.serving.listener import Listener
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         self._hub = hub
         self._bridge = bridge
         self._readers = _Places("open readers", hub.config.log.readers_max, "log.readers_max")
-        self._writers = _Places("open puts", hub.config.flight.writers_max, "flight.writers_max")
+        self._writers = _Places("open puts", hub.config.section(Flight).writers_max, "flight.writers_max")
         self._puts: set[PutSession] = set()
         self._all_puts = Window(UNDER_WAY_BYTES_ALL_MAX)
         super().__init__(

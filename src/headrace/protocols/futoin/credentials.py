@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.protocols.futoin import mac
 from headrace.protocols.futoin.errors import INVALID_REQUEST, NOT_IMPLEMENTED, SECURITY_ERROR, PeerError
+from headrace.protocols.futoin.settings import Futoin
 from headrace.security import BUILT_IN_ROLES, Principal, Right
 from headrace.security.login_limit import TooManyLogins
 
@@ -131,7 +132,7 @@ class Guard:
         self._known: dict[str, tuple[float, Caller]] = {}
         # Not among the known: nobody may become it by what they write into `sec`.
         self._anonymous: tuple[float, Caller] | None = None
-        self._mac_keys = {user: base64.b64decode(key) for user, key in hub.config.futoin.mac_keys.items()}
+        self._mac_keys = {user: base64.b64decode(key) for user, key in hub.config.section(Futoin).mac_keys.items()}
         # A key nobody has: checking an unknown user takes as long as checking a known one.
         self._decoy = b"\0" * 32
 

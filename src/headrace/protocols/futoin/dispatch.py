@@ -15,6 +15,7 @@ from headrace.protocols.futoin.errors import INTERNAL_ERROR, PeerError, from_hub
 from headrace.protocols.futoin.interface import ENVELOPE_BYTES, Call
 from headrace.protocols.futoin.service import Place, Service
 from headrace.protocols.futoin.session import Channel, check_constraints
+from headrace.protocols.futoin.settings import Futoin
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
@@ -27,7 +28,7 @@ class Dispatcher:
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
-        self.settings = hub.config.futoin
+        self.settings = hub.config.section(Futoin)
         self.service = Service(hub)
         self.guard = Guard(hub)
         # An event must fit alone into the reply to a poll: its own overhead, and that of the reply.

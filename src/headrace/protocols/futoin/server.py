@@ -28,6 +28,7 @@ from headrace.protocols.futoin.errors import INVALID_REQUEST, PeerError
 from headrace.protocols.futoin.push import Receivers
 from headrace.protocols.futoin.service import Place
 from headrace.protocols.futoin.session import Channel
+from headrace.protocols.futoin.settings import Futoin
 from headrace.serving.listener import Listener
 
 if TYPE_CHECKING:
@@ -57,11 +58,11 @@ class NotFound(RemoteProtocolError):
 
 async def start(hub: Hub) -> Listener | None:
     """Mount FutoIn on the HTTP port of the hub."""
-    settings = hub.config.futoin
+    settings = hub.config.section(Futoin)
     if not settings.enabled:
         return None
     application = Application(hub)
-    hub.mounts.mount(settings.path, application)
+    hub.mounts.mount(settings.path, application, traced=True, websocket_bytes_max=settings.message_bytes_max)
 
     async def close() -> None:
         hub.mounts.unmount(settings.path)
@@ -75,7 +76,7 @@ class Application:
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._settings = hub.config.futoin
+        self._settings = hub.config.section(Futoin)
         self._dispatcher = Dispatcher(hub)
         self._receivers = Receivers()
         self._connections: set[Connection] = set()

@@ -28,7 +28,9 @@ from headrace.protocols.futoin.errors import (
 )
 from headrace.protocols.futoin.interface import ENVELOPE_BYTES, LIVE, RIGHTS, Call, PollEvents
 from headrace.protocols.futoin.lists import EventList, Key, ListCache, encoded
+from headrace.protocols.futoin.metrics import FutoinMetrics
 from headrace.protocols.futoin.ranges import Ranges
+from headrace.protocols.futoin.settings import Futoin
 from headrace.security import Principal
 
 if TYPE_CHECKING:
@@ -159,8 +161,8 @@ class Service:
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
-        self.settings = hub.config.futoin
-        self.metrics = hub.metrics.futoin
+        self.settings = hub.config.section(Futoin)
+        self.metrics = hub.metrics.section(FutoinMetrics)
         self.records_in = hub.metrics.protocol.of("futoin").records_in
         self.records_out = hub.metrics.protocol.of("futoin").records_out
         self._skipped = hub.metrics.protocol.of("futoin").skipped

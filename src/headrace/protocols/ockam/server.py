@@ -20,13 +20,13 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Any
 
-from headrace.config import Ockam
 from headrace.errors import Forbidden, HeadraceError, UnknownStream
 from headrace.hub import Hub
 from headrace.log.batch import Batch
 from headrace.log.ops import Appended
 from headrace.protocols.ockam.addresses import AddressBook
 from headrace.protocols.ockam.cbor import CborFraming
+from headrace.protocols.ockam.metrics import OckamMetrics
 from headrace.protocols.ockam.routing import Framing, LegacyFraming
 from headrace.protocols.ockam.session import (
     Create,
@@ -41,6 +41,7 @@ from headrace.protocols.ockam.session import (
     Turn,
     Worker,
 )
+from headrace.protocols.ockam.settings import Ockam
 from headrace.protocols.ockam.streams import Found, Streams
 from headrace.security import Principal, Right
 from headrace.serving.listener import Listener
@@ -64,7 +65,7 @@ class Service(TcpServer["Connection"]):
         self.saves: dict[IndexKey, asyncio.Task[Any]] = {}
         """The last Save of each index that is under way."""
         self.limits = Limits(config.name_bytes_max, config.partitions_max, hub.config.log.record_bytes_max)
-        self.metrics = hub.metrics.ockam
+        self.metrics = hub.metrics.section(OckamMetrics)
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -413,7 +414,7 @@ class OckamListener(Listener):
 
 async def serve(hub: Hub, address: str) -> OckamListener:
     """Listen on `address` with the original framing, and on `ockam.cbor_listen` with the newer one if that is set."""
-    config = hub.config.ockam
+    config = hub.config.section(Ockam)
     service = Service(hub, config, await AddressBook.open(hub, config.addresses_max))
     servers = [await service.listen(address, lambda: Connection(service, LegacyFraming()))]
     try:

@@ -4,3 +4,25 @@
 types the fabric reads), `registry` (binary types), `caches` (caches as tables and streams of the hub), `state`
 (executions, listeners and the wake-ups that hang on them).
 """
+
+from __future__ import annotations
+
+from headrace.protocols.descriptor import ListenerKind, Protocol
+from headrace.protocols.perper.metrics import PerperMetrics
+from headrace.protocols.perper.settings import Perper
+
+IGNITE = "headrace.protocols.perper.ignite.server:serve"
+FABRIC = "headrace.protocols.perper.fabric.server:serve"
+
+PROTOCOL = Protocol(
+    name="perper",
+    title="Perper fabric",
+    authentication="`ignite`: user and password in the handshake; `fabric`: metadata `authorization`",
+    settings=Perper,
+    metrics=PerperMetrics,
+    listeners=(
+        ListenerKind("ignite", "ignite", "Perper: Ignite thin clients", IGNITE, "127.0.0.1:10800"),
+        ListenerKind("fabric", "grpc", "Perper: fabric service", FABRIC, "127.0.0.1:40400"),
+    ),
+    console="headrace.protocols.perper.console:CONSOLE",
+)

@@ -19,6 +19,7 @@ from headrace.log.ops import ANY, Delete, DeleteCursor, Op, Put, SaveCursor
 from headrace.protocols.perper.catalogue import EXECUTIONS, LISTENERS, Catalogue, Entry
 from headrace.protocols.perper.errors import BinaryError, PeerError, Status
 from headrace.protocols.perper.ignite.binary import NULL, STRING, decode_string
+from headrace.protocols.perper.metrics import PerperMetrics
 from headrace.protocols.perper.records import (
     LISTENER_HOLDS_ALL,
     LISTENER_HOLDS_NOTHING,
@@ -28,6 +29,7 @@ from headrace.protocols.perper.records import (
     read_listener,
 )
 from headrace.protocols.perper.registry import TypeRegistry
+from headrace.protocols.perper.settings import Perper
 from headrace.protocols.perper.stream_view import ViewCache
 from headrace.protocols.perper.streams import StreamCache
 from headrace.protocols.perper.tables import Expiries, Expiry, Outcome, TableCache, chain
@@ -330,7 +332,7 @@ class Fabric:
     """Everything both listeners share: one for a hub."""
 
     def __init__(self, hub: Hub) -> None:
-        section = hub.config.perper
+        section = hub.config.section(Perper)
         self.hub = hub
         self.registry = TypeRegistry(hub, section.types_max)
         self.catalogue = Catalogue(hub, section.caches_max, section.recent_bytes_max)
@@ -490,7 +492,7 @@ class Fabric:
             removed = await self._all_left(stream, cache)
         elif isinstance(cache, StreamCache) and min(positions) != LISTENER_HOLDS_ALL:
             removed = await cache.trim_below(min(positions))
-        self.hub.metrics.perper.cleaned.inc(removed)
+        self.hub.metrics.section(PerperMetrics).cleaned.inc(removed)
 
     async def _all_left(self, stream: str, cache: object) -> int:
         """Nobody listens any more: the stream is emptied, and that is noted in the same step."""

@@ -409,7 +409,7 @@ class Connection(TcpConnection, asyncio.BufferedProtocol):
         new = self.session.duplicates - self._duplicates_counted
         if new:
             self._duplicates_counted += new
-            self.hub.metrics.wallaroo.duplicates.inc(new)
+            self.worker.metrics.duplicates.inc(new)
 
     def _close(self, reason: str | None) -> None:
         if reason is not None:

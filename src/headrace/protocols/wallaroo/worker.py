@@ -15,6 +15,8 @@ from headrace.errors import BadRequest
 from headrace.log.ops import SetProducer
 from headrace.protocols.wallaroo import naming
 from headrace.protocols.wallaroo.codec import DRAFT
+from headrace.protocols.wallaroo.metrics import WallarooMetrics
+from headrace.protocols.wallaroo.settings import Wallaroo
 from headrace.serving.tcp import TcpServer
 
 if TYPE_CHECKING:
@@ -88,14 +90,15 @@ class Worker(TcpServer["Connection"]):
 
     def __init__(self, hub: Hub) -> None:
         super().__init__(hub, PROTOCOL)
-        self.settings = hub.config.wallaroo
+        self.metrics = hub.metrics.section(WallarooMetrics)
+        self.settings = hub.config.section(Wallaroo)
         naming.check_rule(self.settings.stream_name)
         self._uses: dict[str, Use] = {}
         hub.metrics.before_scrape(self._count_credits)
 
     def _count_credits(self) -> None:
         window = self.settings.window_credits
-        self.hub.metrics.wallaroo.credits_out.set(sum(window - each.session.credits_used for each in self.connections))
+        self.metrics.credits_out.set(sum(window - each.session.credits_used for each in self.connections))
 
     async def start(self) -> None:
         await self.hub.create_table(TABLE)
@@ -232,7 +235,7 @@ class Worker(TcpServer["Connection"]):
             for connection in held:
                 connection.let_go()
             self._drop_unused(request.stream, use)
-        self.hub.metrics.wallaroo.rewinds.inc()
+        self.metrics.rewinds.inc()
         return Rewound(request.stream, before, request.point, told)
 
     async def _move_points(self, request: Rewind) -> int | None:

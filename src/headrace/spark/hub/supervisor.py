@@ -60,7 +60,7 @@ async def start(hub: Hub) -> Listener:
 
 async def _supervise(hub: Hub, registry: Registry) -> None:
     """Keep a process at work until every pipeline has ended, or was stopped."""
-    address = hub.config.listen.flight
+    address = hub.config.listen.addresses()["flight"]
     if address == "off" or split_address(address)[1] == 0:
         logger.error("pipelines need listen.flight with a fixed port", extra=fields(pipelines=registry.to_run()))
         return
@@ -79,7 +79,7 @@ def _launch(hub: Hub, names: list[str]) -> tuple[list[str], dict[str, str]]:
     """The command and the environment of a process that runs these pipelines."""
     files = hub.security.tls_files("flight")
     certificate = "" if files is None else files.certificate
-    address = hub.addresses.get("flight", hub.config.listen.flight)
+    address = hub.addresses.get("flight", hub.config.listen.addresses()["flight"])
     if address == "off":
         raise BadRequest("pipelines read and write by Arrow Flight, and listen.flight is off")
     return _command(hub.config, names, certificate, address), _environment(hub.config, certificate)

@@ -9,7 +9,6 @@ from collections.abc import Coroutine
 from typing import Any, Final
 from urllib.parse import unquote
 
-from headrace.config import Ambrosia, ImmortalSection
 from headrace.config.address import is_loopback
 from headrace.errors import BadRequest, Busy, HeadraceError, LimitExceeded
 from headrace.hub import Hub
@@ -27,7 +26,9 @@ from headrace.protocols.ambrosia.coordinator.store import (
     check_name,
     impulses_from,
 )
+from headrace.protocols.ambrosia.metrics import AmbrosiaMetrics
 from headrace.protocols.ambrosia.session import Input, State
+from headrace.protocols.ambrosia.settings import Ambrosia, ImmortalSection
 from headrace.protocols.errors import RemoteProtocolError
 
 logger = logging.getLogger("headrace.ambrosia")
@@ -52,7 +53,7 @@ class Coordinator:
     """All immortals of one hub."""
 
     def __init__(self, hub: Hub) -> None:
-        settings: Ambrosia = hub.config.ambrosia
+        settings = hub.config.section(Ambrosia)
         self.hub = hub
         self.settings = settings
         self.store = Store(hub)
@@ -66,7 +67,7 @@ class Coordinator:
             name_bytes_max=settings.name_bytes_max,
             checkpoint_bytes_max=settings.checkpoint_bytes_max,
         )
-        self.metrics = hub.metrics.ambrosia
+        self.metrics = hub.metrics.section(AmbrosiaMetrics)
         self._floors: dict[tuple[str, str], int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._failing = False

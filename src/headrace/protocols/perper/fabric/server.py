@@ -18,6 +18,8 @@ from headrace.protocols.perper.fabric.services import (
     Services,
 )
 from headrace.protocols.perper.fabric.session import CallSession, Event
+from headrace.protocols.perper.metrics import PerperMetrics
+from headrace.protocols.perper.settings import Perper
 from headrace.protocols.perper.state import acquire, release
 from headrace.protocols.perper.verbs import register
 from headrace.security import Principal
@@ -51,7 +53,7 @@ class ServerCall:
         self._timer: asyncio.TimerHandle | None = None
         self._queued_bytes = 0
         self.handler: Handler = HANDLERS[path](self, connection.server.services)
-        connection.server.hub.metrics.perper.calls.labels(method=method.name).inc()
+        connection.server.counts.calls.labels(method=method.name).inc()
 
     def set_deadline(self, timeout_s: float) -> None:
         """The client waits no longer than this."""
@@ -138,7 +140,7 @@ class ServerCall:
             self._timer.cancel()
         self.handler.close()
         self._connection.forget(self._stream)
-        self._connection.server.hub.metrics.perper.calls.labels(method=self._method.name).dec()
+        self._connection.server.counts.calls.labels(method=self._method.name).dec()
 
 
 class Connection(TcpConnection, asyncio.Protocol):
@@ -299,12 +301,14 @@ class FabricServer(TcpServer[Connection]):
     def __init__(self, hub: Hub, services: Services) -> None:
         super().__init__(hub, "fabric")
         self.services = services
-        self.calls_max = hub.config.perper.calls_max
-        self.queue_bytes_max = hub.config.perper.frame_bytes_max
+        section = hub.config.section(Perper)
+        self.calls_max = section.calls_max
+        self.queue_bytes_max = section.frame_bytes_max
+        self.counts = hub.metrics.section(PerperMetrics)
         hub.metrics.before_scrape(self._refresh)
 
     def _refresh(self) -> None:
-        fabric, gauges = self.services.fabric, self.hub.metrics.perper
+        fabric, gauges = self.services.fabric, self.counts
         gauges.caches.set(len(fabric.catalogue))
         gauges.executions.set(len(fabric.executions))
         gauges.listeners.set(len(fabric.listeners))

@@ -24,6 +24,7 @@ from headrace.protocols.perper.fabric.executions import (
 )
 from headrace.protocols.perper.fabric.items import ItemFeed
 from headrace.protocols.perper.records import Execution
+from headrace.protocols.perper.settings import Perper
 from headrace.protocols.perper.state import Fabric
 
 if TYPE_CHECKING:
@@ -515,7 +516,7 @@ class Services:
     def __init__(self, fabric: Fabric) -> None:
         self.fabric = fabric
         self.locks = Reservations()
-        self.missing_stream: str = fabric.hub.config.perper.missing_stream
+        self.missing_stream: str = fabric.hub.config.section(Perper).missing_stream
         self.delivered = fabric.hub.metrics.protocol.of("fabric").records_out.inc
 
     def health(self) -> int:

@@ -21,6 +21,8 @@ from headrace.protocols.perper.ignite.binary import NULL
 from headrace.protocols.perper.ignite.codec import OPERATIONS, BadRequest, Handshake, Request
 from headrace.protocols.perper.ignite.operations import NotReady, Operations, Pending
 from headrace.protocols.perper.ignite.session import Session, Slot, State
+from headrace.protocols.perper.metrics import PerperMetrics
+from headrace.protocols.perper.settings import Perper
 from headrace.protocols.perper.state import Fabric, acquire, release
 from headrace.protocols.perper.streams import StreamCache
 from headrace.protocols.perper.tables import TableCache
@@ -413,7 +415,7 @@ class IgniteServer(TcpServer[Connection]):
 
     def __init__(self, hub: Hub, fabric: Fabric) -> None:
         super().__init__(hub, "ignite")
-        section = hub.config.perper
+        section = hub.config.section(Perper)
         self.fabric = fabric
         self.node_id = uuid.uuid4()
         self.frame_bytes_max = section.frame_bytes_max
@@ -421,9 +423,8 @@ class IgniteServer(TcpServer[Connection]):
         self.cursors_max = section.cursors_max
         self.requests_max = section.requests_max
         self.login_s = section.login_s
-        self._counters = {
-            op: hub.metrics.perper.operations.labels(operation=line.name) for op, line in OPERATIONS.items()
-        }
+        operations = hub.metrics.section(PerperMetrics).operations
+        self._counters = {op: operations.labels(operation=line.name) for op, line in OPERATIONS.items()}
 
     def count(self, counts: Counter[int]) -> None:
         """Operations came."""

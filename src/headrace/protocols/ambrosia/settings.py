@@ -1,0 +1,60 @@
+"""The settings of this protocol: `[ambrosia]`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from headrace.config.sections import Address, Bytes, Count, Int32, Section
+from headrace.units import GIB, MIB
+
+
+class ImmortalSection(Section, frozen=True):
+    """One immortal: `[ambrosia.immortals.NAME]`."""
+
+    receive: Annotated[Address, Meta(description="Port on which the hub receives from the binding")] = "127.0.0.1:0"
+    send: Annotated[Address, Meta(description="Port on which the hub sends to the binding")] = "127.0.0.1:0"
+    sockets: Annotated[
+        Literal["listen", "connect"],
+        Meta(description="`listen` on both ports, or `connect` out to the send port (C binding, before mid-2020)"),
+    ] = "listen"
+    delivery: Annotated[
+        Literal["bare", "batch", "counted"],
+        Meta(description="Records hold `bare` RPCs, a `batch` (type 5), or also `counted` batches (type 13)"),
+    ] = "bare"
+    standby: Annotated[
+        bool, Meta(description="A second binding follows and takes over (type 15) instead of being refused")
+    ] = False
+    checkpoint_log_bytes: Annotated[Bytes, Meta(description="Ask for a checkpoint after this much log")] = 128 * MIB
+    checkpoints_kept: Annotated[
+        int, Meta(ge=0, description="Checkpoints kept, and the log since the oldest of them; 0 keeps all")
+    ] = 2
+    inbox_method: Annotated[
+        Int32, Meta(description="Method of impulses made of inbox records whose type is not a number")
+    ] = 0
+    upgrade_version: Annotated[
+        int | None, Meta(description="Version to run; above the current one the next recovery is an upgrade")
+    ] = None
+    committer: Annotated[Int32 | None, Meta(description="Committer id of a new immortal; chosen if not given")] = None
+
+
+class Ambrosia(Section, frozen=True):
+    """AMBROSIA immortals."""
+
+    enabled: Annotated[bool, Meta(description="Serve immortals")] = True
+    trust_local: Annotated[
+        bool, Meta(description="Let bindings on this machine in although there are users: the protocol has no login")
+    ] = True
+    host: Annotated[str, Meta(description="Where the ports of debugging sessions are bound")] = "127.0.0.1"
+    message_bytes_max: Annotated[
+        Bytes, Meta(description="The largest message of a binding; not above log.record_bytes_max")
+    ] = 16 * MIB
+    initial_bytes_max: Annotated[Bytes, Meta(description="The largest InitialMessage")] = 8 * MIB - 64
+    name_bytes_max: Annotated[Count, Meta(description="The longest name of a destination")] = 128
+    checkpoint_bytes_max: Annotated[Bytes, Meta(description="The largest checkpoint")] = 64 * GIB
+    destinations_max: Annotated[Count, Meta(description="Names that may be called without being registered")] = 1_000
+    backlog_bytes_max: Annotated[
+        Bytes, Meta(description="Calls kept for one absent immortal; above it their senders are held back")
+    ] = GIB
+    immortals: Annotated[dict[str, ImmortalSection], Meta(description="Immortals by name")] = {}
