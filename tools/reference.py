@@ -170,7 +170,7 @@ def metrics_page() -> Iterator[str]:
             continue
         yield f"## {type(section).__doc__}\n"
         rows: list[list[object]] = []
-        for metric in vars(section).values():
+        for metric in (value for name, value in vars(section).items() if not name.startswith("_")):
             name = metric._name + ("_total" if metric._type == "counter" else "")
             labels = ", ".join(f"`{label}`" for label in metric._labelnames)
             rows.append([f"`{name}`", metric._type, labels, metric._documentation])

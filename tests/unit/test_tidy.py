@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.protocols.descriptor import BUILT_IN
+from headrace.protocols.descriptor import BUILT_IN, protocols
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "headrace"
@@ -134,6 +134,19 @@ def check_protocol(module: str, imported: set[str]) -> None:
         everything = set(imports_of(module))
         assert not [name for name in everything if name.split(".")[0] in IO_MODULES], "codec and session do no I/O"
         assert not [name for name in imported if under(name, "headrace.hub.hub")], "and know no hub"
+
+
+# What every protocol is served by. Each iterates over the protocols.
+CENTRAL = ("config", "telemetry", "serving", "admin", "console", "security", "hub")
+PROTOCOL_NAMES = {name for protocol in protocols() for name in (protocol.name, *protocol.labels)}
+NAMED = re.compile(rf"(?<![a-z_])(?:{'|'.join(sorted(PROTOCOL_NAMES))})", re.IGNORECASE)
+
+
+def test_no_central_module_names_a_protocol() -> None:
+    central = [file for module, file in MODULES.items() if under(module, *(f"headrace.{each}" for each in CENTRAL))]
+    assert len(central) > len(CENTRAL)
+    assert not [f"{file}: {name}" for file in central for name in NAMED.findall(file.read_text(encoding="utf-8"))]
+    assert NAMED.findall("import FutoinMetrics, ockam  # in_flight") == ["Futoin", "ockam"]
 
 
 def is_too_long(line: str) -> bool:

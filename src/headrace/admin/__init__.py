@@ -1,6 +1,6 @@
 """The verbs of the nouns, one module for each: streams, records, cursors, tables.
 
-They are reached by Flight actions (SDK, CLI) and by `POST /api/v1/<verb>`.
+They are reached by the SDK and the command line, and by `POST /api/v1/<verb>`.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def document(verbs: Iterable[Verb]) -> dict[str, Any]:
         "info": {
             "title": "Headrace admin API",
             "version": __version__,
-            "description": "Every admin verb as POST with a JSON body. The same verbs are Arrow Flight actions.",
+            "description": "Every admin verb as POST with a JSON body. SDK and command line call the same verbs.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],

@@ -15,7 +15,7 @@ from headrace.log.columns import OPTIONAL, plain_rows
 if TYPE_CHECKING:
     from headrace.hub import Hub
 
-# These verbs are for small things; Flight's own put and get are for the rest.
+# These verbs are for small things; the SDK's writers and readers are for the rest.
 RECORDS_MAX = 10_000
 READ_BYTES_MAX = 16 << 20
 
@@ -114,7 +114,7 @@ class Records:
         """Append a few records, all or none."""
         if len(asked.records) > RECORDS_MAX:
             raise BadRequest(
-                f"'records' has {len(asked.records)} entries, above {RECORDS_MAX}; put larger batches by Flight"
+                f"'records' has {len(asked.records)} entries, above {RECORDS_MAX}; put larger batches by the SDK"
             )
         payloads = [_payload_of(number, record) for number, record in enumerate(asked.records)]
         batch = batch_of(payloads, asked.records)

@@ -94,7 +94,7 @@ class StreamDescription(msgspec.Struct, frozen=True):
 
 
 class PartitionSegments(msgspec.Struct, frozen=True):
-    """The sealed Arrow files of a partition. Records of first ≤ index < next that no file holds are read by Flight."""
+    """The sealed Arrow files of a partition. Records of first ≤ index < next that no file holds are the hub's."""
 
     partition: int
     first: int

@@ -148,7 +148,7 @@ class TlsFiles(Section, frozen=True):
 
 
 class Tls(Section, frozen=True):
-    """TLS for all listeners, or for one: `[tls.listeners.flight]`."""
+    """TLS for all listeners, or for one: `[tls.listeners.NAME]`."""
 
     certificate: Annotated[str, Meta(description="Certificate chain of every listener; empty for plain text")] = ""
     key: Annotated[str, Meta(description="Private key")] = ""

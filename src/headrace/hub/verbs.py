@@ -1,7 +1,7 @@
 """The admin verbs: a name, a request struct, a handler and the right it needs.
 
 A verb is registered once and reached three ways, always through `Verbs.call`, which checks the right:
-the CLI and SDK (Flight action of that name), and HTTP (`POST /api/v1/<verb>`).
+the CLI and SDK, and HTTP (`POST /api/v1/<verb>`).
 
 Rights and streams. If the request has a field `stream` (or the one named by `stream_field`), the caller needs the right
 on that stream. Otherwise the right must hold for all streams, unless the verb was registered with `filters=True`: then

@@ -391,7 +391,7 @@ class Security:
         return self.anonymous()
 
     async def from_authorization(self, header: str | None, peer: str = "") -> Principal | None:
-        """The caller of an HTTP or Flight request with this `Authorization` header from this address; None when it
+        """The caller of a request with this `Authorization` header from this address; None when it
         must be refused. Raises `TooManyLogins` when the address has failed too often."""
         if not header:
             return self.anonymous()
@@ -423,7 +423,7 @@ class Security:
         return context
 
     def tls_files(self, listener: str) -> TlsFiles | None:
-        """The certificate files of a listener, for servers (Flight) that read them on their own."""
+        """The certificate files of a listener, for servers that read them on their own."""
         tls = self._config.tls
         if listener not in tls.listeners and any(each.own_tls_files for each in protocols() if listener in each.labels):
             return None
