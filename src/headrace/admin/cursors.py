@@ -96,7 +96,8 @@ class Cursors:
         """Move anywhere, or only say what that would do."""
         info = self._hub.stream(asked.stream)
         numbers = range(info.partitions) if asked.partition is None else [asked.partition]
-        moves = [await self._planned_move(asked, number) for number in numbers]
+        before = {number: self._hub.cursor(asked.cursor, asked.stream, number) for number in numbers}
+        moves = [await planned_move(self._hub, asked.stream, *one, asked.to) for one in before.items()]
         if not asked.dry_run:
             for move in moves:
                 await self._hub.save_cursor(
@@ -104,23 +105,23 @@ class Cursors:
                 )
         return moves
 
-    async def _planned_move(self, asked: CursorReset, partition: int) -> CursorMove:
-        bounds = self._hub.bounds(asked.stream, partition)
-        before = self._hub.cursor(asked.cursor, asked.stream, partition)
-        if isinstance(asked.to, Moment):
-            after = await self._hub.index_at_time(asked.stream, asked.to.time_us, partition)
-        else:
-            after = index_of(asked.to, bounds)
-        if not bounds.first <= after <= bounds.next:
-            raise BadRequest(
-                f"'to' is {after}, outside {bounds.first} to {bounds.next}, the records of stream {asked.stream!r} "
-                f"partition {partition}"
-            )
-        read_again = 0 if before is None else max(0, min(before, bounds.next) - after)
-        skipped = max(0, after - max(bounds.first, before or 0))
-        return CursorMove(partition, before, after, read_again, skipped)
-
     async def delete(self, asked: CursorName) -> Done:
         """Forget."""
         await self._hub.delete_cursor(asked.cursor, asked.stream, asked.partition)
         return Done()
+
+
+async def planned_move(
+    hub: Hub, stream: str, partition: int, before: int | None, to: int | Literal["earliest", "latest"] | Moment
+) -> CursorMove:
+    """What it means to move a cursor in one partition from `before` to somewhere else."""
+    bounds = hub.bounds(stream, partition)
+    after = await hub.index_at_time(stream, to.time_us, partition) if isinstance(to, Moment) else index_of(to, bounds)
+    if not bounds.first <= after <= bounds.next:
+        raise BadRequest(
+            f"'to' is {after}, outside {bounds.first} to {bounds.next}, the records of stream {stream!r} "
+            f"partition {partition}"
+        )
+    read_again = 0 if before is None else max(0, min(before, bounds.next) - after)
+    skipped = max(0, after - max(bounds.first, before or 0))
+    return CursorMove(partition, before, after, read_again, skipped)

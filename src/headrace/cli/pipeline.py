@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -56,18 +57,16 @@ def list_pipelines(hub: HubOption = DEFAULT_HUB, token: TokenOption = None, as_j
     if as_json:
         print_json(found)
         return
-    rows = [_row(one) for one in found]
     columns = ["name", "state", "#batch", "#rows/s", "#batch ms", "#lag", "#state rows", "error"]
-    print_table(columns, rows, empty="no pipelines")
+    print_table(columns, [_row(one) for one in found], empty="no pipelines")
 
 
 def _row(one: dict[str, Any]) -> list[Any]:
     report = one["report"]
     if report is None:
-        return [one["name"], one["state"], None, None, None, None, None, None]
-    speed = f"{report['rows_per_s']:,.0f}"
-    numbers = [report["batch"], speed, f"{report['batch_ms']:,.0f}", f"{report['lag']:,}", f"{report['state_rows']:,}"]
-    return [one["name"], one["state"], *numbers, report["error"]]
+        return [one["name"], one["state"], *[None] * 6]
+    numbers = [f"{report[name]:,.0f}" for name in ("rows_per_s", "batch_ms", "lag", "state_rows")]
+    return [one["name"], one["state"], report["batch"], *numbers, report["error"]]
 
 
 @app.command()
@@ -154,20 +153,14 @@ def reset(
 @sharing(how=SparkOptions)
 def explain(what: str, *, how: SparkOptions) -> None:
     """What a pipeline reads and writes, and Spark's plan for it."""
-    from headrace.spark import dataframes, query
+    from headrace.spark.dataframes import read_stream
 
     for one in find(what, how.port()):
         spark = how.session()
         reads = ", ".join(stream for streams in one.sources.values() for stream in streams)
         target = one.sink.target or one.sink.options.get("streamColumn", "")
         typer.echo(f"{one.name}: {reads} → {one.sink.kind} {target}  (trigger {one.trigger}, {one.output_mode})")
-        if one.sql is not None:
-            result = query.bind(spark, one.sql, streaming=True)
-        else:
-            options = one.reading()
-            result = one.apply(
-                {name: dataframes.read_stream(spark, *of, **options) for name, of in one.sources.items()}
-            )
+        result = one.result(spark, partial(read_stream, spark))
         typer.echo(result._jdf.queryExecution().analyzed().toString())
 
 

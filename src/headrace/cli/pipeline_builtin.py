@@ -61,8 +61,7 @@ def route(
         if not separator:
             fail(f"--rule {one!r} is not 'CONDITION => STREAM'")
         rules.append((condition.strip(), stream.strip()))
-    found = make(source, by_type=by_type, rules=rules, otherwise=otherwise)
-    run_all([found], how)
+    run_all([make(source, by_type=by_type, rules=rules, otherwise=otherwise)], how)
 
 
 @app.command("dead-letter")
@@ -78,8 +77,7 @@ def dead_letter(
     """Records that are JSON of a schema go on; the others to SOURCE.dead, with the reason."""
     from headrace.spark.pipelines.builtin import dead_letter as make
 
-    found = make(source, schema, into, dead=dead)
-    run_all([found], how)
+    run_all([make(source, schema, into, dead=dead)], how)
 
 
 @app.command()
@@ -121,5 +119,4 @@ def window_counts(
     """Counts in windows of event time."""
     from headrace.spark.pipelines.builtin import window_counts as make
 
-    found = make(source, into, window=window, by=by, delay=delay)
-    run_all([found], how)
+    run_all([make(source, into, window=window, by=by, delay=delay)], how)

@@ -37,7 +37,7 @@ def sql(
     asked = Path(text[1:]).read_text() if text.startswith("@") else text
     spark = how.session(move_cursors=False)
     try:
-        found = bind(spark, asked, options={"hubWaitSeconds": 10})
+        found = bind(spark, asked, hubWaitSeconds=10)
         rows = (found.limit(limit + 1) if limit else found).collect()
         columns = found.columns
     except Exception as error:

@@ -18,7 +18,7 @@ KEPT = 180
 PIPELINES_MAX = 200
 
 
-class Moment(msgspec.Struct, frozen=True):
+class PipelineSample(msgspec.Struct, frozen=True):
     """A pipeline in one second."""
 
     rows_per_s: float
@@ -31,7 +31,7 @@ class PipelineRow(msgspec.Struct, frozen=True):
     """A pipeline as the page shows it: `history` is oldest first, a second each."""
 
     status: Status
-    history: list[Moment]
+    history: list[PipelineSample]
 
 
 class PipelineViews:
@@ -39,7 +39,7 @@ class PipelineViews:
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._histories: dict[str, deque[Moment]] = {}
+        self._histories: dict[str, deque[PipelineSample]] = {}
 
     def register(self) -> None:
         self._hub.verbs.register(
@@ -57,10 +57,10 @@ class PipelineViews:
         for one in listed:
             report = one.report
             if report is None or one.state != "running":
-                moment = Moment(0.0, 0.0, 0 if report is None else report.lag, 0)
+                sample = PipelineSample(0.0, 0.0, 0 if report is None else report.lag, 0)
             else:
-                moment = Moment(report.rows_per_s, report.batch_ms, report.lag, report.state_bytes)
-            self._histories[one.name].append(moment)
+                sample = PipelineSample(report.rows_per_s, report.batch_ms, report.lag, report.state_bytes)
+            self._histories[one.name].append(sample)
 
     async def _listed(self) -> list[Status]:
         if LIST_VERB not in self._hub.verbs:

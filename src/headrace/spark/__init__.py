@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_WHERE = {
+_MODULE_OF = {
     "HeadraceDataSource": "source.data_source",
     "Pipeline": "pipelines.definition",
     "console": "pipelines.definition",
@@ -23,25 +23,13 @@ _WHERE = {
     "to_records": "dataframes",
 }
 
-__all__ = [
-    "HeadraceDataSource",
-    "Pipeline",
-    "console",
-    "equip",
-    "parquet",
-    "pipeline",
-    "read",
-    "read_stream",
-    "session",
-    "sql",
-    "to_records",
-]
+__all__ = list(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+    value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
     globals()[name] = value
     return value
 

@@ -25,10 +25,7 @@ def read_stream(spark: Any, *streams: str, **options: Any) -> Any:
 
 
 def _load(reader: Any, streams: Sequence[str], options: Mapping[str, Any]) -> Any:
-    chosen = reader.format("headrace").option("stream", ",".join(streams))
-    for name, value in option_texts(options).items():
-        chosen = chosen.option(name, value)
-    return chosen.load()
+    return reader.format("headrace").option("stream", ",".join(streams)).options(**option_texts(options)).load()
 
 
 def option_texts(options: Mapping[str, Any]) -> dict[str, str]:

@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from headrace.client.connection import DEFAULT_ADDRESS
-from headrace.client.connection import Connection as Connected
+from headrace.client.connection import DEFAULT_ADDRESS, Connection
 from headrace.errors import HeadraceError, Unreachable
+from headrace.log.segment import SegmentRef
 from headrace.protocols.flight.codec import decode_error
 from headrace.spark.errors import BadOption
 
@@ -53,16 +53,6 @@ class StreamState:
 
 
 @dataclass(frozen=True)
-class SegmentFile:
-    """A sealed Arrow IPC file that holds the indexes from `first` up to, not including, `next`."""
-
-    first: int
-    next: int
-    path: str
-    size: int
-
-
-@dataclass(frozen=True)
 class Access:
     """Where a hub is, and what it asks of those who come.
 
@@ -74,32 +64,14 @@ class Access:
     ca: str | None = field(default=None, repr=False)
 
 
-class Connection(Protocol):
-    """What the port needs of a client of the hub."""
-
-    def call(self, verb: str, request: dict[str, Any]) -> Any: ...
-
-    def read(
-        self,
-        stream: str,
-        partition: int,
-        start: int,
-        end: int,
-        columns: Sequence[str] | None,
-        types: Sequence[str] | None,
-    ) -> Iterator[pa.RecordBatch]: ...
-
-    def close(self) -> None: ...
-
-
 class HubPort:
     """A hub, seen from Spark. Connects on first use; not safe for several threads."""
 
-    def __init__(self, address: str, connect: Callable[[], Connection], wait_s: float = WAIT_S_DEFAULT) -> None:
+    def __init__(self, address: str, connect: Callable[[], HubConnection], wait_s: float = WAIT_S_DEFAULT) -> None:
         self.address = address
         self._connect = connect
         self._wait_s = wait_s
-        self._connection: Connection | None = None
+        self._connection: HubConnection | None = None
 
     def close(self) -> None:
         """Let go of the connection."""
@@ -113,27 +85,21 @@ class HubPort:
 
     def describe(self, names: Sequence[str]) -> list[StreamState]:
         """The streams with these names (or matching these patterns) that exist now."""
-        answer = self.call("spark.describe", {"names": list(names)})
-        return [
-            StreamState(one["name"], one["id"], tuple((first, after) for first, after in one["bounds"]))
-            for one in answer
-        ]
+        return msgspec.convert(self.call("spark.describe", {"names": list(names)}), list[StreamState])
 
     def index_at_time(self, stream: str, partition: int, time_us: int) -> int:
         """The first index whose time is not before `time_us`."""
         request = {"stream": stream, "partition": partition, "time_us": time_us}
         return int(self.call("stream.index-at-time", request)["index"])
 
-    def segments(self, stream: str) -> dict[int, list[SegmentFile]]:
+    def segments(self, stream: str) -> dict[int, list[SegmentRef]]:
         """The sealed files of a stream by partition, oldest first."""
         answer = self.call("stream.segments", {"stream": stream})
         return {
-            found["partition"]: [
-                SegmentFile(one["first"], one["next"], one["path"], one["bytes"])
-                for one in found["segments"]
-                if one["path"]
+            of["partition"]: [
+                SegmentRef(*(one[name] for name in SegmentRef._fields)) for one in of["segments"] if one["path"]
             ]
-            for found in answer["partitions"]
+            for of in answer["partitions"]
         }
 
     def position(self, cursor: str, stream: str) -> list[int | None]:
@@ -143,10 +109,7 @@ class HubPort:
 
     def move_cursor(self, cursor: str, positions: Mapping[str, Sequence[int | None]]) -> None:
         """Move a cursor forward to these positions, by stream and partition; it never goes back, nor where None is."""
-        self.call(
-            "spark.move-cursor",
-            {"cursor": cursor, "positions": {stream: list(next_) for stream, next_ in positions.items()}},
-        )
+        self.call("spark.move-cursor", {"cursor": cursor, "positions": positions})
 
     def read(
         self,
@@ -179,7 +142,7 @@ class HubPort:
         """Another port to the same hub that waits this long."""
         return HubPort(self.address, self._connect, wait_s)
 
-    def _patiently(self, act: Callable[[Connection], Result]) -> Result:
+    def _patiently(self, act: Callable[[HubConnection], Result]) -> Result:
         deadline = time.monotonic() + self._wait_s
         pause_s = _RETRY_FIRST_S
         while True:
@@ -188,7 +151,7 @@ class HubPort:
             except HeadraceError as error:
                 pause_s = self._pause(deadline, pause_s, error)
 
-    def _connected(self) -> Connection:
+    def _connected(self) -> HubConnection:
         if self._connection is None:
             self._connection = self._connect()
         return self._connection
@@ -207,11 +170,6 @@ class HubPort:
         return min(pause_s * 2, _RETRY_MOST_S)
 
 
-def default_address() -> str:
-    """The hub to use when no option says which."""
-    return os.environ.get("HEADRACE_HUB") or DEFAULT_ADDRESS
-
-
 def access_to(address: str | None = None, token: str | None = None, ca: str | None = None) -> Access:
     """How to reach a hub: what is given, otherwise HEADRACE_HUB, HEADRACE_TOKEN and HEADRACE_CA.
 
@@ -223,22 +181,23 @@ def access_to(address: str | None = None, token: str | None = None, ca: str | No
             authority = Path(authority).read_text()
         except OSError as error:
             raise BadOption("ca", authority, f"a file with certificates in PEM ({error.strerror})") from error
-    return Access(address or default_address(), token or os.environ.get("HEADRACE_TOKEN") or None, authority or None)
+    chosen = address or os.environ.get("HEADRACE_HUB") or DEFAULT_ADDRESS
+    return Access(chosen, token or os.environ.get("HEADRACE_TOKEN") or None, authority or None)
 
 
 def open_port(hub: str | Access, wait_s: float = WAIT_S_DEFAULT) -> HubPort:
     """A port to a hub."""
     access = access_to(hub) if isinstance(hub, str) else hub
-    return HubPort(access.address, lambda: _ClientConnection(access), wait_s)
+    return HubPort(access.address, lambda: HubConnection(access), wait_s)
 
 
-class _ClientConnection:
+class HubConnection:
     """A connection over Arrow Flight, as the SDK makes it: address, token and TLS mean the same here."""
 
     def __init__(self, access: Access) -> None:
         tls = access.ca.encode() if access.ca and access.address.startswith(TLS_SCHEME) else False
         with _translated():
-            self._connection = Connected(
+            self._connection = Connection(
                 access.address, token=access.token, user=None, password=None, tls=tls, timeout_s=CALL_TIMEOUT_S
             )
 

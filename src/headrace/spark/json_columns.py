@@ -9,13 +9,12 @@ escape it), so turning line breaks into blanks changes no valid document.
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-BAD_EMPTY = "the payload is empty"
-BAD_COUNT = "the payload is not exactly one JSON object"
 _REASON_CHARACTERS_MAX = 300
 _LINE_BREAKS = r"[\r\n]"
 _BLANKS = " \t\r\n"
@@ -24,52 +23,36 @@ _BEGINS_AN_OBJECT = r"^[ \t\r\n]*\{"
 
 def decode_json(payload: pa.Array, fields: pa.Schema) -> tuple[pa.Array, pa.Array]:
     """(values, errors): a struct array with nulls for bad rows, and a string array with nulls for good ones."""
-    struct = pa.struct(list(fields))
-    count = len(payload)
-    if count == 0:
-        return pa.nulls(0, struct), pa.nulls(0, pa.string())
-    text, utf8 = _as_text(payload)
+    text = _as_text(payload)
     # Nothing else may reach Arrow's reader: a block that begins with `null` crashes it (seen in pyarrow 26.0.1), and a
     # payload that ends inside an object could go on in the next one, so that the rows between would be counted wrongly.
     begins = pc.match_substring_regex(text, _BEGINS_AN_OBJECT)
     ends = pc.ends_with(pc.ascii_rtrim(text, characters=_BLANKS), "}")
     hopeless = pc.fill_null(pc.invert(pc.and_(begins, ends)), True)
     flat = pc.replace_substring_regex(text, _LINE_BREAKS, " ")
-    pieces: list[pa.Array] = []
-    errors: list[pa.Array] = []
-    _decode(flat, hopeless, utf8, fields, struct, pieces, errors)
-    return _concat(pieces, struct), _concat(errors, pa.string())
+    values, errors = zip(*_decode(flat, hopeless, fields), strict=True) if len(flat) else ((), ())
+    return _concat(values, pa.struct(list(fields))), _concat(errors, pa.string())
 
 
-def _as_text(payload: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """The payloads as strings, null where they are not UTF-8, and which ones are."""
+def _as_text(payload: pa.Array) -> pa.Array:
+    """The payloads as strings, null where they are not UTF-8."""
     try:
-        text = payload.cast(pa.string())
-        return text, pc.is_valid(text)
+        return payload.cast(pa.string())
     except pa.ArrowInvalid:
-        pass
-    # Rare: find the rows that are not UTF-8 by decoding each. Only a batch that holds one pays for this.
-    values = []
-    for value in payload.to_pylist():
-        try:
-            values.append(None if value is None else value.decode())
-        except UnicodeDecodeError:
-            values.append(None)
-    text = pa.array(values, pa.string())
-    return text, pc.is_valid(text)
+        # Rare: find the rows that are not UTF-8 by decoding each. Only a batch that holds one pays for this.
+        return pa.array([_utf8(value) for value in payload.to_pylist()], pa.string())
 
 
-def _decode(
-    text: pa.Array,
-    hopeless: pa.Array,
-    utf8: pa.Array,
-    fields: pa.Schema,
-    struct: pa.DataType,
-    pieces: list[pa.Array],
-    errors: list[pa.Array],
-) -> None:
+def _utf8(value: bytes | None) -> str | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _decode(text: pa.Array, hopeless: pa.Array, fields: pa.Schema) -> Iterator[tuple[pa.Array, pa.Array]]:
     count = len(text)
-    reason = BAD_COUNT
+    reason = "the payload is not exactly one JSON object"
     if not pc.any(hopeless).as_py():
         try:
             table = _parse(text, fields)
@@ -77,25 +60,19 @@ def _decode(
             table, reason = None, str(error)
         if table is not None and table.num_rows == count:
             missing = _missing(table, fields)
-            present = pc.is_valid(missing)
-            struct_array = pa.StructArray.from_arrays(_columns(table, fields), fields=list(fields), mask=present)
-            pieces.append(struct_array)
-            errors.append(missing)
+            columns = [_concat(table.column(field.name).chunks, field.type) for field in fields]
+            yield pa.StructArray.from_arrays(columns, fields=list(fields), mask=pc.is_valid(missing)), missing
             return
-    if count == 1:
-        if not utf8[0].as_py():
-            reason = "the payload is not UTF-8"
-        elif not text[0].as_py().strip():
-            reason = BAD_EMPTY
-        pieces.append(pa.nulls(1, struct))
-        errors.append(pa.array([reason[:_REASON_CHARACTERS_MAX]], pa.string()))
+    if count > 1:
+        half = count // 2
+        yield from _decode(text[:half], hopeless[:half], fields)
+        yield from _decode(text[half:], hopeless[half:], fields)
         return
-    half = count // 2
-    for start, length in ((0, half), (half, count - half)):
-        _decode(
-            text.slice(start, length), hopeless.slice(start, length), utf8.slice(start, length),
-            fields, struct, pieces, errors,
-        )  # fmt: skip
+    if not text[0].is_valid:
+        reason = "the payload is not UTF-8"
+    elif not text[0].as_py().strip():
+        reason = "the payload is empty"
+    yield pa.nulls(1, pa.struct(list(fields))), pa.array([reason[:_REASON_CHARACTERS_MAX]], pa.string())
 
 
 def _missing(table: pa.Table, fields: pa.Schema) -> pa.Array:
@@ -120,11 +97,7 @@ def _parse(text: pa.Array, fields: pa.Schema) -> pa.Table:
     )
 
 
-def _columns(table: pa.Table, fields: pa.Schema) -> list[pa.Array]:
-    return [_concat(table.column(field.name).chunks, field.type) for field in fields]
-
-
-def _concat(pieces: list[pa.Array], type_: pa.DataType) -> pa.Array:
+def _concat(pieces: Sequence[pa.Array], type_: pa.DataType) -> pa.Array:
     if len(pieces) == 1:
         return pieces[0]
     return pa.concat_arrays(pieces) if pieces else pa.nulls(0, type_)

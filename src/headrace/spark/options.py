@@ -75,9 +75,8 @@ def parse_source(options: Mapping[str, str]) -> SourceOptions:
         raise BadOption("schema", value_schema, "the columns of the JSON objects, such as 'item STRING, price DOUBLE'")
     streams = _words(options.get("stream") or options.get("path") or "")
     if not streams:
-        raise BadOption(
-            "stream", options.get("stream"), "a stream, several separated by commas, or a pattern (orders.*)"
-        )
+        expected = "a stream, several separated by commas, or a pattern (orders.*)"
+        raise BadOption("stream", options.get("stream"), expected)
     cursor = options.get("cursor") or None
     start = parse_point("start", options.get("start", "earliest"))
     if start.kind == "cursor" and cursor is None:
@@ -147,9 +146,8 @@ def _positions(option: str, text: str) -> dict[str, tuple[int, ...]]:
     try:
         return msgspec.json.decode(text, type=dict[str, tuple[Annotated[int, msgspec.Meta(ge=0)], ...]])
     except msgspec.MsgspecError as error:
-        raise BadOption(
-            option, text, f'an index for each partition by stream, as {{"orders": [17, 4]}}: {error}'
-        ) from None
+        expected = f'an index for each partition by stream, as {{"orders": [17, 4]}}: {error}'
+        raise BadOption(option, text, expected) from None
 
 
 def _columns(text: str | None, decode: str) -> tuple[str, ...]:
@@ -181,9 +179,7 @@ def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:
 
 
 def _number(options: Mapping[str, str], name: str, default: float) -> float:
-    text = options.get(name)
-    if text is None:
-        return default
+    text = options.get(name, default)
     try:
         value = float(text)
     except ValueError:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from headrace.spark.dataframes import option_texts, read, read_stream
+from headrace.spark.dataframes import option_texts, read
 from headrace.spark.errors import PipelineError
+from headrace.spark.spark_session import session
 
 _SKIPPED = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|--[^\n]*|/\*.*?\*/", re.DOTALL)
 _CALL = re.compile(r"\bstream\s*\(", re.IGNORECASE)
@@ -72,37 +74,25 @@ def _arguments(text: str, call: re.Match[str]) -> StreamCall:
     return found
 
 
-Load = Callable[[Sequence[str], Mapping[str, Any]], Any]
-"""Streams and options of the source → DataFrame."""
+Load = Callable[..., Any]
+"""`load(*streams, **options)` is the DataFrame of streams with options of the source."""
 
 
-def bind(
-    spark: Any,
-    text: str,
-    *,
-    streaming: bool = False,
-    options: Mapping[str, Any] | None = None,
-    load: Load | None = None,
-) -> Any:
-    """The DataFrame of a SQL text. `load` is what each `stream(...)` stands for, unless it is the stream itself."""
-
-    def plain(names: Sequence[str], chosen: Mapping[str, Any]) -> Any:
-        return (read_stream if streaming else read)(spark, *names, **chosen)
-
+def bind(spark: Any, text: str, load: Load | None = None, **options: Any) -> Any:
+    """The DataFrame of a SQL text. Each `stream(...)` stands for what `load` makes of it, or else for a bounded read;
+    `options` hold for all of them."""
+    load = load or partial(read, spark)
     pieces = []
     position = 0
     for call in stream_calls(text):
-        frame = (load or plain)(call.names, option_texts(options or {}) | option_texts(call.options))
+        frame = load(*call.names, **option_texts(options) | option_texts(call.options))
         view = f"headrace_stream_{next(_numbers)}"
         frame.createOrReplaceTempView(view)
         pieces += [text[position : call.start], view]
         position = call.end
-    pieces.append(text[position:])
-    return spark.sql("".join(pieces))
+    return spark.sql("".join([*pieces, text[position:]]))
 
 
 def sql(text: str, spark: Any = None, **options: Any) -> Any:
     """An answer now: the DataFrame of a SQL text over streams, bounded."""
-    from headrace.spark.spark_session import session
-
-    return bind(spark or session(), text, options=options)
+    return bind(spark or session(), text, **options)

@@ -9,21 +9,29 @@ import hashlib
 import os
 import shlex
 import sys
+import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyspark
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+import headrace
+from headrace.spark.hub_client import Access, access_to
 from headrace.spark.java import Java, cache_directory, find_java, write_executable
-
-if TYPE_CHECKING:
-    from headrace.spark.hub_client import Access
+from headrace.spark.source.cursors import listen, session_name
+from headrace.spark.source.data_source import bound_source
 
 CHECKPOINT_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 CLUSTER_CORES = 8  # of a cluster whose size nobody knows before it has started
 QUIET_JAVA_OPTIONS = "-Dio.netty.tryReflectionSetAccessible=true"
+
+_equipped: dict[str, Access] = {}
 
 
 def tuned_settings(cores: int) -> dict[str, str]:
@@ -47,11 +55,6 @@ def tuned_settings(cores: int) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "1g",
     }
-
-
-def local_settings() -> dict[str, str]:
-    """What only a driver that is also the executor may assume: loopback and this very Python."""
-    return {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
 def is_local(master: str) -> bool:
@@ -92,8 +95,6 @@ def fast_python() -> Path:
 
 def class_archive(java: Java) -> Path:
     """Where the class archive for this Java and this PySpark lives. It halves the start of the JVM."""
-    import pyspark
-
     identity = f"{java.home}|{java.major}|{pyspark.__version__}|{pyspark.__file__}"
     return cache_directory() / f"classes-{hashlib.sha256(identity.encode()).hexdigest()[:12]}.jsa"
 
@@ -117,10 +118,8 @@ def logging_option(config: Mapping[str, str]) -> str:
 
 def package_archive() -> Path:
     """This package as a zip for `--py-files`: executors elsewhere get the code without hand work."""
-    import headrace
-
     root = Path(headrace.__file__).parent
-    files = sorted(path for path in root.rglob("*.py"))
+    files = sorted(root.rglob("*.py"))
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
     target = cache_directory() / f"headrace-{digest}.zip"
     if not target.exists():
@@ -128,7 +127,7 @@ def package_archive() -> Path:
         half = target.with_name(f".{target.name}.{os.getpid()}")
         with zipfile.ZipFile(half, "w", zipfile.ZIP_DEFLATED) as archive:
             for path in files:
-                archive.write(path, Path("headrace") / path.relative_to(root))
+                archive.write(path, path.relative_to(root.parent))
         half.replace(target)
     return target
 
@@ -151,8 +150,6 @@ def session(
     (once; a few seconds), so that later ones start in half the time. `move_cursors` lets completed batches move the
     cursors that the sources name.
     """
-    from pyspark.sql import SparkSession
-
     active = SparkSession.getActiveSession()
     if active is None:
         active = _start(name, master or os.environ.get("SPARK_MASTER") or "local[*]", config or {}, make_class_archive)
@@ -161,8 +158,6 @@ def session(
 
 
 def _start(name: str, master: str, config: Mapping[str, str], make_class_archive: bool) -> Any:
-    from pyspark.sql import SparkSession
-
     local = is_local(master)
     settings = tuned_settings(local_cores(master) if local else CLUSTER_CORES)
     java = find_java()  # the driver runs here, whatever the master is
@@ -172,7 +167,7 @@ def _start(name: str, master: str, config: Mapping[str, str], make_class_archive
         java_options.append("--enable-native-access=ALL-UNNAMED")
     if local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        settings |= local_settings()
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):  # tasks, and planning on the driver
             os.environ.setdefault(variable, str(fast_python()))
         _show_package_to_workers()
@@ -184,20 +179,13 @@ def _start(name: str, master: str, config: Mapping[str, str], make_class_archive
     chosen = settings | dict(config)
     given = chosen.get("spark.driver.extraJavaOptions", "")
     chosen["spark.driver.extraJavaOptions"] = " ".join(part for part in (*java_options, given) if part)
-    builder = SparkSession.builder.appName(name).master(master)
-    for key, value in chosen.items():
-        builder = builder.config(key, value)
-    started = builder.getOrCreate()
+    started = SparkSession.builder.appName(name).master(master).config(map=chosen).getOrCreate()
     started.sparkContext.setLogLevel(os.environ.get("HEADRACE_SPARK_LOG", "ERROR"))
     return started
 
 
 def warm(java_options: str = "") -> Path:
     """Make the class archive now, from a small query, and say where it is. Ends the JVM of this process."""
-    import tempfile
-
-    from pyspark import SparkContext
-
     archive = class_archive(find_java())
     if archive.exists():
         return archive
@@ -220,8 +208,6 @@ def warm(java_options: str = "") -> Path:
 
 def _show_package_to_workers() -> None:
     """Workers inherit PYTHONPATH; a package that runs from its source tree must be on it."""
-    import headrace
-
     root = str(Path(headrace.__file__).parent.parent)
     known = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     if root not in known and "site-packages" not in root:
@@ -241,10 +227,6 @@ def equip(
     `hub` becomes the default address, with `token` and `ca` (a file of certificates) to go there. They travel inside
     the data source itself: workers started before, or on other machines, do not see this process's environment.
     """
-    from headrace.spark.hub_client import access_to
-    from headrace.spark.source.cursors import listen, session_name
-    from headrace.spark.source.data_source import bound_source
-
     access = access_to(hub, token, ca)
     name = session_name(spark)
     if _equipped.get(name) != access:
@@ -252,6 +234,3 @@ def equip(
         _equipped[name] = access
     if move_cursors:
         listen(spark, access)
-
-
-_equipped: dict[str, Access] = {}

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.spark.json_columns import BAD_COUNT, BAD_EMPTY, decode_json
+from headrace.spark.json_columns import decode_json
 
 FIELDS = pa.schema([("n", pa.int32()), ("s", pa.string())])
 
@@ -45,7 +45,11 @@ def test_a_bad_row_is_named_and_harms_no_other(bad: bytes) -> None:
 
 def test_reasons() -> None:
     _, errors = decode(b"", b"\xff", b"{}{}")
-    assert errors == [BAD_EMPTY, "the payload is not UTF-8", BAD_COUNT]
+    assert errors == [
+        "the payload is empty",
+        "the payload is not UTF-8",
+        "the payload is not exactly one JSON object",
+    ]
 
 
 def test_a_double_and_an_empty_row_do_not_cancel_out() -> None:

@@ -24,7 +24,6 @@ READ_BYTES = 4 << 20
 Group = tuple[str, int, pa.RecordBatch]
 """Rows for one stream partition."""
 
-
 _ONE_OFF = re.compile(r"write/[0-9a-f]{32}")
 
 
@@ -71,18 +70,10 @@ def staged_rows(path: Path, size: int, crc: int, what: str) -> Iterator[Group]:
                 raise NotStaged(f"{what}: {path.name} is damaged ({found} bytes of {size}); run the batch again")
             file.seek(0)
             with pa.ipc.open_stream(file) as reader:
-                yield from _with_destinations(reader)
+                for rows, metadata in reader.iter_batches_with_custom_metadata():
+                    yield metadata[b"stream"].decode(), int(metadata[b"partition"]), rows
     except FileNotFoundError:
         raise NotStaged(f"{what}: {path.name} is not staged here; run the batch again") from None
-
-
-def _with_destinations(reader: pa.ipc.RecordBatchStreamReader) -> Iterator[Group]:
-    while True:
-        try:
-            rows, metadata = reader.read_next_batch_with_custom_metadata()
-        except StopIteration:
-            return
-        yield metadata[b"stream"].decode(), int(metadata[b"partition"]), rows
 
 
 @dataclass(frozen=True)
@@ -169,19 +160,14 @@ def sync_files(directory: Path) -> None:
 
 def drop_batches(query_path: Path, up_to: int) -> None:
     """Remove the directories of batches up to and with `up_to`."""
-    if not query_path.is_dir():
-        return
-    for entry in query_path.iterdir():
+    for entry in query_path.glob("*"):
         if entry.name.isdigit() and int(entry.name) <= up_to:
             shutil.rmtree(entry, ignore_errors=True)
 
 
-def remove_older(directory: Path, before_s: float, needed: Set[Path]) -> int:
-    """Remove batches that nobody touched since `before_s`, except those still needed; how many."""
-    removed = 0
+def remove_older(directory: Path, before_s: float, needed: Set[Path]) -> None:
+    """Remove batches that nobody touched since `before_s`, except those still needed."""
     for batch in set(directory.glob("*/*")) - needed:
         touched_s = max((file.stat().st_mtime for file in batch.glob("*")), default=batch.stat().st_mtime)
         if touched_s < before_s:
             shutil.rmtree(batch, ignore_errors=True)
-            removed += 1
-    return removed

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -141,7 +142,7 @@ class DeadLetters:
         if origin := stream.removesuffix(SUFFIX):
             records = await self._hub.read(stream, 0, partition=partition, limit=limit)
             if origin != stream or set(records.column("type").to_pylist()) == {LETTER_TYPE}:
-                return letters_of(records, origin)
+                return list(letters_of(records, origin))
         raise BadRequest(f"{stream!r} is not a stream of dead letters: their names end in {SUFFIX!r}")
 
 
@@ -150,17 +151,18 @@ def _check_right(stream: str) -> None:
         raise Forbidden(f"{current().name!r} may not write to stream {stream!r}, where a letter belongs")
 
 
-def letters_of(records: pa.RecordBatch, origin: str) -> list[DeadLetter]:
+def letters_of(records: pa.RecordBatch, origin: str) -> Iterator[DeadLetter]:
     """Records of a stream of dead letters, opened."""
-    return [_letter(row, origin) for row in plain_rows(records)]
-
-
-def _letter(row: dict[str, Any], origin: str) -> DeadLetter:
-    if row["type"] == LETTER_TYPE:
-        with contextlib.suppress(msgspec.MsgspecError):
-            inside = structs.asdict(msgspec.json.decode(row["payload"], type=Envelope))
-            event_time = inside.pop("event_time")
-            event_time_us = None if event_time is None else microseconds(event_time)
-            return DeadLetter(row["index"], row["time_us"], event_time_us=event_time_us, **inside)
-    reason = str(row["type"] or "no reason given")
-    return DeadLetter(reason=reason, stream=origin, partition=0, **row)
+    for row in plain_rows(records):
+        letter: dict[str, Any] = {
+            "stream": origin,
+            "partition": 0,
+            "reason": str(row["type"] or "no reason given"),
+            **row,
+        }
+        if row["type"] == LETTER_TYPE:
+            with contextlib.suppress(msgspec.MsgspecError):
+                letter |= structs.asdict(msgspec.json.decode(row["payload"], type=Envelope))
+                event_time = letter.pop("event_time")
+                letter["event_time_us"] = None if event_time is None else microseconds(event_time)
+        yield DeadLetter(**letter)

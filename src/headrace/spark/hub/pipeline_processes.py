@@ -89,15 +89,11 @@ class PipelineProcesses:
         self._registry.apart.discard(name)
         problem = None if task.cancelled() else task.exception()
         error = "" if task.cancelled() else f"it could not be started: {problem}" if problem else task.result()
-        self._close_report(name, "failed" if error else "stopped", error)
-        logger.info("a pipeline's process ended", extra=fields(pipeline=name, error=error))
-
-    def _close_report(self, name: str, state: str, error: str) -> None:
-        """Say how it ended, unless it said so itself."""
         report = self._registry.last_report(name)
-        if report is None or report.state in ALIVE:
-            known = report or Report(name)
-            self._registry.note(msgspec.structs.replace(known, state=state, error=error or known.error))
+        if report is not None and report.state in ALIVE:  # otherwise it has said itself how it ended
+            state = "failed" if error else "stopped"
+            self._registry.note(msgspec.structs.replace(report, state=state, error=error or report.error))
+        logger.info("a pipeline's process ended", extra=fields(pipeline=name, error=error))
 
     async def check_ended(self, name: str) -> None:
         """Refuse a pipeline that is at work. It says that it has stopped some seconds before its process has ended:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from headrace.admin.cursors import planned_move
 from headrace.admin.requests import Moment
 from headrace.errors import BadRequest
 from headrace.log.ops import Op, SaveCursor
@@ -107,25 +108,14 @@ class Resets:
                 continue
             positions = await self._positions.position(ReadPosition(request.name, stream))
             for partition, before in enumerate(positions):
-                if before is not None:
-                    moves.append(await self._move(request, stream, partition, before))
+                if before is None:
+                    continue
+                if request.to == "cursor":
+                    moves.append(PipelineMove(stream, partition, before, before, 0, 0))
+                else:
+                    move = await planned_move(self._hub, stream, partition, before, request.to)
+                    moves.append(PipelineMove(stream=stream, **msgspec.structs.asdict(move)))
         return moves
-
-    async def _move(self, request: PipelineReset, stream: str, partition: int, before: int) -> PipelineMove:
-        bounds = self._hub.bounds(stream, partition)
-        if isinstance(request.to, Moment):
-            after = await self._hub.index_at_time(stream, request.to.time_us, partition)
-        elif isinstance(request.to, int):
-            after = request.to
-            if not bounds.first <= after <= bounds.next:
-                raise BadRequest(
-                    f"'to' is {after}, outside {bounds.first} to {bounds.next}, the records of stream {stream!r} "
-                    f"partition {partition}"
-                )
-        else:
-            after = {"cursor": before, "earliest": bounds.first, "latest": bounds.next}[request.to]
-        read_again = max(0, min(before, bounds.next) - max(after, bounds.first))
-        return PipelineMove(stream, partition, before, after, read_again, max(0, after - max(before, bounds.first)))
 
 
 def _is_among(stream: str, patterns: list[str] | None) -> bool:

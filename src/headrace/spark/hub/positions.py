@@ -62,13 +62,9 @@ class Positions:
 
     async def describe(self, request: Describe) -> list[Described]:
         """The streams that exist and that the caller may read, by name."""
+        infos = {info.name: info for name in request.names for info in self.named(name) or self._hub.streams(name)}
         may = current().may
-        found = {}
-        for name in request.names:
-            for info in self.named(name) or self._hub.streams(name):
-                if may("read", info.name):
-                    found[info.name] = info
-        return [self._described(found[name]) for name in sorted(found)]
+        return [self._described(infos[name]) for name in sorted(infos) if may("read", name)]
 
     def named(self, name: str) -> list[Any]:
         """The stream of exactly this name, whatever characters it has."""
@@ -115,11 +111,12 @@ class Positions:
     async def move_cursor(self, request: MoveCursor) -> None:
         """Move a cursor on in all these streams at once; streams that are gone are passed over."""
         check_rights(set(), set(request.positions))
-        ops = []
-        for name, positions in request.positions.items():
-            for info in self.named(name):
-                for partition, index in enumerate(positions[: info.partitions]):
-                    if index is not None:
-                        ops.append(SaveCursor(request.cursor, info.name, index, partition))
+        ops = [
+            SaveCursor(request.cursor, info.name, index, partition)
+            for name, positions in request.positions.items()
+            for info in self.named(name)
+            for partition, index in enumerate(positions[: info.partitions])
+            if index is not None
+        ]
         if ops:
             await self._hub.transact(ops)

@@ -39,17 +39,8 @@ class PipelineRunning(HeadraceError):
     status = 409
 
 
-class Definition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Definition(PipelineEntry, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A pipeline that someone runs: a SQL text or a Python file, and where its results go."""
-
-    name: str
-    sql: str = ""
-    file: str = ""
-    into: str = ""
-    trigger: str = ""
-    start: str = "earliest"
-    output_mode: str = "append"
-    enabled: bool = True
 
 
 class Heard(msgspec.Struct, frozen=True):
@@ -85,7 +76,7 @@ class Registry:
         """Those that run in a process of their own, although they may stand in the configuration."""
         self.on_stop: Callable[[str], None] = lambda name: None
         """Told of every request to stop."""
-        self._configured = {entry.name: _configured(entry) for entry in hub.config.pipeline}
+        self._configured = {one.name: Definition(**msgspec.structs.asdict(one)) for one in hub.config.pipeline}
 
     def register(self) -> None:
         """Offer the verbs, and count the pipelines."""
@@ -100,20 +91,12 @@ class Registry:
 
     def to_run(self) -> list[str]:
         """The pipelines of the configuration that have neither ended nor been stopped."""
-        return [
-            name
-            for name, one in self._configured.items()
-            if one.enabled
-            and name not in self.apart
-            and not (name in self._reports and self._reports[name][0].state in ENDED)
-        ]
+        candidates = {name for name, one in self._configured.items() if one.enabled} - self.apart
+        ended = {name for name, (report, _) in self._reports.items() if report.state in ENDED}
+        return [name for name in self._configured if name in candidates - ended]
 
     async def create(self, request: Definition) -> Status:
         """Keep a definition; one of the same name is replaced."""
-        if bool(request.sql) == bool(request.file):
-            raise BadRequest("a pipeline is either a SQL text or a file")
-        if request.sql and not request.into:
-            raise BadRequest("a pipeline in SQL needs a stream to write into")
         await self._hub.create_table(PIPELINES)
         await self._hub.put(PIPELINES, request.name.encode(), msgspec.msgpack.encode(request))
         return self._status(request.name)
@@ -128,8 +111,7 @@ class Registry:
 
     async def list(self, request: Nothing) -> list[Status]:
         """All that are defined or have reported."""
-        names = {*self._definitions(), *self._reports}
-        return [self._status(name) for name in sorted(names)]
+        return [self._status(name) for name in sorted({*self._definitions(), *self._reports})]
 
     async def status(self, request: PipelineName) -> Status:
         """One of them."""
@@ -145,11 +127,11 @@ class Registry:
 
     async def report(self, request: Report) -> Heard:
         """Take a report."""
-        before = self._reports.get(request.name, (None, 0))[0]
+        before = self.last_report(request.name)
         if before is not None and before.run == request.run and request.batch > before.batch:
             self._hub.metrics.spark.batch_seconds.observe(request.batch_ms / 1000)
             self._hub.metrics.spark.batch_records.inc(max(0, request.rows - before.rows))
-        self._reports[request.name] = (request, self._hub.clock.now_us())
+        self.note(request)
         return Heard(stop=request.run != "" and self._stopping.get(request.name) == request.run)
 
     def last_report(self, name: str) -> Report | None:
@@ -187,7 +169,3 @@ class Registry:
             return "stopped"
         stale = self._hub.clock.now_us() - reported_us > REPORT_STALE_US
         return "lost" if stale and report.state in REPORTING else report.state
-
-
-def _configured(entry: PipelineEntry) -> Definition:
-    return msgspec.convert(msgspec.to_builtins(entry), Definition)

@@ -25,6 +25,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -133,14 +134,11 @@ class StagingArea:
 
     def register(self) -> None:
         """Offer the verbs."""
-        verbs = self._hub.verbs
-        for name, request, handler, summary in (
-            ("spark.stage", Stage, self.stage, "Stage rows of a Spark batch"),
-            ("spark.commit", Commit, self.commit, "Append a staged Spark batch"),
-            ("spark.abort", Abort, self.abort, "Drop a staged Spark batch"),
-        ):
-            # Which streams a batch goes to is known only at its commit, which checks the right on each.
-            verbs.register(name, request, handler, right="write", summary=summary, filters=True)
+        # Which streams a batch goes to is known only at its commit, which checks the right on each.
+        add = partial(self._hub.verbs.register, right="write", filters=True)
+        add("spark.stage", Stage, self.stage, summary="Stage rows of a Spark batch")
+        add("spark.commit", Commit, self.commit, summary="Append a staged Spark batch")
+        add("spark.abort", Abort, self.abort, summary="Drop a staged Spark batch")
 
     async def stage(self, request: Stage) -> int:
         """Keep a chunk; the size of the file so far."""
@@ -179,19 +177,19 @@ class StagingArea:
             await self._finish(request.query)
             state = await self._owned_state(request.query)
             if not is_new(state, request):
-                await self._drop(request.query, request.batch)
+                await asyncio.to_thread(drop_batches, self._query_path(request.query), request.batch)
                 return Committed(applied=False)
             with self._reading(request):
                 return Committed(applied=True, appended=await self._store_new(request, state))
 
     async def _store_new(self, request: Commit, state: SinkState) -> list[AppendedTo]:
         """Store a batch that was not begun yet."""
-        survey = await asyncio.to_thread(self._survey, request, self._slice_bytes())
+        unfinished = Unfinished(request, slice_bytes=int(self._hub.config.log.batch_bytes_max) // 2)
+        survey = await asyncio.to_thread(survey_of, self._slices(unfinished))
         check_rights(set(survey.streams), {source.stream for source in request.sources})
         if survey.slices > 1:
             self._check_slices(survey, request, state)
         await self._make_streams(survey, request)
-        unfinished = Unfinished(request, slice_bytes=self._slice_bytes())
         if survey.slices > 1:
             await asyncio.to_thread(sync_files, self._batch_path(request.query, request.batch))
             await self._hub.put(UNFINISHED, request.query.encode(), msgspec.msgpack.encode(unfinished))
@@ -237,7 +235,7 @@ class StagingArea:
         if raw is not None:
             unfinished = msgspec.msgpack.decode(raw, type=Unfinished)
             with self._reading(unfinished.commit):
-                survey = await asyncio.to_thread(self._survey, unfinished.commit, unfinished.slice_bytes)
+                survey = await asyncio.to_thread(survey_of, self._slices(unfinished))
                 await self._make_streams(survey, unfinished.commit)  # one may have been deleted meanwhile
                 await self._store(unfinished, survey)
 
@@ -250,19 +248,17 @@ class StagingArea:
         finally:
             self._storing.discard((request.query, request.batch))
 
-    def _survey(self, request: Commit, slice_bytes: int) -> Survey:
-        """Look through all that is staged, before any of it is stored."""
-        return survey_of(self._slices(request, slice_bytes))
-
-    def _slices(self, request: Commit, slice_bytes: int) -> Iterator[list[Group]]:
+    def _slices(self, unfinished: Unfinished) -> Iterator[list[Group]]:
+        request = unfinished.commit
         parts = [(self._path(request.query, request.batch, one.part, one.attempt), one) for one in request.parts]
         what = f"query {request.query}: batch {request.batch}"
-        return cut((group for path, one in parts for group in staged_rows(path, one.size, one.crc, what)), slice_bytes)
+        groups = (group for path, one in parts for group in staged_rows(path, one.size, one.crc, what))
+        return cut(groups, unfinished.slice_bytes)
 
     async def _store(self, unfinished: Unfinished, survey: Survey) -> list[AppendedTo]:
         """Append the slices that are not stored yet; the last one carries the sink's new state."""
         request, key = unfinished.commit, unfinished.commit.query.encode()
-        slices = iter([survey.first]) if survey.slices == 1 else self._slices(request, unfinished.slice_bytes)
+        slices = iter([survey.first]) if survey.slices == 1 else self._slices(unfinished)
         appended = []
         for number in range(survey.slices):
             groups = await asyncio.to_thread(next, slices)
@@ -281,11 +277,8 @@ class StagingArea:
             results = await self._hub.transact(ops)
             for (stream, partition, _), result in zip(groups, results, strict=False):
                 appended.append(AppendedTo(stream, partition, result.first, result.count))
-        await self._drop(request.query, request.batch)
+        await asyncio.to_thread(drop_batches, self._query_path(request.query), request.batch)
         return appended
-
-    def _slice_bytes(self) -> int:
-        return int(self._hub.config.log.batch_bytes_max) // 2
 
     async def abort(self, request: Abort) -> None:
         """Forget what this run staged for a batch."""
@@ -323,19 +316,14 @@ class StagingArea:
     def _lock(self, query: str) -> asyncio.Lock:
         return self._locks.setdefault(query, asyncio.Lock())
 
-    async def _drop(self, query: str, batch: int) -> None:
-        """Remove what was staged for this batch and for older ones."""
-        await asyncio.to_thread(drop_batches, self._query_path(query), batch)
-
     async def _sweep(self) -> None:
         """Remove leftovers of drivers that never came back."""
         now_s = self._now_s()
         if now_s - self._swept_s < _SWEEP_INTERVAL_S:
             return
         self._swept_s = now_s
-        await asyncio.to_thread(
-            remove_older, self._directory, now_s - self._leftovers_expire_s, self._unfinished_paths()
-        )
+        before_s = now_s - self._leftovers_expire_s
+        await asyncio.to_thread(remove_older, self._directory, before_s, self._unfinished_paths())
         await self._forget_one_offs()
 
     async def _forget_one_offs(self) -> None:
@@ -347,7 +335,7 @@ class StagingArea:
             if is_one_off(key.decode()) and state.time_us < before_us and not self._lock(key.decode()).locked()
         ]
         for key, _ in old:
-            self._locks.pop(key.decode(), None)
+            del self._locks[key.decode()]
         await asyncio.gather(*(self._hub.delete(SINKS, key, raw) for key, raw in old))
 
     def _unfinished_paths(self) -> set[Path]:

@@ -21,9 +21,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
+from pyspark.sql import functions as F
+
 from headrace.log.columns import SCHEMA
 from headrace.spark.errors import PipelineError
-from headrace.spark.pipelines.archive_storage import Storage, storage_of
+from headrace.spark.pipelines.archive_storage import storage_of
 from headrace.spark.pipelines.checkpoints import directory_name
 
 COLUMNS = ("stream", "partition", *SCHEMA.names)
@@ -46,10 +48,6 @@ class ArchivedFile:
     last: int
     size: int = 0
     begin: int = 0
-
-    @property
-    def name(self) -> str:
-        return self.path.rpartition("/")[2]
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,6 @@ class Archive:
         self, path: str | Path, spark: Any, *, writer: str = "archive", join_files_min: int = JOIN_FILES_MIN
     ) -> None:
         self._spark = spark
-        self._storage: Storage
         self._storage, self._path = storage_of(str(path), spark)
         self._work = f"{self._path}/{_WORK}{directory_name(writer)}"
         self._joining = f"{self._path}/{_JOINING}{directory_name(writer)}"
@@ -85,16 +82,14 @@ class Archive:
 
     def store(self, batch: Any, batch_id: int) -> None:
         """Write one batch: what `foreachBatch` calls."""
-        from pyspark.sql import functions as F
-
         work = self._work
         self._storage.remove(work)
         day = F.date_format("time", "yyyy-MM-dd")
         rows = batch.select(*COLUMNS, F.col("stream").alias("of"), day.alias("date"))
         self._write(rows, f"{work}/{batch_id}", "of", "date")
-        arrived = self._arrived(f"{work}/{batch_id}")
-        self._remove_leftovers(arrived)
-        touched = {self._publish(one) for one in arrived}
+        written = self._written(f"{work}/{batch_id}")
+        self._remove_leftovers(written)
+        touched = {self._publish(one) for one in written}
         self._storage.remove(work)
         for directory in sorted(touched):
             self._storage.settle(directory)
@@ -106,14 +101,12 @@ class Archive:
         writer = rows.write.option("compression", "zstd")
         (writer.partitionBy(*by) if by else writer).parquet(self._storage.location(to))
 
-    def _arrived(self, work: str) -> list[WrittenFile]:
+    def _written(self, work: str) -> list[WrittenFile]:
         """What Spark has just written, file by file, from the files themselves."""
-        from pyspark.sql import functions as F
-
         files = {
             (
-                unquote(of.name.removeprefix("of=")),
-                date.name.removeprefix("date="),
+                unquote(of.name[len("of=") :]),
+                date.name[len("date=") :],
                 file.name,
             ): f"{work}/{of.name}/{date.name}/{file.name}"
             for of in self._storage.list(work)
@@ -134,11 +127,11 @@ class Archive:
         )
         return [_identified(one, files[one["stream"], one["date"], one["file"]]) for one in held.collect()]
 
-    def _remove_leftovers(self, arrived: Sequence[WrittenFile]) -> None:
+    def _remove_leftovers(self, written: Sequence[WrittenFile]) -> None:
         firsts: dict[tuple[str, int], int] = {}
-        for one in arrived:
-            firsts[one.stream, one.partition] = min(one.first, firsts.get((one.stream, one.partition), one.first))
-        for stream in {stream for stream, _ in firsts}:
+        for one in sorted(written, key=lambda one: one.first):
+            firsts.setdefault((one.stream, one.partition), one.first)
+        for stream in {one.stream for one in written}:
             for file in self.files(stream):
                 if file.first >= firsts.get((stream, file.partition), file.first + 1):
                     self._storage.remove(file.path)
@@ -175,10 +168,10 @@ class Archive:
 
     def ranges(self, stream: str) -> dict[int, tuple[int, int]]:
         """By partition, the first index that is archived and the one after the last."""
-        found: dict[int, tuple[int, int]] = {}
+        ranges: dict[int, tuple[int, int]] = {}
         for one in self.covering(stream):
-            found[one.partition] = (found.get(one.partition, (one.first, 0))[0], one.last + 1)
-        return found
+            ranges[one.partition] = (ranges.get(one.partition, (one.first, 0))[0], one.last + 1)
+        return ranges
 
     def frame(self, stream: str) -> Any:
         """The archived records of a stream as a DataFrame; None when there are none."""
@@ -239,7 +232,7 @@ def _cover(files: Iterable[ArchivedFile], stream: str) -> Iterator[ArchivedFile]
             continue
         if after is not None and one.first > after:
             raise PipelineError(
-                f"the archive of stream {stream!r} partition {one.partition} is not whole: {one.name} does not "
+                f"the archive of stream {stream!r} partition {one.partition} is not whole: {one.path} does not "
                 f"begin at index {after}"
             )
         expected[one.partition] = one.last + 1
@@ -248,13 +241,14 @@ def _cover(files: Iterable[ArchivedFile], stream: str) -> Iterator[ArchivedFile]
 
 def _contained(files: Sequence[ArchivedFile]) -> list[ArchivedFile]:
     """Files whose records a larger file holds too: the parts of a joined one."""
-    found = []
+    contained = []
     last: dict[int, int] = {}
     for one in files:
         if one.last <= last.get(one.partition, -1):
-            found.append(one)
-        last[one.partition] = max(one.last, last.get(one.partition, -1))
-    return found
+            contained.append(one)
+        else:
+            last[one.partition] = one.last
+    return contained
 
 
 def _small_runs(files: Sequence[ArchivedFile]) -> Iterator[list[ArchivedFile]]:

@@ -10,7 +10,7 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import unquote, urlparse
 
 
@@ -23,25 +23,6 @@ class Entry:
     size: int
 
 
-class Storage(Protocol):
-    """A file system, as far as an archive needs one."""
-
-    def list(self, directory: str) -> list[Entry]:
-        """What is in a directory; nothing if there is no such directory."""
-
-    def put(self, source: str, target: str) -> None:
-        """Move a whole file to where it is seen, in place of what stood there."""
-
-    def remove(self, path: str) -> None:
-        """Remove a file, or a directory with all in it; nothing if there is none."""
-
-    def settle(self, directory: str) -> None:
-        """Make the names in a directory last."""
-
-    def location(self, path: str) -> str:
-        """A path as Spark takes it."""
-
-
 def local_path(location: str | None) -> Path | None:
     """A location as a path of this machine; None when it is elsewhere (HDFS, S3)."""
     if not location:
@@ -52,18 +33,11 @@ def local_path(location: str | None) -> Path | None:
     return None if len(parsed.scheme) > 1 else Path(location)
 
 
-def storage_of(location: str, spark: Any) -> tuple[Storage, str]:
-    """The file system of a location, and the location in its terms."""
-    here = local_path(location)
-    if here is not None:
-        return LocalStorage(), str(here.absolute())
-    return HadoopStorage(spark), location.rstrip("/")
-
-
 class LocalStorage:
     """Directories of this machine."""
 
     def list(self, directory: str) -> list[Entry]:
+        """What is in a directory; nothing if there is no such directory."""
         try:
             with os.scandir(directory) as found:
                 return [Entry(one.name, one.is_dir(), one.stat().st_size) for one in found]
@@ -71,25 +45,29 @@ class LocalStorage:
             return []
 
     def put(self, source: str, target: str) -> None:
+        """Move a whole file to where it is seen, in place of what stood there."""
         Path(target).parent.mkdir(parents=True, exist_ok=True)
         _sync(source)
         os.replace(source, target)
 
     def remove(self, path: str) -> None:
+        """Remove a file, or a directory with all in it; nothing if there is none."""
         if os.path.isdir(path):
             shutil.rmtree(path, ignore_errors=True)
         else:
             Path(path).unlink(missing_ok=True)
 
     def settle(self, directory: str) -> None:
+        """Make the names in a directory last."""
         _sync(directory)
 
     def location(self, path: str) -> str:
+        """A path as Spark takes it."""
         return f"file://{path}"  # Hadoop does not undo the escapes of a proper URI
 
 
 class HadoopStorage:
-    """Whatever Spark's own Hadoop can reach, asked through the driver's JVM."""
+    """Whatever Spark's own Hadoop can reach, asked through the driver's JVM: the same methods."""
 
     def __init__(self, spark: Any) -> None:
         self._hadoop = spark._jvm.org.apache.hadoop.fs
@@ -121,6 +99,17 @@ class HadoopStorage:
 
     def location(self, path: str) -> str:
         return path
+
+
+Storage = LocalStorage | HadoopStorage
+
+
+def storage_of(location: str, spark: Any) -> tuple[Storage, str]:
+    """The file system of a location, and the location in its terms."""
+    here = local_path(location)
+    if here is not None:
+        return LocalStorage(), str(here.absolute())
+    return HadoopStorage(spark), location.rstrip("/")
 
 
 def _sync(path: str) -> None:

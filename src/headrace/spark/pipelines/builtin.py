@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pyspark.sql import functions as F
+
 from headrace.spark.errors import PipelineError
 from headrace.spark.hub.dead_letters import LETTER_TYPE, SUFFIX
-from headrace.spark.pipelines.definition import Pipeline, Sink, sql_pipeline
+from headrace.spark.pipelines.definition import Pipeline, Sink
 from headrace.spark.sink.rows import ACCEPTED
 
 ROUTE_COLUMN = "route_to"
-
-__all__ = ["archive", "dead_letter", "merge", "route", "sql_pipeline", "window_counts"]
 
 
 def archive(streams: Sequence[str], path: str, *, name: str = "") -> Pipeline:
@@ -66,8 +66,6 @@ def route(
         raise PipelineError(f"{by_type!r} names one stream only; put {{type}} where the type goes")
 
     def transform(records: Any) -> Any:
-        from pyspark.sql import functions as F
-
         seen = records.withColumn("text", F.col("payload").cast("string"))
         if by_type is not None:
             before, _, after = by_type.partition("{type}")
@@ -99,8 +97,6 @@ def dead_letter(source: str, schema: str, into: str, *, dead: str = "", name: st
     graveyard = dead or source + SUFFIX
 
     def transform(records: Any) -> Any:
-        from pyspark.sql import functions as F
-
         kept = ["stream", "partition", "index", "time", *(one for one in ACCEPTED if one != "payload"), "payload"]
         letter = F.to_json(F.struct(F.col("error").alias("reason"), *kept)).cast("binary")
         bad = F.col("error").isNotNull()
@@ -140,8 +136,6 @@ def window_counts(
     """
 
     def transform(records: Any) -> Any:
-        from pyspark.sql import functions as F
-
         timed = records.select(F.coalesce("event_time", "time").alias("at"), F.expr(by).alias("what"))
         counted = timed.withWatermark("at", delay).groupBy(F.window("at", window), "what").count()
         return counted.select(

@@ -64,14 +64,15 @@ class Pipeline:
     records_per_batch_max: int | None = RECORDS_PER_BATCH_DEFAULT
     description: str = ""
 
-    def reading(self) -> dict[str, Any]:
-        """The options of the sources, without those that say where to begin."""
-        chosen: dict[str, Any] = {
-            "decode": self.decode,
-            "schema": self.schema,
-            "maxRecordsPerBatch": self.records_per_batch_max,
-        }
-        return chosen | dict(self.source_options)
+    def result(self, spark: Any, load: Callable[..., Any], **options: Any) -> Any:
+        """The DataFrame that it computes from what `load(*streams, **options)` makes of its sources."""
+        reading = {"decode": self.decode, "schema": self.schema, "maxRecordsPerBatch": self.records_per_batch_max}
+        options = reading | dict(self.source_options) | options
+        if self.sql is not None:
+            from headrace.spark.query import bind
+
+            return bind(spark, self.sql, load, **options)
+        return self.apply({name: load(*streams, **options) for name, streams in self.sources.items()})
 
     def apply(self, frames: Mapping[str, Any]) -> Any:
         """The result for these input frames."""
@@ -89,15 +90,9 @@ class Pipeline:
         column, delay = self.watermark
         if "." in column:
             # A watermark stands on a column of its own; a field of a decoded value becomes one.
-            frame = frame.withColumn(column.rpartition(".")[2], _column(column))
-            column = column.rpartition(".")[2]
+            name = column.rpartition(".")[2]
+            column, frame = name, frame.withColumn(name, frame[column])
         return frame.withWatermark(column, delay)
-
-
-def _column(name: str) -> Any:
-    from pyspark.sql import functions as F
-
-    return F.col(name)
 
 
 def pipeline(

@@ -9,17 +9,21 @@ live pipeline, its cursor and its checkpoint are not touched.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial, reduce
+from collections.abc import Iterator, Mapping
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from headrace.spark import dataframes, query
+from pyspark.sql import functions as F
+
+from headrace.spark import dataframes
 from headrace.spark.errors import DataLoss, PipelineError
 from headrace.spark.hub_client import HubPort, StreamState
 from headrace.spark.options import Point, parse_point, parse_source
 from headrace.spark.pipelines.archive import Archive
 from headrace.spark.pipelines.definition import Pipeline, Sink
+from headrace.spark.source.data_source import PlainReader
+from headrace.spark.source.scan import of_types, shaped
 
 # What says where a live query is, which a replay says itself.
 LIVE_OPTIONS = {"start", "end", "cursor", "maxrecordsperbatch", "minrecordsperbatch"}
@@ -78,8 +82,6 @@ def _missing(stream: str, partition: int, first: int, last: int) -> None:
 
 
 def _below_log(old: Any, state: StreamState) -> Any:
-    from pyspark.sql import functions as F
-
     kept = F.lit(False)
     for partition, (first, _) in enumerate(state.bounds):
         kept = kept | ((F.col("partition") == partition) & (F.col("index") < first))
@@ -87,26 +89,16 @@ def _below_log(old: Any, state: StreamState) -> Any:
 
 
 def _between(frame: Any, start: Point, end: Point) -> Any:
-    from pyspark.sql import functions as F
-
-    if start.kind in ("index", "time"):
-        frame = frame.where(_position(start) >= F.lit(start.value))
-    if end.kind in ("index", "time"):
-        frame = frame.where(_position(end) < F.lit(end.value))
+    columns = {"index": F.col("index"), "time": F.unix_micros("time")}
+    if start.kind in columns:
+        frame = frame.where(columns[start.kind] >= F.lit(start.value))
+    if end.kind in columns:
+        frame = frame.where(columns[end.kind] < F.lit(end.value))
     return frame
-
-
-def _position(point: Point) -> Any:
-    from pyspark.sql import functions as F
-
-    return F.col("index") if point.kind == "index" else F.unix_micros("time")
 
 
 def _decoded(old: Any, schema: Any, options: Mapping[str, str]) -> Any:
     """Archived records as the source itself would have shown them: decoded by the same code, of the same types."""
-    from headrace.spark.source.data_source import PlainReader
-    from headrace.spark.source.scan import of_types, shaped
-
     shape = PlainReader(parse_source(options), schema).shape()
 
     def show(batches: Iterator[Any]) -> Iterator[Any]:
@@ -130,21 +122,17 @@ def replay(
     sink = Sink("stream", into) if isinstance(into, str) else into
     if sink.target == pipeline.sink.target:
         raise PipelineError(f"{sink.target!r} is what pipeline {pipeline.name!r} writes live; choose another sink")
-    past = partial(_all_history, spark, port, archive=archive, start=start, end=end)
-    if pipeline.sql is not None:
-        result = query.bind(spark, pipeline.sql, load=past)
-    else:
-        reading = pipeline.reading()
-        result = pipeline.apply({name: past(streams, reading) for name, streams in pipeline.sources.items()})
-    write(result, sink, port.address)
 
+    def past(*streams: str, **reading: Any) -> Any:
+        known = port.describe(streams)
+        parts = [
+            history(spark, port, one.name, archive=archive, start=start, end=end, reading=reading) for one in known
+        ]
+        if not parts:
+            raise PipelineError(f"the pipeline reads {', '.join(streams)}, of which none exists")
+        return reduce(lambda left, right: left.unionByName(right), parts)
 
-def _all_history(spark: Any, port: HubPort, streams: Sequence[str], reading: Mapping[str, Any], **between: Any) -> Any:
-    """The history of streams or patterns as one DataFrame."""
-    parts = [history(spark, port, one.name, reading=reading, **between) for one in port.describe(streams)]
-    if not parts:
-        raise PipelineError(f"the pipeline reads {', '.join(streams)}, of which none exists")
-    return reduce(lambda left, right: left.unionByName(right), parts)
+    write(pipeline.result(spark, past), sink, port.address)
 
 
 def write(result: Any, sink: Sink, hub: str) -> None:

@@ -10,16 +10,18 @@ import contextlib
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from headrace.errors import BadRequest, HeadraceError
-from headrace.spark import dataframes, query
+from headrace.spark import dataframes
 from headrace.spark.hub_client import HubPort
 from headrace.spark.options import parse_point
+from headrace.spark.pipelines.archive import Archive
 from headrace.spark.pipelines.checkpoints import checkpoint_of, default_home
 from headrace.spark.pipelines.definition import Pipeline
 from headrace.spark.pipelines.failures import Failure, exception_name, explain
@@ -39,14 +41,13 @@ FINAL = {"BatchChanged", "Fenced", "DataLoss", "BadOption", "Forbidden", "Unauth
 
 
 @dataclass
-class _Running:
+class RunningPipeline:
     pipeline: Pipeline
     query: Any
     report: Report
     started_s: float
     restart_at_s: float | None = None
     pause_s: float = RESTART_PAUSE_FIRST_S
-    failure: Failure | None = field(default=None)
 
 
 class Runner:
@@ -68,7 +69,7 @@ class Runner:
         self._on_progress = on_progress
         self._now_s = now_s
         self._mover = listen(spark)
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, RunningPipeline] = {}
         self.failures: dict[str, Failure] = {}
 
     def start(self, pipeline: Pipeline) -> Any:
@@ -77,7 +78,7 @@ class Runner:
         known = self._running.get(pipeline.name)
         report = known.report if known else Report(pipeline.name)
         report.state, report.run = "running", str(started.runId)
-        self._running[pipeline.name] = _Running(
+        self._running[pipeline.name] = RunningPipeline(
             pipeline, started, report, self._now_s(), pause_s=known.pause_s if known else RESTART_PAUSE_FIRST_S
         )
         return started
@@ -120,7 +121,7 @@ class Runner:
                 self._move_cursors(one)
         self._running.clear()
 
-    def _take_progress(self, one: _Running) -> None:
+    def _take_progress(self, one: RunningPipeline) -> None:
         last = one.query.lastProgress
         if last is None:
             return
@@ -129,20 +130,20 @@ class Runner:
                 one.report.take(progress)
         one.report.take(last)
 
-    def _move_cursors(self, one: _Running) -> None:
+    def _move_cursors(self, one: RunningPipeline) -> None:
         """The session's listener does this too; here nothing is left behind when the process ends right after."""
         last = one.query.lastProgress
         if last is not None:
             self._mover.moved([source["endOffset"] for source in last["sources"]])
 
-    def _restart(self, one: _Running) -> None:
+    def _restart(self, one: RunningPipeline) -> None:
         """Start a query again. That may fail too, as when the hub is away: other pipelines go on meanwhile."""
         try:
             self.start(one.pipeline)
         except Exception as error:
             self._failed(one, explain(error), ran_s=0.0)
 
-    def _ended(self, one: _Running) -> None:
+    def _ended(self, one: RunningPipeline) -> None:
         error = None if one.report.state == "stopped" else one.query.exception()
         if error is None:
             if one.report.state != "stopped":
@@ -152,7 +153,7 @@ class Runner:
             return
         self._failed(one, explain(error), self._now_s() - one.started_s)
 
-    def _failed(self, one: _Running, failure: Failure, ran_s: float) -> None:
+    def _failed(self, one: RunningPipeline, failure: Failure, ran_s: float) -> None:
         one.report.error = failure.headline
         one.report.restarts = 1 if ran_s > HEALTHY_S else one.report.restarts + 1
         if exception_name(failure.headline) in FINAL or one.report.restarts > RESTARTS_MAX:
@@ -166,7 +167,7 @@ class Runner:
         one.pause_s = RESTART_PAUSE_FIRST_S if ran_s > HEALTHY_S else min(one.pause_s * 2, RESTART_PAUSE_MOST_S)
         one.restart_at_s = self._now_s() + one.pause_s
 
-    def _report(self, one: _Running) -> bool:
+    def _report(self, one: RunningPipeline) -> bool:
         """Tell the hub, and hear whether to stop; False when it is away, which the query itself waits out."""
         try:
             heard = self._reporting.call("pipeline.report", msgspec.structs.asdict(one.report))
@@ -181,19 +182,14 @@ class Runner:
 
 def start_query(spark: Any, port: HubPort, pipeline: Pipeline, home: Path) -> Any:
     """Build the frames of a pipeline and start its query."""
-    options = pipeline.reading() | {
-        "hub": port.address,
-        "cursor": pipeline.name,
-        "moveCursor": False,  # done here, for all sources together: two of them may read the same stream
-        "start": first_start(port, pipeline),
-    }
-    if pipeline.sql is not None:
-        result = query.bind(spark, pipeline.sql, streaming=True, options=options)
-    else:
-        sources = {
-            name: dataframes.read_stream(spark, *streams, **options) for name, streams in pipeline.sources.items()
-        }
-        result = pipeline.apply(sources)
+    result = pipeline.result(
+        spark,
+        partial(dataframes.read_stream, spark),
+        hub=port.address,
+        cursor=pipeline.name,
+        moveCursor=False,  # done here, for all sources together: two of them may read the same stream
+        start=first_start(port, pipeline),
+    )
     checkpoint = checkpoint_of(home, pipeline.name)
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     return start_sink(result, pipeline, port.address, checkpoint)
@@ -212,8 +208,6 @@ def start_sink(result: Any, pipeline: Pipeline, hub: str, checkpoint: Path) -> A
     """Start the query that writes `result`."""
     sink = pipeline.sink
     if sink.kind == "archive":
-        from headrace.spark.pipelines.archive import Archive
-
         archive = Archive(sink.target, result.sparkSession, writer=pipeline.name)
         writer = result.writeStream.foreachBatch(archive.store)
     elif sink.kind == "stream":
@@ -225,9 +219,8 @@ def start_sink(result: Any, pipeline: Pipeline, hub: str, checkpoint: Path) -> A
         writer = result.writeStream.format(sink.kind).outputMode(pipeline.output_mode)
         if sink.target:
             writer = writer.option("path", sink.target)
-    for name, value in dataframes.option_texts(dict(sink.options)).items():
-        writer = writer.option(name, value)
-    writer = writer.queryName(pipeline.name).option("checkpointLocation", str(checkpoint))
+    writer = writer.options(**dataframes.option_texts(sink.options)).queryName(pipeline.name)
+    writer = writer.option("checkpointLocation", str(checkpoint))
     return writer.trigger(**trigger_arguments(pipeline.trigger)).start()
 
 

@@ -67,7 +67,7 @@ class OutgoingRows:
         if records.num_rows == 0:
             return
         if self._writer is None:
-            self._writer = pa.ipc.new_stream(_Sink(self._waiting), PUT_SCHEMA)
+            self._writer = pa.ipc.new_stream(_GrowingFile(self._waiting), PUT_SCHEMA)
         to = {"stream": stream, "partition": str(partition)}
         rows = max(1, records.num_rows * self._chunk_bytes // max(1, records.nbytes))
         for start in range(0, records.num_rows, rows):
@@ -91,7 +91,7 @@ class OutgoingRows:
         self._crc = google_crc32c.extend(self._crc, chunk)
 
 
-class _Sink(io.RawIOBase):
+class _GrowingFile(io.RawIOBase):
     """A file that only grows, for Arrow's writer, over a buffer that is emptied now and then."""
 
     def __init__(self, buffer: io.BytesIO) -> None:

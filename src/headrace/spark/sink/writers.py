@@ -35,6 +35,7 @@ from headrace.spark.source.scan import freeze_garbage
 CHUNK_BYTES = 4 << 20
 ABORT_WAIT_S = 2.0
 ROWS_DIGEST_MODULUS = 1 << 64
+PART_FIELDS = ("part", "attempt", "size", "crc")
 
 
 @dataclass
@@ -114,33 +115,32 @@ class _Writer:
 
         return count
 
-    def finish(self, messages: Sequence[StagedPart], batch: int, digest: str, sources: list[dict[str, Any]]) -> Any:
-        """Make everything staged part of the log, in the order of the tasks."""
-        ordered = sorted(messages, key=lambda one: one.part)
-        parts = [
-            {"part": one.part, "attempt": one.attempt, "size": one.size, "crc": one.crc} for one in ordered if one.size
-        ]
-        return self.port.call(
-            "spark.commit",
-            {
-                "query": ordered[0].query,
-                "run": ordered[0].run,
-                "batch": batch,
-                "digest": digest,
-                "parts": parts,
-                "sources": sources,
-                "partitions": self.options.partitions,
-            },
-        )
+    def finish(self, messages: Sequence[StagedPart | None], batch: int, planned: list[str] | None = None) -> None:
+        """Make everything staged part of the log, in the order of the tasks. `planned`: the offsets of the sources."""
+        staged = sorted((one for one in messages if one is not None), key=lambda one: one.part)
+        if not staged:
+            return
+        digest = "rows:" + rows_identity(staged)
+        if planned is not None:
+            digest = "offsets:" + hashlib.sha256("\n".join(planned).encode()).hexdigest()[:32]
+        request = {
+            "query": staged[0].query,
+            "run": staged[0].run,
+            "batch": batch,
+            "digest": digest,
+            "parts": [{name: getattr(one, name) for name in PART_FIELDS} for one in staged if one.size],
+            "sources": source_positions(planned or [], self.options.access.address),
+            "partitions": self.options.partitions,
+        }
+        self.port.call("spark.commit", request)
 
     def give_up(self, messages: Sequence[StagedPart | None], batch: int) -> None:
         """Drop what was staged. Best effort: the hub drops leftovers by itself later."""
-        port = shared_port(self.options.access, ABORT_WAIT_S)
-        for one in messages:
-            if one is not None:
-                with contextlib.suppress(HeadraceError):
-                    port.call("spark.abort", {"query": one.query, "run": one.run, "batch": batch})
-                return
+        one = next((one for one in messages if one is not None), None)
+        if one is not None:
+            with contextlib.suppress(HeadraceError):
+                port = shared_port(self.options.access, ABORT_WAIT_S)
+                port.call("spark.abort", {"query": one.query, "run": one.run, "batch": batch})
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
@@ -156,17 +156,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
         return self.stage(iterator, query, run, batch, digest_rows=digest_rows)
 
     def commit(self, messages: list[StagedPart | None], batchId: int) -> None:
-        staged = [one for one in messages if one is not None]
-        if not staged:
-            return
-        planned = planned_offsets(self.options.checkpoint, batchId)
-        if planned is None:
-            digest = "rows:" + rows_identity(staged)
-            sources: list[dict[str, Any]] = []
-        else:
-            digest = "offsets:" + hashlib.sha256("\n".join(planned).encode()).hexdigest()[:32]
-            sources = source_positions(planned, self.options.access.address)
-        self.finish(staged, batchId, digest, sources)
+        self.finish(messages, batchId, planned_offsets(self.options.checkpoint, batchId))
 
     def abort(self, messages: list[StagedPart | None], batchId: int) -> None:
         self.give_up(messages, batchId)
@@ -184,9 +174,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
         return self.stage(iterator, self.token, self.token, 0, digest_rows=self.options.query is not None)
 
     def commit(self, messages: list[StagedPart | None]) -> None:
-        staged = [one for one in messages if one is not None]
-        if staged:
-            self.finish(staged, 0, "rows:" + rows_identity(staged), [])
+        self.finish(messages, 0)
 
     def abort(self, messages: list[StagedPart | None]) -> None:
         self.give_up(messages, 0)

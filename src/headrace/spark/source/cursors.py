@@ -43,9 +43,6 @@ class CursorMover(StreamingQueryListener):  # type: ignore[misc]
                 self._access[access.address] = access
                 self._ports.pop(access.address, None)
 
-    def onQueryIdle(self, event: Any) -> None:
-        """Nothing to do."""
-
     def onQueryTerminated(self, event: Any) -> None:
         """Nothing to do: each batch was reported by itself."""
 

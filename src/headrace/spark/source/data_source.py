@@ -15,11 +15,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows, SupportsTriggerAvailableNow
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructType, _parse_datatype_json_string
 
 from headrace.log.columns import COLUMNS
+from headrace.log.segment import SegmentRef
 from headrace.spark.errors import DataLoss
-from headrace.spark.hub_client import Access, HubPort, SegmentFile, StreamState, shared_port
+from headrace.spark.hub_client import Access, HubPort, StreamState, shared_port
 from headrace.spark.options import Point, SourceOptions, parse_sink, parse_source
 from headrace.spark.sink.writers import BatchWriter, StreamWriter
 from headrace.spark.source import offsets
@@ -92,8 +93,6 @@ def _refuse_overwrite(overwrite: bool) -> None:
 
 def _struct_fields(ddl: str) -> str:
     """`a INT, b STRING` (or JSON of a schema) as the inside of STRUCT<...>."""
-    from pyspark.sql.types import _parse_datatype_json_string
-
     text = ddl.strip()
     if text.startswith("{"):
         return str(_parse_datatype_json_string(text).simpleString()).removeprefix("struct<").removesuffix(">")
@@ -147,7 +146,7 @@ class _Source:
     def pieces(self, ranges: Sequence[Range]) -> list[InputPartition]:
         """Ranges cut so that all cores work, each with the files that hold it."""
         tasks = self.options.tasks_max or TASKS_PER_CORE * (os.cpu_count() or 1)
-        files: dict[str, dict[int, list[SegmentFile]]] = {}
+        files: dict[str, dict[int, list[SegmentRef]]] = {}
         planned = []
         for one in offsets.split(ranges, tasks, self.options.split_records_min):
             if self.options.memory_map and one.count >= MAPPED_RECORDS_MIN and one.stream not in files:

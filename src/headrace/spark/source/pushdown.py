@@ -13,6 +13,10 @@ from typing import Any
 from headrace.units import microseconds
 
 INDEX_MAX = (1 << 63) - 1
+# Filters of Spark that bound a value from below and from above; its name says whether the bound itself fits.
+EQUAL = {"EqualTo", "EqualNullSafe"}
+AT_LEAST = {*EQUAL, "GreaterThan", "GreaterThanOrEqual"}
+AT_MOST = {*EQUAL, "LessThan", "LessThanOrEqual"}
 
 
 class PushedFilters:
@@ -48,29 +52,21 @@ class PushedFilters:
         return False
 
     def _take_index(self, kind: str, value: Any) -> bool:
-        if not isinstance(value, int):
+        if not isinstance(value, int) or kind not in AT_LEAST | AT_MOST:
             return False
-        if kind in ("EqualTo", "EqualNullSafe"):
-            self._low, self._high = max(self._low, value), min(self._high, value + 1)
-        elif kind == "GreaterThan":
-            self._low = max(self._low, value + 1)
-        elif kind == "GreaterThanOrEqual":
-            self._low = max(self._low, value)
-        elif kind == "LessThan":
-            self._high = min(self._high, value)
-        elif kind == "LessThanOrEqual":
-            self._high = min(self._high, value + 1)
-        else:
-            return False
+        if kind in AT_LEAST:
+            self._low = max(self._low, value + (kind == "GreaterThan"))
+        if kind in AT_MOST:
+            self._high = min(self._high, value + (kind != "LessThan"))
         return True
 
     def _take_time(self, kind: str, value: Any) -> None:
         if not isinstance(value, datetime):
             return
         time_us = microseconds(value)
-        if kind in ("EqualTo", "EqualNullSafe", "GreaterThan", "GreaterThanOrEqual"):
+        if kind in AT_LEAST:
             self._time_low_us = max(time_us, time_us if self._time_low_us is None else self._time_low_us)
-        if kind in ("EqualTo", "EqualNullSafe", "LessThan", "LessThanOrEqual"):
+        if kind in AT_MOST:
             self._time_high_us = min(time_us, time_us if self._time_high_us is None else self._time_high_us)
 
     def indexes(self) -> tuple[int, int]:
@@ -100,7 +96,7 @@ def _values(kind: str, value: Any, of: type) -> set[Any] | None:
 
     A null among them matches rows that no list can name, so the whole filter is left to Spark then.
     """
-    values = [value] if kind in ("EqualTo", "EqualNullSafe") else list(value) if kind == "In" else None
+    values = [value] if kind in EQUAL else list(value) if kind == "In" else None
     if values is None or any(not isinstance(one, of) for one in values):
         return None
     return set(values)

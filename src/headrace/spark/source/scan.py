@@ -22,7 +22,7 @@ from headrace.errors import Damaged, Trimmed
 from headrace.log.columns import SCHEMA
 from headrace.log.segment import Segment, SegmentDamaged, SegmentRef
 from headrace.spark.errors import DataLoss
-from headrace.spark.hub_client import HubPort, SegmentFile
+from headrace.spark.hub_client import HubPort
 from headrace.spark.json_columns import decode_json
 from headrace.spark.source.offsets import Range
 
@@ -39,7 +39,7 @@ class Piece:
     """One task's work: a range and the sealed files that hold some of it."""
 
     range: Range
-    files: tuple[SegmentFile, ...] = ()
+    files: tuple[SegmentRef, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -129,17 +129,17 @@ class _ThisMachine:
             return file.read_buffer()
 
 
-def open_segment(file: SegmentFile, asked: Range) -> Segment | None:
+def open_segment(file: SegmentRef, asked: Range) -> Segment | None:
     """A segment mapped into memory; None where this machine cannot open it, or finds something else there.
 
     Another machine, or a container, may have a hub of its own whose files bear the same names.
     """
     try:
-        found = Segment(_ThisMachine(), SegmentRef(file.first, file.next, file.path, file.size))  # type: ignore[arg-type]
+        found = Segment(_ThisMachine(), file)  # type: ignore[arg-type]
         size = os.path.getsize(file.path)
     except (SegmentDamaged, OSError):
         return None
-    same = (found.manifest.stream, found.manifest.partition, size) == (asked.stream, asked.partition, file.size)
+    same = (found.manifest.stream, found.manifest.partition, size) == (asked.stream, asked.partition, file.bytes)
     return found if same else None
 
 
@@ -199,18 +199,16 @@ def regroup(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        if batch.num_rows >= ROWS_PER_BATCH_MIN or batch.nbytes >= BYTES_PER_BATCH_MIN:
-            if waiting:
-                yield _joined(waiting)
-                waiting, rows, size = [], 0, 0
-            yield from _cut(batch)
-            continue
-        waiting.append(batch)
-        rows += batch.num_rows
-        size += batch.nbytes
-        if rows >= ROWS_PER_BATCH_MIN or size >= BYTES_PER_BATCH_MIN:
+        large = batch.num_rows >= ROWS_PER_BATCH_MIN or batch.nbytes >= BYTES_PER_BATCH_MIN
+        if not large:
+            waiting.append(batch)
+            rows += batch.num_rows
+            size += batch.nbytes
+        if waiting and (large or rows >= ROWS_PER_BATCH_MIN or size >= BYTES_PER_BATCH_MIN):
             yield _joined(waiting)
             waiting, rows, size = [], 0, 0
+        if large:
+            yield from _cut(batch)
     if waiting:
         yield _joined(waiting)
 

@@ -11,6 +11,7 @@ from headrace.config import Config, PipelineEntry
 from headrace.errors import BadRequest
 from headrace.hub import Hub
 from headrace.hub.verbs import Nothing
+from headrace.security import EVERYTHING
 from headrace.spark.hub.registry import Definition, PipelineName, Registry, UnknownPipeline
 from headrace.spark.pipelines.report import Report
 from headrace.testing import FakeClock, memory_hub
@@ -48,10 +49,11 @@ async def test_definitions_last_and_come_from_both_places(hub: Hub, registry: Re
         await again.status(PipelineName("mine"))
 
 
-@pytest.mark.parametrize("definition", [Definition("p"), Definition("p", sql="x"), Definition("p", sql="x", file="y")])
-async def test_definitions_that_cannot_run_are_refused(registry: Registry, definition: Definition) -> None:
+@pytest.mark.parametrize("given", [{}, {"sql": "x"}, {"sql": "x", "file": "y"}, {"name": "", "file": "y"}])
+async def test_definitions_that_cannot_run_are_refused(hub: Hub, registry: Registry, given: dict[str, str]) -> None:
     with pytest.raises(BadRequest):
-        await registry.create(definition)
+        await hub.verbs.call("pipeline.create", {"name": "p", **given}, EVERYTHING)
+    assert [one.name for one in await registry.list(Nothing())] == ["fixed"]
 
 
 async def test_a_stop_is_heard_by_the_run_that_was_meant(registry: Registry) -> None:

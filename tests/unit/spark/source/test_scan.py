@@ -12,9 +12,9 @@ import pytest
 from headrace.errors import Damaged, Trimmed, Unreachable
 from headrace.log.columns import SCHEMA
 from headrace.log.disk import OsDisk
-from headrace.log.segment import Segment, write_segment
+from headrace.log.segment import Segment, SegmentRef, write_segment
 from headrace.spark.errors import DataLoss
-from headrace.spark.hub_client import HubPort, SegmentFile
+from headrace.spark.hub_client import HubPort
 from headrace.spark.source.offsets import Range
 from headrace.spark.source.scan import BYTES_PER_BATCH_MAX, ROWS_PER_BATCH_MAX, Piece, Shape, regroup, scan
 
@@ -72,7 +72,7 @@ class FakeHub:
         pass
 
 
-def read(hub: FakeHub, start: int, end: int, *files: SegmentFile, shape: Shape | None = None) -> pa.Table:
+def read(hub: FakeHub, start: int, end: int, *files: SegmentRef, shape: Shape | None = None) -> pa.Table:
     port = HubPort("fake", lambda: hub, wait_s=0.5)
     shape = shape or Shape(ALL)
     return pa.Table.from_batches(list(scan(port, Piece(Range("s", 2, start, end), files), shape)), shape.schema)
@@ -80,11 +80,11 @@ def read(hub: FakeHub, start: int, end: int, *files: SegmentFile, shape: Shape |
 
 def sealed(
     directory: Path, first: int, after: int, *, stream: str = "s", partition: int = 2, size: int = 3
-) -> SegmentFile:
+) -> SegmentRef:
     disk = OsDisk(directory)
     ref = write_segment(disk, stream, 1, partition, [records(first, after, size)])
     disk.close()
-    return SegmentFile(first, after, str(directory / ref.path), ref.bytes)
+    return SegmentRef(first, after, str(directory / ref.path), ref.bytes)
 
 
 def test_from_the_hub_alone() -> None:
@@ -111,8 +111,8 @@ def test_files_alone_need_no_hub(tmp_path: Path) -> None:
 def test_a_file_that_is_gone_or_another_is_read_from_the_hub(tmp_path: Path) -> None:
     hub = FakeHub()
     other = sealed(tmp_path, 0, 10)
-    strange = SegmentFile(30, 40, other.path, other.size)
-    assert read(hub, 20, 50, SegmentFile(20, 30, "/nowhere", 0), strange)["index"].to_pylist() == list(range(20, 50))
+    strange = SegmentRef(30, 40, other.path, other.bytes)
+    assert read(hub, 20, 50, SegmentRef(20, 30, "/nowhere", 0), strange)["index"].to_pylist() == list(range(20, 50))
     assert hub.asked == [(20, 30), (30, 40), (40, 50)]
 
 
@@ -122,7 +122,7 @@ def test_a_file_of_another_hub_under_the_same_name_is_not_ours(tmp_path: Path) -
     for number, other in enumerate(({"stream": "other"}, {"partition": 1}, {"size": 4})):
         theirs = sealed(tmp_path / str(number), 20, 40, **other)  # type: ignore[arg-type]
         hub = FakeHub()
-        table = read(hub, 20, 40, SegmentFile(20, 40, theirs.path, ours.size))
+        table = read(hub, 20, 40, SegmentRef(20, 40, theirs.path, ours.bytes))
         assert set(table["payload"].to_pylist()) == {b"xxx"}
         assert hub.asked == [(20, 40)]
 
