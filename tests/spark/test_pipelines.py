@@ -341,13 +341,13 @@ def test_two_archives_share_a_place(
     for stream in streams:
         orders(hub, stream, 20)
     first, second = (Archive(str(place), spark, writer=stream) for stream in streams)
-    real = first._arrived
+    real = first._written
 
     def interrupted(work: str) -> Any:
         second.store(read(spark, streams[1]), 0)
         return real(work)
 
-    monkeypatch.setattr(first, "_arrived", interrupted)
+    monkeypatch.setattr(first, "_written", interrupted)
     first.store(read(spark, streams[0]), 0)
     for stream in streams:
         assert lake.positions(place, stream) == [(0, i) for i in range(20)]
