@@ -105,7 +105,7 @@ class Committed(msgspec.Struct, frozen=True):
     appended: list[AppendedTo] = []
 
 
-class Unfinished(msgspec.Struct, frozen=True):
+class UnfinishedCommit(msgspec.Struct, frozen=True):
     """A commit that is being stored in steps of `slice_bytes`, and how many slices are stored."""
 
     commit: Commit
@@ -184,7 +184,7 @@ class StagingArea:
 
     async def _store_new(self, request: Commit, state: SinkState) -> list[AppendedTo]:
         """Store a batch that was not begun yet."""
-        unfinished = Unfinished(request, slice_bytes=int(self._hub.config.log.batch_bytes_max) // 2)
+        unfinished = UnfinishedCommit(request, slice_bytes=int(self._hub.config.log.batch_bytes_max) // 2)
         survey = await asyncio.to_thread(survey_of, self._slices(unfinished))
         check_rights(set(survey.streams), {source.stream for source in request.sources})
         if survey.slices > 1:
@@ -199,7 +199,7 @@ class StagingArea:
         """Refuse a batch of which the log would take the first slices and not the rest."""
         limits = self._hub.config.log
         _check_limit("bytes of a record", survey.record_bytes, limits.record_bytes_max, "log.record_bytes_max")
-        notes = (Unfinished(request, 1 << 62, 1 << 62), after_commit(state, request, self._hub.clock.now_us()))
+        notes = (UnfinishedCommit(request, 1 << 62, 1 << 62), after_commit(state, request, self._hub.clock.now_us()))
         noted = len(request.query.encode()) + max(len(msgspec.msgpack.encode(note)) for note in notes)
         _check_limit("bytes of a batch", survey.slice_bytes + noted, limits.batch_bytes_max, "log.batch_bytes_max")
 
@@ -233,7 +233,7 @@ class StagingArea:
         await self._hub.create_table(UNFINISHED)
         raw = self._hub.get(UNFINISHED, query.encode())
         if raw is not None:
-            unfinished = msgspec.msgpack.decode(raw, type=Unfinished)
+            unfinished = msgspec.msgpack.decode(raw, type=UnfinishedCommit)
             with self._reading(unfinished.commit):
                 survey = await asyncio.to_thread(survey_of, self._slices(unfinished))
                 await self._make_streams(survey, unfinished.commit)  # one may have been deleted meanwhile
@@ -248,14 +248,14 @@ class StagingArea:
         finally:
             self._storing.discard((request.query, request.batch))
 
-    def _slices(self, unfinished: Unfinished) -> Iterator[list[Group]]:
+    def _slices(self, unfinished: UnfinishedCommit) -> Iterator[list[Group]]:
         request = unfinished.commit
         parts = [(self._path(request.query, request.batch, one.part, one.attempt), one) for one in request.parts]
         what = f"query {request.query}: batch {request.batch}"
         groups = (group for path, one in parts for group in staged_rows(path, one.size, one.crc, what))
         return cut(groups, unfinished.slice_bytes)
 
-    async def _store(self, unfinished: Unfinished, survey: Survey) -> list[AppendedTo]:
+    async def _store(self, unfinished: UnfinishedCommit, survey: Survey) -> list[AppendedTo]:
         """Append the slices that are not stored yet; the last one carries the sink's new state."""
         request, key = unfinished.commit, unfinished.commit.query.encode()
         slices = iter([survey.first]) if survey.slices == 1 else self._slices(unfinished)
@@ -340,7 +340,7 @@ class StagingArea:
 
     def _unfinished_paths(self) -> set[Path]:
         """Where batches are that are stored in part: nothing but these files can complete them."""
-        commits = [msgspec.msgpack.decode(raw, type=Unfinished).commit for _, raw in self._hub.items(UNFINISHED)]
+        commits = [msgspec.msgpack.decode(raw, type=UnfinishedCommit).commit for _, raw in self._hub.items(UNFINISHED)]
         return {self._batch_path(one.query, one.batch) for one in commits}
 
     def _query_path(self, query: str) -> Path:
