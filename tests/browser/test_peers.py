@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from browser.conftest import Background, RunningHub
 from playwright.sync_api import Page, expect
+from support.until import until
 
 import headrace
 from headrace.config.address import split_address
@@ -100,8 +101,7 @@ def test_an_immortal_has_a_timeline_and_is_replayed_for_a_debugger(
         await host.wait_primary()
         before = host.immortal.total
         host.itself.add(amount)
-        while host.immortal.total == before:
-            await asyncio.sleep(0.01)
+        await until(lambda: host.immortal.total != before)
 
     host = background.run(hosted(ports["receive"], ports["send"]))
     background.start(host.run())
@@ -137,9 +137,7 @@ def test_an_immortal_has_a_timeline_and_is_replayed_for_a_debugger(
 
 
 async def total_of(host: Host) -> int:
-    async with asyncio.timeout(60):
-        while host.immortal.total < 42:
-            await asyncio.sleep(0.01)
+    await until(lambda: host.immortal.total >= 42)
     return host.immortal.total
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from unit.protocols.perper.perper_pair import Served, served
+from support.perper_peer import Served, served
 
 EXECUTION, LISTENER = 922529474, -1232432076
 DOTNET = 1  # the platform of type names

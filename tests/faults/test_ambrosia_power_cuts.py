@@ -10,7 +10,7 @@ import random
 from contextlib import AsyncExitStack
 
 import pytest
-from unit.protocols.ambrosia.ambrosia_binding import coordinator
+from support.ambrosia_peer import coordinator
 
 from headrace.config import Ambrosia, Config, ImmortalSection
 from headrace.protocols.ambrosia.client import Host, Immortal, call, fork, proxy_of

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.until import until
 
 from headrace.protocols.futoin.client import Client, Event, RemoteError
 
@@ -126,9 +127,8 @@ async def test_killed_again_and_again(tmp_path: Path) -> None:
         tasks = [asyncio.create_task(write(hub.url, writer, witness, numbers)) for writer in range(WRITERS)]
         tasks += [asyncio.create_task(poll(hub.url, witness)), asyncio.create_task(receive(hub.url, witness))]
         before = len(witness.added)
-        async with asyncio.timeout(30):
-            while len(witness.added) < before + randomness.randrange(50, 300):
-                await asyncio.sleep(0.005)
+        enough = before + randomness.randrange(50, 300)
+        await until(lambda enough=enough: len(witness.added) >= enough)
         await hub.kill()
         await asyncio.gather(*tasks)
 
@@ -142,9 +142,7 @@ async def test_killed_again_and_again(tmp_path: Path) -> None:
         assert len(witness.added) >= ROUNDS * 50
 
         finishing = asyncio.create_task(receive(hub.url, witness))
-        async with asyncio.timeout(30):
-            while len(witness.pushed) < len(stored):
-                await asyncio.sleep(0.01)
+        await until(lambda: len(witness.pushed) >= len(stored))
         finishing.cancel()
         assert [(event.id, event.data) for event in witness.pushed] == [(event.id, event.data) for event in stored]
 

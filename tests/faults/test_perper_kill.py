@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from interop.perper_support import DEADLINE_S, ENVIRONMENT, agent, wait_until
+from interop.perper_support import ENVIRONMENT, agent
 from perper.protocol.cache import StreamListener
 from pyignite import Client, GenericObjectMeta
 from pyignite.datatypes import IntObject, String
 from pyignite.datatypes.prop_codes import PROP_NAME, PROP_QUERY_ENTITIES
+from support.until import DEADLINE_S, wait_until
 
 from headrace.serving.runtime import LISTENERS
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from faults.wallaroo_process import WallarooHub
-from interop.perper_support import wait_until
+from support.until import wait_until
 
 import headrace
 from headrace.hub import Hub

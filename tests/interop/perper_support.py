@@ -14,6 +14,8 @@ from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
+from support.until import DEADLINE_S
+
 import headrace
 from headrace.config import Config
 from headrace.hub import Hub
@@ -21,7 +23,6 @@ from headrace.protocols.perper.fabric.server import serve as serve_fabric
 from headrace.protocols.perper.ignite.server import serve as serve_ignite
 from headrace.testing import memory_hub
 
-DEADLINE_S = 60.0
 # For child processes: the package under test, wherever it lies.
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(headrace.__file__).parents[1])}
 
@@ -86,17 +87,6 @@ class HubThread:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(DEADLINE_S)
         assert not self._thread.is_alive()
-
-
-def wait_until(check: Callable[[], Any], deadline_s: float = DEADLINE_S) -> Any:
-    """Poll until `check` gives something true."""
-    end = time.monotonic() + deadline_s
-    while True:
-        found = check()
-        if found:
-            return found
-        assert time.monotonic() < end, f"nothing true within {deadline_s} s"
-        time.sleep(0.01)
 
 
 class Agent:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from support.programs import leave_out, needs
+from support.until import until
 from test_programs import rust_asked
 
 from headrace.protocols.ockam.bare import Reader
@@ -68,7 +69,7 @@ async def test_two_nodes_talk_through_the_hub_though_one_comes_later(program: Pa
     async with memory_hub() as hub, asyncio.timeout(DEADLINE_S):
         listener = await serve(hub, "127.0.0.1:0")
         async with running(program, "initiator", listener.address, *texts) as initiator:
-            await until_stream(hub, "to-responder")
+            await until(lambda: "to-responder" in {info.name for info in hub.streams()})
             await hub.wait("to-responder", 0)  # stored, and nobody there to pull it
             async with running(program, "responder", listener.address):
                 assert initiator.stdout is not None
@@ -81,8 +82,3 @@ async def test_two_nodes_talk_through_the_hub_though_one_comes_later(program: Pa
         assert [Reader(message.payload).string() for message in messages] == texts
         assert {message.onward for message in messages} == {(local("echo"),)}
         await listener.close()
-
-
-async def until_stream(hub: object, name: str) -> None:
-    while name not in {info.name for info in hub.streams()}:  # type: ignore[attr-defined]
-        await asyncio.sleep(0.02)

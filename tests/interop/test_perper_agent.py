@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from interop.perper_support import HubThread, agent, wait_until
+from interop.perper_support import HubThread, agent
 from pyignite import Client
+from support.until import wait_until
 
 from headrace.log.batch import Batch
 

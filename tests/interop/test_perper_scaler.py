@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from interop.perper_support import DEADLINE_S, ENVIRONMENT, PREAMBLE, HubThread, agent, wait_until
+from interop.perper_support import ENVIRONMENT, PREAMBLE, HubThread, agent
+from support.until import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.slow
 

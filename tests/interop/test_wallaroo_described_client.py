@@ -15,7 +15,7 @@ import struct
 import threading
 
 import pytest
-from unit.protocols.wallaroo.wallaroo_peer import hub_and_address, records
+from support.wallaroo_peer import hub_and_address, records
 
 NOTHING = 2**64 - 1
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import pyspark
 import pytest
 from hubs import ThreadHub
-from spark_support import JAVA_OPTIONS, environment, free_address, wait_until
+from spark_support import JAVA_OPTIONS, environment, free_address
+from support.until import wait_until
 
 from headrace.spark.java import find_java
 

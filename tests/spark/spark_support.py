@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 SOURCE = Path(__file__).parents[2] / "src"
 # A short life: compile quickly rather than well, and collect garbage without extra threads.
@@ -24,15 +21,6 @@ def free_address() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{probe.getsockname()[1]}"
-
-
-def wait_until(true: Callable[[], object], what: str, deadline_s: float = 60.0) -> Any:
-    """Wait for a condition, never for luck."""
-    end = time.monotonic() + deadline_s
-    while not (value := true()):
-        assert time.monotonic() < end, f"waited {deadline_s} s for {what}"
-        time.sleep(0.02)
-    return value
 
 
 def forget_commit(checkpoint: Path) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from hubs import ThreadHub
-from spark_support import wait_until
+from support.until import wait_until
 from test_pipelines import run_once
 
 from headrace.cli.tls import make_self_signed

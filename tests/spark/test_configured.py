@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from spark_support import JAVA_OPTIONS, environment, free_address, wait_until
+from spark_support import JAVA_OPTIONS, environment, free_address
+from support.until import wait_until
 
 from headrace.spark.hub_client import HubPort, open_port
 

@@ -11,7 +11,8 @@ from urllib.parse import quote
 import lake
 import pytest
 from hubs import ThreadHub
-from spark_support import forget_commit, wait_until
+from spark_support import forget_commit
+from support.until import wait_until
 
 from headrace.errors import BadRequest
 from headrace.spark import read

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from hubs import ThreadHub
-from spark_support import forget_commit, wait_until
+from spark_support import forget_commit
+from support.until import wait_until
 from test_source import fill, run
 
 from headrace.spark import read_stream, to_records

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from hubs import ThreadHub
-from spark_support import wait_until
+from support.until import wait_until
 
 from headrace.spark import read, read_stream
 

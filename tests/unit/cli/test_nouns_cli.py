@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +13,7 @@ from types import SimpleNamespace
 import pyarrow.ipc
 import pyarrow.parquet
 import pytest
+from support.until import DEADLINE_S, wait_until
 
 import headrace as sdk
 from headrace.cli.main import run
@@ -206,15 +206,12 @@ def test_tail_follows_until_it_is_interrupted(served, hub):
     process = subprocess.Popen(
         [sys.executable, "-m", "headrace", "tail", "orders", "--raw"], stdout=subprocess.PIPE, env=environment
     )
-    deadline = time.monotonic() + 30
-    while not served.hub.sessions.list("flight"):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: served.hub.sessions.list("flight"))
     for number in range(3):
         hub.append("orders", b"%d" % number)
         assert process.stdout.readline() == b"%d\n" % number
     process.send_signal(signal.SIGINT)
-    assert process.wait(10) == 130
+    assert process.wait(DEADLINE_S) == 130
     process.stdout.close()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.until import until
 
 from headrace.config import Config, Grant, Http, Listen, SecuritySection, User
 from headrace.console import pulse as pulse_module
@@ -292,8 +293,7 @@ async def test_the_pulse_needs_the_right_to_read() -> None:
         assert (await get(app, "/console/live"))[0] == 401
         assert (await get(app, "/console/live", headers=((b"authorization", b"Basic dzpwdw=="),)))[0] == 403
         task = asyncio.create_task(get(app, "/console/live", headers=((b"authorization", b"Basic cjpwdw=="),)))
-        while not pulse._watchers:
-            await asyncio.sleep(0.01)
+        await until(lambda: pulse._watchers)
         await pulse.close()
         status, _, body = await task
         assert status == 200

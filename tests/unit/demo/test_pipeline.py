@@ -1,6 +1,5 @@
 """The process of the demo's pipeline, with a stand-in for Spark."""
 
-import asyncio
 import os
 import signal
 import sys
@@ -8,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.until import until
 
 from headrace.demo import pipeline
 from headrace.demo.pipeline import LOG_NAME, PipelineProcess
-
-DEADLINE_S = 60
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str) -> None:
@@ -23,9 +21,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str) -> No
 
 
 async def logged(folder: Path, text: str) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while text not in await asyncio.to_thread((folder / LOG_NAME).read_text):
-            await asyncio.sleep(0.02)
+    await until(lambda: text in (folder / LOG_NAME).read_text())
 
 
 def is_alive(number: int) -> bool:
@@ -62,9 +58,7 @@ time.sleep(600)
     await process.stop()
     assert "stopping" in (tmp_path / LOG_NAME).read_text()
     child = int(text.split()[1])
-    async with asyncio.timeout(DEADLINE_S):
-        while is_alive(child) and _state_of(child) != "Z":
-            await asyncio.sleep(0.02)
+    await until(lambda: not is_alive(child) or _state_of(child) == "Z")
     assert process.state.startswith("ended with code 0")
 
 
@@ -85,9 +79,7 @@ async def test_one_that_ends_by_itself_says_where_to_look(monkeypatch: pytest.Mo
     stand_in(monkeypatch, tmp_path, "raise SystemExit(3)")
     process = PipelineProcess(tmp_path, "127.0.0.1:7070")
     await process.start()
-    async with asyncio.timeout(DEADLINE_S):
-        while process.state == "starting":
-            await asyncio.sleep(0.02)
+    await until(lambda: process.state != "starting")
     assert process.state == f"ended with code 3, see {tmp_path / LOG_NAME}"
     await process.stop()
 

@@ -1,9 +1,9 @@
-import asyncio
 import os
 from pathlib import Path
 
 import pytest
 from google_crc32c import value as crc32c
+from support.until import until
 
 from headrace.config import Config, Log
 from headrace.doctor import Finding, data
@@ -21,9 +21,7 @@ async def filled(folder: Path) -> None:
     await hub.create_stream("orders")
     for number in range(0, RECORDS, 10):
         await hub.append("orders", Batch.of([f"{index} ".encode() * 100 for index in range(number, number + 10)]))
-    async with asyncio.timeout(30):
-        while not hub.segments("orders"):
-            await asyncio.sleep(0.01)
+    await until(lambda: hub.segments("orders"))
     writer = await hub.begin_checkpoint("orders")
     await writer.write(b"state" * 1000)
     await writer.commit(100)

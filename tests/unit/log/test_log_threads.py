@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
+from support.until import DEADLINE_S, wait_until
 
 from headrace.config import Log as LogSettings
 from headrace.errors import BadRequest, Closed, LogFailed, UnknownStream
@@ -17,8 +17,6 @@ from headrace.log.commit import Pending
 from headrace.log.journal import FILE_HEADER, journal_files
 from headrace.log.log import Log
 from headrace.testing import FakeClock, FaultyDisk, MemoryDisk
-
-DEADLINE_S = 60.0
 
 
 class Outcomes:
@@ -37,13 +35,6 @@ class Outcomes:
         with self.changed:
             assert self.changed.wait_for(lambda: pending in self.done, DEADLINE_S)
         return pending
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.005)
 
 
 @pytest.fixture
@@ -86,7 +77,7 @@ def test_tails_are_sealed_and_memory_stays_bounded(log: Log, outcomes: Outcomes)
     for _ in range(200):
         last = log.submit([ops.Append("s", Batch.one(b"x" * 500))])
     outcomes.wait_for(last)
-    until(lambda: log.state.tail_bytes <= 10_000)
+    wait_until(lambda: log.state.tail_bytes <= 10_000)
     assert log.segments("s")
     assert log.gauges()["segment_bytes"] > 0
     assert [batch.num_rows for batch in log.scan("s", 0, 200)]
@@ -103,7 +94,7 @@ def test_compaction_runs_by_itself(log: Log, outcomes: Outcomes) -> None:
         clock.advance(1)
         return log.bounds("t").first > 0 and not log.maintenance.is_compacting
 
-    until(compacted)
+    wait_until(compacted)
     assert log.table_size("t") == 5
 
 
@@ -147,7 +138,7 @@ def test_a_read_that_needs_the_disk_is_not_done_now(log: Log, outcomes: Outcomes
     for _ in range(30):
         last = log.submit([ops.Append("s", Batch.one(b"x" * 500))])
     outcomes.wait_for(last)
-    until(lambda: log.segments("s"))
+    wait_until(lambda: log.segments("s"))
     assert log.read_now("s", 0, 0, 10, 100) is None
     assert log.read("s", 0, 0, 10, 10_000).column("index").to_pylist()[0] == 0
 
@@ -199,7 +190,7 @@ def test_an_idle_writer_marks_the_journal(
     monkeypatch.setattr("headrace.log.threads.IDLE_MARK_S", 0.01)
     outcomes.wait_for(log.submit([ops.Append("s", Batch.one(b"x"))]))
     sequence = log.journal.next_sequence
-    until(lambda: log.journal.next_sequence > sequence)
+    wait_until(lambda: log.journal.next_sequence > sequence)
     assert log.journal.size > FILE_HEADER.size
     disk.fail_all("write", errno.ENOSPC)
     log.mark()
@@ -220,7 +211,7 @@ def test_when_sealing_cannot_go_on_commits_meet_the_disk_themselves(
     assert outcomes.wait_for(last).error is None
     assert log.state.tail_bytes > 10_000
     disk.heal()
-    until(lambda: log.state.tail_bytes <= 10_000)
+    wait_until(lambda: log.state.tail_bytes <= 10_000)
 
 
 def test_after_close_nothing_is_taken(log: Log) -> None:

@@ -13,13 +13,13 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pyarrow as pa
 import pytest
+from support.until import wait_until
 
 from headrace.config import Log as LogSettings
 from headrace.errors import DataDirectoryLocked
@@ -72,13 +72,6 @@ def is_running(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z"
-
-
-def wait_until_gone(pid: int) -> None:
-    deadline = time.monotonic() + 60
-    while is_running(pid):
-        assert time.monotonic() < deadline, f"process {pid} is still there"
-        time.sleep(0.005)
 
 
 def test_it_makes_the_same_files(disk: OsDisk, process: Sealer) -> None:
@@ -322,7 +315,7 @@ def test_it_goes_with_a_hub_that_is_killed_and_the_next_hub_can_start(tmp_path: 
     hub = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert hub.returncode == -signal.SIGKILL, hub.stderr
     OsDisk(tmp_path / "data").close()  # waits until the lock is free
-    wait_until_gone(int(hub.stdout))
+    wait_until(lambda: not is_running(int(hub.stdout)))
 
 
 def test_a_log_seals_elsewhere_and_reads_what_was_sealed(tmp_path: Path) -> None:

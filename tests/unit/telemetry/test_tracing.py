@@ -18,6 +18,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
+from support.until import until
 
 import headrace
 from headrace.config import Config
@@ -99,11 +100,8 @@ def attribute(span: ReadableSpan, name: str) -> Any:
 async def test_a_client_of_each_protocol_is_seen_at_the_hub(told: Told, flow: str, protocol: str) -> None:
     sending = make_flows()[flow]
     producer = asyncio.ensure_future(PRODUCERS[flow](sending, told.runtime.addresses))
-    deadline = asyncio.get_running_loop().time() + LONG_S
-    while sending.sent < 2:
-        assert asyncio.get_running_loop().time() < deadline
-        assert not producer.done(), producer
-        await asyncio.sleep(0.02)
+    await until(lambda: sending.sent >= 2 or producer.done())
+    assert not producer.done(), producer
     producer.cancel()
     await asyncio.gather(producer, return_exceptions=True)
     stored = [
@@ -190,9 +188,7 @@ async def test_a_segment_is_told_and_still_made_by_its_own_process(
     try:
         stream = await hub.create_stream("orders")
         await hub.append("orders", Batch.of([b"x" * 1024] * 100))
-        async with asyncio.timeout(LONG_S):
-            while not hub.segments("orders"):
-                await asyncio.sleep(0.02)
+        await until(lambda: hub.segments("orders"))
     finally:
         await hub.close()
         await tracing.close()

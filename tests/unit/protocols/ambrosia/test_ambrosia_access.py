@@ -8,7 +8,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from unit.protocols.ambrosia.ambrosia_binding import RawBinding, coordinator, settings, until
+from support.ambrosia_peer import RawBinding, coordinator, settings
+from support.until import until
 
 from headrace.cli.tls import make_self_signed
 from headrace.config import Config, ImmortalSection, SecuritySection, Tls, TlsFiles, User

@@ -6,16 +6,8 @@ import asyncio
 import random
 
 import pytest
-from unit.protocols.ambrosia.ambrosia_binding import (
-    RawBinding,
-    call_verb,
-    coordinator,
-    fork,
-    info,
-    recovered,
-    settings,
-    until,
-)
+from support.ambrosia_peer import RawBinding, call_verb, coordinator, fork, info, recovered, settings
+from support.until import until
 
 from headrace.config import ImmortalSection
 from headrace.errors import DiskFull

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from unit.protocols.ambrosia.ambrosia_binding import coordinator, settings, until
+from support.ambrosia_peer import coordinator, settings
+from support.until import until
 
 from headrace.config import ImmortalSection
 from headrace.protocols.ambrosia import codec

@@ -6,17 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from unit.protocols.ambrosia.ambrosia_binding import (
-    RawBinding,
-    call_verb,
-    coordinator,
-    fork,
-    impulse,
-    info,
-    recovered,
-    settings,
-    until,
-)
+from support.ambrosia_peer import RawBinding, call_verb, coordinator, fork, impulse, info, recovered, settings
+from support.until import until
 
 from headrace.config import Ambrosia, Config, ImmortalSection, Log
 from headrace.errors import DiskFull

@@ -7,17 +7,8 @@ import random
 from typing import Any
 
 import pytest
-from unit.protocols.ambrosia.ambrosia_binding import (
-    RawBinding,
-    call_verb,
-    coordinator,
-    fork,
-    impulse,
-    info,
-    recovered,
-    settings,
-    until,
-)
+from support.ambrosia_peer import RawBinding, call_verb, coordinator, fork, impulse, info, recovered, settings
+from support.until import until
 
 from headrace.config import Ambrosia, Config, ImmortalSection
 from headrace.config.address import split_address

@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pyarrow.flight as flight
 import pytest
-from unit.protocols.flight.plain_flight import payloads, put
+from support.flight_peer import payloads, put
 
 from headrace.testing import ServedHub, served_hub
 

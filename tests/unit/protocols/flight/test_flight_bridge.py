@@ -5,6 +5,7 @@ import threading
 
 import pyarrow.flight as flight
 import pytest
+from support.until import until
 
 from headrace.protocols.flight.bridge import Bridge
 
@@ -31,9 +32,7 @@ async def test_what_was_opened_for_a_client_that_has_gone_is_closed():
 
     with pytest.raises(flight.FlightCancelledError):
         await asyncio.to_thread(Bridge(asyncio.get_running_loop()).open, begin, Leaving(happened=opened), closed.append)
-    async with asyncio.timeout(60):
-        while not closed:
-            await asyncio.sleep(0.001)
+    await until(lambda: closed)
     assert closed == ["place"]
 
 

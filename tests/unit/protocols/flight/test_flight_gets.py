@@ -6,7 +6,8 @@ import threading
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
-from unit.protocols.flight.plain_flight import code_of, failing, get, payloads, put, rows, wait_until
+from support.flight_peer import code_of, failing, get, payloads, put, rows
+from support.until import wait_until
 
 from headrace.config import Config, Log
 from headrace.log.batch import Batch

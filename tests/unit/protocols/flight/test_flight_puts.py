@@ -8,18 +8,8 @@ import threading
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
-from unit.protocols.flight.plain_flight import (
-    PAYLOADS,
-    call,
-    code_of,
-    command,
-    failing,
-    get,
-    payloads,
-    put,
-    rows,
-    wait_until,
-)
+from support.flight_peer import PAYLOADS, call, code_of, command, failing, get, payloads, put, rows
+from support.until import wait_until
 
 from headrace.config import Config, Flight, Log
 from headrace.log.ops import StreamOptions

@@ -5,18 +5,8 @@ import asyncio
 import msgspec
 import pyarrow.flight as flight
 import pytest
-from unit.protocols.flight.plain_flight import (
-    PAYLOADS,
-    call,
-    code_of,
-    command,
-    failing,
-    get,
-    payloads,
-    put,
-    rows,
-    wait_until,
-)
+from support.flight_peer import PAYLOADS, call, code_of, command, failing, get, payloads, put, rows
+from support.until import wait_until
 
 from headrace.cli.tls import make_self_signed
 from headrace.config import Config, SecuritySection, Tls, User

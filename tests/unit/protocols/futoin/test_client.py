@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.until import until
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
@@ -52,13 +53,6 @@ async def served(config: Any, monkeypatch: Any) -> AsyncIterator[Served]:
 
 
 pytestmark = pytest.mark.parametrize("config", [{"insecure": True}], indirect=True)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    deadline = asyncio.get_running_loop().time() + 60
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, "waited in vain"
-        await asyncio.sleep(0.001)
 
 
 @contextlib.asynccontextmanager

@@ -16,6 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 from support.programs import needs
+from support.until import until
 from test_programs import find
 
 from headrace.client import connect_async
@@ -217,10 +218,7 @@ async def test_run_goes_on_after_failures(connect: Connect, hub: Hub) -> None:
     for number in range(3):
         place_order(database, number)
         database.commit()
-    deadline = asyncio.get_running_loop().time() + 60
-    while relay.moved < 3:
-        assert asyncio.get_running_loop().time() < deadline
-        await asyncio.sleep(0.01)
+    await until(lambda: relay.moved >= 3)
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await running

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from support.until import until
 
 from headrace.log.batch import Batch
 from headrace.protocols.futoin import codec, push, service, session
@@ -15,13 +16,6 @@ from headrace.protocols.futoin.service import cursor_name
 
 SEC = "evtuser:evtpass"
 ONE_AT_A_TIME = {"push_window": 1}
-
-
-async def until(condition: Any) -> None:
-    deadline = asyncio.get_running_loop().time() + 60
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, "waited in vain"
-        await asyncio.sleep(0.001)
 
 
 def position(asgi: Any, component: str = "C") -> int:

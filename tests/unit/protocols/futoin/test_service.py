@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.until import until
 
 from headrace.config import Config, Futoin, Log
 from headrace.errors import Damaged, DiskFull, LogFailed
@@ -469,17 +470,11 @@ class TestDiscarding:
             call = CALLS[POLL]
             await service.poll(place, "u", PollEvents("FAST", "50"), call, Coding.JSON)
             await service.poll(place, "u", PollEvents("SLOW", "20"), call, Coding.JSON)
-            await self.until(lambda: hub.bounds("events").first > 0)
+            await until(lambda: hub.bounds("events").first > 0)
             assert hub.bounds("events").first <= 20
             shown = await service.poll(place, "u", PollEvents("SLOW"), call, Coding.JSON)
             assert ids_in(shown) == list(range(21, 51))
             await service.poll(place, "u", PollEvents("SLOW", "50"), call, Coding.JSON)
-            await self.until(lambda: hub.bounds("events").first == 50)
+            await until(lambda: hub.bounds("events").first == 50)
             shown = await service.poll(place, "u", PollEvents("LIVE"), call, Coding.JSON)
             assert ids_in(shown) == []
-
-    async def until(self, condition: Any) -> None:
-        deadline = asyncio.get_running_loop().time() + 60
-        while not condition():
-            assert asyncio.get_running_loop().time() < deadline, "waited in vain"
-            await asyncio.sleep(0.005)

@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
-from ockam_peer import DEADLINE_S, hub_and_listener, until, with_anonymous
+from support.ockam_peer import hub_and_listener, with_anonymous
+from support.until import DEADLINE_S, until
 
 from headrace.config import Grant
 from headrace.log.batch import Batch

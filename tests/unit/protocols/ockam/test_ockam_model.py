@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from ockam_peer import Peer, hub_and_listener, peer_of
+from support.ockam_peer import Peer, hub_and_listener, peer_of
 
 from headrace.protocols.ockam import codec
 from headrace.testing import MemoryDisk

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
-from ockam_peer import hub_and_listener, peer_of, with_anonymous
+from support.ockam_peer import hub_and_listener, peer_of, with_anonymous
 
 from headrace.config import Grant, User
 from headrace.protocols.ockam import codec

@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from ockam_peer import DEADLINE_S, Peer, hub_and_listener, multi_hop, peer_of, settings, until
+from support.ockam_peer import Peer, hub_and_listener, multi_hop, peer_of, settings
+from support.until import DEADLINE_S, until
 
 from headrace.errors import DiskFull
 from headrace.hub import Hub

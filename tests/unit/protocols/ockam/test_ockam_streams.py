@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from ockam_peer import hub_and_listener, peer_of, settings, until
+from support.ockam_peer import hub_and_listener, peer_of, settings
+from support.until import until
 
 from headrace.errors import Damaged, DiskFull, LimitExceeded
 from headrace.log.batch import Batch

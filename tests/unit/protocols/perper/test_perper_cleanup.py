@@ -6,7 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from unit.protocols.perper.perper_pair import Served, key, new_stream, put_listener, served, until
+from support.perper_peer import Served, key, new_stream, put_listener, served
+from support.until import until
 
 from headrace.config import Config, Perper
 from headrace.errors import DiskFull

@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from unit.protocols.perper.perper_pair import Served, key, served, until
+from support.perper_peer import Served, key, served
+from support.until import until
 
 from headrace.config.address import join_address, split_address
 from headrace.protocols.perper.fabric.server import serve

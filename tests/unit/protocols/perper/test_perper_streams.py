@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
-import time
 import tracemalloc
 from typing import Any
 
 import pytest
-from unit.protocols.perper.perper_pair import Served, key, new_stream, put_listener, served, until
+from support.perper_peer import Served, key, new_stream, put_listener, served
+from support.until import until, wait_until
 
 from headrace.errors import UnknownStream
 from headrace.log.batch import Batch
@@ -135,8 +135,7 @@ async def test_a_put_is_answered_when_its_stream_is_deleted_in_the_same_breath(o
         put = cache_of(pair).put(key(1), key("x"))
         await asyncio.sleep(0)
         deleted = pair.hub.transact([DeleteStream("s")])
-        while pair.hub.has_stream("s"):  # both are on disk before this loop hears of either
-            time.sleep(0.001)
+        wait_until(lambda: not pair.hub.has_stream("s"))  # both are on disk before this loop hears of either
         with pytest.raises(UnknownStream):
             await asyncio.wait_for(put, 60)
         await deleted

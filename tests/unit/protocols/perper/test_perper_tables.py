@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from unit.protocols.perper.perper_pair import Served, key, put_listener, served, until
+from support.perper_peer import Served, key, put_listener, served
+from support.until import until
 
 from headrace.errors import DiskFull
 from headrace.protocols.perper.catalogue import CATALOGUE_TABLE

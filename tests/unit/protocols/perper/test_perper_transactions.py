@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from unit.protocols.perper.perper_pair import key, new_stream, served, until
+from support.perper_peer import key, new_stream, served
+from support.until import until
 
 from headrace.protocols.perper.errors import PeerError
 from headrace.protocols.perper.ignite.client import IgniteClient

@@ -6,7 +6,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from unit.protocols.wallaroo.wallaroo_peer import Peer, hub_and_address, records, rewind, until
+from support.until import until
+from support.wallaroo_peer import Peer, hub_and_address, records, rewind
 
 from headrace.config import Config
 from headrace.errors import BadRequest

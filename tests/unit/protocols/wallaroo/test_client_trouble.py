@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 import pytest
-from unit.protocols.wallaroo.wallaroo_peer import hub_and_address, records, rewind, until
+from support.until import until
+from support.wallaroo_peer import hub_and_address, records, rewind
 
 from headrace.protocols.wallaroo import client as client_module
 from headrace.protocols.wallaroo import frames

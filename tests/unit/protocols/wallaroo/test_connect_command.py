@@ -10,7 +10,7 @@ from typing import IO
 
 import pytest
 import typer
-from unit.protocols.wallaroo.wallaroo_peer import hub_and_address, records
+from support.wallaroo_peer import hub_and_address, records
 
 from headrace.cli import rewind as rewind_command
 

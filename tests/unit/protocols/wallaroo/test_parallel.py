@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from unit.protocols.wallaroo.wallaroo_peer import (
-    PATIENCE_S,
+from support.until import DEADLINE_S, until
+from support.wallaroo_peer import (
     Peer,
     credits_left,
     hold_transactions,
@@ -18,7 +18,6 @@ from unit.protocols.wallaroo.wallaroo_peer import (
     nobody_connected,
     note_calls,
     records,
-    until,
 )
 
 from headrace.hub import Hub
@@ -144,7 +143,7 @@ async def test_hello_is_answered_although_another_connector_is_busy(monkeypatch:
 
 async def test_hello_waits_for_what_the_connector_itself_has_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its first life ended with a message on the way to the disk: the point is behind it."""
-    async with hub_and_address(open_wait_s=PATIENCE_S) as (_, address):
+    async with hub_and_address(open_wait_s=DEADLINE_S) as (_, address):
         disk = hold_transactions(monkeypatch)
         async with draft_peer(address, b"p") as first:
             first.send(Message(1, 7, b"x"))
@@ -162,7 +161,7 @@ async def test_hello_waits_for_what_an_earlier_connection_has_not_looked_at(
     breaks: bool, point: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connector died, and what it sent last is still in the buffers of its first life; unless that is torn off."""
-    async with hub_and_address(open_wait_s=PATIENCE_S) as (hub, address), await Peer.connect(address, DRAFT) as again:
+    async with hub_and_address(open_wait_s=DEADLINE_S) as (hub, address), await Peer.connect(address, DRAFT) as again:
         disk = hold_transactions(monkeypatch)
         async with draft_peer(address, b"p") as first:
             first.send(Message(1, 7, b"x"))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from unit.protocols.wallaroo.wallaroo_peer import (
+from support.until import until
+from support.wallaroo_peer import (
     Peer,
     credits_left,
     hold_openings,
@@ -15,7 +16,6 @@ from unit.protocols.wallaroo.wallaroo_peer import (
     note_calls,
     records,
     rewind,
-    until,
 )
 
 from headrace.errors import BadRequest, DiskFull

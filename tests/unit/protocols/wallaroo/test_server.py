@@ -8,8 +8,8 @@ import os
 import socket
 
 import pytest
-from unit.protocols.wallaroo.wallaroo_peer import (
-    PATIENCE_S,
+from support.until import DEADLINE_S, until
+from support.wallaroo_peer import (
     Peer,
     credits_left,
     hold_openings,
@@ -17,7 +17,6 @@ from unit.protocols.wallaroo.wallaroo_peer import (
     hub_and_address,
     note_calls,
     records,
-    until,
 )
 
 from headrace.hub import Hub
@@ -481,7 +480,7 @@ async def test_a_peer_that_ends_its_side_waits_for_the_pipeline_too(monkeypatch:
 async def test_who_only_waits_for_a_pipeline_leaves_the_stream_to_the_next() -> None:
     """It can say no more, and the pipeline may take its time: a v3 stream has one connection, and may need it now."""
     async with (
-        hub_and_address(open_wait_s=PATIENCE_S) as (hub, address),
+        hub_and_address(open_wait_s=DEADLINE_S) as (hub, address),
         await Peer.connect(address) as first,
         await Peer.connect(address) as second,
     ):

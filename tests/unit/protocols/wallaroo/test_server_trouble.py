@@ -7,20 +7,11 @@ import contextlib
 import errno
 import socket
 import ssl
-import time
 from pathlib import Path
 
 import pytest
-from unit.protocols.wallaroo.wallaroo_peer import (
-    PATIENCE_S,
-    Peer,
-    hold_openings,
-    hold_transactions,
-    hub_and_address,
-    note_calls,
-    records,
-    until,
-)
+from support.until import DEADLINE_S, until, wait_until
+from support.wallaroo_peer import Peer, hold_openings, hold_transactions, hub_and_address, note_calls, records
 
 from headrace.cli.tls import make_self_signed
 from headrace.config import Config, Grant, Limits, SecuritySection, Tls, User, Wallaroo
@@ -335,9 +326,7 @@ async def test_an_error_from_the_peer_ends_the_session_and_frees_its_streams() -
         async with asyncio.timeout(60):
             await peer.reader.read()
         await peer.close()
-        async with asyncio.timeout(60):
-            while not (ended := hub.sessions.list("wallaroo", ended=True)):
-                await asyncio.sleep(0.001)
+        ended = await until(lambda: hub.sessions.list("wallaroo", ended=True))
         assert ended[0].reason == "peer: I cannot go on"
         other = await Peer.connect(address)
         await other.hello()
@@ -368,7 +357,7 @@ def send_then_read(address: str, data: bytes) -> bytes:
     """A blocking peer that sends all it has before it reads, as most programs do."""
     host, _, port = address.rpartition(":")
     answer = b""
-    with socket.create_connection((host, int(port)), PATIENCE_S) as connected, contextlib.suppress(OSError):
+    with socket.create_connection((host, int(port)), DEADLINE_S) as connected, contextlib.suppress(OSError):
         connected.sendall(data)
         while chunk := connected.recv(65_536):
             answer += chunk
@@ -392,7 +381,7 @@ async def test_error_reaches_a_peer_that_is_still_sending(
     data: bytes, reason: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To close with its bytes unread would be a reset, which takes the ERROR away from under its nose."""
-    monkeypatch.setattr(server_module, "LINGER_S", PATIENCE_S, raising=False)
+    monkeypatch.setattr(server_module, "LINGER_S", DEADLINE_S, raising=False)
     async with hub_and_address() as (_, address):
         for _ in range(3):
             assert reason in await asyncio.to_thread(send_then_read, address, HELLO + data)
@@ -416,7 +405,7 @@ async def test_who_does_not_go_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> No
                 peer.writer.write(bytes(65_536))
                 await peer.writer.drain()
 
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(DEADLINE_S):
             with pytest.raises(ConnectionError):
                 await send_without_end()
         assert hub.sessions.list("wallaroo") == []
@@ -435,8 +424,7 @@ async def test_a_stream_deleted_right_after_an_append_is_told() -> None:
         def delete_before(outcomes: list[Pending], touched: Touched) -> None:
             if any(isinstance(operation, Append) for one in outcomes for operation in one.operations):
                 hub._log.submit([DeleteStream("s")])
-                while hub.has_stream("s"):
-                    time.sleep(0.001)
+                wait_until(lambda: not hub.has_stream("s"))
             resolve(outcomes, touched)
 
         hub._resolve = delete_before  # type: ignore[method-assign]
@@ -467,7 +455,7 @@ async def test_refused_connectors_leave_nothing_behind(monkeypatch: pytest.Monke
 async def test_a_stream_that_is_being_opened_when_its_connector_fails_is_free_afterwards(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with hub_and_address(open_wait_s=PATIENCE_S) as (_, address):
+    async with hub_and_address(open_wait_s=DEADLINE_S) as (_, address):
         opening = hold_openings(monkeypatch)
         async with await Peer.connect(address) as peer:
             await peer.hello()

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.until import DEADLINE_S
 
 from headrace.admin.requests import Moment
 from headrace.config import Config, Spark
@@ -47,7 +48,7 @@ class Stage:
         self.resets = Resets(hub, self.registry, Positions(hub), self.processes)
 
     async def state(self, *wanted: str) -> str:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(DEADLINE_S):
             while (now := (await self.registry.status(NAME)).state) not in wanted:
                 await asyncio.sleep(0.01)
         return now

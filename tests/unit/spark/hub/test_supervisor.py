@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from support.until import until
 
 from headrace.config import Config, Grant, Listen, PipelineEntry, Spark
 from headrace.config import Log as LogSection
@@ -35,9 +36,7 @@ def read(path: Path) -> str:
 
 
 async def written(path: Path, count: int) -> None:
-    async with asyncio.timeout(30):
-        while len(read(path)) < count:
-            await asyncio.sleep(0.01)
+    await until(lambda: len(read(path)) >= count)
 
 
 @pytest.fixture

@@ -8,16 +8,8 @@ import contextlib
 from typing import Any
 
 import pytest
-from unit.protocols.perper.perper_pair import (
-    Served,
-    hang_up,
-    key,
-    new_stream,
-    put_execution,
-    put_listener,
-    served,
-    until,
-)
+from support.perper_peer import Served, hang_up, key, new_stream, put_execution, put_listener, served
+from support.until import until
 
 from headrace.config import Config, Grant, Perper, SecuritySection, User
 from headrace.errors import LogFailed

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 
 import pytest
+from support.perper_peer import key, new_stream, put_execution, served
 from unit.protocols.perper.fabric.test_perper_fabric_server import ITEMS, RESERVED, keys, take
-from unit.protocols.perper.perper_pair import key, new_stream, put_execution, served
 
 from headrace.protocols.perper.fabric import http2
 from headrace.protocols.perper.fabric.client import RpcError

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from unit.protocols.perper.perper_pair import key, new_stream, put_execution, served, until
+from support.perper_peer import key, new_stream, put_execution, served
+from support.until import until
 
 from headrace.protocols.perper.fabric import http2
 from headrace.protocols.perper.ignite.session import Session

@@ -10,7 +10,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from unit.protocols.perper.perper_pair import hang_up, key, new_stream, served, until
+from support.perper_peer import hang_up, key, new_stream, served
+from support.until import until
 
 from headrace.config import Config, Log, Perper, Tls
 from headrace.errors import DiskFull

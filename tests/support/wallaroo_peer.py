@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 
 import pytest
+from support.until import DEADLINE_S, until
 
 from headrace.config import Config, SecuritySection, Wallaroo
 from headrace.hub import Hub
@@ -21,8 +22,6 @@ from headrace.protocols.wallaroo.server import serve
 from headrace.protocols.wallaroo.worker import Rewind, Rewound
 from headrace.security import EVERYTHING
 from headrace.testing.hub import memory_hub
-
-PATIENCE_S = 60.0
 
 
 class Peer:
@@ -53,7 +52,7 @@ class Peer:
 
     async def receive(self) -> Frame:
         """The next frame; `ConnectionError` when the hub closed."""
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(DEADLINE_S):
             while (item := self.buffer.next()) is None:
                 data = await self.reader.read(65536)
                 if not data:
@@ -66,7 +65,7 @@ class Peer:
         """The reason of the ERROR that comes, after which the hub closes."""
         while not isinstance(frame := await self.receive(), frames.Error):
             pass
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(DEADLINE_S):
             assert await self.reader.read(65536) == b""
         await self.close()
         return frame.reason.decode()
@@ -127,13 +126,6 @@ async def hub_and_address(
 async def records(hub: Hub, stream: str) -> list[dict[str, object]]:
     found: list[dict[str, object]] = (await hub.read(stream, 0, limit=1_000_000, max_bytes=1 << 30)).to_pylist()
     return found
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Until something can be seen that nobody is told of."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 async def credits_left(hub: Hub, count: int) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import msgspec
+from support.until import DEADLINE_S
 
 from headrace.config import Config
 from headrace.hub import Hub
@@ -18,7 +19,6 @@ from headrace.protocols.ockam.routing import Address, Framing, LegacyFraming, Me
 from headrace.protocols.ockam.server import OckamListener, serve
 from headrace.testing import memory_hub
 
-DEADLINE_S = 60
 BACK = (local("client"),)
 
 
@@ -143,13 +143,6 @@ async def peer_of(listener: OckamListener, framing: str = "legacy") -> AsyncIter
 
 def multi_hop() -> Route:
     return (Address(1, b"192.0.2.7:4000"), Address(2, b"\x00\xff\x80"), local("deep"), local(""))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """For what has no event to wait on."""
-    async with asyncio.timeout(DEADLINE_S):
-        while not condition():
-            await asyncio.sleep(0.002)
 
 
 def with_anonymous(role: str) -> Config:

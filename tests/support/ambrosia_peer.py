@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+from support.until import DEADLINE_S
+
 from headrace.config import Ambrosia, Config, ImmortalSection
 from headrace.config.address import split_address
 from headrace.hub import Hub
@@ -14,8 +16,6 @@ from headrace.protocols.ambrosia import codec
 from headrace.protocols.ambrosia.codec import Blob, Call, Checkpoint, Record, RecordReader, Type
 from headrace.protocols.ambrosia.server import ImmortalPorts, start
 from headrace.security import Principal
-
-DEADLINE_S = 60
 
 
 class RawBinding:
@@ -126,14 +126,6 @@ async def coordinator(hub: Hub) -> AsyncIterator[ImmortalPorts]:
         yield ports
     finally:
         await ports.close()
-
-
-async def until(condition: object, what: str = "") -> None:
-    """Wait for a condition with a deadline."""
-    assert callable(condition)
-    async with asyncio.timeout(DEADLINE_S):
-        while not condition():
-            await asyncio.sleep(0.002)
 
 
 def fork(arguments: bytes, destination: bytes = b"", method: int = 1) -> Call:

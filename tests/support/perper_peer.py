@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -63,14 +62,6 @@ async def served(config: Config | None = None, disk: Any = None, clock: Any = No
             await pair.close()
             await fabric.close()
             await ignite.close()
-
-
-async def until(check: Callable[[], Any], deadline_s: float = 60) -> Any:
-    end = time.monotonic() + deadline_s
-    while not (found := check()):
-        assert time.monotonic() < end, "nothing true in time"
-        await asyncio.sleep(0.005)
-    return found
 
 
 async def hang_up(writer: asyncio.StreamWriter) -> None:

@@ -1,21 +1,12 @@
 """A Flight client that knows nothing of Headrace, in a few short words."""
 
 import json
-import time
 
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
 PAYLOADS = pa.schema([("payload", pa.binary())])
-
-
-def wait_until(condition, what: str, timeout_s: float = 60.0):
-    deadline = time.monotonic() + timeout_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"never happened: {what}"
-        time.sleep(0.005)
-    return found
 
 
 def call(client, verb, options=None, **params):
