@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import signal
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
+from support.hub_process import HubProcess
+from support.until import DEADLINE_S
 from test_programs import find
 
 import headrace
-from headrace.serving.runtime import LISTENERS
 
-SOURCE = Path(__file__).parents[2] / "src"
 ARTEFACTS = Path(os.environ.get("HEADRACE_ARTEFACTS", Path(__file__).parents[2] / "artefacts"))
 """Where a picture of every page stays that a test has looked at."""
 FLAGS = [
@@ -35,16 +30,8 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-DEADLINE_S = 60.0
 
 Result = TypeVar("Result")
-
-
-class RunningHub(NamedTuple):
-    page: str
-    flight: str
-    addresses: dict[str, str]
-    process: subprocess.Popen[bytes]
 
 
 class Background:
@@ -73,31 +60,6 @@ class Background:
         self._loop.close()
 
 
-def run_hub(
-    directory: Path, settings: Path | None = None, environment: dict[str, str] | None = None
-) -> Iterator[RunningHub]:
-    ready = directory / "ready.json"
-    command = [sys.executable, "-m", "headrace", "up", "--data", str(directory / "data"), "--ready-file", str(ready)]
-    for name in LISTENERS:
-        command += ["--set", f"listen.{name}=127.0.0.1:0"]
-    if settings is not None:
-        command += ["--config", str(settings)]
-    with open(directory / "hub.log", "wb") as log:
-        given = os.environ | {"PYTHONPATH": str(SOURCE)} | (environment or {})
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=given)
-    try:
-        deadline = time.monotonic() + DEADLINE_S
-        while not ready.exists():
-            assert process.poll() is None, (directory / "hub.log").read_text()
-            assert time.monotonic() < deadline, (directory / "hub.log").read_text()
-            time.sleep(0.05)
-        addresses = json.loads(ready.read_text())
-        yield RunningHub(f"http://{addresses['http']}", addresses["flight"], addresses, process)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(30)
-
-
 @pytest.fixture
 def background() -> Iterator[Background]:
     made = Background()
@@ -106,13 +68,14 @@ def background() -> Iterator[Background]:
 
 
 @pytest.fixture(scope="module")
-def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningHub]:
-    yield from run_hub(tmp_path_factory.mktemp("hub"))
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubProcess]:
+    with HubProcess(tmp_path_factory.mktemp("hub")) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
-def client(hub: RunningHub) -> Iterator[headrace.Client]:
-    with headrace.connect(hub.flight) as connected:
+def client(hub: HubProcess) -> Iterator[headrace.Client]:
+    with headrace.connect(hub.addresses["flight"]) as connected:
         yield connected
 
 
@@ -136,7 +99,7 @@ def open_page(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Call
 
     def opened(address: str) -> Page:
         page = context.new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(DEADLINE_S * 1000)
         page.on("pageerror", lambda error: troubles.append(str(error)))
         page.on("console", lambda line: troubles.append(line.text) if line.type == "error" else None)
         page.on("request", lambda asked: hosts.add(urlsplit(asked.url).netloc))

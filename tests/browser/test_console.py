@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from browser.conftest import RunningHub
 from playwright.sync_api import Page, Route, expect
+from support.hub_process import HubProcess
 
 import headrace
 
@@ -32,7 +32,7 @@ OpenPage = Callable[[str], Page]
         ("settings", "Settings"),
     ],
 )
-def test_every_page_opens(hub: RunningHub, open_page: OpenPage, path: str, title: str) -> None:
+def test_every_page_opens(hub: HubProcess, open_page: OpenPage, path: str, title: str) -> None:
     page = open_page(f"{hub.page}/#/{path}")
     expect(page.locator("h1")).to_have_text(title)
     expect(page.locator("#pulse")).to_contain_text("records/s in")
@@ -41,7 +41,7 @@ def test_every_page_opens(hub: RunningHub, open_page: OpenPage, path: str, title
     assert page.title() == f"{title} · Headrace"
 
 
-def test_the_overview_lives(hub: RunningHub, client: headrace.Client, open_page: OpenPage) -> None:
+def test_the_overview_lives(hub: HubProcess, client: headrace.Client, open_page: OpenPage) -> None:
     client.call("stream.create", {"stream": "busy"})
     page = open_page(hub.page)
     card = page.locator(".card", has_text="Records in and out")
@@ -68,7 +68,7 @@ def test_the_overview_lives(hub: RunningHub, client: headrace.Client, open_page:
     expect(card.locator(".chart-read")).to_contain_text("records/s")
 
 
-def test_a_cursor_that_is_stuck_says_why(hub: RunningHub, client: headrace.Client, open_page: OpenPage) -> None:
+def test_a_cursor_that_is_stuck_says_why(hub: HubProcess, client: headrace.Client, open_page: OpenPage) -> None:
     """What the hub says after a minute is said by this test instead."""
     client.call("stream.create", {"stream": "left"})
     client.append("left", [b"x"])
@@ -86,7 +86,7 @@ def test_a_cursor_that_is_stuck_says_why(hub: RunningHub, client: headrace.Clien
     expect(row).to_contain_text("61 s ago")
 
 
-def test_alarms_are_said_in_words(hub: RunningHub, open_page: OpenPage) -> None:
+def test_alarms_are_said_in_words(hub: HubProcess, open_page: OpenPage) -> None:
     page = open_page(hub.page)
     expect(page.get_by_label("Alarms")).to_contain_text("All is well.")
 
@@ -103,7 +103,7 @@ def test_alarms_are_said_in_words(hub: RunningHub, open_page: OpenPage) -> None:
 
 
 def test_streams_are_created_trimmed_and_deleted_with_confirmation(
-    hub: RunningHub, client: headrace.Client, open_page: OpenPage
+    hub: HubProcess, client: headrace.Client, open_page: OpenPage
 ) -> None:
     page = open_page(f"{hub.page}/#/streams")
     page.get_by_role("button", name="Create a stream").click()
@@ -131,7 +131,7 @@ def test_streams_are_created_trimmed_and_deleted_with_confirmation(
     assert client.call("stream.list", {"pattern": "made here"}) == []
 
 
-def test_streams_are_sorted_by_the_hub(hub: RunningHub, client: headrace.Client, open_page: OpenPage) -> None:
+def test_streams_are_sorted_by_the_hub(hub: HubProcess, client: headrace.Client, open_page: OpenPage) -> None:
     client.call("stream.create", {"stream": "sorted/a"})
     client.call("stream.create", {"stream": "sorted/b"})
     client.append("sorted/b", [b"x" * 1000] * 5)
@@ -146,7 +146,7 @@ def test_streams_are_sorted_by_the_hub(hub: RunningHub, client: headrace.Client,
 
 
 def test_records_are_tailed_sought_filtered_and_sent(
-    hub: RunningHub, client: headrace.Client, open_page: OpenPage
+    hub: HubProcess, client: headrace.Client, open_page: OpenPage
 ) -> None:
     client.call("stream.create", {"stream": "orders"})
     payloads = [json.dumps({"item": {"name": "pear", "count": number}}).encode() for number in range(3000)]
@@ -198,7 +198,7 @@ def send(page: Page, payload: str, *, type: str = "", form: str = "text") -> Non
 
 
 def test_bytes_are_sent_as_hex_and_a_time_is_found(
-    hub: RunningHub, client: headrace.Client, open_page: OpenPage
+    hub: HubProcess, client: headrace.Client, open_page: OpenPage
 ) -> None:
     client.call("stream.create", {"stream": "raw"})
     page = open_page(f"{hub.page}/#/stream/raw")
@@ -221,7 +221,7 @@ def test_bytes_are_sent_as_hex_and_a_time_is_found(
 
 
 def test_a_record_is_shown_in_every_protocol_and_never_as_markup(
-    hub: RunningHub, client: headrace.Client, open_page: OpenPage
+    hub: HubProcess, client: headrace.Client, open_page: OpenPage
 ) -> None:
     client.call("stream.create", {"stream": "hostile"})
     hostile = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
@@ -252,7 +252,7 @@ def test_a_record_is_shown_in_every_protocol_and_never_as_markup(
     assert "owned" not in page.title()
 
 
-def test_json_is_shown_as_json(hub: RunningHub, client: headrace.Client, open_page: OpenPage) -> None:
+def test_json_is_shown_as_json(hub: HubProcess, client: headrace.Client, open_page: OpenPage) -> None:
     client.call("stream.create", {"stream": "shapes"})
     client.append("shapes", [b'{"a":{"b":1}}'])
     page = open_page(f"{hub.page}/#/stream/shapes")
@@ -262,7 +262,7 @@ def test_json_is_shown_as_json(hub: RunningHub, client: headrace.Client, open_pa
     expect(page.get_by_label("Payload")).to_have_text('{"a":{"b":1}}')
 
 
-def test_a_stream_says_who_writes_and_who_reads(hub: RunningHub, client: headrace.Client, open_page: OpenPage) -> None:
+def test_a_stream_says_who_writes_and_who_reads(hub: HubProcess, client: headrace.Client, open_page: OpenPage) -> None:
     client.call("stream.create", {"stream": "shared"})
     client.call("stream.append", {"stream": "shared", "records": [{"text": "x"}], "producer": "till-1", "sequence": 5})
     client.call("cursor.save", {"cursor": "billing", "stream": "shared", "index": 0})
@@ -273,7 +273,7 @@ def test_a_stream_says_who_writes_and_who_reads(hub: RunningHub, client: headrac
     expect(page.get_by_label("Who reads")).to_contain_text("1 record")
 
 
-def test_a_cursor_is_reset_with_a_preview(hub: RunningHub, client: headrace.Client, open_page: OpenPage) -> None:
+def test_a_cursor_is_reset_with_a_preview(hub: HubProcess, client: headrace.Client, open_page: OpenPage) -> None:
     client.call("stream.create", {"stream": "read"})
     client.append("read", [b"x"] * 100)
     client.call("cursor.save", {"cursor": "audit", "stream": "read", "index": 60})
@@ -292,7 +292,7 @@ def test_a_cursor_is_reset_with_a_preview(hub: RunningHub, client: headrace.Clie
     assert cursor["index"] == 90
 
 
-def test_settings_and_limits_say_where_they_come_from(hub: RunningHub, open_page: OpenPage) -> None:
+def test_settings_and_limits_say_where_they_come_from(hub: HubProcess, open_page: OpenPage) -> None:
     page = open_page(f"{hub.page}/#/settings")
     page.get_by_label("Filter settings").fill("listen.flight")
     expect(page.locator("tbody tr")).to_have_count(1)
@@ -308,7 +308,7 @@ def test_settings_and_limits_say_where_they_come_from(hub: RunningHub, open_page
 
 
 def test_dead_letters_show_their_reason_and_are_sent_again_as_they_were(
-    hub: RunningHub, client: headrace.Client, open_page: OpenPage
+    hub: HubProcess, client: headrace.Client, open_page: OpenPage
 ) -> None:
     client.create("bills")
     page = open_page(f"{hub.page}/#/dead")

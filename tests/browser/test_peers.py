@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from browser.conftest import Background, RunningHub
+from browser.conftest import Background
 from playwright.sync_api import Page, expect
+from support.hub_process import HubProcess
 from support.until import until
 
 import headrace
@@ -27,7 +28,7 @@ GET_OR_CREATE, PUT = 1054, 1001
 
 
 def test_a_session_stands_in_the_diagram_of_its_protocol(
-    hub: RunningHub, client: headrace.Client, open_page: OpenPage, background: Background
+    hub: HubProcess, client: headrace.Client, open_page: OpenPage, background: Background
 ) -> None:
     leave = asyncio.Event()
 
@@ -62,7 +63,7 @@ async def _set(event: asyncio.Event) -> None:
     event.set()
 
 
-def test_a_session_that_ended_says_why(hub: RunningHub, open_page: OpenPage, background: Background) -> None:
+def test_a_session_that_ended_says_why(hub: HubProcess, open_page: OpenPage, background: Background) -> None:
     async def talk_nonsense() -> None:
         reader, writer = await asyncio.open_connection(*split_address(hub.addresses["ignite"]))
         writer.write(b"\x05\x00\x00\x00nonsense")
@@ -90,7 +91,7 @@ class Counter(Immortal):
 
 
 def test_an_immortal_has_a_timeline_and_is_replayed_for_a_debugger(
-    hub: RunningHub, client: headrace.Client, open_page: OpenPage, background: Background
+    hub: HubProcess, client: headrace.Client, open_page: OpenPage, background: Background
 ) -> None:
     ports = client.call("immortal.register", {"name": "counter"})
 
@@ -142,7 +143,7 @@ async def total_of(host: Host) -> int:
 
 
 def test_executions_show_state_worker_and_duration(
-    hub: RunningHub, open_page: OpenPage, background: Background
+    hub: HubProcess, open_page: OpenPage, background: Background
 ) -> None:
     async def start() -> IgniteClient:
         ignite = await IgniteClient.connect(*split_address(hub.addresses["ignite"]))

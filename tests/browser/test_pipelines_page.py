@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from browser.conftest import RunningHub, run_hub
 from playwright.sync_api import Page, expect
+from support.hub_process import HubProcess
 
 import headrace
 
@@ -20,7 +20,7 @@ SPARK_MS = 120_000
 
 
 def test_a_pipeline_shows_figures_with_units_and_its_last_error(
-    hub: RunningHub, client: headrace.Client, open_page: OpenPage
+    hub: HubProcess, client: headrace.Client, open_page: OpenPage
 ) -> None:
     page = open_page(f"{hub.page}/#/pipelines")
     expect(page.locator("main")).to_contain_text("No pipelines.")
@@ -37,7 +37,7 @@ def test_a_pipeline_shows_figures_with_units_and_its_last_error(
     expect(card.get_by_role("button", name="Start")).to_be_disabled(), "it is not defined here"
 
 
-def test_one_that_cannot_run_says_why(hub: RunningHub, client: headrace.Client, open_page: OpenPage) -> None:
+def test_one_that_cannot_run_says_why(hub: HubProcess, client: headrace.Client, open_page: OpenPage) -> None:
     client.call("pipeline.create", {"name": "nowhere", "file": "/no/such/file.py"})
     page = open_page(f"{hub.page}/#/pipelines")
     card = page.get_by_label("Pipeline nowhere")
@@ -49,38 +49,38 @@ def test_one_that_cannot_run_says_why(hub: RunningHub, client: headrace.Client, 
 
 @pytest.mark.spark
 def test_a_pipeline_is_created_started_stopped_and_reset(tmp_path: Path, open_page: OpenPage) -> None:
-    for hub in run_hub(tmp_path, environment={"HEADRACE_HOME": str(tmp_path / "home"), "SPARK_LOCAL_IP": "127.0.0.1"}):
-        with headrace.connect(hub.flight) as client:
-            client.create("orders")
-            client.append("orders", [json.dumps({"n": number}).encode() for number in range(50)])
-            page = open_page(f"{hub.page}/#/pipelines")
-            page.get_by_role("button", name="Create a pipeline").click()
-            dialog = page.get_by_role("dialog")
-            dialog.get_by_label("Name").fill("copies")
-            dialog.get_by_label("SQL").fill("SELECT payload FROM stream('orders')")
-            dialog.get_by_label("Stream for the results").fill("copied")
-            dialog.get_by_label("A batch every").fill("200 milliseconds")
-            dialog.get_by_role("button", name="Create").click()
-            card = page.get_by_label("Pipeline copies")
-            card.get_by_role("button", name="Start").click()
-            expect(card.locator(".pill").first).to_have_text("running", timeout=SPARK_MS)
-            expect(card).to_contain_text("Rows so far50", timeout=SPARK_MS)
-            expect(card.get_by_role("button", name="Reset")).to_be_disabled()
-            card.get_by_role("button", name="Stop").click()
-            dialog.get_by_role("button", name="Stop").click()
-            expect(card.locator(".pill").first).to_have_text("stopped", timeout=SPARK_MS)
-            assert client.bounds("copied").next == 50
-            card.get_by_role("button", name="Reset").click()
-            expect(dialog.locator("[data-preview]")).to_contain_text(str(tmp_path / "home"))
-            expect(dialog.locator("tbody tr")).to_contain_text("0 records")
-            dialog.get_by_label("Where it goes on").select_option("earliest")
-            expect(dialog.locator("tbody tr")).to_contain_text("50 records")
-            dialog.get_by_role("button", name="Reset").click()
-            expect(page.locator("#note")).to_have_text("Reset copies.")
-            assert client.call("cursor.get", {"cursor": "copies", "stream": "orders"})["index"] == 0
-            expect(card.get_by_role("button", name="Start")).to_be_enabled()
-            card.get_by_role("button", name="Start").click()
-            expect(card.locator(".pill").first).to_have_text("running", timeout=SPARK_MS)
-            while client.bounds("copied").next < 100:
-                page.wait_for_timeout(100)
-            page.close()
+    environment = {"HEADRACE_HOME": str(tmp_path / "home"), "SPARK_LOCAL_IP": "127.0.0.1"}
+    with HubProcess(tmp_path, environment=environment) as hub, headrace.connect(hub.addresses["flight"]) as client:
+        client.create("orders")
+        client.append("orders", [json.dumps({"n": number}).encode() for number in range(50)])
+        page = open_page(f"{hub.page}/#/pipelines")
+        page.get_by_role("button", name="Create a pipeline").click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_label("Name").fill("copies")
+        dialog.get_by_label("SQL").fill("SELECT payload FROM stream('orders')")
+        dialog.get_by_label("Stream for the results").fill("copied")
+        dialog.get_by_label("A batch every").fill("200 milliseconds")
+        dialog.get_by_role("button", name="Create").click()
+        card = page.get_by_label("Pipeline copies")
+        card.get_by_role("button", name="Start").click()
+        expect(card.locator(".pill").first).to_have_text("running", timeout=SPARK_MS)
+        expect(card).to_contain_text("Rows so far50", timeout=SPARK_MS)
+        expect(card.get_by_role("button", name="Reset")).to_be_disabled()
+        card.get_by_role("button", name="Stop").click()
+        dialog.get_by_role("button", name="Stop").click()
+        expect(card.locator(".pill").first).to_have_text("stopped", timeout=SPARK_MS)
+        assert client.bounds("copied").next == 50
+        card.get_by_role("button", name="Reset").click()
+        expect(dialog.locator("[data-preview]")).to_contain_text(str(tmp_path / "home"))
+        expect(dialog.locator("tbody tr")).to_contain_text("0 records")
+        dialog.get_by_label("Where it goes on").select_option("earliest")
+        expect(dialog.locator("tbody tr")).to_contain_text("50 records")
+        dialog.get_by_role("button", name="Reset").click()
+        expect(page.locator("#note")).to_have_text("Reset copies.")
+        assert client.call("cursor.get", {"cursor": "copies", "stream": "orders"})["index"] == 0
+        expect(card.get_by_role("button", name="Start")).to_be_enabled()
+        card.get_by_role("button", name="Start").click()
+        expect(card.locator(".pill").first).to_have_text("running", timeout=SPARK_MS)
+        while client.bounds("copied").next < 100:
+            page.wait_for_timeout(100)
+        page.close()

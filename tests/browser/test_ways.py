@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from browser.conftest import RunningHub, run_hub
 from playwright.sync_api import Page, expect
+from support.hub_process import HubProcess
 
 import headrace
 
@@ -17,7 +16,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 OpenPage = Callable[[str], Page]
 
 
-def test_everything_is_reached_by_keyboard(hub: RunningHub, client: headrace.Client, open_page: OpenPage) -> None:
+def test_everything_is_reached_by_keyboard(hub: HubProcess, client: headrace.Client, open_page: OpenPage) -> None:
     client.call("stream.create", {"stream": "keys"})
     client.append("keys", [b"first", b"second", b"third"])
     page = open_page(f"{hub.page}/#/stream/keys")
@@ -43,7 +42,7 @@ def test_everything_is_reached_by_keyboard(hub: RunningHub, client: headrace.Cli
     expect(rows.nth(1)).to_be_focused()
 
 
-def test_the_focus_stays_while_tables_change(hub: RunningHub, client: headrace.Client, open_page: OpenPage) -> None:
+def test_the_focus_stays_while_tables_change(hub: HubProcess, client: headrace.Client, open_page: OpenPage) -> None:
     client.call("stream.create", {"stream": "moving"})
     page = open_page(f"{hub.page}/#/streams")
     page.get_by_label("Filter streams").fill("moving")
@@ -57,7 +56,7 @@ def test_the_focus_stays_while_tables_change(hub: RunningHub, client: headrace.C
 
 
 def test_the_focus_goes_along_with_a_row_that_changes_its_place(
-    hub: RunningHub, client: headrace.Client, open_page: OpenPage
+    hub: HubProcess, client: headrace.Client, open_page: OpenPage
 ) -> None:
     client.call("stream.create", {"stream": "mover-b"})
     page = open_page(f"{hub.page}/#/streams")
@@ -74,7 +73,7 @@ def test_the_focus_goes_along_with_a_row_that_changes_its_place(
 
 
 def test_the_focus_stays_in_a_pipeline_that_reports(
-    hub: RunningHub, client: headrace.Client, open_page: OpenPage
+    hub: HubProcess, client: headrace.Client, open_page: OpenPage
 ) -> None:
     report = {"name": "busy", "run": "r", "batch": 1, "rows_per_s": 5.0}
     client.call("pipeline.report", report)
@@ -86,7 +85,7 @@ def test_the_focus_stays_in_a_pipeline_that_reports(
     expect(card.get_by_role("button", name="Stop")).to_be_focused()
 
 
-def test_light_and_dark(hub: RunningHub, open_page: OpenPage) -> None:
+def test_light_and_dark(hub: HubProcess, open_page: OpenPage) -> None:
     page = open_page(hub.page)
     expect(page.locator("html")).to_have_attribute("data-theme", "light")
     before = page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -98,7 +97,7 @@ def test_light_and_dark(hub: RunningHub, open_page: OpenPage) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "streams", "cursors", "sessions", "pipelines", "settings"])
-def test_nothing_is_wider_than_a_narrow_window(hub: RunningHub, open_page: OpenPage, path: str) -> None:
+def test_nothing_is_wider_than_a_narrow_window(hub: HubProcess, open_page: OpenPage, path: str) -> None:
     page = open_page(f"{hub.page}/#/{path}")
     page.set_viewport_size({"width": 800, "height": 700})
     expect(page.locator("h1")).to_be_visible()
@@ -106,7 +105,7 @@ def test_nothing_is_wider_than_a_narrow_window(hub: RunningHub, open_page: OpenP
     assert page.evaluate("document.documentElement.scrollWidth") <= 800
 
 
-def test_ten_thousand_streams_stay_quick(hub: RunningHub, client: headrace.Client, open_page: OpenPage) -> None:
+def test_ten_thousand_streams_stay_quick(hub: HubProcess, client: headrace.Client, open_page: OpenPage) -> None:
     for number in range(10_000):
         client.call("stream.create", {"stream": f"many/{number:05}"})
     page = open_page(f"{hub.page}/#/streams")
@@ -128,7 +127,7 @@ def test_who_are_you(tmp_path: Path, open_page: OpenPage, request: pytest.Fixtur
     request.node.expected_troubles = ("401",)
     settings = tmp_path / "headrace.toml"
     settings.write_text('[security.users.ann]\nsecret = "right"\nroles = ["admin"]\n')
-    for hub in run_hub(tmp_path, settings):
+    with HubProcess(tmp_path, config=settings) as hub:
         page = open_page(hub.page)
         dialog = page.get_by_role("dialog")
         dialog.get_by_label("User").fill("ann")
@@ -147,12 +146,11 @@ def test_who_are_you(tmp_path: Path, open_page: OpenPage, request: pytest.Fixtur
 
 def test_a_page_says_that_its_hub_is_away(tmp_path: Path, open_page: OpenPage, request: pytest.FixtureRequest) -> None:
     request.node.expected_troubles = ("ERR_",)  # the browser's own words
-    for hub in run_hub(tmp_path):
+    with HubProcess(tmp_path) as hub:
         page = open_page(f"{hub.page}/#/streams")
         expect(page.locator("#pulse")).to_contain_text("records/s in")
-        hub.process.send_signal(signal.SIGTERM)
+        hub.stop()  # what is asked while it stops may still be answered
         expect(page.locator("#pulse")).to_have_text("not connected")
-        hub.process.wait(30)  # what is asked while it stops may still be answered
         page.get_by_label("Filter streams").fill("x")
         expect(page.locator("main .alarm.bad")).to_contain_text("The hub does not answer.")
         page.get_by_role("link", name="Cursors").click()
@@ -160,7 +158,7 @@ def test_a_page_says_that_its_hub_is_away(tmp_path: Path, open_page: OpenPage, r
 
 
 def test_the_page_may_do_nothing_but_its_own(
-    hub: RunningHub, open_page: OpenPage, request: pytest.FixtureRequest
+    hub: HubProcess, open_page: OpenPage, request: pytest.FixtureRequest
 ) -> None:
     request.node.expected_troubles = ("Content Security Policy",)
     page = open_page(hub.page)

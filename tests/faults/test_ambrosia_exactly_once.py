@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from headrace.serving.runtime import LISTENERS
+from support.hub_process import HubProcess
 
 HERE = Path(__file__).parent
 CALLS = 50_000  # each way: 100,000 in all
@@ -29,36 +28,34 @@ class Processes:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.ready = directory / "ready.json"
+        immortals = [
+            f"ambrosia.immortals.{each}.{setting}"
+            for each in ("ping", "pong")
+            for setting in ("receive=127.0.0.1:0", "checkpoint_log_bytes=262144")
+        ]
+        self.hub = HubProcess(directory, *immortals, only=())
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self.kills = dict.fromkeys(("hub", "ping", "pong"), 0)
 
     def linked(self, name: str) -> Path:
         """The file that appears when a process does its work."""
-        return self.ready if name == "hub" else self.directory / f"{name}.linked"
+        return self.hub.ready if name == "hub" else self.directory / f"{name}.linked"
 
     def start(self, name: str) -> None:
-        self.linked(name).unlink(missing_ok=True)
         if name == "hub":
-            off = [f"--set=listen.{listener}=off" for listener in LISTENERS]
-            immortals = [
-                f"--set=ambrosia.immortals.{each}.{setting}"
-                for each in ("ping", "pong")
-                for setting in ("receive=127.0.0.1:0", "checkpoint_log_bytes=262144")
-            ]
-            data = str(self.directory / "data")
-            command = ["-m", "headrace", "up", "--data", data, "--ready-file", str(self.ready), *off, *immortals]
-        else:
-            result = str(self.directory / f"{name}.json")
-            service = str(HERE / "ambrosia_service.py")
-            command = [service, name, str(self.ready), result, str(CALLS), str(WINDOW)]
-        output = (self.directory / f"{name}.out").open("ab")
-        self.running[name] = subprocess.Popen([sys.executable, *command], stdout=output, stderr=output)
-        output.close()
+            self.hub.launch()
+            assert self.hub.process is not None
+            self.running[name] = self.hub.process
+            return
+        self.linked(name).unlink(missing_ok=True)
+        result = str(self.directory / f"{name}.json")
+        command = [str(HERE / "ambrosia_service.py"), name, str(self.hub.ready), result, str(CALLS), str(WINDOW)]
+        with (self.directory / f"{name}.log").open("ab") as output:
+            self.running[name] = subprocess.Popen([sys.executable, *command], stdout=output, stderr=output)
 
     def kill(self, name: str) -> None:
         process = self.running.pop(name)
-        assert process.poll() is None, f"{name} ended by itself: {(self.directory / f'{name}.out').read_text()[-4000:]}"
+        assert process.poll() is None, f"{name} ended by itself: {(self.directory / f'{name}.log').read_text()[-4000:]}"
         process.send_signal(signal.SIGKILL)
         process.wait()
         self.kills[name] += 1

@@ -1,60 +1,18 @@
 """kill -9 of the hub under a pipelined writer and a follower: nothing is missing, nothing is there twice."""
 
-import json
 import os
-import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
+from support.hub_process import HubProcess
 from support.until import wait_until
 
 import headrace
 from headrace.errors import Busy, Closed, Unreachable
 
-SOURCE = str(Path(headrace.__file__).parent.parent)
 KILLS = int(os.environ.get("HEADRACE_KILLS", "4"))
 RECORDS_PER_BATCH = 20
-OTHERS = ("http", "wallaroo", "ockam", "ignite", "fabric")
-
-
-class HubProcess:
-    """`headrace up` on one port and one data directory, started again and again."""
-
-    def __init__(self, folder: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{probe.getsockname()[1]}"
-        self._folder = folder
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        ready = self._folder / "ready.json"
-        ready.unlink(missing_ok=True)
-        settings = [f"--ready-file={ready}", f"--set=listen.flight={self.address}"]
-        settings += [f"--set=listen.{name}=off" for name in OTHERS]
-        with (self._folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "headrace", "up", f"--data={self._folder / 'data'}", *settings],
-                env={**os.environ, "PYTHONPATH": SOURCE},
-                stdout=log,
-                stderr=log,
-            )
-        deadline = time.monotonic() + 60
-        while not ready.exists():
-            assert self._process.poll() is None, (self._folder / "log").read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        assert json.loads(ready.read_text())["flight"] == self.address
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.send_signal(signal.SIGKILL)
-            self._process.wait(10)
 
 
 def follow(address: str, seen: list[int], until: threading.Event, total: list[int]) -> None:
@@ -74,13 +32,14 @@ def follow(address: str, seen: list[int], until: threading.Event, total: list[in
 
 @pytest.mark.slow
 def test_kill_under_a_writer_and_a_follower(tmp_path):
-    hub = HubProcess(tmp_path)
+    hub = HubProcess(tmp_path, only=("flight",))
     hub.start()
     futures = []
     stop, finished = threading.Event(), threading.Event()
     seen: list[int] = []
     total = [0]
-    client = headrace.connect(hub.address)
+    address = hub.addresses["flight"]
+    client = headrace.connect(address)
     client.create("orders")
 
     def produce() -> None:
@@ -93,7 +52,7 @@ def test_kill_under_a_writer_and_a_follower(tmp_path):
         finished.set()
 
     producing = threading.Thread(target=produce, daemon=True)
-    following = threading.Thread(target=follow, args=(hub.address, seen, finished, total), daemon=True)
+    following = threading.Thread(target=follow, args=(address, seen, finished, total), daemon=True)
     producing.start()
     following.start()
     try:

@@ -7,60 +7,28 @@ import contextlib
 import json
 import os
 import random
-import signal
-import socket
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.until import until
+from support.hub_process import HubProcess
+from support.until import DEADLINE_S, until
 
 from headrace.protocols.futoin.client import Client, Event, RemoteError
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 ROUNDS = 4
 WRITERS = 4
-QUIET = ("flight", "wallaroo", "ockam", "ignite", "fabric")
 LOST = (RemoteError, OSError, TimeoutError, EOFError)
 
 
-class RealHub:
-    """`headrace up` as its own process; killed and started again on the same data."""
+def real_hub(folder: Path) -> HubProcess:
+    return HubProcess(folder, "futoin.insecure=true", only=("http",))
 
-    def __init__(self, folder: Path, port: int = 0) -> None:
-        self._folder = folder
-        self._port = port
-        self._ready = folder / "ready.json"
-        self._process: asyncio.subprocess.Process | None = None
-        self.address = self.url = ""
 
-    async def start(self) -> None:
-        self._ready.unlink(missing_ok=True)
-        settings = [
-            "futoin.insecure=true",
-            f"listen.http=127.0.0.1:{self._port}",
-            *(f"listen.{name}=off" for name in QUIET),
-        ]
-        command = ["up", "--data", str(self._folder / "data"), "--ready-file", str(self._ready)]
-        command += [text for setting in settings for text in ("--set", setting)]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        with (self._folder / "log").open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "headrace", *command, env=environment, stderr=log
-            )
-        async with asyncio.timeout(30):
-            while not self._ready.exists():
-                assert self._process.returncode is None, (self._folder / "log").read_text()
-                await asyncio.sleep(0.01)
-        self.address = json.loads(self._ready.read_text())["http"]
-        self.url = f"ws://{self.address}/futoin/events"
-
-    async def kill(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGKILL)
-        await self._process.wait()
+def events_of(hub: HubProcess) -> str:
+    return f"ws://{hub.addresses['http']}/futoin/events"
 
 
 class Witness:
@@ -119,60 +87,52 @@ async def everything(url: str) -> list[Event]:
 
 async def test_killed_again_and_again(tmp_path: Path) -> None:
     randomness = random.Random(18)
-    hub = RealHub(tmp_path)
+    hub = real_hub(tmp_path)
     witness = Witness()
     numbers = iter(range(10**9))
     for _ in range(ROUNDS):
-        await hub.start()
-        tasks = [asyncio.create_task(write(hub.url, writer, witness, numbers)) for writer in range(WRITERS)]
-        tasks += [asyncio.create_task(poll(hub.url, witness)), asyncio.create_task(receive(hub.url, witness))]
-        before = len(witness.added)
-        enough = before + randomness.randrange(50, 300)
+        hub.start()
+        url = events_of(hub)
+        tasks = [asyncio.create_task(write(url, writer, witness, numbers)) for writer in range(WRITERS)]
+        tasks += [asyncio.create_task(poll(url, witness)), asyncio.create_task(receive(url, witness))]
+        enough = len(witness.added) + randomness.randrange(50, 300)
         await until(lambda enough=enough: len(witness.added) >= enough)
-        await hub.kill()
+        hub.kill()
         await asyncio.gather(*tasks)
 
-    await hub.start()
+    hub.start()
     try:
-        stored = await everything(hub.url)
+        stored = await everything(events_of(hub))
         by_id = {event.id: event.data for event in stored}
         assert [event.id for event in stored] == list(range(1, len(stored) + 1))
         missing = {number: data for number, data in witness.added.items() if by_id.get(number) != data}
         assert missing == {}
         assert len(witness.added) >= ROUNDS * 50
 
-        finishing = asyncio.create_task(receive(hub.url, witness))
+        finishing = asyncio.create_task(receive(events_of(hub), witness))
         await until(lambda: len(witness.pushed) >= len(stored))
         finishing.cancel()
         assert [(event.id, event.data) for event in witness.pushed] == [(event.id, event.data) for event in stored]
 
-        async with await Client.connect(hub.url) as client:
+        async with await Client.connect(events_of(hub)) as client:
             rest = await client.poll("POLL")
             assert not rest or rest[0].id > witness.poll_confirmed
         polled = {event.id: event.data for event in witness.polled}
         assert all(by_id[number] == data for number, data in polled.items())
         assert set(range(1, witness.poll_confirmed + 1)) <= set(polled)
     finally:
-        await hub.kill()
-
-
-def free_port() -> int:
-    """A port that a hub can have again and again."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+        hub.kill()
 
 
 @pytest.mark.node
 async def test_published_receiver_goes_on(tmp_path: Path, futoin_node_modules: Path) -> None:
     """The npm ReliableReceiver through three deaths of the hub: every event, in order, and only repeats in between."""
-    hub = RealHub(tmp_path, free_port())
-    await hub.start()
+    hub = real_hub(tmp_path)
+    hub.start()
     (tmp_path / "data" / "users.json").write_text('{"evtuser":{"secret":"evtpass","roles":["writer"]}}')
     script = Path(__file__).parents[1] / "interop" / "futoin" / "receiver.js"
     receiver = await asyncio.create_subprocess_exec(
-        "node", str(script), hub.address, "events", "NODE", "evtuser:evtpass",
+        "node", str(script), hub.addresses["http"], "events", "NODE", "evtuser:evtpass",
         env={**os.environ, "NODE_PATH": str(futoin_node_modules)},
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
     )  # fmt: skip
@@ -181,19 +141,19 @@ async def test_published_receiver_goes_on(tmp_path: Path, futoin_node_modules: P
     added = 0
     try:
         for _ in range(3):
-            async with await Client.connect(hub.url, "evtuser:evtpass") as client:
+            async with await Client.connect(events_of(hub), "evtuser:evtpass") as client:
                 for _ in range(50):
                     added = await client.add("A", added)
             while not seen or seen[-1] < added - 20:  # somewhere in the middle of the last events
-                seen += json.loads(await asyncio.wait_for(receiver.stdout.readline(), 30))
-            await hub.kill()
-            await hub.start()
+                seen += json.loads(await asyncio.wait_for(receiver.stdout.readline(), DEADLINE_S))
+            hub.kill()
+            hub.start()
         while seen[-1] < added:
-            seen += json.loads(await asyncio.wait_for(receiver.stdout.readline(), 30))
+            seen += json.loads(await asyncio.wait_for(receiver.stdout.readline(), DEADLINE_S))
     finally:
         receiver.kill()
         await receiver.wait()
-        await hub.kill()
+        hub.kill()
     highest = 0
     for number in seen:
         assert number <= highest + 1, "an event is missing"

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import gc
-import json
-import subprocess
-import sys
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from interop.perper_support import ENVIRONMENT, agent
+from interop.perper_support import agent
 from perper.protocol.cache import StreamListener
 from pyignite import Client, GenericObjectMeta
 from pyignite.datatypes import IntObject, String
 from pyignite.datatypes.prop_codes import PROP_NAME, PROP_QUERY_ENTITIES
+from support.hub_process import HubProcess
 from support.until import DEADLINE_S, wait_until
 
-from headrace.serving.runtime import LISTENERS
+from headrace.config.address import split_address
 
 # pyignite leaves its socket to the garbage collector when the server dies under it.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
@@ -31,50 +29,14 @@ class Thing(
     pass
 
 
-class Up:
-    """The process."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._count = 0
-        self.ignite = "127.0.0.1:0"
-        self.fabric = "127.0.0.1:0"
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        self._count += 1
-        ready = self._folder / f"ready-{self._count}"
-        settings = dict.fromkeys(LISTENERS, "off")
-        settings |= {"ignite": self.ignite, "fabric": self.fabric}  # the second time on the same ports
-        flags = [flag for name, address in settings.items() for flag in ("--set", f"listen.{name}={address}")]
-        command = [sys.executable, "-m", "headrace", "up", "--data", str(self._folder / "data"), *flags]
-        with (self._folder / f"log-{self._count}").open("wb") as log:
-            self.process = subprocess.Popen(
-                [*command, "--ready-file", str(ready)], stdout=log, stderr=log, env=ENVIRONMENT
-            )
-        wait_until(lambda: ready.exists() or self.process is None or self.process.poll() is not None)
-        assert ready.exists(), (self._folder / f"log-{self._count}").read_text()
-        addresses = json.loads(ready.read_text())
-        self.ignite, self.fabric = addresses["ignite"], addresses["fabric"]
-
-    @property
-    def port(self) -> int:
-        return int(self.ignite.rpartition(":")[2])
-
-    def kill(self) -> None:
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait(DEADLINE_S)
-
-
 @pytest.fixture
-def up(tmp_path: Path) -> Any:
-    running = Up(tmp_path)
-    running.start()
-    try:
-        yield running
-    finally:
-        running.kill()
+def up(tmp_path: Path) -> Iterator[HubProcess]:
+    with HubProcess(tmp_path, only=("ignite", "fabric")) as hub:
+        yield hub
+
+
+def port(up: HubProcess) -> int:
+    return split_address(up.addresses["ignite"])[1]
 
 
 def put_until_it_breaks(port: int, name: str, acknowledged: list[int], begun: threading.Event) -> None:
@@ -92,16 +54,16 @@ def put_until_it_breaks(port: int, name: str, acknowledged: list[int], begun: th
                 begun.set()
 
 
-def test_nothing_acknowledged_is_lost(up: Up) -> None:
+def test_nothing_acknowledged_is_lost(up: HubProcess) -> None:
     client = Client()
-    with client.connect("127.0.0.1", up.port):
+    with client.connect("127.0.0.1", port(up)):
         client.create_cache("table")
         client.create_cache({PROP_NAME: "stream", PROP_QUERY_ENTITIES: []})
         client.get_cache("table").put("thing", Thing(name="kept", number=7))
     acknowledged: dict[str, list[int]] = {"table": [], "stream": []}
     begun = {name: threading.Event() for name in acknowledged}
     writers = [
-        threading.Thread(target=put_until_it_breaks, args=(up.port, name, acknowledged[name], begun[name]))
+        threading.Thread(target=put_until_it_breaks, args=(port(up), name, acknowledged[name], begun[name]))
         for name in acknowledged
     ]
     for writer in writers:
@@ -115,7 +77,7 @@ def test_nothing_acknowledged_is_lost(up: Up) -> None:
     gc.collect()
     up.start()
     fresh = Client()
-    with fresh.connect("127.0.0.1", up.port):
+    with fresh.connect("127.0.0.1", port(up)):
         assert {"executions", "stream-listeners", "table", "stream"} <= set(fresh.get_cache_names())
         thing = fresh.get_cache("table").get("thing")  # by a client that never saw the type
         assert (thing.name, thing.number) == ("kept", 7)
@@ -128,11 +90,11 @@ def test_nothing_acknowledged_is_lost(up: Up) -> None:
             assert cache.put_if_absent(numbers[-1], "again") is False
 
 
-def test_streams_that_everybody_has_left_are_emptied(up: Up) -> None:
+def test_streams_that_everybody_has_left_are_emptied(up: HubProcess) -> None:
     """Killed right after the last listener left: before, during or after the clean-up, the streams end up empty."""
     names = [f"left-{number}" for number in range(20)]
     client = Client()
-    with client.connect("127.0.0.1", up.port):
+    with client.connect("127.0.0.1", port(up)):
         listeners = client.get_or_create_cache("stream-listeners")
         for name in (*names, "listened", "never"):
             client.create_cache({PROP_NAME: name, PROP_QUERY_ENTITIES: []})
@@ -146,7 +108,7 @@ def test_streams_that_everybody_has_left_are_emptied(up: Up) -> None:
     gc.collect()
     up.start()
     fresh = Client()
-    with fresh.connect("127.0.0.1", up.port):
+    with fresh.connect("127.0.0.1", port(up)):
         wait_until(lambda: not any(fresh.get_cache(name).get_size() for name in names))
         for name in ("listened", "never"):
             assert dict(fresh.get_cache(name).scan()) == {key: f"item {key}" for key in range(3)}
@@ -162,7 +124,7 @@ asyncio.run(perper.run("survivor", {"Work": work}))
 """
 
 
-def test_executions_streams_and_listeners_survive(up: Up, tmp_path: Path) -> None:
+def test_executions_streams_and_listeners_survive(up: HubProcess, tmp_path: Path) -> None:
     """Unfinished executions are offered again after a restart, finished ones are not."""
     asking = """
     import asyncio, sys
@@ -180,7 +142,7 @@ def test_executions_streams_and_listeners_survive(up: Up, tmp_path: Path) -> Non
         await asyncio.sleep(3600)
     asyncio.run(main())
     """
-    with agent(tmp_path, asking, up.ignite, up.fabric) as asker:
+    with agent(tmp_path, asking, up.addresses["ignite"], up.addresses["fabric"]) as asker:
         asker.wait_for("asked")
         up.kill()
     up.start()
@@ -201,8 +163,8 @@ def test_executions_streams_and_listeners_survive(up: Up, tmp_path: Path) -> Non
     asyncio.run(main())
     """
     with (
-        agent(tmp_path, WORKER, up.ignite, up.fabric) as worker,
-        agent(tmp_path, reading, up.ignite, up.fabric) as reader,
+        agent(tmp_path, WORKER, up.addresses["ignite"], up.addresses["fabric"]) as worker,
+        agent(tmp_path, reading, up.addresses["ignite"], up.addresses["fabric"]) as reader,
     ):
         assert reader.wait_for("results") == "results [2] ['done before']"
         assert reader.wait_for("found") == f"found {[f'item {key}' for key in range(4)]}"

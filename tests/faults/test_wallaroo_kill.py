@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from faults.wallaroo_process import WallarooHub
+from support.hub_process import HubProcess
 from support.until import wait_until
 
 import headrace
@@ -48,8 +48,10 @@ async def check(data: Path, stream: str, count: int) -> None:
 async def test_a_hub_killed_again_and_again(dialect: str, tmp_path: Path) -> None:
     kills = [COUNT * part // 5 for part in range(1, 5)]
     killed_at: list[int] = []
-    with WallarooHub(tmp_path, "wallaroo.window_credits=200") as hub:
-        connector = Connector(hub.address, dialect=dialect, attempts_max=None, pause_s=lambda attempt: 0.02)
+    with HubProcess(tmp_path, "wallaroo.window_credits=200", only=("wallaroo",)) as hub:
+        connector = Connector(
+            hub.addresses["wallaroo"], dialect=dialect, attempts_max=None, pause_s=lambda attempt: 0.02
+        )
         loop = asyncio.get_running_loop()
 
         async def kill_sometimes(point: int) -> None:
@@ -63,7 +65,7 @@ async def test_a_hub_killed_again_and_again(dialect: str, tmp_path: Path) -> Non
             assert await asyncio.wait_for(connector.run(source, kill_sometimes), 120) == COUNT
         assert len(killed_at) == len(kills)
         assert connector.connections == len(kills) + 1
-        hub.stop()
+        assert hub.stop() == 0
         await check(hub.data, "s", COUNT)
 
 
@@ -73,8 +75,8 @@ async def test_a_connector_killed_again_and_again(dialect: str, tmp_path: Path) 
     rng = random.Random(7)
     command = [sys.executable, "-m", "headrace", "connect", "generate", "--stream", "s", "--quiet"]
     command += ["--size", str(SIZE), "--seed", str(SEED), "--dialect", dialect]
-    with WallarooHub(tmp_path, "wallaroo.window_credits=50", "listen.flight=127.0.0.1:0") as hub:
-        command += ["--to", hub.address]
+    with HubProcess(tmp_path, "wallaroo.window_credits=50", only=("wallaroo", "flight")) as hub:
+        command += ["--to", hub.addresses["wallaroo"]]
         with headrace.connect(hub.addresses["flight"]) as client:
             for _ in range(4):
                 goal = stored(client) + rng.randrange(1, COUNT // 5)
@@ -87,7 +89,7 @@ async def test_a_connector_killed_again_and_again(dialect: str, tmp_path: Path) 
                     process.wait()
             count = stored(client) + COUNT // 5
         subprocess.run([*command, "--count", str(count)], check=True, timeout=120, stderr=subprocess.DEVNULL)
-        hub.stop()
+        assert hub.stop() == 0
         await check(hub.data, "s", count)
 
 

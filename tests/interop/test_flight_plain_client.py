@@ -2,16 +2,15 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from support.hub_process import HubProcess
+from support.until import DEADLINE_S
 
 import headrace
-from headrace.serving.runtime import LISTENERS
 
 SOURCE = str(Path(headrace.__file__).parent.parent)
 
@@ -47,40 +46,21 @@ print(json.dumps({"streams": [each.descriptor.path[0].decode() for each in clien
 
 @pytest.mark.slow
 def test_a_program_without_headrace_uses_the_endpoint(tmp_path):
-    ready = tmp_path / "ready.json"
-    settings = [*(f"--set=listen.{name}=off" for name in LISTENERS), "--set=listen.flight=127.0.0.1:0"]
-    places = ["--data", str(tmp_path / "data"), "--ready-file", str(ready)]
-    hub = subprocess.Popen(
-        [sys.executable, "-m", "headrace", "up", *places, *settings],
-        env={**os.environ, "PYTHONPATH": SOURCE},
-        stderr=subprocess.PIPE,
-    )
-    try:
-        deadline = time.monotonic() + 30
-        while not ready.exists():
-            assert hub.poll() is None, hub.stderr.read().decode()
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        address = json.loads(ready.read_text())["flight"]
+    with HubProcess(tmp_path, only=("flight",)) as hub:
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         ran = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", PROGRAM, address],
+            [sys.executable, "-W", "ignore", "-c", PROGRAM, hub.addresses["flight"]],
             env=environment,
             cwd=tmp_path,
             capture_output=True,
-            timeout=60,
+            timeout=DEADLINE_S,
             check=False,
         )
         assert ran.returncode == 0, ran.stderr.decode()
         assert json.loads(ran.stdout) == {"streams": ["orders"]}
         # The data is as durable as it said: a new process finds it after kill -9.
-        hub.send_signal(signal.SIGKILL)
-        hub.wait(10)
-        assert _records_after_restart(tmp_path) == 10_000
-    finally:
         hub.kill()
-        hub.wait(10)
-        hub.stderr.close()
+        assert _records_after_restart(tmp_path) == 10_000
 
 
 def _records_after_restart(tmp_path: Path) -> int:

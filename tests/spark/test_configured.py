@@ -4,32 +4,20 @@ from __future__ import annotations
 
 import base64
 import json
-import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from spark_support import JAVA_OPTIONS, environment, free_address
-from support.until import wait_until
+from spark_support import JAVA_OPTIONS, environment
+from support.hub_process import HubProcess
+from support.until import DEADLINE_S, wait_until
 
 from headrace.spark.hub_client import HubPort, open_port
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
 CONFIG = """
-[log]
-data = "{place}/data"
-
-[listen]
-flight = "{address}"
-http = "off"
-wallaroo = "off"
-ockam = "off"
-ignite = "off"
-fabric = "off"
-
 [spark]
 master = "local[2]"
 home = "{place}/checkpoints"
@@ -47,29 +35,19 @@ enabled = false
 """
 
 
-class Up:
+class Up(HubProcess):
     """`headrace up` with a configuration file."""
 
-    def __init__(self, place: Path) -> None:
-        self.place = place
-        self.address = free_address()
-        self.config = place / "headrace.toml"
-        self.config.write_text(CONFIG.format(place=place, address=self.address, java=JAVA_OPTIONS))
-        self.port: HubPort = open_port(self.address, wait_s=30)
-        self.process: subprocess.Popen[bytes] | None = None
+    port: HubPort
 
-    def start(self) -> None:
-        ready = self.place / "ready"
-        command = [sys.executable, "-m", "headrace", "up", "--config", str(self.config), "--ready-file", str(ready)]
-        with (self.place / "log").open("ab") as log:
-            self.process = subprocess.Popen(command, env=environment(), stdout=log, stderr=log, start_new_session=True)
-        wait_until(ready.exists, "the hub")
+    def __init__(self, folder: Path) -> None:
+        config = folder / "headrace.toml"
+        config.write_text(CONFIG.format(place=folder, java=JAVA_OPTIONS))
+        super().__init__(folder, only=("flight",), config=config, environment=environment())
 
-    def stop(self, number: int = signal.SIGTERM) -> None:
-        assert self.process is not None
-        os.kill(self.process.pid, number)
-        self.process.wait(30)
-        self.process = None
+    @property
+    def address(self) -> str:
+        return self.addresses["flight"]
 
     def append(self, *kinds: str) -> None:
         payload = base64.b64encode(b"{}").decode()
@@ -82,7 +60,7 @@ class Up:
 
     def command(self, *words: str) -> Any:
         run = [sys.executable, "-m", "headrace", "pipeline", *words, "--hub", self.address]
-        done = subprocess.run(run, env=environment(), capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(run, env=environment(), capture_output=True, text=True, timeout=DEADLINE_S, check=True)
         return json.loads(done.stdout) if "--json" in words else done.stderr
 
     def drivers(self) -> list[int]:
@@ -101,12 +79,10 @@ class Up:
 
 @pytest.fixture
 def up(tmp_path: Path, class_archive: None) -> Any:
-    made = Up(tmp_path)
-    made.start()
-    yield made
-    if made.process is not None:
-        made.stop()
-    made.port.close()
+    with Up(tmp_path) as hub:
+        hub.port = open_port(hub.address, wait_s=DEADLINE_S)
+        yield hub
+        hub.port.close()
 
 
 def test_a_configured_pipeline_runs_with_its_hub(up: Up) -> None:
@@ -117,7 +93,7 @@ def test_a_configured_pipeline_runs_with_its_hub(up: Up) -> None:
     assert (listed["paid"]["state"], listed["later"]["state"]) == ("running", "stopped")
     assert up.command("status", "paid", "--json")["definition"]["into"] == "orders.paid"
 
-    up.stop(signal.SIGKILL)  # its driver must not outlive it, or two would work on one checkpoint
+    up.kill()  # its driver must not outlive it, or two would work on one checkpoint
     wait_until(lambda: not up.drivers(), "the driver to end", 60)
     up.start()
     up.append("paid", "open")

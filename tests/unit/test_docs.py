@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from hub_process import hub_process
+from support.hub_process import HubProcess
 
 from headrace.config import Listen
 from headrace.config.address import split_address
@@ -89,7 +89,7 @@ class Live(NamedTuple):
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     folder = tmp_path_factory.mktemp("docs")
-    with hub_process(folder, "futoin.insecure=true") as hub:  # as the page says
+    with HubProcess(folder, "futoin.insecure=true") as hub:  # as the page says
         yield Live(hub.addresses, folder)
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
-from hub_process import HubProcess, hub_process
+from support.hub_process import HubProcess
 
 import headrace
 from headrace.cli.tls import make_self_signed
@@ -162,7 +162,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubProcess]:
         f"futoin.mac_keys.alice={base64.b64encode(MAC_KEY).decode()}",
         "logging.level=debug",
     ]
-    with hub_process(folder, *settings) as running:
+    with HubProcess(folder, *settings) as running:
         yield running
 
 
