@@ -3,7 +3,7 @@ place in the reference is there."""
 
 import importlib.util
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +34,14 @@ NO_SETTINGS = {
     "wallaroo.experimental",
 }  # fmt: skip
 
-shown = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+def quoted() -> Iterator[tuple[str, str]]:
+    """The name of a page with each of what it has between backticks, and of the lines of blocks that are commands."""
+    for page in PAGES:
+        yield from ((str(page.relative_to(ROOT)), words) for words in quoted_in(page))
 
 
-def quoted(page: Path) -> list[str]:
-    """What stands between backticks, and the lines of blocks that are commands."""
+def quoted_in(page: Path) -> list[str]:
     text = page.read_text(encoding="utf-8")
     blocks = re.findall(r"^```(?:sh|console)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     plain = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
@@ -46,44 +49,49 @@ def quoted(page: Path) -> list[str]:
     return [*re.findall(r"`([^`\n]+)`", plain), *lines]
 
 
-@shown
-def test_tests_that_a_page_names_exist(page: Path) -> None:
-    for words in quoted(page):
-        for name in re.findall(r"\btest_\w+(?:\.py)?", words):
-            if name.endswith(".py"):
-                assert name in TEST_FILES, name
-            else:
-                assert f"def {name}(" in TESTS or f"{name}.py" in TEST_FILES, name
+def none_of(unknown: Iterable[tuple[str, str]]) -> None:
+    """What pages name and is not there, with the page, all at once."""
+    found = [f"{page}: {words}" for page, words in unknown]
+    assert not found, "\n".join(["", *found])
 
 
-@shown
-def test_files_that_a_page_names_exist(page: Path) -> None:
-    for words in quoted(page):
-        if re.fullmatch(rf"(?:{'|'.join(map(re.escape, FOLDERS))})/[\w./-]+", words):
-            made = words.startswith("docs/reference")
-            assert made or (ROOT / words).exists(), words
+def test_tests_that_pages_name_exist() -> None:
+    named = [(page, name) for page, words in quoted() for name in re.findall(r"\btest_\w+\b(?!\.py|/)", words)]
+    assert named
+    none_of((page, name) for page, name in named if f"def {name}(" not in TESTS and f"{name}.py" not in TEST_FILES)
 
 
-@shown
-def test_settings_that_a_page_names_exist(page: Path) -> None:
+def test_files_that_pages_name_exist() -> None:
+    named = re.compile(rf"(?:{'|'.join(map(re.escape, FOLDERS))})/[\w./-]+")
+    none_of(
+        (page, words)
+        for page, words in quoted()
+        if named.fullmatch(words) and not words.startswith("docs/reference") and not (ROOT / words).exists()
+    )
+
+
+def test_settings_that_pages_name_exist() -> None:
     known = {setting.key for setting in load(environment={}).settings()}
     groups = {".".join(key.split(".")[:depth]) for key in known for depth in (1, 2)}
-    for words in quoted(page):
+    unknown = []
+    for page, words in quoted():
         found = re.match(rf"((?:{'|'.join(Config.__struct_fields__)})\.[a-z_][a-z_.]*)(?:$| =|=)", words)
         if found is None or found[1].endswith((".py", ".md", ".toml", ".log", ".mark")):
             continue
         key = found[1].rstrip(".")
-        is_free = key.startswith(FREE) or key.startswith("spark.sql")
-        assert is_free or key in known | groups or key in NO_SETTINGS, key
+        is_free = key.startswith((*FREE, "spark.sql"))
+        if not is_free and key not in known | groups | NO_SETTINGS:
+            unknown.append((page, key))
+    none_of(unknown)
 
 
-@shown
-def test_metrics_that_a_page_names_exist(page: Path) -> None:
+def test_metrics_that_pages_name_exist() -> None:
     known: set[str] = set()
     for metric in Metrics().registry.collect():
         known |= {metric.name, f"{metric.name}_total", f"{metric.name}_bucket"}
-    for words in quoted(page):
-        assert set(re.findall(r"\bheadrace_[a-z_]+\b", words)) - {"headrace_data"} <= known, words
+    known.add("headrace_data")
+    named = [(page, name) for page, words in quoted() for name in re.findall(r"\bheadrace_[a-z_]+\b", words)]
+    none_of((page, name) for page, name in named if name not in known)
 
 
 def command_names() -> dict[str, set[str]]:
@@ -94,15 +102,16 @@ def command_names() -> dict[str, set[str]]:
     return found
 
 
-@shown
-def test_commands_that_a_page_names_exist(page: Path) -> None:
+def test_commands_that_pages_name_exist() -> None:
     known = command_names()
-    for words in quoted(page):
+    unknown = []
+    for page, words in quoted():
         for found in re.finditer(r"(?:^|[|;&] ?|\bbin/)headrace ([a-z]+)(?: ([a-z-]+))?", words):
             command, below = found.groups()
-            assert command in known, words
-            if known[command] and below is not None and not below.startswith("-"):
-                assert below in known[command], words
+            is_noun = known.get(command) and below is not None and not below.startswith("-")
+            if command not in known or (is_noun and below not in known[command]):
+                unknown.append((page, words))
+    none_of(unknown)
 
 
 def reference() -> Any:
