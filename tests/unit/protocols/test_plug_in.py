@@ -15,7 +15,7 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
-from hub_process import HubProcess, hub_process
+from support.hub_process import HubProcess
 
 import headrace
 from headrace.config.address import split_address
@@ -48,7 +48,7 @@ def hub(path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubProc
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", path)
         folder = tmp_path_factory.mktemp("hub")
-        with hub_process(folder, "listen.lines=127.0.0.1:0", "lines.line_bytes_max=100") as running:
+        with HubProcess(folder, "listen.lines=127.0.0.1:0", "lines.line_bytes_max=100") as running:
             yield running
 
 
