@@ -19,7 +19,7 @@ from headrace.errors import LogFailed
 from headrace.log import ops
 from headrace.log.batch import Batch
 from headrace.log.commit import Pending
-from headrace.log.log import Log
+from headrace.log.directory import open_directory
 from headrace.testing import FakeClock, FaultyDisk, MemoryDisk
 
 TINY = LogSettings(
@@ -66,7 +66,7 @@ class LogMachine(RuleBasedStateMachine):
 
     def open(self) -> None:
         self.disk = FaultyDisk(self.memory, short_writes=self.random.choice([None, 7, 100]))
-        self.log = Log(self.disk, self.clock, TINY)
+        self.log = open_directory(self.disk, self.clock, TINY)
         assert not self.log.recovered.damage
 
     # -- what users do ---------------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 
 from headrace.log.clock import SystemClock
+from headrace.log.directory import open_directory
 from headrace.log.disk import OsDisk
-from headrace.log.log import Log
 
 WORKER = Path(__file__).with_name("log_worker.py")
 SOURCE = Path(__file__).parents[2] / "src"
@@ -116,7 +116,7 @@ def _state(task: Path) -> str:
 
 def check(directory: Path, acknowledged: list[tuple[str, str, str]]) -> None:
     """Nothing acknowledged is missing or changed, no index is used twice, nothing wrong is served."""
-    log = Log(OsDisk(directory), SystemClock())
+    log = open_directory(OsDisk(directory), SystemClock())
     try:
         assert not log.recovered.damage
         records: dict[str, dict[int, str]] = {}

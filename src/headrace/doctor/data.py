@@ -14,7 +14,7 @@ from pathlib import Path
 from headrace.doctor.finding import Finding, Progress, fail, ok, warn
 from headrace.errors import DataDirectoryLocked, HeadraceError
 from headrace.log import doctor as log_doctor
-from headrace.log.recovery import Finding as LogFinding
+from headrace.log.report import Finding as LogFinding
 from headrace.units import format_bytes, format_seconds
 
 MOUNTS = Path("/proc/self/mountinfo")

@@ -29,10 +29,10 @@ from headrace.log.backup import BackupInfo
 from headrace.log.batch import Batch
 from headrace.log.clock import Clock, SystemClock
 from headrace.log.commit import Pending
+from headrace.log.directory import open_directory
 from headrace.log.disk import Disk, OsDisk
-from headrace.log.log import Log
 from headrace.log.port import LogPort, Touched
-from headrace.log.recovery import Report
+from headrace.log.report import Report
 from headrace.log.state import TABLE
 from headrace.telemetry.tracing import OFF, Tracing
 
@@ -75,7 +75,7 @@ class Hub(HubBase):
         started = time.monotonic()
         disk = disk if disk is not None else await asyncio.to_thread(OsDisk, data)
         try:
-            log = await asyncio.to_thread(Log, disk, clock, config.log)
+            log = await asyncio.to_thread(open_directory, disk, clock, config.log)
         except BaseException:
             disk.close()
             raise

@@ -33,9 +33,9 @@ import msgspec
 
 from headrace.errors import BadRequest, HeadraceError
 from headrace.log import checkpoint, journal, segment, snapshot
-from headrace.log.disk import Disk, OsDisk, fsync_directory
+from headrace.log.disk import TEMPORARY, Disk, OsDisk, fsync_directory
 from headrace.log.doctor import DoctorReport, examine
-from headrace.log.journal import TornTail
+from headrace.log.journal_port import TornTail
 
 if TYPE_CHECKING:
     from headrace.log.log import Log
@@ -47,7 +47,6 @@ LOCK = "LOCK"
 LINKABLE = (segment.DIRECTORY, checkpoint.DIRECTORY)
 COPIED = (snapshot.DIRECTORY, journal.DIRECTORY)
 LEFT_OUT = frozenset({LOCK, STAGING, MANIFEST, journal.QUARANTINE})
-TEMPORARY = ".tmp"
 COPY_BYTES = 4 * 1024 * 1024
 
 
@@ -108,8 +107,8 @@ def back_up(log: Log, target: str | os.PathLike[str]) -> BackupInfo:
             files=copied.files,
             bytes=copied.bytes,
             linked_bytes=copied.linked_bytes,
-            streams=len({one.stream for one in report.streams}),
-            records=sum(one.next - one.first for one in report.streams),
+            streams=len({partition.stream for partition in report.streams}),
+            records=sum(partition.next - partition.first for partition in report.streams),
             next_sequence=next_sequence,
         )
         _write_manifest(place, info)
@@ -172,7 +171,7 @@ def checked(place: Path) -> DoctorReport:
 
 
 def _root_of(log: Log) -> Path:
-    local = log.disk.local_path("")
+    local = log.store.local_path("")
     if local is None:
         raise BadRequest("this hub keeps its log in memory: there are no files to back up")
     return Path(local).absolute()
@@ -200,12 +199,12 @@ def _stage(log: Log, root: Path, staging: Path) -> dict[str, int]:
     What others keep beside the log (users, what Spark has staged) is linked before and after the journal's size is
     taken: files that an event in the journal needs exist then.
     """
-    remove_leftovers(log.disk)
+    shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir()
     with log.maintenance.standing_still():
         _stage_others(root, staging)
-        for path in snapshot.paths(log.disk):
-            _link(root / path, staging / path)
+        for name in snapshot.names(log.store):
+            _link(root / name, staging / name)
         sizes = _stage_journal(log, root, staging)
         _stage_others(root, staging)
         for directory in LINKABLE:
@@ -218,11 +217,12 @@ def _stage_journal(log: Log, root: Path, staging: Path) -> dict[str, int]:
     """The journal as it is at this moment: of the file being written what is written, and none that is begun later."""
     now = log.journal.position
     sizes = {}
-    for path in journal.journal_files(log.disk):
-        first = journal.first_sequence_of(path)
+    for file in sorted((root / journal.DIRECTORY).glob(f"*{journal.SUFFIX}")):
+        name = f"{journal.DIRECTORY}/{file.name}"
+        first = journal.first_sequence_of(name)
         if first < now.first_sequence or (first == now.first_sequence and now.size):
-            sizes[path] = now.size if first == now.first_sequence else log.disk.size(path)
-            _link(root / path, staging / path)
+            sizes[name] = now.size if first == now.first_sequence else file.stat().st_size
+            _link(file, staging / name)
     return sizes
 
 
@@ -304,12 +304,9 @@ def cut_torn_tail(place: Path) -> None:
     """End the last journal file with its last whole frame: what stands behind it was being written."""
     disk = OsDisk(place)
     try:
-        for found in journal.scan(disk):
-            if isinstance(found, TornTail):
-                file = disk.open_append(found.path)
-                file.truncate(found.offset)
-                file.sync()
-                file.close()
+        for stored in journal.scan(disk):
+            if isinstance(stored, TornTail):
+                journal.cut(disk, stored)
     finally:
         disk.close()
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from google_crc32c import value as crc32c
 
 from headrace.errors import HeadraceError
-from headrace.log.disk import AppendFile, Disk, write_all
+from headrace.log.store import Store
 
 DIRECTORY = "checkpoints"
 SUFFIX = ".blob"
@@ -31,18 +31,17 @@ class CheckpointDamaged(HeadraceError):
     status = 410
 
 
-def blob_path(id: int) -> str:
+def blob_name(id: int) -> str:
     return f"{DIRECTORY}/{id}{SUFFIX}"
 
 
 class BlobWriter:
     """A blob on its way to the disk. Memory is bounded by one block."""
 
-    def __init__(self, disk: Disk, id: int) -> None:
-        self._disk = disk
+    def __init__(self, store: Store, id: int) -> None:
+        self._store = store
         self.id = id
-        self._path = blob_path(id) + ".tmp"
-        self._file: AppendFile | None = disk.create(self._path)
+        self._blob = store.create(blob_name(id))
         self._block = bytearray()
         self.size = 0
 
@@ -53,56 +52,47 @@ class BlobWriter:
             self._flush(BLOCK_BYTES)
 
     def _flush(self, size: int) -> None:
-        assert self._file is not None
         data = bytes(self._block[:size])
         del self._block[:size]
-        write_all(self._file, BLOCK.pack(len(data), crc32c(data)) + data)
+        self._blob.write(BLOCK.pack(len(data), crc32c(data)) + data)
 
     def finish(self) -> None:
         """Make the blob durable under its name."""
-        assert self._file is not None
         if self._block:
             self._flush(len(self._block))
-        self._file.sync()
-        self._file.close()
-        self._file = None
-        self._disk.rename(self._path, blob_path(self.id))
-        self._disk.sync_dir(DIRECTORY)
+        self._blob.finish()
 
     def abort(self) -> None:
         """Forget the blob, finished or not."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-        self._disk.unlink(self._path)
-        self._disk.unlink(blob_path(self.id))
+        self._blob.abort()
+        self._store.delete(blob_name(self.id))
 
 
-def read_blob(disk: Disk, id: int, size: int) -> Iterator[bytes]:
+def read_blob(store: Store, id: int, size: int) -> Iterator[bytes]:
     """The chunks of a blob of a known size, checked."""
-    path = blob_path(id)
+    name = blob_name(id)
     at = read = 0
     try:
-        end = disk.size(path)
+        end = store.size(name)
         while at < end:
-            length, crc = BLOCK.unpack(disk.read_range(path, at, BLOCK.size))
+            length, crc = BLOCK.unpack(store.get_range(name, at, BLOCK.size))
             if length > BLOCK_BYTES:
-                raise CheckpointDamaged(f"{path}: the block at byte {at} is damaged; use an older checkpoint")
-            data = disk.read_range(path, at + BLOCK.size, length)
+                raise CheckpointDamaged(f"{name}: the block at byte {at} is damaged; use an older checkpoint")
+            data = store.get_range(name, at + BLOCK.size, length)
             if crc32c(data) != crc:
-                raise CheckpointDamaged(f"{path}: the block at byte {at} is damaged; use an older checkpoint")
+                raise CheckpointDamaged(f"{name}: the block at byte {at} is damaged; use an older checkpoint")
             yield data
             at += BLOCK.size + length
             read += length
     except (struct.error, FileNotFoundError) as error:
-        raise CheckpointDamaged(f"{path} is cut short or missing; use an older checkpoint") from error
+        raise CheckpointDamaged(f"{name} is cut short or missing; use an older checkpoint") from error
     if read != size:
-        raise CheckpointDamaged(f"{path} has {read} of {size} bytes; use an older checkpoint")
+        raise CheckpointDamaged(f"{name} has {read} of {size} bytes; use an older checkpoint")
 
 
-def remove_orphans(disk: Disk, known: set[int]) -> None:
+def remove_orphans(store: Store, known: set[int]) -> None:
     """Remove blobs, finished or not, that no checkpoint names."""
-    names = {f"{id}{SUFFIX}" for id in known}
-    for name in disk.list(DIRECTORY):
-        if name not in names:
-            disk.unlink(f"{DIRECTORY}/{name}")
+    names = set(map(blob_name, known))
+    for last in store.list(DIRECTORY, tidy=True):
+        if f"{DIRECTORY}/{last}" not in names:
+            store.delete(f"{DIRECTORY}/{last}")

@@ -22,7 +22,7 @@ from headrace.errors import (
 )
 from headrace.log import frame, ops, retention
 from headrace.log.batch import Batch
-from headrace.log.journal import Journal
+from headrace.log.journal_port import JournalPort
 from headrace.log.partition import Partition, ProducerState
 from headrace.log.state import STREAM, TABLE, CursorPosition, State, Stream
 from headrace.log.table import DELETE, PUT, Table
@@ -71,7 +71,7 @@ class Pending:
 class Commit:
     """The transactions of one write and one sync."""
 
-    def __init__(self, state: State, settings: LogSettings, journal: Journal, now_us: int) -> None:
+    def __init__(self, state: State, settings: LogSettings, journal: JournalPort, now_us: int) -> None:
         self._state = state
         self._settings = settings
         self._journal = journal

@@ -12,9 +12,9 @@ import errno
 import fcntl
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 import pyarrow as pa
 
@@ -25,6 +25,8 @@ FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """What a write answers when there is no room: nothing is broken, and room may come back."""
 LOCK_WAIT_S = 5.0
 """So long the lock of a hub that is gone is waited for: the process that sealed for it ends right after it."""
+TEMPORARY = ".tmp"
+"""The end of the name of a file that is not whole yet."""
 PIECES_MAX = 1024
 """Of one call, by POSIX's IOV_MAX."""
 
@@ -282,15 +284,15 @@ class FreeSpace:
     CHECK_BYTES = 64 * 1024 * 1024
     """It is asked again after so much was written: others use the disk too."""
 
-    def __init__(self, disk: Disk) -> None:
-        self._disk = disk
+    def __init__(self, ask: Callable[[], int]) -> None:
+        self._ask = ask
         self._free_bytes = 0
         self._used_bytes = 0
 
     def free_bytes(self, needed: int) -> int:
         """Exact when it is near what is needed."""
         if self._free_bytes - self._used_bytes < needed + self.MARGIN_BYTES or self._used_bytes > self.CHECK_BYTES:
-            self._free_bytes, self._used_bytes = self._disk.free_bytes(), 0
+            self._free_bytes, self._used_bytes = self._ask(), 0
         return self._free_bytes - self._used_bytes
 
     def use(self, size: int) -> None:
@@ -319,24 +321,53 @@ def write_all(file: AppendFile, *pieces: bytes | memoryview) -> None:
             left[0] = left[0][written:]
 
 
-@contextlib.contextmanager
-def durable_file(disk: Disk, directory: str, name: str) -> Iterator[AppendFile]:
-    """A file to write, put in place as a whole when the block ends: readers and crashes see all of it or nothing."""
-    temporary = f"{directory}/{name}.tmp"
-    file = disk.create(temporary)
-    try:
-        yield file
-        file.sync()
-    except BaseException:
-        file.close()
-        disk.unlink(temporary)
-        raise
-    file.close()
-    disk.rename(temporary, f"{directory}/{name}")
-    disk.sync_dir(directory)
+class NewFile:
+    """A file on its way, put in place as a whole by `finish`: readers and crashes see all of it or nothing. As a
+    context it is finished at the end, or given up after an error."""
 
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+        self._file: AppendFile | None = disk.create(path + TEMPORARY)
 
-def write_durably(disk: Disk, directory: str, name: str, data: bytes | memoryview) -> None:
-    """Put a whole file in place at once."""
-    with durable_file(disk, directory, name) as file:
-        write_all(file, data)
+    @property
+    def _open_file(self) -> AppendFile:
+        assert self._file is not None
+        return self._file
+
+    def write(self, *pieces: bytes | memoryview) -> None:
+        write_all(self._open_file, *pieces)
+
+    def begin_sync(self) -> None:
+        self._open_file.begin_sync()
+
+    def sync(self) -> None:
+        self._open_file.sync()
+
+    def finish(self) -> None:
+        try:
+            self.sync()
+        except BaseException:
+            self.abort()
+            raise
+        self._close()
+        self._disk.rename(self._path + TEMPORARY, self._path)
+        self._disk.sync_dir(self._path.rpartition("/")[0] or ".")
+
+    def abort(self) -> None:
+        if self._file is not None:
+            self._close()
+            self._disk.unlink(self._path + TEMPORARY)
+
+    def _close(self) -> None:
+        self._open_file.close()
+        self._file = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.finish()
+        else:
+            self.abort()

@@ -11,9 +11,11 @@ import msgspec
 from headrace.errors import BadRequest, HeadraceError
 from headrace.log import checkpoint, journal, segment, snapshot
 from headrace.log.disk import Disk, OsDisk
-from headrace.log.recovery import Finding, recover
+from headrace.log.recovery import recover
+from headrace.log.report import Finding
 from headrace.log.segment import Segment, SegmentDamaged
 from headrace.log.state import State
+from headrace.log.store import DirectoryStore, Store
 
 Progress = Callable[[int, int], None]
 """Segments looked at, and how many there are."""
@@ -63,15 +65,16 @@ def examine(path: str | os.PathLike[str], progress: Progress | None = None) -> D
 
 def examine_disk(disk: Disk, progress: Progress | None = None) -> DoctorReport:
     """As `examine`, for any disk."""
+    files, store = journal.FileJournal(disk, 0, 0), DirectoryStore(disk)
     try:
-        recovered = recover(disk, repair=False)
+        recovered = recover(files, store, repair=False)
     except HeadraceError as error:
-        return _hopeless(disk, Finding("unrecoverable", str(error)))
+        return _hopeless(disk, store, Finding("unrecoverable", str(error)))
     state = recovered.state
     findings = list(recovered.report.findings)
-    findings += _check_segments(disk, state, progress or (lambda done, total: None))
-    findings += _check_checkpoints(disk, state)
-    files = journal.journal_files(disk)
+    findings += _check_segments(store, state, progress or (lambda done, total: None))
+    findings += _check_checkpoints(store, state)
+    paths = journal.journal_files(disk)
     return DoctorReport(
         not any(finding.is_damage for finding in findings),
         findings,
@@ -88,36 +91,36 @@ def examine_disk(disk: Disk, progress: Progress | None = None) -> DoctorReport:
             )
             for partition in state.partitions()
         ],
-        len(files),
-        sum(disk.size(file) for file in files),
+        len(paths),
+        sum(map(disk.size, paths)),
         sum(len(partition.segments) for partition in state.partitions()),
-        len(snapshot.paths(disk)),
+        len(snapshot.names(store)),
         len(state.checkpoints),
         [
             f"{segment.DIRECTORY}/{name}"
-            for name in disk.list(segment.DIRECTORY)
+            for name in store.list(segment.DIRECTORY)
             if not name.isdigit() or int(name) not in state.by_id.keys() | state.deleted_ids
         ],
         max((partition.time_us for partition in state.partitions()), default=0),
     )
 
 
-def _hopeless(disk: Disk, finding: Finding) -> DoctorReport:
-    files = journal.journal_files(disk)
-    return DoctorReport(False, [finding], [], len(files), 0, 0, len(snapshot.paths(disk)), 0, [])
+def _hopeless(disk: Disk, store: Store, finding: Finding) -> DoctorReport:
+    files = len(journal.journal_files(disk))
+    return DoctorReport(False, [finding], [], files, 0, 0, len(snapshot.names(store)), 0, [])
 
 
-def _check_segments(disk: Disk, state: State, progress: Progress) -> list[Finding]:
-    found: list[Finding] = []
+def _check_segments(store: Store, state: State, progress: Progress) -> list[Finding]:
+    findings: list[Finding] = []
     total = sum(len(partition.segments) for partition in state.partitions())
     done = 0
     for partition in state.partitions():
         for ref in partition.segments:
             try:
-                damages = Segment(disk, ref).damage()
+                damages = Segment(store, ref).damage()
             except SegmentDamaged as damage:
                 damages = [damage]
-            found += [
+            findings += [
                 Finding(
                     "damaged-records",
                     f"stream {partition.stream!r} partition {partition.number}: indexes {damage.first} to "
@@ -132,15 +135,15 @@ def _check_segments(disk: Disk, state: State, progress: Progress) -> list[Findin
             ]
             done += 1
             progress(done, total)
-    return found
+    return findings
 
 
-def _check_checkpoints(disk: Disk, state: State) -> list[Finding]:
-    found = []
+def _check_checkpoints(store: Store, state: State) -> list[Finding]:
+    findings = []
     for info in state.checkpoints.values():
         try:
-            for _ in checkpoint.read_blob(disk, info.id, info.size):
+            for _ in checkpoint.read_blob(store, info.id, info.size):
                 pass
         except checkpoint.CheckpointDamaged as error:
-            found.append(Finding("damaged-checkpoint", str(error), checkpoint.blob_path(info.id), info.stream))
-    return found
+            findings.append(Finding("damaged-checkpoint", str(error), checkpoint.blob_name(info.id), info.stream))
+    return findings

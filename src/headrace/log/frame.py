@@ -186,6 +186,10 @@ EncodedFrame = tuple[bytes, ...]
 """Header and directory, and the bodies: apart, so that large ones need not be copied to be written."""
 
 
+def frames_bytes(frames: list[EncodedFrame]) -> int:
+    return sum(len(piece) for frame in frames for piece in frame)
+
+
 def encode_frame(sequence: int, durable: int, directory: bytes, *bodies: bytes) -> EncodedFrame:
     """A whole frame. Each body is already a multiple of 8."""
     directory += _PADDING[-len(directory) % 8]

@@ -19,13 +19,13 @@ import itertools
 import struct
 from collections import deque
 from collections.abc import Generator, Iterator
-from typing import NamedTuple
 
 from google_crc32c import value as crc32c
 
 from headrace.errors import HeadraceError
-from headrace.log.disk import FULL_ERRNOS, Disk, SyncedFile, write_durably
-from headrace.log.frame import HEADER, MAGIC_BYTES, EncodedFrame, Header, decode_header, encode_frame, sequence_of
+from headrace.log.disk import FULL_ERRNOS, Disk, NewFile, SyncedFile
+from headrace.log.frame import HEADER, MAGIC_BYTES, EncodedFrame, Header, decode_header, frames_bytes, sequence_of
+from headrace.log.journal_port import GoodFrame, JournalPort, LostFrames, Position, Stored, TornTail, Unrecoverable
 
 DIRECTORY = "journal"
 QUARANTINE = "quarantine"
@@ -47,37 +47,6 @@ class NotOurs(HeadraceError):
     code = "unknown-format"
 
 
-class GoodFrame(NamedTuple):
-    """A frame whose directory is intact; `data` is None when only the records are damaged."""
-
-    sequence: int
-    directory: bytes
-    data: bytes | None
-    path: str
-    offset: int
-
-
-class LostFrames(NamedTuple):
-    """Frames that were durable once and cannot be read; nobody knows what was in them."""
-
-    first_sequence: int
-    next_sequence: int
-    path: str
-    offset: int
-    size: int
-
-
-class TornTail(NamedTuple):
-    """What stands behind the last acknowledged frame of the last file."""
-
-    path: str
-    offset: int
-    size: int
-
-
-Finding = GoodFrame | LostFrames | TornTail
-
-
 def file_name(first_sequence: int) -> str:
     return f"{DIRECTORY}/{first_sequence:020d}{SUFFIX}"
 
@@ -91,7 +60,7 @@ def first_sequence_of(path: str) -> int:
     return int(path.rpartition("/")[2].removesuffix(SUFFIX))
 
 
-def scan(disk: Disk) -> Iterator[Finding]:
+def scan(disk: Disk) -> Iterator[Stored]:
     """Everything that the journal holds, in order. Reads one file at a time."""
     paths = journal_files(disk)
     expected = first_sequence_of(paths[0]) if paths else 0
@@ -115,7 +84,7 @@ def _check_version(path: str, data: bytes) -> None:
         )
 
 
-def _scan_file(path: str, data: bytes, expected: int, following: int | None) -> Generator[Finding, None, int]:
+def _scan_file(path: str, data: bytes, expected: int, following: int | None) -> Generator[Stored, None, int]:
     """Yields what one file holds and returns the sequence that the next file should start with. `following` is the
     one that it does start with, None for the last file."""
     at = FILE_HEADER.size
@@ -172,7 +141,7 @@ def _good(path: str, data: bytes, at: int, header: Header, data_is_good: bool) -
     return GoodFrame(header.sequence, data[at + HEADER.size : middle], body, path, at)
 
 
-def _damaged(path: str, data: bytes, at: int, header: Header) -> Finding:
+def _damaged(path: str, data: bytes, at: int, header: Header) -> Stored:
     """A frame with an intact header and a bad rest: its directory may still say what is lost."""
     directory = data[at + HEADER.size : at + HEADER.size + header.directory_bytes]
     if crc32c(directory) == header.directory_crc:
@@ -202,10 +171,6 @@ def _next_header(data: bytes, at: int, expected: int) -> tuple[int, int]:
     return len(data), expected + 1
 
 
-def frames_bytes(frames: list[EncodedFrame]) -> int:
-    return sum(len(piece) for frame in frames for piece in frame)
-
-
 def _pieces(frames: list[EncodedFrame]) -> list[bytes]:
     """What to write, in order: small parts joined, large bodies as they are; and the end."""
     pieces: list[bytes] = []
@@ -219,46 +184,60 @@ def _pieces(frames: list[EncodedFrame]) -> list[bytes]:
     return [*pieces, b"".join((*small, END))]
 
 
-class Position(NamedTuple):
-    """How far the journal has been written. Replaced as a whole, so that other threads may look at it."""
+class FileJournal(JournalPort):
+    """The journal in files. `read` and `open` come first; then one thread writes."""
 
-    first_sequence: int
-    """Of the file being written."""
-    size: int
-    """Bytes of it that count; 0 when no file has been begun."""
-
-
-class Journal:
-    """The end of the journal: where frames are added. Used by one thread."""
-
-    def __init__(self, disk: Disk, next_sequence: int, file_bytes_max: int) -> None:
-        """Always starts a new file, so a file that recovery has read is never written again."""
+    def __init__(self, disk: Disk, file_bytes_max: int, spares_max: int) -> None:
         self._disk = disk
         self._file_bytes_max = file_bytes_max
+        self._spares_max = spares_max
         self._file: SyncedFile | None = None
-        self.next_sequence = next_sequence
-        """Of the next frame to be made. All before it are durable."""
-        self.position = Position(next_sequence, 0)
-        self.spares = deque(f"{DIRECTORY}/{name}" for name in disk.list(DIRECTORY) if name.endswith(SPARE))
+        self.next_sequence = 0
+        self.position = Position(0, 0)
+        self.spares: deque[str] = deque()
         """Files to write over. Their names are durable: no power cut gives them their old ones back."""
+
+    @property
+    def first(self) -> int:
+        paths = journal_files(self._disk)
+        return first_sequence_of(paths[0]) if paths else self.next_sequence
+
+    def read(self, sequence: int) -> Iterator[Stored]:
+        paths = journal_files(self._disk)
+        if not paths and sequence:
+            raise Unrecoverable("the journal is missing: restore the data directory from a backup")
+        if paths and first_sequence_of(paths[0]) > sequence:
+            raise Unrecoverable(
+                f"the journal begins at frame {first_sequence_of(paths[0])} and no intact snapshot reaches "
+                "that far: restore the data directory from a backup"
+            )
+        self.next_sequence = first_sequence_of(paths[-1]) if paths else 0
+        for stored in scan(self._disk):
+            if not isinstance(stored, TornTail):
+                self.next_sequence = max(self.next_sequence, stored.next_sequence)
+            yield stored
+        if self.next_sequence < sequence:
+            # One frame behind the snapshot counts as lost, so that the next start finds the same.
+            lost = LostFrames(self.next_sequence, sequence + 1, paths[-1], self._disk.size(paths[-1]), 0)
+            self.next_sequence = lost.next_sequence
+            yield lost
+
+    def set_aside(self, torn: TornTail) -> None:
+        if torn.size:
+            data = self._disk.read_range(torn.path, torn.offset, torn.size)
+            self._disk.make_dirs(QUARANTINE)
+            with NewFile(self._disk, f"{QUARANTINE}/{torn.path.rpartition('/')[2]}.{torn.offset}") as kept:
+                kept.write(data)
+        cut(self._disk, torn)
+
+    def open(self) -> None:
+        """Always starts a new file, so a file that recovery has read is never written again."""
+        self.position = Position(self.next_sequence, 0)
+        self.spares += (f"{DIRECTORY}/{name}" for name in self._disk.list(DIRECTORY) if name.endswith(SPARE))
         if self.spares:
-            disk.sync_dir(DIRECTORY)  # the process before may have died between a new name and its sync
-
-    @property
-    def first_sequence(self) -> int:
-        return self.position.first_sequence
-
-    @property
-    def size(self) -> int:
-        return self.position.size
-
-    def frame(self, offset: int, directory: bytes, *bodies: bytes) -> EncodedFrame:
-        """The `offset`-th frame of the commit being made."""
-        return encode_frame(self.next_sequence + offset, self.next_sequence, directory, *bodies)
+            self._disk.sync_dir(DIRECTORY)  # the process before may have died between a new name and its sync
 
     def write(self, frames: list[EncodedFrame]) -> None:
-        """Make the frames of one commit durable. When there is no room the file is cut back and nothing has happened;
-        any other error is final."""
         self._roll()
         assert self._file is not None
         first_sequence, size = self.position
@@ -266,19 +245,14 @@ class Journal:
             self._file.write_at(size, _pieces(frames))
         except OSError as error:
             if error.errno in FULL_ERRNOS:
-                self._file.truncate(size)
+                self._file.truncate(size)  # nothing has happened
             raise
         self.position = Position(first_sequence, size + frames_bytes(frames))
         self.next_sequence += len(frames)
 
-    def mark(self) -> None:
-        """Note in the journal that all before it is durable, so that later damage cannot pass for a torn tail."""
-        if self.size > FILE_HEADER.size:
-            self.write([self.frame(0, b"", b"")])
-
     def _roll(self) -> None:
         """Start a new file when there is none, or the present one is large enough."""
-        if self._file is not None and self.size < self._file_bytes_max:
+        if self._file is not None and self.position.size < self._file_bytes_max:
             return
         path = file_name(self.next_sequence)
         head = struct.pack("<8sIIQ", FILE_MAGIC, VERSION, 0, self.next_sequence)
@@ -299,18 +273,30 @@ class Journal:
         self._file = file
         self.position = Position(self.next_sequence, FILE_HEADER.size)
 
-    def retire(self, paths: list[str], spares_max: int) -> None:
-        """Files that nobody needs: some become spares, the others go. Called by maintenance."""
+    def sealed_to(self, bytes_max: int) -> int:
+        files = journal_files(self._disk)
+        size = (len(files) - 1) * self._file_bytes_max + self.position.size
+        return first_sequence_of(files[1]) if len(files) > 1 and size > bytes_max else 0
+
+    def cut_behind(self, sequence: int, *, reuse: bool = True) -> bool:
+        """Some become spares, the others go."""
+        files = journal_files(self._disk)
+        finished = [path for path, following in itertools.pairwise(files) if first_sequence_of(following) <= sequence]
         kept: list[str] = []
-        for path in paths:
-            if len(self.spares) + len(kept) < spares_max and self._disk.size(path) >= self._file_bytes_max:
+        for path in finished:
+            wanted = reuse and len(self.spares) + len(kept) < self._spares_max
+            if wanted and self._disk.size(path) >= self._file_bytes_max:
                 self._disk.rename(path, path + SPARE)
                 kept.append(path + SPARE)
             else:
                 self._disk.unlink(path)
-        if paths:
+        if finished:
             self._disk.sync_dir(DIRECTORY)
         self.spares += kept
+        return bool(finished)
+
+    def free_bytes(self) -> int:
+        return self._disk.free_bytes()
 
     def close(self) -> None:
         if self._file is not None:
@@ -318,13 +304,8 @@ class Journal:
             self._file = None
 
 
-def quarantine_tail(disk: Disk, torn: TornTail) -> None:
-    """Set the bytes of a torn tail aside and cut them off, so that the file ends with its last good frame."""
-    if torn.size:
-        data = disk.read_range(torn.path, torn.offset, torn.size)
-        disk.make_dirs(QUARANTINE)
-        name = f"{torn.path.rpartition('/')[2]}.{torn.offset}"
-        write_durably(disk, QUARANTINE, name, data)
+def cut(disk: Disk, torn: TornTail) -> None:
+    """End a file with its last good frame."""
     file = disk.open_append(torn.path)
     file.truncate(torn.offset)
     file.sync()

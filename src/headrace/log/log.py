@@ -22,30 +22,36 @@ from headrace.log import backup, ops
 from headrace.log.checkpoint import BlobWriter
 from headrace.log.clock import Clock
 from headrace.log.commit import RELIEVING, STRUCTURAL, Commit, Pending
-from headrace.log.disk import FULL_ERRNOS, Disk, FreeSpace
-from headrace.log.journal import Journal, frames_bytes
+from headrace.log.disk import FULL_ERRNOS, FreeSpace
+from headrace.log.frame import frames_bytes
+from headrace.log.journal_port import JournalPort
 from headrace.log.maintenance import Maintenance
 from headrace.log.port import LogPort, Touched
 from headrace.log.reading import LogView
 from headrace.log.recovery import recover
+from headrace.log.store import Store
 from headrace.log.threads import LogThreads
 
 logger = logging.getLogger(__name__)
 
+DEFAULT_SETTINGS = LogSettings()
+
 
 class Log(LogView, LogPort):
-    """One data directory, open."""
+    """A log, open."""
 
-    def __init__(self, disk: Disk, clock: Clock, settings: LogSettings | None = None) -> None:
-        """Recover the directory: blocks. Raises when its state cannot be told; damage to records only is in
-        `recovered`."""
-        self.settings = settings or LogSettings()
+    def __init__(
+        self, journal: JournalPort, store: Store, clock: Clock, settings: LogSettings = DEFAULT_SETTINGS
+    ) -> None:
+        """Recover it: blocks. Raises when its state cannot be told; damage to records only is in `recovered`. It closes
+        journal and store in the end."""
+        self.settings = settings
         self.clock = clock
-        backup.remove_leftovers(disk)
-        recovered = recover(disk)
-        super().__init__(recovered.state, disk, self.settings.open_segments_max)
+        self.journal = journal
+        recovered = recover(journal, store)
+        super().__init__(recovered.state, store, settings.open_segments_max)
         self.recovered = recovered.report
-        self.journal = Journal(disk, recovered.next_sequence, self.settings.journal_file_bytes)
+        journal.open()
         self.lock = threading.Lock()
         """Held while the state changes, and by those who need several parts of it to agree."""
         self.failed: LogFailed | None = None
@@ -65,8 +71,8 @@ class Log(LogView, LogPort):
         self._queue: deque[Pending] = deque()
         self._queue_lock = threading.Lock()
         """Submitters and the writer change the queue's size from different threads."""
-        self._free_space = FreeSpace(disk)
-        self._journal_file = self.journal.first_sequence
+        self._free_space = FreeSpace(journal.free_bytes)
+        self._journal_piece = self.journal.position.first_sequence
         self.maintenance = Maintenance(self)
         self._next_checkpoint_id = self.state.next_checkpoint_id
         self._backing_up = threading.Lock()
@@ -182,9 +188,9 @@ class Log(LogView, LogPort):
         if (
             commit.largest_tail_bytes >= self.settings.segment_bytes
             or self.state.tail_bytes >= self.settings.tail_bytes_max // 2
-            or self.journal.first_sequence != self._journal_file
+            or self.journal.position.first_sequence != self._journal_piece
         ):
-            self._journal_file = self.journal.first_sequence
+            self._journal_piece = self.journal.position.first_sequence
             if self.on_work is not None:
                 self.on_work()
 
@@ -261,7 +267,7 @@ class Log(LogView, LogPort):
         return self.maintenance.step()
 
     def close(self) -> None:
-        """Make what waits durable, note that all is well, and let go of the disk."""
+        """Make what waits durable, note that all is well, and let go of journal and store."""
         if self.closed:
             return
         if self._threads is not None:
@@ -280,7 +286,7 @@ class Log(LogView, LogPort):
         self.maintenance.close()
         self.journal.close()
         self.opened.close()
-        self.disk.close()
+        self.store.close()
 
     def _close_journal(self) -> None:
         with contextlib.suppress(OSError):  # nothing is acknowledged by it; recovery does without
@@ -306,7 +312,7 @@ class Log(LogView, LogPort):
             "queue_bytes": self.queue_bytes,
             "tail_bytes": self.state.tail_bytes,
             "segment_bytes": sum(partition.sealed_bytes for partition in self.state.partitions()),
-            "free_bytes": self.disk.free_bytes(),
+            "free_bytes": self.journal.free_bytes(),
             "streams": len(self.state.streams) - len(tables),
             "tables": len(tables),
             "table_bytes": sum(table.bytes for table in tables),
@@ -322,7 +328,7 @@ class Log(LogView, LogPort):
         with self.lock:
             id = max(self._next_checkpoint_id, self.state.next_checkpoint_id)
             self._next_checkpoint_id = id + 1
-        return BlobWriter(self.disk, id)
+        return BlobWriter(self.store, id)
 
     def back_up(self, target: str | os.PathLike[str]) -> backup.BackupInfo:
         if not self._backing_up.acquire(blocking=False):

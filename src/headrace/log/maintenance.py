@@ -6,7 +6,6 @@ disk at length without the log's lock; it takes the lock only to publish what it
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 from collections.abc import Iterator
@@ -16,10 +15,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from headrace.errors import HeadraceError
-from headrace.log import checkpoint, journal, ops, retention, snapshot
+from headrace.log import checkpoint, ops, retention, segment, snapshot
 from headrace.log.commit import Pending
 from headrace.log.partition import Partition
-from headrace.log.recovery import remove_stream_files
 from headrace.log.sealer import Sealing
 from headrace.log.segment import SegmentDamaged, SegmentRef, write_segment
 from headrace.log.state import Stream
@@ -49,7 +47,7 @@ class Maintenance:
         self._due_us = 0
         self._reuses_files = True
         self._compaction: Pending | None = None
-        self.sealing = Sealing(log.disk, log.settings.seal_apart_bytes, SEALER_IDLE_S)
+        self.sealing = Sealing(log.store, log.settings.seal_apart_bytes, SEALER_IDLE_S)
         self.sealed_segments = 0
         self.merged_segments = 0
         self._turn = threading.Lock()
@@ -111,7 +109,7 @@ class Maintenance:
         for partition in sealable:
             self._seal(partition)
         # Not only when nothing is to be sealed: under steady load there always is, and files would pile up.
-        tidied = self._take_snapshot() or self._remove_journal_files()
+        tidied = self._take_snapshot() or self._cut_journal()
         if is_due:
             self.sealing.rest(now_us)
             self._merge_all()
@@ -125,27 +123,22 @@ class Maintenance:
         """The tail that takes the most memory, if it is large; and those that keep the oldest journal file, or are old
         themselves. Both in one step, or a busy stream would keep the quiet ones waiting, and with them the journal."""
         settings = self._log.settings
-        partitions = [one for one in self._log.state.partitions() if one.tail.entries]
+        partitions = [partition for partition in self._log.state.partitions() if partition.tail.entries]
         if not partitions:
             return []
         chosen = []
-        largest = max(partitions, key=lambda one: one.tail.bytes)
+        largest = max(partitions, key=lambda partition: partition.tail.bytes)
         if largest.tail.bytes >= settings.segment_bytes or self._log.state.tail_bytes >= settings.tail_bytes_max // 2:
             chosen.append(largest)
-        needed_from = self._journal_needed_from()
+        needed_from = self._log.journal.sealed_to(settings.journal_bytes_max)
         before_us = self._log.clock.now_us() - int(settings.seal_age_s * 1_000_000)
-        old = [one for one in partitions if _keeps(one.tail.entries[0], needed_from, before_us) and one is not largest]
-        if largest not in chosen and _keeps(largest.tail.entries[0], needed_from, before_us):
-            old.append(largest)
-        old.sort(key=lambda one: one.tail.entries[0].sequence)
+        old = [
+            partition
+            for partition in partitions
+            if partition not in chosen and _keeps(partition.tail.entries[0], needed_from, before_us)
+        ]
+        old.sort(key=lambda partition: partition.tail.entries[0].sequence)
         return chosen + old[:SEALED_AT_ONCE]
-
-    def _journal_needed_from(self) -> int:
-        """While the journal is too long: the first frame of its second file. Otherwise 0."""
-        files = journal.journal_files(self._log.disk)
-        settings = self._log.settings
-        size = (len(files) - 1) * settings.journal_file_bytes + self._log.journal.size
-        return journal.first_sequence_of(files[1]) if len(files) > 1 and size > settings.journal_bytes_max else 0
 
     def _seal(self, partition: Partition) -> None:
         """Write the oldest part of a tail, at most one segment's worth, as a segment."""
@@ -189,35 +182,31 @@ class Maintenance:
     def _take_snapshot(self) -> bool:
         """When the journal has begun a new file since the last one."""
         log = self._log
-        paths = snapshot.paths(log.disk)
-        if log.journal.size == 0 or (paths and snapshot.sequence_of(paths[-1]) >= log.journal.first_sequence):
+        names = snapshot.names(log.store)
+        begun, size = log.journal.position
+        if size == 0 or (names and snapshot.sequence_of(names[-1]) >= begun):
             return False
-        if not paths and len(journal.journal_files(log.disk)) < 2:
+        if not names and log.journal.first == begun:
             return False
         with log.lock:
             sequence, data = log.state.sequence, snapshot.encode(log.state)
-        if sequence < log.journal.first_sequence:
+        if sequence < begun:
             return False  # the new file has no durable frame yet
-        snapshot.save(log.disk, sequence, data)
+        snapshot.save(log.store, sequence, data)
         return True
 
-    def _remove_journal_files(self) -> bool:
-        """Files whose records are all sealed and whose events are in both snapshots."""
+    def _cut_journal(self) -> bool:
+        """Behind what is sealed, and is in both snapshots."""
         log = self._log
-        snapshots = snapshot.paths(log.disk)
-        files = journal.journal_files(log.disk)
-        if len(snapshots) < snapshot.KEPT or len(files) < 2:
+        names = snapshot.names(log.store)
+        if len(names) < snapshot.KEPT or log.journal.first == log.journal.position.first_sequence:
             return False
-        needed = snapshot.sequence_of(snapshots[0])
+        needed = snapshot.sequence_of(names[0])
         for partition in log.state.partitions():
             entries = partition.tail.entries
             if entries:
                 needed = min(needed, entries[0].sequence)
-        removable = [
-            path for path, following in itertools.pairwise(files) if journal.first_sequence_of(following) <= needed
-        ]
-        log.journal.retire(removable, log.settings.journal_spares_max if self._reuses_files else 0)
-        return bool(removable)
+        return log.journal.cut_behind(needed, reuse=self._reuses_files)
 
     def _remove_garbage(self) -> bool:
         """Files of trimmed, merged or deleted records, and of dropped checkpoints."""
@@ -228,11 +217,11 @@ class Maintenance:
             deleted = sorted(log.state.deleted_ids)
         for ref in garbage:
             log.opened.forget(ref)
-            log.disk.unlink(ref.path)
+            log.store.delete(ref.name)
         for id in dropped:
-            log.disk.unlink(checkpoint.blob_path(id))
+            log.store.delete(checkpoint.blob_name(id))
         for id in deleted:
-            remove_stream_files(log.disk, id)
+            log.store.delete_all(segment.folder(id))
         with log.lock:
             log.state.deleted_ids.difference_update(deleted)
         return bool(garbage or dropped or deleted)
@@ -279,7 +268,7 @@ class Maintenance:
             logger.error("not merged, since it is damaged: %s", damage)
             return
         began_us = self._log.clock.now_us()
-        merged = write_segment(self._log.disk, partition.stream, partition.stream_id, partition.number, batches)
+        merged = write_segment(self._log.store, partition.stream, partition.stream_id, partition.number, batches)
         self.merged_segments += len(run)
         with self._log.lock:
             if partition.stream_id not in self._log.state.by_id:

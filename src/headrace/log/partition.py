@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import Damaged
-from headrace.log.disk import Disk
 from headrace.log.records import EMPTY
 from headrace.log.segment import Segment, SegmentDamaged, SegmentRef
+from headrace.log.store import Store
 from headrace.log.tail import Tail
 
 
@@ -32,28 +32,28 @@ class ProducerState(msgspec.Struct, frozen=True, gc=False, array_like=True):
 class OpenSegments:
     """The segments that were read last, kept open. Bounded, shared by all partitions, thread safe."""
 
-    def __init__(self, disk: Disk, limit: int) -> None:
-        self._disk = disk
+    def __init__(self, store: Store, limit: int) -> None:
+        self._store = store
         self._limit = limit
         self._open: OrderedDict[str, Segment] = OrderedDict()
         self._lock = Lock()
 
     def get(self, ref: SegmentRef) -> Segment:
         with self._lock:
-            segment = self._open.get(ref.path)
+            segment = self._open.get(ref.name)
             if segment is not None:
-                self._open.move_to_end(ref.path)
+                self._open.move_to_end(ref.name)
                 return segment
-        segment = Segment(self._disk, ref)
+        segment = Segment(self._store, ref)
         with self._lock:
-            self._open[ref.path] = segment
+            self._open[ref.name] = segment
             while len(self._open) > self._limit:
                 self._open.popitem(last=False)
         return segment
 
     def forget(self, ref: SegmentRef) -> None:
         with self._lock:
-            self._open.pop(ref.path, None)
+            self._open.pop(ref.name, None)
 
     def close(self) -> None:
         """Let go of all of them; a reader that still holds records keeps their file mapped."""
@@ -150,17 +150,17 @@ class Partition:
 
     def gaps(self) -> list[tuple[int, int]]:
         """Index ranges (inclusive) that no segment and no tail entry holds."""
-        found = []
+        missing = []
         at = self.first
         spans = [(ref.first, ref.next) for ref in self.segments]
         spans += [(entry.base, entry.next) for entry in self.tail.entries]
         for first, next_index in sorted(spans):
             if first > at:
-                found.append((at, first - 1))
+                missing.append((at, first - 1))
             at = max(at, next_index)
         if at < self.next:
-            found.append((at, self.next - 1))
-        return found
+            missing.append((at, self.next - 1))
+        return missing
 
 
 def cut_to_bytes(records: pa.RecordBatch, bytes_max: int) -> pa.RecordBatch:

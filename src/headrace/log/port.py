@@ -20,7 +20,7 @@ from headrace.errors import LogFailed
 from headrace.log.backup import BackupInfo
 from headrace.log.commit import Pending
 from headrace.log.ops import Bounds, CheckpointInfo, CursorInfo, NewSegment, Op, SegmentInfo, StreamInfo
-from headrace.log.recovery import Report
+from headrace.log.report import Report
 
 Touched = set[tuple[str, int]]
 """Streams and partitions that have new records."""

@@ -10,9 +10,9 @@ import pyarrow as pa
 from headrace.errors import BadRequest, Damaged, Trimmed, UnknownCheckpoint
 from headrace.log import ops
 from headrace.log.checkpoint import read_blob
-from headrace.log.disk import Disk
 from headrace.log.partition import OpenSegments, Partition
 from headrace.log.state import State
+from headrace.log.store import Store
 from headrace.log.table import Table
 
 SCAN_BYTES = 8 * 1024 * 1024
@@ -21,10 +21,10 @@ SCAN_BYTES = 8 * 1024 * 1024
 class LogView:
     """The half of `LogPort` that only looks. Any thread may."""
 
-    def __init__(self, state: State, disk: Disk, open_segments_max: int) -> None:
+    def __init__(self, state: State, store: Store, open_segments_max: int) -> None:
         self.state = state
-        self.disk = disk
-        self.opened = OpenSegments(disk, open_segments_max)
+        self.store = store
+        self.opened = OpenSegments(store, open_segments_max)
 
     def partition(self, name: str, number: int = 0) -> Partition:
         return self.state.stream(name).partition(number)
@@ -150,7 +150,7 @@ class LogView:
     def segments(self, name: str, partition: int = 0) -> list[ops.SegmentInfo]:
         """The sealed files of a partition, for readers on the same machine."""
         return [
-            ops.SegmentInfo(ref.first, ref.next, ref.bytes, self.disk.local_path(ref.path))
+            ops.SegmentInfo(ref.first, ref.next, ref.bytes, self.store.local_path(ref.name))
             for ref in self.partition(name, partition).segments
         ]
 
@@ -166,7 +166,7 @@ class LogView:
             raise UnknownCheckpoint(f"there is no checkpoint {id}; list checkpoints to see the numbers") from None
 
     def read_checkpoint(self, id: int) -> Iterator[bytes]:
-        return read_blob(self.disk, id, self.checkpoint(id).size)
+        return read_blob(self.store, id, self.checkpoint(id).size)
 
 
 def _time_of(record: pa.RecordBatch) -> int:

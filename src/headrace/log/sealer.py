@@ -31,8 +31,9 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from headrace.log.disk import Disk, OsDisk
+from headrace.log.disk import OsDisk
 from headrace.log.segment import SegmentRef, write_segment
+from headrace.log.store import DirectoryStore, Store
 from headrace.log.tail import TailEntry, pieces
 
 logger = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ class Sealed(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
     first: int
     next: int
-    path: str
+    name: str
     bytes: int
 
 
@@ -86,9 +87,9 @@ class SealerGone(Exception):
 class Sealing:
     """Makes segments of tails: large ones elsewhere when it can, the others here. Used by one thread."""
 
-    def __init__(self, disk: Disk, apart_bytes: int, idle_s: float) -> None:
-        self._disk = disk
-        self._place = disk.handover() if hasattr(os, "memfd_create") else None
+    def __init__(self, store: Store, apart_bytes: int, idle_s: float) -> None:
+        self._store = store
+        self._place = store.handover() if hasattr(os, "memfd_create") else None
         self._apart_bytes = apart_bytes
         self._idle_us = int(idle_s * 1_000_000)
         self._used_us = 0
@@ -103,7 +104,7 @@ class Sealing:
         if self._is_worth_it(entries):
             with contextlib.suppress(SealerGone):
                 return self._seal_apart(stream, stream_id, partition, entries, now_us)
-        return write_segment(self._disk, stream, stream_id, partition, pieces(entries))
+        return write_segment(self._store, stream, stream_id, partition, pieces(entries))
 
     def _is_worth_it(self, entries: Sequence[TailEntry]) -> bool:
         if self._place is None or not self._lives or not self._apart_bytes:
@@ -184,7 +185,7 @@ class Sealer:
             raise SealerGone(str(error)) from error
         if isinstance(answer, Failed):
             raise OSError(answer.errno, answer.text)
-        return SegmentRef(answer.first, answer.next, answer.path, answer.bytes)
+        return SegmentRef(answer.first, answer.next, answer.name, answer.bytes)
 
     def close(self) -> None:
         """Returns when the process is gone, and the lock is ours alone."""
@@ -238,7 +239,7 @@ def _receive_exactly(peer: socket.socket, size: int) -> bytes:
 # -- in the process --------------------------------------------------------------------------------------------------
 
 
-def execute(disk: Disk, order: Order, memory: pa.Buffer) -> Sealed | Failed:
+def execute(store: Store, order: Order, memory: pa.Buffer) -> Sealed | Failed:
     at = 0
     entries = []
     for body in order.bodies:
@@ -248,19 +249,19 @@ def execute(disk: Disk, order: Order, memory: pa.Buffer) -> Sealed | Failed:
             TailEntry(body.base, body.count, body.time_us, data.to_pybytes() if body.count == 1 else data, 0)
         )
     try:
-        ref = write_segment(disk, order.stream, order.stream_id, order.partition, pieces(entries))
+        ref = write_segment(store, order.stream, order.stream_id, order.partition, pieces(entries))
     except OSError as error:
         return Failed(error.errno or 0, error.strerror or str(error))
     return Sealed(*ref)
 
 
-def work(disk: Disk, descriptor: int, orders: queue.SimpleQueue[bytes], log: socket.socket) -> None:
+def work(store: Store, descriptor: int, orders: queue.SimpleQueue[bytes], log: socket.socket) -> None:
     memory = pa.py_buffer(b"")
     while True:
         order = msgspec.msgpack.decode(orders.get(), type=Order)
         if sum(body.size for body in order.bodies) > memory.size:
             memory = pa.py_buffer(mmap.mmap(descriptor, 0, mmap.MAP_SHARED, mmap.PROT_READ))
-        _send(log, execute(disk, order, memory))
+        _send(log, execute(store, order, memory))
 
 
 def end_after(stumble: threading.ExceptHookArgs) -> None:
@@ -278,8 +279,8 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     root, (lock, memory, connection) = sys.argv[1], map(int, sys.argv[2:])
     orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    disk, log = OsDisk(root, lock=lock), socket.socket(fileno=connection)
-    threading.Thread(target=work, args=(disk, memory, orders, log), daemon=True).start()
+    store, log = DirectoryStore(OsDisk(root, lock=lock)), socket.socket(fileno=connection)
+    threading.Thread(target=work, args=(store, memory, orders, log), daemon=True).start()
     with contextlib.suppress(EOFError, OSError):
         while True:
             orders.put(_receive(log))

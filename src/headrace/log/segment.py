@@ -21,8 +21,8 @@ from google_crc32c import extend as crc32c_extend
 from google_crc32c import value as crc32c
 
 from headrace.log.columns import SCHEMA
-from headrace.log.disk import AppendFile, Disk, durable_file, write_all
 from headrace.log.records import concat
+from headrace.log.store import NewBlob, Store
 
 DIRECTORY = "segments"
 SUFFIX = ".arrow"
@@ -35,11 +35,11 @@ TYPES_MAX = 32
 
 
 class SegmentRef(NamedTuple):
-    """A segment file, known by its name."""
+    """A segment, known by its name in the store."""
 
     first: int
     next: int
-    path: str
+    name: str
     bytes: int
 
 
@@ -75,28 +75,29 @@ class SegmentDamaged(Exception):
         self.path = path
 
 
-def partition_directory(stream_id: int, partition: int) -> str:
-    return f"{DIRECTORY}/{stream_id}/{partition}"
+def folder(stream_id: int) -> str:
+    return f"{DIRECTORY}/{stream_id}"
 
 
-def list_segments(disk: Disk, stream_id: int, partition: int) -> tuple[list[SegmentRef], list[str]]:
-    """The segments that count, oldest first, and files that are left over from an interrupted seal or merge."""
-    directory = partition_directory(stream_id, partition)
-    found = []
+def list_segments(
+    store: Store, stream_id: int, partition: int, *, tidy: bool = False
+) -> tuple[list[SegmentRef], list[str]]:
+    """The segments that count, oldest first, and what is left over from an interrupted merge."""
+    refs = []
     leftovers = []
-    for name in disk.list(directory):
-        path = f"{directory}/{name}"
-        bounds = _parse_name(name)
+    for last in store.list(f"{folder(stream_id)}/{partition}", tidy=tidy):
+        name = f"{folder(stream_id)}/{partition}/{last}"
+        bounds = _parse_name(last)
         if bounds is None:
-            leftovers.append(path)
+            leftovers.append(name)
         else:
-            found.append(SegmentRef(*bounds, path, disk.size(path)))
+            refs.append(SegmentRef(*bounds, name, store.size(name)))
     kept: list[SegmentRef] = []
-    for segment in sorted(found, key=lambda ref: (ref.first, -ref.next)):
-        if kept and segment.next <= kept[-1].next:
-            leftovers.append(segment.path)  # a merge was interrupted after the larger file was in place
+    for ref in sorted(refs, key=lambda ref: (ref.first, -ref.next)):
+        if kept and ref.next <= kept[-1].next:
+            leftovers.append(ref.name)  # a merge was interrupted after the larger file was in place
         else:
-            kept.append(segment)
+            kept.append(ref)
     return kept, leftovers
 
 
@@ -107,7 +108,9 @@ def _parse_name(name: str) -> tuple[int, int] | None:
     return int(first), int(rest)
 
 
-def write_segment(disk: Disk, stream: str, stream_id: int, partition: int, batches: list[pa.RecordBatch]) -> SegmentRef:
+def write_segment(
+    store: Store, stream: str, stream_id: int, partition: int, batches: list[pa.RecordBatch]
+) -> SegmentRef:
     """Put records in place as one durable segment. They are contiguous and at least one."""
     chunks = list(_rechunk(batches))
     first = chunks[0].column(0)[0].as_py()
@@ -117,39 +120,37 @@ def write_segment(disk: Disk, stream: str, stream_id: int, partition: int, batch
     )
     encoded = msgspec.msgpack.encode(manifest)
     schema = SCHEMA.with_metadata({METADATA_KEY: encoded + crc32c(encoded).to_bytes(4, "little")})
-    directory = partition_directory(stream_id, partition)
-    disk.make_dirs(directory)
-    name = f"{first:020d}-{next_index:020d}{SUFFIX}"
-    with durable_file(disk, directory, name) as file:
-        size = _write_batches(file, schema, chunks)
-    return SegmentRef(first, next_index, f"{directory}/{name}", size)
+    name = f"{folder(stream_id)}/{partition}/{first:020d}-{next_index:020d}{SUFFIX}"
+    with store.create(name) as blob:
+        size = _write_batches(blob, schema, chunks)
+    return SegmentRef(first, next_index, name, size)
 
 
-def _write_batches(file: AppendFile, schema: pa.Schema, chunks: list[pa.RecordBatch]) -> int:
+def _write_batches(blob: NewBlob, schema: pa.Schema, chunks: list[pa.RecordBatch]) -> int:
     """Write an Arrow file and return its size. The disk is given it by the megabyte and not as a whole, or the
     journal's next sync would wait for all of it."""
-    sink = _Sink(file)
+    sink = _Sink(blob)
     synced = 0
     with pa.PythonFile(sink, mode="w") as stream, pa.ipc.new_file(stream, schema) as writer:
         for chunk in chunks:
             writer.write_batch(pa.RecordBatch.from_arrays(chunk.columns, schema=schema))
             if sink.gathered_bytes >= BATCH_BYTES // 2:
                 sink.flush()
-                file.begin_sync()
+                blob.begin_sync()
             if sink.tell() - synced >= SYNC_BYTES:
-                file.sync()
+                blob.sync()
                 synced = sink.tell()
     return sink.tell()
 
 
 class _Sink:
-    """What Arrow writes to: its pieces are gathered, and go to the file in one call. Each call costs this thread its
+    """What Arrow writes to: its pieces are gathered, and go to the store in one call. Each call costs this thread its
     turn, and a record batch has more than twenty pieces."""
 
     closed = False
 
-    def __init__(self, file: AppendFile) -> None:
-        self._file = file
+    def __init__(self, blob: NewBlob) -> None:
+        self._blob = blob
         self._gathered: list[bytes | memoryview] = []
         self._size = 0
         self.gathered_bytes = 0
@@ -161,7 +162,7 @@ class _Sink:
         return len(data)
 
     def flush(self) -> None:
-        write_all(self._file, *self._gathered)
+        self._blob.write(*self._gathered)
         self._gathered.clear()
         self.gathered_bytes = 0
 
@@ -199,12 +200,12 @@ def _describe(batch: pa.RecordBatch) -> BatchManifest:
 
 
 def _types(batches: list[pa.RecordBatch]) -> list[str] | None:
-    found: set[str] = set()
+    types: set[str] = set()
     for batch in batches:
-        found.update(pc.unique(batch.column(4).drop_null()).to_pylist())
-        if len(found) > TYPES_MAX:
+        types.update(pc.unique(batch.column(4).drop_null()).to_pylist())
+        if len(types) > TYPES_MAX:
             return None
-    return sorted(found)
+    return sorted(types)
 
 
 def content_crc(batch: pa.RecordBatch) -> int:
@@ -244,14 +245,14 @@ def _content(column: pa.Array) -> Iterator[bytes | pa.Buffer]:
 class Segment:
     """An open segment. Reading is thread safe: two threads may at worst check the same batch twice."""
 
-    def __init__(self, disk: Disk, ref: SegmentRef) -> None:
+    def __init__(self, store: Store, ref: SegmentRef) -> None:
         self.ref = ref
         try:
-            self._reader = pa.ipc.open_file(pa.BufferReader(disk.map(ref.path)))
+            self._reader = pa.ipc.open_file(pa.BufferReader(store.map(ref.name)))
             self.manifest = self._read_manifest()
         except (pa.ArrowException, msgspec.MsgspecError, ValueError, OSError, KeyError, TypeError) as error:
-            raise SegmentDamaged(ref.first, ref.next - 1, ref.path) from error
-        self._firsts = [one.first for one in self.manifest.batches]
+            raise SegmentDamaged(ref.first, ref.next - 1, ref.name) from error
+        self._firsts = [batch.first for batch in self.manifest.batches]
         self._checked: set[int] = set()
 
     def _read_manifest(self) -> Manifest:
@@ -260,7 +261,7 @@ class Segment:
         if crc32c(encoded).to_bytes(4, "little") != stored[-4:]:
             raise ValueError("the manifest fails its checksum")
         manifest = msgspec.msgpack.decode(encoded, type=Manifest)
-        rows = sum(one.count for one in manifest.batches)
+        rows = sum(batch.count for batch in manifest.batches)
         if (manifest.first, manifest.next, rows) != (self.ref.first, self.ref.next, self.ref.next - self.ref.first):
             raise ValueError("the manifest is of another segment")
         if not self._reader.schema.equals(SCHEMA) or self._reader.num_record_batches != len(manifest.batches):
@@ -282,7 +283,7 @@ class Segment:
                     raise ValueError("the records fail their checksum")
                 self._checked.add(position)
         except (pa.ArrowException, ValueError, OSError, OverflowError, TypeError, AttributeError) as error:
-            raise SegmentDamaged(expected.first, expected.first + expected.count - 1, self.ref.path) from error
+            raise SegmentDamaged(expected.first, expected.first + expected.count - 1, self.ref.name) from error
         return batch
 
     def read(self, start: int, limit: int) -> pa.RecordBatch:
@@ -293,10 +294,10 @@ class Segment:
 
     def damage(self) -> list[SegmentDamaged]:
         """Check everything."""
-        found = []
+        damages = []
         for position in range(len(self.manifest.batches)):
             try:
                 self.batch(position)
-            except SegmentDamaged as error:
-                found.append(error)
-        return found
+            except SegmentDamaged as damage:
+                damages.append(damage)
+        return damages

@@ -13,10 +13,10 @@ import struct
 import msgspec
 from google_crc32c import value as crc32c
 
-from headrace.log.disk import Disk, write_durably
 from headrace.log.ops import CheckpointInfo, StreamInfo
 from headrace.log.partition import ProducerState
 from headrace.log.state import CursorPosition, State, Stream
+from headrace.log.store import Store
 
 DIRECTORY = "snapshots"
 SUFFIX = ".snapshot"
@@ -79,10 +79,11 @@ def encode(state: State) -> bytes:
 
 
 def _stream_image(stream: Stream) -> StreamImage:
-    return StreamImage(
-        stream.info,
-        [PartitionImage(one.first, one.next, one.time_us, one.producers) for one in stream.partitions],
-    )
+    partitions = [
+        PartitionImage(partition.first, partition.next, partition.time_us, partition.producers)
+        for partition in stream.partitions
+    ]
+    return StreamImage(stream.info, partitions)
 
 
 def decode(data: bytes) -> State | None:
@@ -98,9 +99,9 @@ def decode(data: bytes) -> State | None:
 
 def _restore(image: Image) -> State:
     state = State()
-    for one in image.streams:
-        stream = Stream(one.info, [partition.first for partition in one.partitions])
-        for partition, saved in zip(stream.partitions, one.partitions, strict=True):
+    for stream_image in image.streams:
+        stream = Stream(stream_image.info, [saved.first for saved in stream_image.partitions])
+        for partition, saved in zip(stream.partitions, stream_image.partitions, strict=True):
             partition.next = saved.next
             partition.time_us = saved.time_us
             partition.producers = saved.producers
@@ -108,7 +109,7 @@ def _restore(image: Image) -> State:
     for cursor in image.cursors:
         positions = state.cursors.setdefault(cursor.stream, {})
         positions[cursor.cursor, cursor.partition] = CursorPosition(cursor.index, cursor.updated_us)
-    state.checkpoints = {one.id: one for one in image.checkpoints}
+    state.checkpoints = {info.id: info for info in image.checkpoints}
     state.retired_indexes = image.retired_indexes
     state.deleted_ids = set(image.deleted_ids)
     state.sequence = image.sequence
@@ -117,28 +118,28 @@ def _restore(image: Image) -> State:
     return state
 
 
-def paths(disk: Disk) -> list[str]:
-    """Snapshot files, oldest first."""
-    return [f"{DIRECTORY}/{name}" for name in disk.list(DIRECTORY) if name.endswith(SUFFIX)]
+def names(store: Store, *, tidy: bool = False) -> list[str]:
+    """Of the snapshots, oldest first."""
+    return [f"{DIRECTORY}/{last}" for last in store.list(DIRECTORY, tidy=tidy) if last.endswith(SUFFIX)]
 
 
-def sequence_of(path: str) -> int:
-    return int(path.rpartition("/")[2].removesuffix(SUFFIX))
+def sequence_of(name: str) -> int:
+    return int(name.rpartition("/")[2].removesuffix(SUFFIX))
 
 
-def save(disk: Disk, sequence: int, data: bytes) -> None:
+def save(store: Store, sequence: int, data: bytes) -> None:
     """Put a snapshot in place and let the oldest go."""
-    write_durably(disk, DIRECTORY, f"{sequence:020d}{SUFFIX}", data)
-    for path in paths(disk)[:-KEPT]:
-        disk.unlink(path)
+    store.put(f"{DIRECTORY}/{sequence:020d}{SUFFIX}", data)
+    for name in names(store)[:-KEPT]:
+        store.delete(name)
 
 
-def load(disk: Disk) -> tuple[State, list[str]]:
+def load(store: Store, *, tidy: bool = False) -> tuple[State, list[str]]:
     """The newest state that is intact, and the snapshots that are damaged. A new State when there is none."""
     damaged: list[str] = []
-    for path in reversed(paths(disk)):
-        state = decode(disk.read(path))
+    for name in reversed(names(store, tidy=tidy)):
+        state = decode(store.get(name))
         if state is not None:
             return state, damaged
-        damaged.append(path)
+        damaged.append(name)
     return State(), damaged

@@ -10,6 +10,16 @@ from __future__ import annotations
 from headrace.testing.clock import FakeClock
 from headrace.testing.disk import FaultyDisk, MemoryDisk
 from headrace.testing.hub import memory_hub
+from headrace.testing.log import MemoryJournal, MemoryStore
 from headrace.testing.served import ServedHub, served_hub
 
-__all__ = ["FakeClock", "FaultyDisk", "MemoryDisk", "ServedHub", "memory_hub", "served_hub"]
+__all__ = [
+    "FakeClock",
+    "FaultyDisk",
+    "MemoryDisk",
+    "MemoryJournal",
+    "MemoryStore",
+    "ServedHub",
+    "memory_hub",
+    "served_hub",
+]

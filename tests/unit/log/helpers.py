@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
+
+from support.until import DEADLINE_S
 
 from headrace.config import Log as LogSettings
 from headrace.log import ops
 from headrace.log.batch import Batch
 from headrace.log.clock import Clock
+from headrace.log.commit import Pending
+from headrace.log.directory import open_directory
 from headrace.log.disk import Disk
 from headrace.log.log import Log
 from headrace.testing import FakeClock, MemoryDisk
@@ -26,7 +31,7 @@ def open_log(disk: Disk | None = None, clock: Clock | None = None, **settings: A
     """A log on a disk in memory, with small files."""
     if disk is None:
         disk = MemoryDisk()
-    return Log(disk, clock or FakeClock(), LogSettings(**{**SMALL, **settings}))
+    return open_directory(disk, clock or FakeClock(), LogSettings(**{**SMALL, **settings}))
 
 
 def do(log: Log, *operations: ops.Op) -> Any:
@@ -62,5 +67,28 @@ def payloads(log: Log, stream: str, partition: int = 0) -> list[bytes]:
 def again(log: Log, **settings: Any) -> Log:
     """The same directory after a clean restart."""
     log.close()
-    assert isinstance(log.disk, MemoryDisk)
-    return open_log(log.disk, log.clock, **settings)
+    assert isinstance(log.store.disk, MemoryDisk)
+    return open_log(log.store.disk, log.clock, **settings)
+
+
+# -- a log with threads ----------------------------------------------------------------------------------------------
+
+DEADLINE_S = 60.0
+
+
+class Outcomes:
+    """Collects what the writer reports, and waits for it."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.done: list[Pending] = []
+
+    def __call__(self, pendings: list[Pending], touched: object) -> None:
+        with self.changed:
+            self.done += pendings
+            self.changed.notify_all()
+
+    def wait_for(self, pending: Pending) -> Pending:
+        with self.changed:
+            assert self.changed.wait_for(lambda: pending in self.done, DEADLINE_S)
+        return pending

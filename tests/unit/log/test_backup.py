@@ -292,8 +292,8 @@ async def test_a_backup_takes_of_a_reused_journal_file_what_is_written_and_nothi
     await hub.create_stream("orders")
 
     def is_reused() -> bool:
-        size: int = log.disk.size(journal.file_name(log.journal.first_sequence))
-        return size > log.journal.size + 4 * KIB
+        size: int = log.store.disk.size(journal.file_name(log.journal.position.first_sequence))
+        return size > log.journal.position.size + 4 * KIB
 
     for _ in range(5_000):
         await hub.append("orders", Batch.one(bytes(700)))

@@ -17,7 +17,7 @@ import pytest
 
 from headrace.errors import DataDirectoryLocked
 from headrace.log import disk as disk_module
-from headrace.log.disk import Disk, FreeSpace, OsDisk, write_all, write_durably
+from headrace.log.disk import Disk, FreeSpace, NewFile, OsDisk, write_all
 from headrace.testing import FaultyDisk, MemoryDisk
 from headrace.testing.disk import DiskKilled
 
@@ -67,15 +67,22 @@ def test_files(disk: Disk) -> None:
 
 def test_a_whole_file_is_in_place_or_not_at_all(disk: Disk) -> None:
     disk.make_dirs("d")
-    write_durably(disk, "d", "f", b"1")
-    write_durably(disk, "d", "f", b"2")
+    for data in (b"1", b"2"):
+        with NewFile(disk, "d/f") as file:
+            file.write(data)
+    file.abort()
+    assert disk.read("d/f") == b"2"
+    assert disk.list("d") == ["f"]
+    with pytest.raises(ZeroDivisionError), NewFile(disk, "d/f") as file:
+        file.write(b"%d" % (1 // 0))
     assert disk.read("d/f") == b"2"
     assert disk.list("d") == ["f"]
 
 
 def test_a_mapped_file_outlives_its_name(tmp_path: Path) -> None:
     disk = OsDisk(tmp_path)
-    write_durably(disk, ".", "f", b"x" * 5_000)
+    with NewFile(disk, "f") as file:
+        file.write(b"x" * 5_000)
     mapped = disk.map("f")
     disk.unlink("f")
     assert mapped.to_pybytes() == b"x" * 5_000
@@ -184,8 +191,8 @@ def test_a_file_that_cannot_be_written_leaves_nothing() -> None:
     memory = MemoryDisk()
     disk = FaultyDisk(memory)
     disk.fail_all("sync", errno.EIO)
-    with pytest.raises(OSError, match="injected"):
-        write_durably(disk, "d", "f", b"1")
+    with pytest.raises(OSError, match="injected"), NewFile(disk, "d/f") as file:
+        file.write(b"1")
     assert memory.paths() == []
 
 
@@ -237,12 +244,11 @@ def test_faults_hit_the_call_they_are_meant_for() -> None:
 def test_the_disk_is_asked_for_its_room_only_when_it_may_matter() -> None:
     asked: list[int] = []
 
-    class Counting(MemoryDisk):
-        def free_bytes(self) -> int:
-            asked.append(1)
-            return 4 * FreeSpace.MARGIN_BYTES
+    def free_bytes() -> int:
+        asked.append(1)
+        return 4 * FreeSpace.MARGIN_BYTES
 
-    room = FreeSpace(Counting())
+    room = FreeSpace(free_bytes)
     for _ in range(3):
         assert room.free_bytes(1_000) >= 4 * FreeSpace.MARGIN_BYTES - 2_000
         room.use(1_000)

@@ -9,16 +9,28 @@ import random
 import pytest
 
 from headrace.log import journal
-from headrace.log.journal import END, GoodFrame, Journal, LostFrames, NotOurs, TornTail, scan
+from headrace.log.journal import END, FileJournal, NotOurs, scan
+from headrace.log.journal_port import GoodFrame, LostFrames, TornTail
 from headrace.testing import FaultyDisk, MemoryDisk
 from headrace.testing.disk import DiskKilled
 
 BODY = b"12345678"
 
 
-def write(disk: MemoryDisk, commits: list[int], first: int = 0, file_bytes_max: int = 10_000) -> Journal:
+def opened(
+    disk: MemoryDisk | FaultyDisk, first: int = 0, file_bytes_max: int = 10_000, spares_max: int = 1
+) -> FileJournal:
+    made = FileJournal(disk, file_bytes_max, spares_max)
+    made.next_sequence = first
+    made.open()
+    return made
+
+
+def write(
+    disk: MemoryDisk, commits: list[int], first: int = 0, file_bytes_max: int = 10_000, spares_max: int = 1
+) -> FileJournal:
     """Commits of so many frames each."""
-    made = Journal(disk, first, file_bytes_max)
+    made = opened(disk, first, file_bytes_max, spares_max)
     for count in commits:
         made.write([made.frame(number, b"\2" + b"\0" * 7, BODY) for number in range(count)])
     return made
@@ -66,7 +78,7 @@ def test_a_tail_cut_anywhere_is_torn_and_the_frames_before_it_stay(cut: int) -> 
     if isinstance(last, TornTail):
         kept = [frame.sequence for frame in frames if isinstance(frame, GoodFrame)]
         assert kept == ([0] if cut < len(END) + 56 else [])
-        journal.quarantine_tail(disk, last)
+        FileJournal(disk, 0, 0).set_aside(last)
         assert [found.sequence for found in scan(disk) if isinstance(found, GoodFrame)] == kept
         assert not [found for found in scan(disk) if isinstance(found, TornTail)]
         assert len(disk.read(f"quarantine/{path.rpartition('/')[2]}.{last.offset}")) == last.size
@@ -153,13 +165,13 @@ def test_a_file_of_version_1_is_over_where_it_ends() -> None:
 def test_when_there_is_no_room_the_file_is_cut_back() -> None:
     memory = MemoryDisk()
     disk = FaultyDisk(memory, short_writes=10)
-    made = Journal(disk, 0, 10_000)
+    made = opened(disk, 0, 10_000)
     made.write([made.frame(0, b"", BODY)])
     disk.room_bytes = 20
     with pytest.raises(OSError, match="injected"):
         made.write([made.frame(0, b"", BODY)])
     disk.heal()
-    assert memory.size(journal.journal_files(memory)[0]) == made.size
+    assert memory.size(journal.journal_files(memory)[0]) == made.position.size
     made.write([made.frame(0, b"", BODY)])
     assert sequences(memory) == [0, 1]
 
@@ -167,7 +179,7 @@ def test_when_there_is_no_room_the_file_is_cut_back() -> None:
 def test_a_new_file_that_cannot_be_made_is_left_out() -> None:
     memory = MemoryDisk()
     disk = FaultyDisk(memory)
-    made = Journal(disk, 0, 60)
+    made = opened(disk, 0, 60)
     made.write([made.frame(0, b"", BODY)])
     disk.fail_all("write", errno.ENOSPC)
     made.position = made.position._replace(size=60)
@@ -194,22 +206,22 @@ def test_garbage_between_frames_costs_no_frame() -> None:
 
 def test_large_data_is_written_as_it_is_and_in_its_place() -> None:
     disk = MemoryDisk()
-    made = Journal(disk, 0, 10**9)
+    made = opened(disk, 0, 10**9)
     bodies = [b"a" * 8, b"b" * journal.DIRECT_BYTES, b"c" * 16, b"d" * (journal.DIRECT_BYTES + 8), b""]
     made.write([made.frame(number, b"", body) for number, body in enumerate(bodies)])
     assert [found.data for found in scan(disk) if isinstance(found, GoodFrame)] == bodies
-    assert made.size + len(END) == disk.size(journal.journal_files(disk)[0])
+    assert made.position.size + len(END) == disk.size(journal.journal_files(disk)[0])
 
 
 # -- files that are written over --------------------------------------------------------------------------------------
 
 
-def reused(commits: list[int]) -> tuple[MemoryDisk, Journal]:
+def reused(commits: list[int]) -> tuple[MemoryDisk, FileJournal]:
     """A journal whose last file was another before: twelve frames, of which so many are written over."""
     disk = MemoryDisk()
     made = write(disk, [12], file_bytes_max=700)
     made.write([made.frame(0, b"", BODY)])
-    made.retire(journal.journal_files(disk)[:1], spares_max=1)
+    made.cut_behind(12)
     made.position = made.position._replace(size=700)  # as if it were full
     for count in commits:
         made.write([made.frame(number, b"\2" + b"\0" * 7, BODY) for number in range(count)])
@@ -221,7 +233,7 @@ def test_a_retired_file_is_written_over() -> None:
     assert not made.spares
     last = journal.journal_files(disk)[-1]
     assert disk.size(last) > 700  # it has kept its size
-    assert made.size == 32 + 3 * 56
+    assert made.position.size == 32 + 3 * 56
     assert sequences(disk) == [12, 13, 14, 15]
     assert [type(found) for found in scan(disk)] == [GoodFrame] * 4  # the nine that are left pass for nothing
 
@@ -235,7 +247,7 @@ def test_a_torn_frame_over_an_earlier_one_is_torn(offset: int) -> None:
     assert [frame.sequence for frame in frames if isinstance(frame, GoodFrame)] == [12, 13]
     assert isinstance(last, TornTail)
     assert last.offset == 32 + 56
-    journal.quarantine_tail(torn, last)
+    FileJournal(torn, 0, 0).set_aside(last)
     assert [type(found) for found in scan(torn)] == [GoodFrame, GoodFrame]
 
 
@@ -251,7 +263,7 @@ def test_zeros_before_a_later_commit_are_damage_and_not_the_end() -> None:
 def test_an_end_that_has_rotted_costs_nothing_once_another_file_follows() -> None:
     disk, made = reused([1, 1])
     path = journal.journal_files(disk)[-1]
-    end = made.size
+    end = made.position.size
     made.position = made.position._replace(size=700)
     made.write([made.frame(0, b"", BODY)])
     assert [type(found) for found in scan(flip(disk, path, end + 3))] == [GoodFrame] * 4
@@ -259,19 +271,20 @@ def test_an_end_that_has_rotted_costs_nothing_once_another_file_follows() -> Non
 
 def test_only_whole_files_are_kept_and_not_too_many() -> None:
     disk = MemoryDisk()
-    made = write(disk, [2] * 5, file_bytes_max=100)
+    made = write(disk, [2] * 5, file_bytes_max=100, spares_max=2)
     short, *files = journal.journal_files(disk)
     disk.put(short, disk.read(short)[:90])
-    made.retire([short, *files[:-1]], spares_max=2)
+    assert made.cut_behind(9)
+    assert not made.cut_behind(9)
     assert list(made.spares) == [path + journal.SPARE for path in files[:2]]
     assert journal.journal_files(disk) == files[-1:]
-    assert list(Journal(disk, 99, 100).spares) == list(made.spares)  # also after a restart
+    assert list(opened(disk, 99, 100).spares) == list(made.spares)  # also after a restart
 
 
 def test_a_spare_that_cannot_be_used_costs_nothing() -> None:
     memory, made = reused([1])
     disk = FaultyDisk(memory)
-    again = Journal(disk, made.next_sequence, 100)
+    again = opened(disk, made.next_sequence, 100)
     memory.put("journal/old.spare", bytes(200))
     again.spares.append("journal/old.spare")
     disk.fail_all("rename", errno.EIO)
@@ -291,12 +304,12 @@ def test_a_power_cut_while_a_spare_is_taken_shows_nothing_of_its_past(before: bo
         memory = MemoryDisk()
         made = write(memory, [12, 1], file_bytes_max=700)
         disk = FaultyDisk(memory)
-        again = Journal(disk, made.next_sequence, 700)
+        again = opened(disk, made.next_sequence, 700)
         again.write([again.frame(0, b"", BODY)])
         disk.calls.clear()
         disk.kill(number, before)
         try:
-            again.retire(journal.journal_files(memory)[:1], spares_max=1)
+            again.cut_behind(12)
             again.position = again.position._replace(size=700)
             again.write([again.frame(0, b"", BODY)])
         except DiskKilled:
@@ -319,9 +332,9 @@ def test_a_spare_whose_name_was_not_durable_when_the_process_died_is_safe_to_tak
     made._disk = dying
     dying.fail_all("sync_dir", errno.EIO)
     with pytest.raises(OSError, match="injected"):
-        made.retire(journal.journal_files(memory)[:1], spares_max=1)
+        made.cut_behind(12)
     disk = FaultyDisk(memory)
-    again = Journal(disk, made.next_sequence, 700)
+    again = opened(disk, made.next_sequence, 700)
     assert len(again.spares) == 1
     disk.fail_all("sync_dir", errno.EIO)  # the spare has its new header, and its new name is not durable
     with pytest.raises(OSError, match="injected"):
@@ -333,8 +346,8 @@ def test_a_spare_whose_name_was_not_durable_when_the_process_died_is_safe_to_tak
 
 def test_files_that_went_do_not_come_back() -> None:
     disk = MemoryDisk()
-    made = write(disk, [2] * 4, file_bytes_max=100)
-    *old, last = journal.journal_files(disk)
-    made.retire(old, spares_max=0)
+    made = write(disk, [2] * 4, file_bytes_max=100, spares_max=0)
+    *_, last = journal.journal_files(disk)
+    made.cut_behind(99)
     for seed in range(20):
         assert journal.journal_files(disk.after_power_cut(random.Random(seed))) == [last]

@@ -230,7 +230,7 @@ def test_indexes_are_never_used_again_after_delete_and_create(log: Log) -> None:
 def test_deleting_removes_the_files(log: Log) -> None:
     fill(log, "orders", 100)
     maintain(log)
-    disk = log.disk
+    disk = log.store.disk
     assert isinstance(disk, MemoryDisk)
     assert [path for path in disk.paths() if path.startswith("segments/1/")]
     do(log, ops.DeleteStream("orders"))
@@ -260,8 +260,8 @@ def test_files_of_a_deleted_stream_go_at_the_next_start(log: Log) -> None:
     maintain(log)
     do(log, ops.DeleteStream("orders"))
     log = again(log)
-    assert isinstance(log.disk, MemoryDisk)
-    assert not [path for path in log.disk.paths() if path.startswith("segments/1/")]
+    assert isinstance(log.store.disk, MemoryDisk)
+    assert not [path for path in log.store.disk.paths() if path.startswith("segments/1/")]
 
 
 def test_trimming_forgets_and_reading_goes_on_from_the_first_kept(log: Log) -> None:
@@ -274,7 +274,7 @@ def test_trimming_forgets_and_reading_goes_on_from_the_first_kept(log: Log) -> N
         list(log.scan("orders", 0, 50))
     assert (caught.value.asked, caught.value.first) == (0, 40)
     maintain(log)
-    assert isinstance(log.disk, MemoryDisk)
+    assert isinstance(log.store.disk, MemoryDisk)
     assert all(ref.next > 40 for ref in log.partition("orders").segments)
     do(log, ops.Trim("orders", 100))
     log = again(log)
@@ -316,8 +316,8 @@ def test_a_checkpoint_that_was_not_registered_is_removed_at_the_next_start(log: 
     half.write(b"y" * 2_000_000)
     assert half.id != blob.id
     log = again(log)
-    assert isinstance(log.disk, MemoryDisk)
-    assert not [path for path in log.disk.paths() if path.startswith("checkpoints/")]
+    assert isinstance(log.store.disk, MemoryDisk)
+    assert not [path for path in log.store.disk.paths() if path.startswith("checkpoints/")]
 
 
 def test_checkpoints_can_be_aborted_and_dropped(log: Log) -> None:
@@ -334,8 +334,8 @@ def test_checkpoints_can_be_aborted_and_dropped(log: Log) -> None:
     with pytest.raises(UnknownCheckpoint):
         do(log, ops.DropCheckpoint(info.id))
     maintain(log)
-    assert isinstance(log.disk, MemoryDisk)
-    assert not [path for path in log.disk.paths() if path.startswith("checkpoints/")]
+    assert isinstance(log.store.disk, MemoryDisk)
+    assert not [path for path in log.store.disk.paths() if path.startswith("checkpoints/")]
     assert write_checkpoint(again(log), b"").id > info.id
 
 
@@ -344,5 +344,5 @@ def test_checkpoints_go_with_their_stream(log: Log) -> None:
     do(log, ops.DeleteStream("orders"))
     assert info.id not in log.state.checkpoints
     maintain(log)
-    assert isinstance(log.disk, MemoryDisk)
-    assert not [path for path in log.disk.paths() if path.startswith("checkpoints/")]
+    assert isinstance(log.store.disk, MemoryDisk)
+    assert not [path for path in log.store.disk.paths() if path.startswith("checkpoints/")]

@@ -16,8 +16,9 @@ from headrace.log import ops
 from headrace.log.batch import Batch
 from headrace.log.clock import SystemClock
 from headrace.log.commit import Pending
+from headrace.log.directory import open_directory
 from headrace.log.disk import OsDisk
-from headrace.log.journal import Journal
+from headrace.log.journal import FileJournal
 from headrace.log.log import Log
 from headrace.testing import FakeClock, FaultyDisk, MemoryDisk
 
@@ -224,7 +225,7 @@ def test_an_error_in_a_commit_that_nobody_thought_of_is_told_to_everyone(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, _, memory = faulty()
-    monkeypatch.setattr(Journal, "write", lambda *_: 1 // 0)
+    monkeypatch.setattr(FileJournal, "write", lambda *_: 1 // 0)
     waiting = log.submit([ops.Append("s", Batch.one(b"x"))])
     with pytest.raises(LogFailed, match="division"):
         do(log, ops.Append("s", Batch.one(b"x")))
@@ -288,15 +289,15 @@ def test_damage_in_a_segment_is_named_and_the_rest_is_served() -> None:
     fill(log, "s", 100)
     maintain(log)
     first, second, *_ = log.partition("s").segments
-    data = bytearray(memory.read(second.path))
+    data = bytearray(memory.read(second.name))
     data[data.index(str(second.first).encode().ljust(50, b"."))] ^= 1
-    memory.put(second.path, bytes(data))
+    memory.put(second.name, bytes(data))
     log.close()
     log = open_log(memory)
     with pytest.raises(Damaged) as caught:
         log.read("s", second.first)
     assert (caught.value.first, caught.value.last) == (second.first, second.next - 1)
-    assert caught.value.where == second.path
+    assert caught.value.where == second.name
     assert log.read("s", first.first).num_rows
     assert log.read("s", second.next).column("index")[0].as_py() == second.next
     assert log.index_at_time("s", 2**60) == 100
@@ -316,7 +317,7 @@ def log_on_a_spare(path: Path) -> Log:
     settings = LogSettings(
         journal_file_bytes=64 * 1024, journal_bytes_max=128 * 1024, segment_bytes=32 * 1024, disk_reserve_bytes=0
     )
-    log = Log(OsDisk(path), SystemClock(), settings)
+    log = open_directory(OsDisk(path), SystemClock(), settings)
     do(log, ops.CreateStream("s"))
     while True:
         spares = len(log.journal.spares)
@@ -339,11 +340,11 @@ def test_a_time_is_found_among_records_that_are_damaged(monkeypatch: pytest.Monk
     clock.advance(10)
     maintain(log)
     [ref] = log.partition("s").segments
-    assert isinstance(log.disk, MemoryDisk)
-    data = bytearray(log.disk.read(ref.path))
+    assert isinstance(log.store.disk, MemoryDisk)
+    data = bytearray(log.store.disk.read(ref.name))
     for number in (20, 25, 30):  # three neighbouring record batches
         data[data.index(b"payload%02d" % number * 5)] ^= 1
-    log.disk.put(ref.path, bytes(data))
+    log.store.disk.put(ref.name, bytes(data))
     found = [log.index_at_time("s", time) for time in times]
     assert found == [*range(21), *[20] * 15, *range(36, 60)]
 
@@ -359,7 +360,7 @@ def test_what_is_acknowledged_at_a_limit_on_file_sizes_is_there_after_a_kill(tmp
         acknowledged = do(log, ops.Append("s", Batch.one(b"z" * 1000)))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    log.disk.close()  # the lock; nothing else is done, as in a kill
-    again = Log(OsDisk(tmp_path / "data"), SystemClock())
+    log.store.disk.close()  # the lock; nothing else is done, as in a kill
+    again = open_directory(OsDisk(tmp_path / "data"), SystemClock())
     assert again.bounds("s").next == acknowledged.first + 1
     again.close()

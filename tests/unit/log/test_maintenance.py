@@ -91,13 +91,13 @@ def test_a_stream_deleted_during_sealing_leaves_nothing() -> None:
 
 def test_journal_files_go_when_all_in_them_is_sealed_and_in_both_snapshots() -> None:
     log, _ = make()
-    assert isinstance(log.disk, MemoryDisk)
+    assert isinstance(log.store.disk, MemoryDisk)
     for _ in range(10):
         fill(log, "s", 40)
         maintain(log)
-    assert journal.first_sequence_of(journal.journal_files(log.disk)[0]) > 0
-    assert len(snapshot.paths(log.disk)) == 2
-    assert len(journal.journal_files(log.disk)) < 8
+    assert journal.first_sequence_of(journal.journal_files(log.store.disk)[0]) > 0
+    assert len(snapshot.names(log.store)) == 2
+    assert len(journal.journal_files(log.store.disk)) < 8
 
 
 def test_one_quiet_stream_does_not_keep_the_journal() -> None:
@@ -107,8 +107,8 @@ def test_one_quiet_stream_does_not_keep_the_journal() -> None:
     for _ in range(20):
         fill(log, "s", 40)
         maintain(log)
-    assert isinstance(log.disk, MemoryDisk)
-    assert sum(log.disk.size(path) for path in journal.journal_files(log.disk)) < 14_000
+    assert isinstance(log.store.disk, MemoryDisk)
+    assert sum(log.store.disk.size(path) for path in journal.journal_files(log.store.disk)) < 14_000
     assert len(log.partition("quiet").segments) == 1
 
 
@@ -118,11 +118,11 @@ def test_a_busy_stream_does_not_keep_quiet_ones_from_being_sealed() -> None:
     for number in range(30):
         do(log, ops.CreateStream(f"quiet{number}"))
         fill(log, f"quiet{number}", 1)
-    assert isinstance(log.disk, MemoryDisk)
+    assert isinstance(log.store.disk, MemoryDisk)
     for _ in range(60):
         do(log, ops.Append("s", Batch.of([b"x" * 50] * 40)))
         log.maintain_once()
-    assert sum(log.disk.size(path) for path in journal.journal_files(log.disk)) < 30_000
+    assert sum(log.store.disk.size(path) for path in journal.journal_files(log.store.disk)) < 30_000
     assert all(log.partition(f"quiet{number}").segments for number in range(30))
 
 
@@ -141,7 +141,7 @@ def test_old_records_go_by_age() -> None:
     assert 0 < log.bounds("s").first <= 60
     assert log.bounds("s").next == 120
     pass_interval(log, clock, 1)
-    assert isinstance(log.disk, MemoryDisk)
+    assert isinstance(log.store.disk, MemoryDisk)
     assert all(ref.next > log.bounds("s").first for ref in log.partition("s").segments)
 
 
@@ -226,8 +226,8 @@ def test_a_damaged_segment_goes_with_its_neighbours() -> None:
     do(log, ops.SetOptions("s", ops.StreamOptions(retention_age_s=100.0)))
     fill(log, "s", 100)
     maintain(log)
-    assert isinstance(log.disk, MemoryDisk)
-    log.disk.put(log.partition("s").segments[0].path, b"rotten")
+    assert isinstance(log.store.disk, MemoryDisk)
+    log.store.disk.put(log.partition("s").segments[0].name, b"rotten")
     pass_interval(log, clock, 50)
     assert log.bounds("s").first == 0
     pass_interval(log, clock, 100)
@@ -249,10 +249,10 @@ def test_small_segments_become_one_and_read_the_same() -> None:
     pass_interval(log, clock, 1_001)
     assert len(log.partition("s").segments) < count
     assert payloads(log, "s") == before
-    assert isinstance(log.disk, MemoryDisk)
+    assert isinstance(log.store.disk, MemoryDisk)
     pass_interval(log, clock, 1)
-    assert len(log.disk.list("segments/1/0")) == len(log.partition("s").segments)
-    assert payloads(open_log(log.disk.after_kill()), "s") == before
+    assert len(log.store.disk.list("segments/1/0")) == len(log.partition("s").segments)
+    assert payloads(open_log(log.store.disk.after_kill()), "s") == before
 
 
 def test_a_damaged_segment_is_not_merged_away() -> None:
@@ -261,8 +261,8 @@ def test_a_damaged_segment_is_not_merged_away() -> None:
         fill(log, "s", 2)
         clock.advance(2)
         maintain(log)
-    assert isinstance(log.disk, MemoryDisk)
-    log.disk.put(log.partition("s").segments[1].path, b"rotten")
+    assert isinstance(log.store.disk, MemoryDisk)
+    log.store.disk.put(log.partition("s").segments[1].name, b"rotten")
     before = log.partition("s").segments
     pass_interval(log, clock, 1_001)
     assert log.partition("s").segments == before
@@ -383,8 +383,8 @@ def test_a_table_takes_no_more_room_than_its_live_values_need() -> None:
     assert partition.sealed_bytes + partition.tail.bytes < 12_000
     table = dict(log.state.stream("t").table.items())  # type: ignore[union-attr]
     assert table == {b"steady": b"x" * 30} | {bytes([key]): b"59" * 10 for key in range(5)}
-    assert isinstance(log.disk, MemoryDisk)
-    again = open_log(log.disk.after_kill())
+    assert isinstance(log.store.disk, MemoryDisk)
+    again = open_log(log.store.disk.after_kill())
     assert dict(again.state.stream("t").table.items()) == table  # type: ignore[union-attr]
 
 
@@ -505,7 +505,7 @@ def test_nothing_is_written_over_while_somebody_copies() -> None:
         for _ in range(8):
             fill(log, "s", 20)
             maintain(log)
-        assert journal.first_sequence_of(journal.journal_files(log.disk)[0]) > 0, "no file was finished"
+        assert journal.first_sequence_of(journal.journal_files(log.store.disk)[0]) > 0, "no file was finished"
         assert not log.journal.spares
     for _ in range(8):
         fill(log, "s", 20)

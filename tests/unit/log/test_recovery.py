@@ -12,11 +12,12 @@ from headrace.errors import Damaged, HeadraceError
 from headrace.log import journal, ops, snapshot
 from headrace.log.batch import Batch
 from headrace.log.checkpoint import CheckpointDamaged
+from headrace.log.directory import open_directory
 from headrace.log.doctor import examine_disk
 from headrace.log.frame import StreamDeleted, encode_event, encode_frame
-from headrace.log.journal import GoodFrame
+from headrace.log.journal_port import GoodFrame, Unrecoverable
 from headrace.log.log import Log
-from headrace.log.recovery import Unrecoverable
+from headrace.log.store import DirectoryStore
 from headrace.testing import FakeClock, FaultyDisk, MemoryDisk
 from headrace.testing.disk import DiskKilled
 
@@ -214,7 +215,7 @@ def test_every_truncation_of_the_last_journal_file(finished: tuple[MemoryDisk, d
     disk, truth = finished
     path = journal.journal_files(disk)[-1]
     data = disk.read(path)
-    known = snapshot.sequence_of(snapshot.paths(disk)[-1])
+    known = snapshot.sequence_of(snapshot.names(DirectoryStore(disk))[-1])
     [vouched] = [
         found.offset for found in journal.scan(disk) if isinstance(found, GoodFrame) and found.sequence == known
     ]
@@ -259,7 +260,7 @@ def test_a_torn_payload_that_looks_like_a_frame_says_nothing(cut: int) -> None:
     forged = b"".join(encode_frame(1000, 1000, encode_event(StreamDeleted(1, [0])), b""))
     do(log, ops.Append("mine", Batch.one(forged + bytes(500))))
     [path] = journal.journal_files(disk)
-    disk.put(path, disk.read(path)[: log.journal.size - cut])
+    disk.put(path, disk.read(path)[: log.journal.position.size - cut])
     log = open_log(disk)
     assert [found.kind for found in log.recovered.findings] == ["torn-tail"]
     assert log.bounds("victim") == log.bounds("mine") == (0, 0)
@@ -339,11 +340,11 @@ def test_a_missing_last_journal_file_is_noticed_by_the_snapshot() -> None:
     do(log, ops.CreateStream("a"))
     do(log, ops.CreateStream("b"))
     fill(log, "a", 20)
-    while log.journal.size > 300:
+    while log.journal.position.size > 300:
         fill(log, "a", 1)
     maintain(log)
-    last = log.journal.first_sequence
-    assert snapshot.sequence_of(snapshot.paths(disk)[-1]) > last
+    last = log.journal.position.first_sequence
+    assert snapshot.sequence_of(snapshot.names(DirectoryStore(disk))[-1]) > last
     lost = do(log, ops.Append("a", Batch.one(b"acknowledged, and behind the snapshot")))
     log.close()
     disk.unlink(journal.file_name(last))
@@ -403,7 +404,7 @@ def test_a_stream_whose_growth_was_lost_grows_again(spoken_of: ops.Op) -> None:
     second_frame = data.index(b"HRF1", 40)
     data[second_frame + 45] ^= 1
     disk.put(path, bytes(data))
-    again = Log(disk, FakeClock(), LogSettings(disk_reserve_bytes=0))
+    again = open_directory(disk, FakeClock(), LogSettings(disk_reserve_bytes=0))
     assert again.stream("s").partitions == 3
     if isinstance(spoken_of, ops.Append):
         assert payloads(again, "s", 2) == [b"x"]
@@ -416,12 +417,12 @@ def test_a_stream_whose_growth_was_lost_grows_again(spoken_of: ops.Op) -> None:
 def test_a_damaged_snapshot_costs_nothing(finished: tuple[MemoryDisk, dict[str, object]]) -> None:
     disk, truth = finished
     left = disk.after_kill()
-    newest = snapshot.paths(left)[-1]
+    newest = snapshot.names(DirectoryStore(left))[-1]
     flip_at(left, newest, b"c")
     log = open_log(left)
     assert [found.kind for found in log.recovered.damage] == ["damaged-snapshot"]
     assert image(log) == truth
-    assert newest not in snapshot.paths(left)
+    assert newest not in snapshot.names(DirectoryStore(left))
     assert "quarantine" in " ".join(left.paths())
     left = disk.after_kill()
     left.put(newest, b"short")
@@ -434,7 +435,7 @@ def test_without_any_snapshot_the_log_refuses_to_guess() -> None:
         fill(log, "a", 40)
         maintain(log)
     log.close()
-    for path in snapshot.paths(left):
+    for path in snapshot.names(DirectoryStore(left)):
         left.put(path, b"rotten")
     with pytest.raises(Unrecoverable, match="backup"):
         open_log(left)

@@ -26,10 +26,11 @@ from headrace.errors import DataDirectoryLocked
 from headrace.log import ops, sealer
 from headrace.log.batch import Batch
 from headrace.log.clock import SystemClock
+from headrace.log.directory import open_directory
 from headrace.log.disk import OsDisk
-from headrace.log.log import Log
 from headrace.log.sealer import Body, Failed, Order, Sealed, Sealer, SealerGone, Sealing, execute
 from headrace.log.segment import SegmentRef, write_segment
+from headrace.log.store import DirectoryStore
 from headrace.log.tail import TailEntry, pieces
 from headrace.testing import FaultyDisk, MemoryDisk
 
@@ -75,10 +76,10 @@ def is_running(pid: int) -> bool:
 
 
 def test_it_makes_the_same_files(disk: OsDisk, process: Sealer) -> None:
-    here = write_segment(disk, "orders", 1, 0, pieces(entries()))
+    here = write_segment(DirectoryStore(disk), "orders", 1, 0, pieces(entries()))
     there = process.seal("orders", 2, 0, entries())
     assert (here.first, here.next, here.bytes) == (there.first, there.next, there.bytes)
-    one, other = (pa.ipc.open_file(pa.py_buffer(disk.read(ref.path))).read_all() for ref in (here, there))
+    one, other = (pa.ipc.open_file(pa.py_buffer(disk.read(ref.name))).read_all() for ref in (here, there))
     assert one.equals(other)
     later = [TailEntry(entry.base + 10_000, entry.count, 5, entry.body, 9) for entry in entries(records=400)]
     assert process.seal("orders", 2, 0, later).first == 10_000, "more than the memory that it had mapped"
@@ -99,12 +100,12 @@ def test_orders_are_executed_and_failures_reported() -> None:
     bodies = [Body(entry.base, entry.count, entry.time_us, len(entry.body)) for entry in entries()]
     order = Order("orders", 3, 1, bodies)
     shared = pa.py_buffer(b"".join(bytes(entry.body) for entry in entries()))
-    done = execute(memory, order, shared)
+    done = execute(DirectoryStore(memory), order, shared)
     assert isinstance(done, Sealed)
-    assert done.path in memory.paths()
+    assert done.name in memory.paths()
     full = FaultyDisk(MemoryDisk())
     full.room_bytes = 100
-    failed = execute(full, order, shared)
+    failed = execute(DirectoryStore(full), order, shared)
     assert isinstance(failed, Failed)
     assert failed.errno == errno.ENOSPC
 
@@ -116,7 +117,7 @@ def test_the_process_does_one_order_after_the_other() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         disk = MemoryDisk()
-        arguments = (disk, memory.descriptor, orders, theirs)
+        arguments = (DirectoryStore(disk), memory.descriptor, orders, theirs)
         threading.Thread(target=sealer.work, args=arguments, daemon=True).start()
         for number, records in enumerate((10, 10, 500)):
             tail = entries(records=records)
@@ -125,18 +126,18 @@ def test_the_process_does_one_order_after_the_other() -> None:
             orders.put(msgspec.msgpack.encode(Order("s", 1, number, bodies)))
             answer = msgspec.msgpack.decode(sealer._receive(ours), type=Sealed | Failed)
             assert isinstance(answer, Sealed)
-            assert answer.bytes == write_segment(MemoryDisk(), "s", 1, number, pieces(tail)).bytes
+            assert answer.bytes == write_segment(DirectoryStore(MemoryDisk()), "s", 1, number, pieces(tail)).bytes
         memory.close()
 
 
 def test_only_large_segments_are_made_elsewhere(disk: OsDisk) -> None:
-    sealing = Sealing(disk, 10_000_000, idle_s=60)
+    sealing = Sealing(DirectoryStore(disk), 10_000_000, idle_s=60)
     sealing.seal("s", 1, 0, entries(), 0)
     assert sealing.process is None
-    sealing = Sealing(disk, 0, idle_s=60)
+    sealing = Sealing(DirectoryStore(disk), 0, idle_s=60)
     sealing.seal("s", 1, 1, entries(), 0)
     assert sealing.process is None
-    sealing = Sealing(disk, 1000, idle_s=60)
+    sealing = Sealing(DirectoryStore(disk), 1000, idle_s=60)
     sealing.seal("s", 1, 2, entries(), 0)
     assert sealing.process is not None
     assert sealing.apart == 1
@@ -144,7 +145,7 @@ def test_only_large_segments_are_made_elsewhere(disk: OsDisk) -> None:
 
 
 def test_an_idle_process_ends_and_a_new_one_is_started(disk: OsDisk) -> None:
-    sealing = Sealing(disk, 1000, idle_s=60)
+    sealing = Sealing(DirectoryStore(disk), 1000, idle_s=60)
     sealing.seal("s", 1, 0, entries(), 10 * SECOND_US)
     assert sealing.process is not None
     first = sealing.process.pid
@@ -160,13 +161,13 @@ def test_an_idle_process_ends_and_a_new_one_is_started(disk: OsDisk) -> None:
 
 def test_a_process_that_dies_costs_nothing(disk: OsDisk, caplog: pytest.LogCaptureFixture) -> None:
     """The segment is made here; a new process is started, three times; then no more."""
-    sealing = Sealing(disk, 1000, idle_s=60)
+    sealing = Sealing(DirectoryStore(disk), 1000, idle_s=60)
     for number in range(sealer.LIVES + 1):
         sealing.seal("s", 1, 2 * number, entries(), 0)
         if sealing.process is not None:
             os.kill(sealing.process.pid, signal.SIGKILL)
         ref = sealing.seal("s", 1, 2 * number + 1, entries(), 0)
-        assert ref.bytes == disk.size(ref.path)
+        assert ref.bytes == disk.size(ref.name)
         assert sealing.process is None
     assert sealing.apart == sealer.LIVES
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
@@ -229,14 +230,14 @@ def test_an_answer_is_not_waited_for_without_end(
 ) -> None:
     monkeypatch.setattr(sealer, "ANSWER_WAIT_S", 5.0)
     monkeypatch.setattr(sealer, "CLOSE_WAIT_S", 3600.0)  # nor is its end: it is killed at once
-    sealing = Sealing(disk, 1000, idle_s=60)
+    sealing = Sealing(DirectoryStore(disk), 1000, idle_s=60)
     sealing.seal("s", 1, 0, entries(), 0)
     assert sealing.process is not None
     pid = sealing.process.pid
     os.kill(pid, signal.SIGSTOP)
     sealing.process._socket.settimeout(0.05)
     ref = sealing.seal("s", 1, 1, entries(), 0)
-    assert disk.size(ref.path) == ref.bytes
+    assert disk.size(ref.name) == ref.bytes
     assert "no answer for 5 s" in caplog.text
     assert not is_running(pid)
 
@@ -248,7 +249,7 @@ def test_a_process_that_cannot_be_started_is_not_needed(
         raise OSError(errno.EAGAIN, "no more processes")
 
     monkeypatch.setattr(subprocess, "Popen", refuse)
-    sealing = Sealing(disk, 1000, idle_s=60)
+    sealing = Sealing(DirectoryStore(disk), 1000, idle_s=60)
     assert sealing.seal("s", 1, 0, entries(), 0).first == 0
     assert "no more processes" in caplog.text
 
@@ -260,14 +261,14 @@ def test_without_memory_to_share_the_segment_is_made_here(
         raise OSError(errno.ENOMEM, "no memory")
 
     monkeypatch.setattr(os, "posix_fallocate", refuse)
-    sealing = Sealing(disk, 1000, idle_s=60)
+    sealing = Sealing(DirectoryStore(disk), 1000, idle_s=60)
     assert sealing.seal("s", 1, 0, entries(), 0).first == 0
     assert sealing.process is None
     assert "no memory" in caplog.text
 
 
 def test_a_disk_in_memory_has_no_process() -> None:
-    sealing = Sealing(MemoryDisk(), 1000, idle_s=60)
+    sealing = Sealing(DirectoryStore(MemoryDisk()), 1000, idle_s=60)
     assert isinstance(sealing.seal("s", 1, 0, entries(), 0), SegmentRef)
     assert sealing.process is None
 
@@ -320,7 +321,7 @@ def test_it_goes_with_a_hub_that_is_killed_and_the_next_hub_can_start(tmp_path: 
 
 def test_a_log_seals_elsewhere_and_reads_what_was_sealed(tmp_path: Path) -> None:
     settings = LogSettings(segment_bytes=200_000, seal_apart_bytes=100_000)
-    log = Log(OsDisk(tmp_path / "data"), SystemClock(), settings)
+    log = open_directory(OsDisk(tmp_path / "data"), SystemClock(), settings)
     log.submit([ops.CreateStream("s")])
     for number in range(10):
         log.submit([ops.Append("s", Batch.of([b"%d" % number * 100] * 500))])
@@ -335,6 +336,6 @@ def test_a_log_seals_elsewhere_and_reads_what_was_sealed(tmp_path: Path) -> None
     assert found == [b"%d" % number * 100 for number in range(10) for _ in range(500)]
     log.close()
     assert not is_running(process.pid)
-    again = Log(OsDisk(tmp_path / "data"), SystemClock(), settings)
+    again = open_directory(OsDisk(tmp_path / "data"), SystemClock(), settings)
     assert again.bounds("s").next == 5_000
     again.close()

@@ -9,6 +9,7 @@ from headrace.log import segment
 from headrace.log.batch import Batch, Columns
 from headrace.log.columns import SCHEMA
 from headrace.log.segment import Segment, SegmentDamaged, SegmentRef, content_crc, list_segments, write_segment
+from headrace.log.store import DirectoryStore
 from headrace.testing import FaultyDisk, MemoryDisk
 
 
@@ -23,22 +24,22 @@ def batches(count: int = 10, base: int = 5, size: int = 20) -> list[pa.RecordBat
 
 
 def make(disk: MemoryDisk, **arguments: int) -> SegmentRef:
-    return write_segment(disk, "orders", 7, 0, batches(**arguments))
+    return write_segment(DirectoryStore(disk), "orders", 7, 0, batches(**arguments))
 
 
 def test_any_arrow_reader_opens_it() -> None:
     disk = MemoryDisk()
     ref = make(disk)
-    assert ref.path == "segments/7/0/00000000000000000005-00000000000000000015.arrow"
-    table = pa.ipc.open_file(disk.map(ref.path)).read_all()
+    assert ref.name == "segments/7/0/00000000000000000005-00000000000000000015.arrow"
+    table = pa.ipc.open_file(disk.map(ref.name)).read_all()
     assert table.schema.equals(SCHEMA)
     assert table.to_batches()[0].equals(batches()[0])
-    assert ref.bytes == disk.size(ref.path)
+    assert ref.bytes == disk.size(ref.name)
 
 
 def test_the_manifest_says_what_is_inside() -> None:
     disk = MemoryDisk()
-    manifest = Segment(disk, make(disk)).manifest
+    manifest = Segment(DirectoryStore(disk), make(disk)).manifest
     assert (manifest.stream, manifest.stream_id, manifest.partition) == ("orders", 7, 0)
     assert (manifest.first, manifest.next, manifest.types) == (5, 15, ["even"])
     assert (manifest.batches[0].time_min_us, manifest.batches[0].time_max_us) == (1_000_000, 1_000_000)
@@ -47,7 +48,7 @@ def test_the_manifest_says_what_is_inside() -> None:
 def test_large_segments_have_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment, "BATCH_BYTES", 500)
     disk = MemoryDisk()
-    opened = Segment(disk, make(disk, count=40))
+    opened = Segment(DirectoryStore(disk), make(disk, count=40))
     assert len(opened.manifest.batches) > 2
     for index in range(5, 45):
         assert opened.read(index, 1).column("index").to_pylist() == [index]
@@ -59,7 +60,7 @@ def test_large_segments_have_several_batches(monkeypatch: pytest.MonkeyPatch) ->
 def test_many_types_are_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment, "TYPES_MAX", 0)
     disk = MemoryDisk()
-    assert Segment(disk, make(disk)).manifest.types is None
+    assert Segment(DirectoryStore(disk), make(disk)).manifest.types is None
 
 
 def test_the_checksum_does_not_depend_on_how_arrow_lays_columns_out() -> None:
@@ -75,14 +76,14 @@ def test_every_flipped_bit_is_noticed_or_harmless() -> None:
     disk = MemoryDisk()
     ref = make(disk, count=3)
     truth = batches(3)[0].to_pylist()
-    data = disk.read(ref.path)
+    data = disk.read(ref.name)
     noticed = 0
     for bit in range(len(data) * 8):
         changed = bytearray(data)
         changed[bit // 8] ^= 1 << bit % 8
-        disk.put(ref.path, bytes(changed))
+        disk.put(ref.name, bytes(changed))
         try:
-            opened = Segment(disk, ref)
+            opened = Segment(DirectoryStore(disk), ref)
             rows = opened.read(5, 10).to_pylist()
         except SegmentDamaged as damage:
             assert (damage.first, damage.last) == (5, 7)
@@ -95,11 +96,11 @@ def test_every_flipped_bit_is_noticed_or_harmless() -> None:
 def test_every_truncation_is_noticed() -> None:
     disk = MemoryDisk()
     ref = make(disk, count=3)
-    data = disk.read(ref.path)
+    data = disk.read(ref.name)
     for size in range(0, len(data), 7):
-        disk.put(ref.path, data[:size])
+        disk.put(ref.name, data[:size])
         with pytest.raises(SegmentDamaged):
-            Segment(disk, ref)
+            Segment(DirectoryStore(disk), ref)
 
 
 def test_a_file_under_another_name_is_refused() -> None:
@@ -107,36 +108,36 @@ def test_a_file_under_another_name_is_refused() -> None:
     ref = make(disk)
     moved = ref._replace(first=6, next=16)
     with pytest.raises(SegmentDamaged):
-        Segment(disk, moved)
+        Segment(DirectoryStore(disk), moved)
     without = pa.BufferOutputStream()
     with pa.ipc.new_file(without, SCHEMA) as writer:
         writer.write_batch(batches()[0])
-    disk.put(ref.path, without.getvalue().to_pybytes())
+    disk.put(ref.name, without.getvalue().to_pybytes())
     with pytest.raises(SegmentDamaged):
-        Segment(disk, ref)
+        Segment(DirectoryStore(disk), ref)
 
 
 def test_a_schema_of_another_shape_is_refused() -> None:
     disk = MemoryDisk()
     ref = make(disk)
-    metadata = pa.ipc.open_file(disk.map(ref.path)).schema.metadata
+    metadata = pa.ipc.open_file(disk.map(ref.name)).schema.metadata
     other = batches()[0].drop_columns(["key"])
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, other.schema.with_metadata(metadata)) as writer:
         writer.write_batch(other)
-    disk.put(ref.path, sink.getvalue().to_pybytes())
+    disk.put(ref.name, sink.getvalue().to_pybytes())
     with pytest.raises(SegmentDamaged):
-        Segment(disk, ref)
+        Segment(DirectoryStore(disk), ref)
 
 
 def test_damage_names_the_batch_and_spares_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment, "BATCH_BYTES", 500)
     disk = MemoryDisk()
     ref = make(disk, count=40)
-    data = bytearray(disk.read(ref.path))
+    data = bytearray(disk.read(ref.name))
     data[data.index(bytes([20]) * 20)] ^= 1
-    disk.put(ref.path, bytes(data))
-    opened = Segment(disk, ref)
+    disk.put(ref.name, bytes(data))
+    opened = Segment(DirectoryStore(disk), ref)
     [damage] = opened.damage()
     assert damage.first <= 25 <= damage.last
     assert opened.read(5, 1).num_rows == 1
@@ -149,18 +150,19 @@ def test_interrupted_merges_and_seals_leave_nothing_that_counts() -> None:
     merged = make(disk, base=5, count=10)
     disk.put("segments/7/0/00000000000000000015-00000000000000000021.arrow.tmp", b"half")
     later = make(disk, base=15, count=5)
-    found, leftovers = list_segments(disk, 7, 0)
-    assert found == [merged, later]
-    assert sorted(leftovers) == sorted(
-        [small[0].path, small[1].path, "segments/7/0/00000000000000000015-00000000000000000021.arrow.tmp"]
-    )
-    assert list_segments(disk, 8, 0) == ([], [])
+    disk.put("segments/7/0/strange", b"")
+    for tidy in (False, True):
+        refs, leftovers = list_segments(DirectoryStore(disk), 7, 0, tidy=tidy)
+        assert refs == [merged, later]
+        assert sorted(leftovers) == [small[0].name, small[1].name, "segments/7/0/strange"]
+        assert [path for path in disk.paths() if path.endswith(".tmp")] == [] or not tidy
+    assert list_segments(DirectoryStore(disk), 8, 0) == ([], [])
 
 
 def test_a_segment_is_synced_in_parts() -> None:
     """Or the journal's next sync would wait for all of it."""
     disk = FaultyDisk(MemoryDisk())
-    write_segment(disk, "orders", 7, 0, batches(count=12, size=segment.BATCH_BYTES))
+    write_segment(DirectoryStore(disk), "orders", 7, 0, batches(count=12, size=segment.BATCH_BYTES))
     calls = [call for call, _ in disk.calls]
     assert calls.count("sync") == 12 * segment.BATCH_BYTES // segment.SYNC_BYTES + 1
     assert calls.count("write") >= 12

@@ -13,6 +13,7 @@ from headrace.errors import Damaged, Trimmed, Unreachable
 from headrace.log.columns import SCHEMA
 from headrace.log.disk import OsDisk
 from headrace.log.segment import Segment, SegmentRef, write_segment
+from headrace.log.store import DirectoryStore
 from headrace.spark.errors import DataLoss
 from headrace.spark.hub_client import HubPort
 from headrace.spark.source.offsets import Range
@@ -82,9 +83,9 @@ def sealed(
     directory: Path, first: int, after: int, *, stream: str = "s", partition: int = 2, size: int = 3
 ) -> SegmentRef:
     disk = OsDisk(directory)
-    ref = write_segment(disk, stream, 1, partition, [records(first, after, size)])
+    ref = write_segment(DirectoryStore(disk), stream, 1, partition, [records(first, after, size)])
     disk.close()
-    return SegmentRef(first, after, str(directory / ref.path), ref.bytes)
+    return SegmentRef(first, after, str(directory / ref.name), ref.bytes)
 
 
 def test_from_the_hub_alone() -> None:

@@ -1,0 +1,123 @@
+"""What a journal is: frames in the order of their sequence, where everything becomes durable first.
+
+`FileJournal` (`journal.py`) keeps it in files; `headrace.testing` has one in memory. A journal grows by commits. It
+consists of pieces, such as files or ranges of offsets, and is cut behind what segments and snapshots hold.
+
+Life: `read` to its end, then `open`, then `write` and `mark` by one thread, while another calls `cut_behind`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+from headrace.errors import HeadraceError
+from headrace.log.frame import EncodedFrame, encode_frame
+
+
+class Unrecoverable(HeadraceError):
+    """The state cannot be told any more."""
+
+    code = "unrecoverable"
+
+
+class GoodFrame(NamedTuple):
+    """A frame whose directory is intact; `data` is None when only the records are damaged."""
+
+    sequence: int
+    directory: bytes
+    data: bytes | None
+    path: str
+    offset: int
+
+    @property
+    def next_sequence(self) -> int:
+        return self.sequence + 1
+
+
+class LostFrames(NamedTuple):
+    """Frames that were durable once and cannot be read; nobody knows what was in them."""
+
+    first_sequence: int
+    next_sequence: int
+    path: str
+    offset: int
+    size: int
+    """Of what stands there instead; 0 when nobody knows how much is missing."""
+
+
+class TornTail(NamedTuple):
+    """What stands behind the last acknowledged frame."""
+
+    path: str
+    offset: int
+    size: int
+
+
+Stored = GoodFrame | LostFrames | TornTail
+
+
+class Position(NamedTuple):
+    """How far a journal has been written. Replaced as a whole, so that other threads may look at it."""
+
+    first_sequence: int
+    """Of the piece being written."""
+    size: int
+    """Bytes of it that count; 0 when none has been begun since the journal was opened."""
+
+
+class JournalPort(Protocol):
+    """A journal."""
+
+    next_sequence: int
+    """Of the next frame to be made. All before it are durable. Known when everything has been read."""
+    position: Position
+
+    @property
+    def first(self) -> int:
+        """The sequence that its oldest piece begins with; that of the next frame when there is none."""
+        ...
+
+    def read(self, sequence: int) -> Iterator[Stored]:
+        """All that is stored, in order. A snapshot has what is below `sequence`, but for records that wait to be
+        sealed. Raises `Unrecoverable` when frames between the snapshot and the first that is stored are missing; frames
+        that the snapshot has seen and that are not there are lost, and the one behind them with them."""
+        ...
+
+    def set_aside(self, torn: TornTail) -> None:
+        """Keep the bytes of a torn tail for people to look at, and end the journal before them."""
+        ...
+
+    def open(self) -> None:
+        """Begin to write, in a new piece. Everything has been read."""
+        ...
+
+    def frame(self, offset: int, directory: bytes, *bodies: bytes) -> EncodedFrame:
+        """The `offset`-th frame of the commit being made."""
+        return encode_frame(self.next_sequence + offset, self.next_sequence, directory, *bodies)
+
+    def write(self, frames: list[EncodedFrame]) -> None:
+        """Make the frames of one commit durable: all or none. Raises an `OSError` out of `FULL_ERRNOS` when there is
+        no room and nothing has happened; any other error is final."""
+        ...
+
+    def mark(self) -> None:
+        """Note that all before is durable, so that later damage cannot pass for a torn tail."""
+        if self.position.size:
+            self.write([self.frame(0, b"", b"")])
+
+    def sealed_to(self, bytes_max: int) -> int:
+        """While it is longer than that: the sequence up to which records should be sealed, so that its oldest piece can
+        go. Otherwise 0."""
+        ...
+
+    def cut_behind(self, sequence: int, *, reuse: bool = True) -> bool:
+        """Let pieces go that have only frames below a sequence; whether there were any. Without `reuse` they are not
+        written over: somebody copies them."""
+        ...
+
+    def free_bytes(self) -> int:
+        """How much more it can take."""
+        ...
+
+    def close(self) -> None: ...

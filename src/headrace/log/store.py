@@ -1,0 +1,149 @@
+"""Where a log keeps what never changes: segments, snapshots and checkpoint blobs, each under a name.
+
+`DirectoryStore` is a directory on a disk; `headrace.testing` has one in memory. Names have forward slashes; what stands
+before the last one is the blob's folder. Whoever asks for a name that is not there gets a `FileNotFoundError`.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, Self
+
+import pyarrow as pa
+
+from headrace.log.disk import TEMPORARY, Disk, NewFile
+
+QUARANTINE = "quarantine"
+
+
+class NewBlob(Protocol):
+    """A blob on its way. As a context it is finished at the end, or given up after an error."""
+
+    def write(self, *pieces: bytes | memoryview) -> None: ...
+
+    def begin_sync(self) -> None:
+        """Have the disk begin to take what was written, without waiting for it. Promises nothing."""
+        ...
+
+    def sync(self) -> None:
+        """Wait until what was written is taken: a long blob should not be taken all at once."""
+        ...
+
+    def finish(self) -> None:
+        """Durable under its name when this returns, and to be seen by nobody before."""
+        ...
+
+    def abort(self) -> None:
+        """Forget it; does nothing to one that is finished."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None: ...
+
+
+class Store(Protocol):
+    """Blobs by name."""
+
+    def create(self, name: str) -> NewBlob:
+        """A blob to write. One that has the name already is replaced."""
+        ...
+
+    def put(self, name: str, data: bytes) -> None:
+        with self.create(name) as blob:
+            blob.write(data)
+
+    def get(self, name: str) -> bytes: ...
+
+    def get_range(self, name: str, offset: int, size: int) -> bytes:
+        """Fewer bytes where the blob ends."""
+        ...
+
+    def map(self, name: str) -> pa.Buffer:
+        """The whole blob as a buffer that stays valid after the blob is deleted."""
+        ...
+
+    def size(self, name: str) -> int: ...
+
+    def list(self, folder: str, *, tidy: bool = False) -> list[str]:
+        """What is in a folder, blobs and folders, sorted; empty when it does not exist. With `tidy` what writers that
+        died have left there is removed; nobody may be writing then."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Remove a blob, if it is there."""
+        ...
+
+    def delete_all(self, folder: str) -> None:
+        """Remove a folder with all that is in it, if it is there."""
+        ...
+
+    def set_aside(self, name: str) -> None:
+        """Take a damaged blob out of its folder, and keep it for people to look at."""
+        ...
+
+    def local_path(self, name: str) -> str | None:
+        """Where another process on this machine finds the blob, if it can."""
+        ...
+
+    def handover(self) -> tuple[str, int] | None:
+        """The directory and the descriptor of its lock, for a process that makes blobs for this one; None without."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class DirectoryStore(Store):
+    """A directory on a disk: names are paths. It owns the disk."""
+
+    def __init__(self, disk: Disk) -> None:
+        self.disk = disk
+
+    def create(self, name: str) -> NewFile:
+        self.disk.make_dirs(name.rpartition("/")[0])
+        return NewFile(self.disk, name)
+
+    def get(self, name: str) -> bytes:
+        return self.disk.read(name)
+
+    def get_range(self, name: str, offset: int, size: int) -> bytes:
+        return self.disk.read_range(name, offset, size)
+
+    def map(self, name: str) -> pa.Buffer:
+        return self.disk.map(name)
+
+    def size(self, name: str) -> int:
+        return self.disk.size(name)
+
+    def list(self, folder: str, *, tidy: bool = False) -> list[str]:
+        names = self.disk.list(folder)
+        for name in names if tidy else ():
+            if name.endswith(TEMPORARY):
+                self.disk.unlink(f"{folder}/{name}")
+        return [name for name in names if not name.endswith(TEMPORARY)]
+
+    def delete(self, name: str) -> None:
+        self.disk.unlink(name)
+
+    def delete_all(self, folder: str) -> None:
+        for name in self.disk.list(folder):
+            self.delete_all(f"{folder}/{name}")  # a file has nothing in it
+        try:
+            self.disk.unlink(folder)
+        except IsADirectoryError:
+            self.disk.remove_dir(folder)
+
+    def set_aside(self, name: str) -> None:
+        folder, _, last = name.rpartition("/")
+        self.disk.make_dirs(QUARANTINE)
+        self.disk.rename(name, f"{QUARANTINE}/{last}")
+        self.disk.sync_dir(QUARANTINE)
+        self.disk.sync_dir(folder)
+
+    def local_path(self, name: str) -> str | None:
+        return self.disk.local_path(name)
+
+    def handover(self) -> tuple[str, int] | None:
+        return self.disk.handover()
+
+    def close(self) -> None:
+        self.disk.close()
