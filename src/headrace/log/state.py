@@ -101,7 +101,11 @@ class State:
         positions = {(stream_id, *key): position for key, position in self.cursors.get(stream_id, {}).items()}
         counted = (positions | self.pending_cursors).items()
         return min(
-            (one.index for key, one in counted if one is not None and (key[0], key[2]) == (stream_id, partition)),
+            (
+                position.index
+                for key, position in counted
+                if position is not None and (key[0], key[2]) == (stream_id, partition)
+            ),
             default=default,
         )
 
@@ -192,9 +196,10 @@ class State:
         self.tail_bytes -= sum(partition.tail.bytes for partition in stream.partitions)
         for partition in stream.partitions:  # a reader may have it still, and open files keep their room on the disk
             self._trim(partition, partition.next)
-        for checkpoint in [one for one in self.checkpoints.values() if one.stream == name]:
-            del self.checkpoints[checkpoint.id]
-            self.dropped_checkpoints.append(checkpoint.id)
+        dropped = [info.id for info in self.checkpoints.values() if info.stream == name]
+        for checkpoint in dropped:
+            del self.checkpoints[checkpoint]
+        self.dropped_checkpoints += dropped
 
 
 def placeholder(id: int) -> Stream:
