@@ -217,7 +217,7 @@ class Maintenance:
             deleted = sorted(log.state.deleted_ids)
         for ref in garbage:
             log.opened.forget(ref)
-            log.store.delete(ref.name)
+            log.store.delete(ref.path)
         for id in dropped:
             log.store.delete(checkpoint.blob_name(id))
         for id in deleted:

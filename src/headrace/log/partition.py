@@ -40,20 +40,20 @@ class OpenSegments:
 
     def get(self, ref: SegmentRef) -> Segment:
         with self._lock:
-            segment = self._open.get(ref.name)
+            segment = self._open.get(ref.path)
             if segment is not None:
-                self._open.move_to_end(ref.name)
+                self._open.move_to_end(ref.path)
                 return segment
         segment = Segment(self._store, ref)
         with self._lock:
-            self._open[ref.name] = segment
+            self._open[ref.path] = segment
             while len(self._open) > self._limit:
                 self._open.popitem(last=False)
         return segment
 
     def forget(self, ref: SegmentRef) -> None:
         with self._lock:
-            self._open.pop(ref.name, None)
+            self._open.pop(ref.path, None)
 
     def close(self) -> None:
         """Let go of all of them; a reader that still holds records keeps their file mapped."""

@@ -150,7 +150,7 @@ class LogView:
     def segments(self, name: str, partition: int = 0) -> list[ops.SegmentInfo]:
         """The sealed files of a partition, for readers on the same machine."""
         return [
-            ops.SegmentInfo(ref.first, ref.next, ref.bytes, self.store.local_path(ref.name))
+            ops.SegmentInfo(ref.first, ref.next, ref.bytes, self.store.local_path(ref.path))
             for ref in self.partition(name, partition).segments
         ]
 

@@ -46,7 +46,7 @@ def _replay(journal: JournalPort, store: Store, state: State, report: Report, re
         report.segments += len(partition.segments)
         partition.next = max(partition.next, partition.sealed_next)
         if repair:
-            for name in [*leftovers, *(ref.name for ref in refs if ref.next <= partition.first)]:
+            for name in [*leftovers, *(ref.path for ref in refs if ref.next <= partition.first)]:
                 store.delete(name)
 
     fold = Fold(state, report, find_segments)

@@ -69,7 +69,7 @@ class Sealed(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
     first: int
     next: int
-    name: str
+    path: str
     bytes: int
 
 
@@ -185,7 +185,7 @@ class Sealer:
             raise SealerGone(str(error)) from error
         if isinstance(answer, Failed):
             raise OSError(answer.errno, answer.text)
-        return SegmentRef(answer.first, answer.next, answer.name, answer.bytes)
+        return SegmentRef(answer.first, answer.next, answer.path, answer.bytes)
 
     def close(self) -> None:
         """Returns when the process is gone, and the lock is ours alone."""

@@ -35,11 +35,12 @@ TYPES_MAX = 32
 
 
 class SegmentRef(NamedTuple):
-    """A segment, known by its name in the store."""
+    """A segment, known by its name."""
 
     first: int
     next: int
-    name: str
+    path: str
+    """Its name in the store."""
     bytes: int
 
 
@@ -95,7 +96,7 @@ def list_segments(
     kept: list[SegmentRef] = []
     for ref in sorted(refs, key=lambda ref: (ref.first, -ref.next)):
         if kept and ref.next <= kept[-1].next:
-            leftovers.append(ref.name)  # a merge was interrupted after the larger file was in place
+            leftovers.append(ref.path)  # a merge was interrupted after the larger file was in place
         else:
             kept.append(ref)
     return kept, leftovers
@@ -248,10 +249,10 @@ class Segment:
     def __init__(self, store: Store, ref: SegmentRef) -> None:
         self.ref = ref
         try:
-            self._reader = pa.ipc.open_file(pa.BufferReader(store.map(ref.name)))
+            self._reader = pa.ipc.open_file(pa.BufferReader(store.map(ref.path)))
             self.manifest = self._read_manifest()
         except (pa.ArrowException, msgspec.MsgspecError, ValueError, OSError, KeyError, TypeError) as error:
-            raise SegmentDamaged(ref.first, ref.next - 1, ref.name) from error
+            raise SegmentDamaged(ref.first, ref.next - 1, ref.path) from error
         self._firsts = [batch.first for batch in self.manifest.batches]
         self._checked: set[int] = set()
 
@@ -283,7 +284,7 @@ class Segment:
                     raise ValueError("the records fail their checksum")
                 self._checked.add(position)
         except (pa.ArrowException, ValueError, OSError, OverflowError, TypeError, AttributeError) as error:
-            raise SegmentDamaged(expected.first, expected.first + expected.count - 1, self.ref.name) from error
+            raise SegmentDamaged(expected.first, expected.first + expected.count - 1, self.ref.path) from error
         return batch
 
     def read(self, start: int, limit: int) -> pa.RecordBatch:

@@ -289,15 +289,15 @@ def test_damage_in_a_segment_is_named_and_the_rest_is_served() -> None:
     fill(log, "s", 100)
     maintain(log)
     first, second, *_ = log.partition("s").segments
-    data = bytearray(memory.read(second.name))
+    data = bytearray(memory.read(second.path))
     data[data.index(str(second.first).encode().ljust(50, b"."))] ^= 1
-    memory.put(second.name, bytes(data))
+    memory.put(second.path, bytes(data))
     log.close()
     log = open_log(memory)
     with pytest.raises(Damaged) as caught:
         log.read("s", second.first)
     assert (caught.value.first, caught.value.last) == (second.first, second.next - 1)
-    assert caught.value.where == second.name
+    assert caught.value.where == second.path
     assert log.read("s", first.first).num_rows
     assert log.read("s", second.next).column("index")[0].as_py() == second.next
     assert log.index_at_time("s", 2**60) == 100
@@ -341,10 +341,10 @@ def test_a_time_is_found_among_records_that_are_damaged(monkeypatch: pytest.Monk
     maintain(log)
     [ref] = log.partition("s").segments
     assert isinstance(log.store.disk, MemoryDisk)
-    data = bytearray(log.store.disk.read(ref.name))
+    data = bytearray(log.store.disk.read(ref.path))
     for number in (20, 25, 30):  # three neighbouring record batches
         data[data.index(b"payload%02d" % number * 5)] ^= 1
-    log.store.disk.put(ref.name, bytes(data))
+    log.store.disk.put(ref.path, bytes(data))
     found = [log.index_at_time("s", time) for time in times]
     assert found == [*range(21), *[20] * 15, *range(36, 60)]
 

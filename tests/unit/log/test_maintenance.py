@@ -227,7 +227,7 @@ def test_a_damaged_segment_goes_with_its_neighbours() -> None:
     fill(log, "s", 100)
     maintain(log)
     assert isinstance(log.store.disk, MemoryDisk)
-    log.store.disk.put(log.partition("s").segments[0].name, b"rotten")
+    log.store.disk.put(log.partition("s").segments[0].path, b"rotten")
     pass_interval(log, clock, 50)
     assert log.bounds("s").first == 0
     pass_interval(log, clock, 100)
@@ -262,7 +262,7 @@ def test_a_damaged_segment_is_not_merged_away() -> None:
         clock.advance(2)
         maintain(log)
     assert isinstance(log.store.disk, MemoryDisk)
-    log.store.disk.put(log.partition("s").segments[1].name, b"rotten")
+    log.store.disk.put(log.partition("s").segments[1].path, b"rotten")
     before = log.partition("s").segments
     pass_interval(log, clock, 1_001)
     assert log.partition("s").segments == before

@@ -79,7 +79,7 @@ def test_it_makes_the_same_files(disk: OsDisk, process: Sealer) -> None:
     here = write_segment(DirectoryStore(disk), "orders", 1, 0, pieces(entries()))
     there = process.seal("orders", 2, 0, entries())
     assert (here.first, here.next, here.bytes) == (there.first, there.next, there.bytes)
-    one, other = (pa.ipc.open_file(pa.py_buffer(disk.read(ref.name))).read_all() for ref in (here, there))
+    one, other = (pa.ipc.open_file(pa.py_buffer(disk.read(ref.path))).read_all() for ref in (here, there))
     assert one.equals(other)
     later = [TailEntry(entry.base + 10_000, entry.count, 5, entry.body, 9) for entry in entries(records=400)]
     assert process.seal("orders", 2, 0, later).first == 10_000, "more than the memory that it had mapped"
@@ -102,7 +102,7 @@ def test_orders_are_executed_and_failures_reported() -> None:
     shared = pa.py_buffer(b"".join(bytes(entry.body) for entry in entries()))
     done = execute(DirectoryStore(memory), order, shared)
     assert isinstance(done, Sealed)
-    assert done.name in memory.paths()
+    assert done.path in memory.paths()
     full = FaultyDisk(MemoryDisk())
     full.room_bytes = 100
     failed = execute(DirectoryStore(full), order, shared)
@@ -167,7 +167,7 @@ def test_a_process_that_dies_costs_nothing(disk: OsDisk, caplog: pytest.LogCaptu
         if sealing.process is not None:
             os.kill(sealing.process.pid, signal.SIGKILL)
         ref = sealing.seal("s", 1, 2 * number + 1, entries(), 0)
-        assert ref.bytes == disk.size(ref.name)
+        assert ref.bytes == disk.size(ref.path)
         assert sealing.process is None
     assert sealing.apart == sealer.LIVES
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
@@ -237,7 +237,7 @@ def test_an_answer_is_not_waited_for_without_end(
     os.kill(pid, signal.SIGSTOP)
     sealing.process._socket.settimeout(0.05)
     ref = sealing.seal("s", 1, 1, entries(), 0)
-    assert disk.size(ref.name) == ref.bytes
+    assert disk.size(ref.path) == ref.bytes
     assert "no answer for 5 s" in caplog.text
     assert not is_running(pid)
 

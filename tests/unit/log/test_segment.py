@@ -30,11 +30,11 @@ def make(disk: MemoryDisk, **arguments: int) -> SegmentRef:
 def test_any_arrow_reader_opens_it() -> None:
     disk = MemoryDisk()
     ref = make(disk)
-    assert ref.name == "segments/7/0/00000000000000000005-00000000000000000015.arrow"
-    table = pa.ipc.open_file(disk.map(ref.name)).read_all()
+    assert ref.path == "segments/7/0/00000000000000000005-00000000000000000015.arrow"
+    table = pa.ipc.open_file(disk.map(ref.path)).read_all()
     assert table.schema.equals(SCHEMA)
     assert table.to_batches()[0].equals(batches()[0])
-    assert ref.bytes == disk.size(ref.name)
+    assert ref.bytes == disk.size(ref.path)
 
 
 def test_the_manifest_says_what_is_inside() -> None:
@@ -76,12 +76,12 @@ def test_every_flipped_bit_is_noticed_or_harmless() -> None:
     disk = MemoryDisk()
     ref = make(disk, count=3)
     truth = batches(3)[0].to_pylist()
-    data = disk.read(ref.name)
+    data = disk.read(ref.path)
     noticed = 0
     for bit in range(len(data) * 8):
         changed = bytearray(data)
         changed[bit // 8] ^= 1 << bit % 8
-        disk.put(ref.name, bytes(changed))
+        disk.put(ref.path, bytes(changed))
         try:
             opened = Segment(DirectoryStore(disk), ref)
             rows = opened.read(5, 10).to_pylist()
@@ -96,9 +96,9 @@ def test_every_flipped_bit_is_noticed_or_harmless() -> None:
 def test_every_truncation_is_noticed() -> None:
     disk = MemoryDisk()
     ref = make(disk, count=3)
-    data = disk.read(ref.name)
+    data = disk.read(ref.path)
     for size in range(0, len(data), 7):
-        disk.put(ref.name, data[:size])
+        disk.put(ref.path, data[:size])
         with pytest.raises(SegmentDamaged):
             Segment(DirectoryStore(disk), ref)
 
@@ -112,7 +112,7 @@ def test_a_file_under_another_name_is_refused() -> None:
     without = pa.BufferOutputStream()
     with pa.ipc.new_file(without, SCHEMA) as writer:
         writer.write_batch(batches()[0])
-    disk.put(ref.name, without.getvalue().to_pybytes())
+    disk.put(ref.path, without.getvalue().to_pybytes())
     with pytest.raises(SegmentDamaged):
         Segment(DirectoryStore(disk), ref)
 
@@ -120,12 +120,12 @@ def test_a_file_under_another_name_is_refused() -> None:
 def test_a_schema_of_another_shape_is_refused() -> None:
     disk = MemoryDisk()
     ref = make(disk)
-    metadata = pa.ipc.open_file(disk.map(ref.name)).schema.metadata
+    metadata = pa.ipc.open_file(disk.map(ref.path)).schema.metadata
     other = batches()[0].drop_columns(["key"])
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, other.schema.with_metadata(metadata)) as writer:
         writer.write_batch(other)
-    disk.put(ref.name, sink.getvalue().to_pybytes())
+    disk.put(ref.path, sink.getvalue().to_pybytes())
     with pytest.raises(SegmentDamaged):
         Segment(DirectoryStore(disk), ref)
 
@@ -134,9 +134,9 @@ def test_damage_names_the_batch_and_spares_the_others(monkeypatch: pytest.Monkey
     monkeypatch.setattr(segment, "BATCH_BYTES", 500)
     disk = MemoryDisk()
     ref = make(disk, count=40)
-    data = bytearray(disk.read(ref.name))
+    data = bytearray(disk.read(ref.path))
     data[data.index(bytes([20]) * 20)] ^= 1
-    disk.put(ref.name, bytes(data))
+    disk.put(ref.path, bytes(data))
     opened = Segment(DirectoryStore(disk), ref)
     [damage] = opened.damage()
     assert damage.first <= 25 <= damage.last
@@ -154,7 +154,7 @@ def test_interrupted_merges_and_seals_leave_nothing_that_counts() -> None:
     for tidy in (False, True):
         refs, leftovers = list_segments(DirectoryStore(disk), 7, 0, tidy=tidy)
         assert refs == [merged, later]
-        assert sorted(leftovers) == [small[0].name, small[1].name, "segments/7/0/strange"]
+        assert sorted(leftovers) == [small[0].path, small[1].path, "segments/7/0/strange"]
         assert [path for path in disk.paths() if path.endswith(".tmp")] == [] or not tidy
     assert list_segments(DirectoryStore(disk), 8, 0) == ([], [])
 

@@ -85,7 +85,7 @@ def sealed(
     disk = OsDisk(directory)
     ref = write_segment(DirectoryStore(disk), stream, 1, partition, [records(first, after, size)])
     disk.close()
-    return SegmentRef(first, after, str(directory / ref.name), ref.bytes)
+    return SegmentRef(first, after, str(directory / ref.path), ref.bytes)
 
 
 def test_from_the_hub_alone() -> None:
