@@ -73,8 +73,6 @@ def again(log: Log, **settings: Any) -> Log:
 
 # -- a log with threads ----------------------------------------------------------------------------------------------
 
-DEADLINE_S = 60.0
-
 
 class Outcomes:
     """Collects what the writer reports, and waits for it."""
