@@ -137,7 +137,7 @@ async def test_no_call_is_lost_or_repeated_when_the_power_fails(seed: int) -> No
     for name in ("ping", "pong"):
         world.start(name)
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             faults_left = FAULTS_MAX
             while not world.finished():
                 faults_left = await world.life(faults_left)

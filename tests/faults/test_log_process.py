@@ -115,7 +115,7 @@ def test_a_commit_that_fails_stops_the_log_and_loses_nothing(tmp_path: Path, whe
     inject = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=pwritev2"]
     with Victim(tmp_path, [*inject, "-e", f"inject=pwritev2:error=EIO:when={when}"]) as victim:
         victim.wait_for("failed")
-        assert victim.process.wait(30) == 4
+        assert victim.process.wait(60) == 4
     check(tmp_path, victim.acknowledged())
 
 
@@ -148,6 +148,6 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
         first.wait_for("ready")
         with Victim(tmp_path) as second:
             second.wait_for("refused")
-            assert second.process.wait(30) == 1
+            assert second.process.wait(60) == 1
         assert "data-directory-locked" in second.lines[-1]
         assert str(first.process.pid) in second.lines[-1]

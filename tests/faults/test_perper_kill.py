@@ -40,7 +40,7 @@ def port(up: HubProcess) -> int:
 
 
 def put_until_it_breaks(port: int, name: str, acknowledged: list[int], begun: threading.Event) -> None:
-    client = Client(timeout=30)
+    client = Client(timeout=60)
     with client.connect("127.0.0.1", port):
         cache = client.get_cache(name)
         for number in range(1_000_000):

@@ -47,7 +47,7 @@ class DescribedClient:
     def run(self) -> None:
         while len(self.finished) < len(self.names) and not self.problems:
             self.connections += 1
-            with socket.create_connection(self.where, timeout=30) as self.socket:
+            with socket.create_connection(self.where, timeout=60) as self.socket:
                 try:
                     self.one_connection()
                 except ConnectionError:

@@ -92,7 +92,7 @@ def master(tmp_path: Path) -> Iterator[str]:
     finally:
         for process in reversed(running):
             process.terminate()
-            process.wait(30)
+            process.wait(60)
 
 
 def test_the_package_travels_to_a_cluster(master: str, tmp_path: Path) -> None:

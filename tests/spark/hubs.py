@@ -102,7 +102,7 @@ class ThreadHub:
         """A verb, with everybody's rights."""
         from headrace.spark.hub_client import open_port
 
-        port = open_port(self.address, wait_s=5)
+        port = open_port(self.address, wait_s=60)
         try:
             return port.call(verb, request)
         finally:

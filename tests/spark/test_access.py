@@ -84,7 +84,7 @@ def test_a_session_that_knows_the_way(guarded: Guarded, spark: Any, name: str, t
     guarded.hub.create(name)
     guarded.hub.append(name, [b"a", b"b"])
     equip(spark, **guarded.options)
-    port = open_port(access_to(guarded.address, TOKEN, guarded.ca), wait_s=10)
+    port = open_port(access_to(guarded.address, TOKEN, guarded.ca), wait_s=60)
     run_once(spark, port, builtin.merge([name], f"{name}=out", name=name), tmp_path)
     assert guarded.hub.payloads(f"{name}=out") == [b"a", b"b"]
     assert guarded.hub.cursor(name, name) == 2

@@ -40,7 +40,7 @@ class Stage:
         self.trap = place / "trap"
         self.hub: subprocess.Popen[bytes] | None = None
         self.driver: subprocess.Popen[bytes] | None = None
-        self.port = open_port(self.address, wait_s=30)
+        self.port = open_port(self.address, wait_s=60)
         self.sequence = 0
         self.cursor = 0
         self.kills = 0
@@ -64,7 +64,7 @@ class Stage:
         if process is not None and process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         if process is not None:
-            process.wait(30)
+            process.wait(60)
 
     def produce(self) -> None:
         """Append the next records; a repeated append after a killed hub is stored once."""
@@ -130,14 +130,14 @@ def test_exactly_once_through_twenty_kills(stage: Stage) -> None:
         else:
             stage.trap.write_text(f"{kind} {stage.driver.pid}")
             stage.produce()
-            stage.driver.wait(60)
-        assert stage.driver.wait(30) == -signal.SIGKILL
+            stage.driver.wait(200)
+        assert stage.driver.wait(60) == -signal.SIGKILL
         stage.kills += 1
         stage.look()
     stage.start_driver()
     total = stage.sequence * RECORDS_PER_APPEND
     wait_until(lambda: stage.out() >= total, "everything to arrive", 120)
-    wait_until(lambda: stage.look() == total, "the cursor", 30)
+    wait_until(lambda: stage.look() == total, "the cursor", 120)
     assert stage.kills == 20
     payloads = [
         int(value) for batch in stage.port.read("out", 0, 0, stage.out()) for value in batch["payload"].to_pylist()
@@ -150,17 +150,17 @@ def test_two_drivers_on_one_checkpoint(stage: Stage) -> None:
     stage.produce()
     stage.start_driver()
     first = stage.driver
-    wait_until(lambda: stage.out() == RECORDS_PER_APPEND, "the first driver", 90)
+    wait_until(lambda: stage.out() == RECORDS_PER_APPEND, "the first driver", 200)
     assert first is not None
     os.killpg(first.pid, signal.SIGSTOP)
     stage.produce()
     stage.start_driver()
-    wait_until(lambda: stage.out() == 2 * RECORDS_PER_APPEND, "the second driver", 90)
+    wait_until(lambda: stage.out() == 2 * RECORDS_PER_APPEND, "the second driver", 200)
     os.killpg(first.pid, signal.SIGCONT)
     for _ in range(3):
         stage.produce()
     total = stage.sequence * RECORDS_PER_APPEND
-    wait_until(lambda: stage.out() >= total, "everything", 60)
+    wait_until(lambda: stage.out() >= total, "everything", 120)
     assert first.wait(60) != 0
     try:
         payloads = [

@@ -34,7 +34,7 @@ SCHEMA = "item STRING, price INT"
 
 @pytest.fixture
 def port(hub: ThreadHub) -> Any:
-    opened = open_port(hub.address, wait_s=10)
+    opened = open_port(hub.address, wait_s=60)
     yield opened
     opened.close()
 

@@ -140,13 +140,13 @@ async def test_the_manager_is_told_of_start_and_stop(
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         name = f"@headrace-test-{os.getpid()}" if abstract else str(tmp_path / "notify")
         manager.bind("\0" + name[1:] if abstract else name)
-        manager.settimeout(10)
+        manager.settimeout(60)
         monkeypatch.setenv("NOTIFY_SOCKET", name)
         flags = [f"listen.{listener}=off" for listener in LISTENERS]
         settings = load(environment={}, flags=[*flags, f"log.data={tmp_path / 'data'}"])
         ready = asyncio.Event()
         running = asyncio.create_task(run(settings, on_ready=lambda runtime: ready.set()))
-        await asyncio.wait_for(ready.wait(), 30)
+        await asyncio.wait_for(ready.wait(), 60)
         assert await asyncio.to_thread(manager.recv, 100) == b"READY=1"
         os.kill(os.getpid(), signal.SIGTERM)
         assert await running == 0

@@ -145,7 +145,7 @@ async def test_however_many_follow_the_client_can_be_used(hub):
     await asyncio.sleep(0.1)
     try:
         await asyncio.wait_for(hub.append("orders", b"x"), 60)
-        batches = await asyncio.wait_for(asyncio.gather(*following), 30)
+        batches = await asyncio.wait_for(asyncio.gather(*following), 60)
         assert {batch.num_rows for batch in batches} == {1}
     finally:
         for reader in readers:

@@ -5,6 +5,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+from support.until import wait_until
 
 import headrace
 from headrace import errors
@@ -34,7 +35,7 @@ def test_a_writer_has_many_batches_under_way(client):
 def test_what_was_sent_cannot_be_called_back_and_the_writer_goes_on(client):
     with client.writer("orders") as writer:
         assert not any(writer.append(b"x").cancel() for _ in range(20))
-        assert writer.append(b"last").result(10).first == 20
+        assert writer.append(b"last").result(60).first == 20
 
 
 def test_a_writer_waits_when_too_much_is_under_way(client, monkeypatch):
@@ -65,9 +66,9 @@ def test_a_refused_batch_ends_the_writer_and_nothing_after_it_is_stored(client):
     good = writer.append(b"a")
     bad = writer.append(b"x" * ((16 << 20) + 1))
     later = writer.append(b"b")
-    assert good.result(10).first == 0
-    assert isinstance(bad.exception(10), errors.LimitExceeded)
-    assert isinstance(later.exception(10), errors.Closed | errors.LimitExceeded)
+    assert good.result(60).first == 0
+    assert isinstance(bad.exception(60), errors.LimitExceeded)
+    assert isinstance(later.exception(60), errors.Closed | errors.LimitExceeded)
     for attempt in (lambda: writer.append(b"c"), writer.flush, writer.close):
         with pytest.raises(errors.LimitExceeded):
             attempt()
@@ -169,19 +170,18 @@ def test_a_status_that_overtakes_acknowledgements_fails_only_the_batch_it_names(
     may_read = threading.Event()
 
     def read_late(self):
-        may_read.wait(10)
+        may_read.wait(60)
         self._acks = SimpleNamespace(read=lambda: None)  # as if gRPC had dropped them for the status
         return read_acks(self)
 
     monkeypatch.setattr(puts_module.Put, "_read_acks", read_late)
     writer = client.writer("orders")
     stored, refused, behind = (writer.append(data) for data in (b"a", b"x" * ((16 << 20) + 1), b"b"))
-    while client.bounds("orders").next < 1:
-        pass
+    wait_until(lambda: client.bounds("orders").next >= 1)
     may_read.set()
-    assert "stored" in str(stored.exception(10))
-    assert isinstance(refused.exception(10), errors.LimitExceeded)
-    assert isinstance(behind.exception(10), errors.Closed)
+    assert "stored" in str(stored.exception(60))
+    assert isinstance(refused.exception(60), errors.LimitExceeded)
+    assert isinstance(behind.exception(60), errors.Closed)
     assert client.bounds("orders").next == 1
 
 
@@ -190,15 +190,14 @@ def test_another_stream_does_not_wait_for_one_that_nobody_processes(client, monk
     client.create("slow", options={"ack": "processed:worker"})
     waiting = threading.Thread(target=client.append, args=("slow", b"x"))
     waiting.start()
-    while client.bounds("slow").next < 1:
-        pass
+    wait_until(lambda: client.bounds("slow").next >= 1)
     other = threading.Thread(target=client.append, args=("orders", b"x"))
     other.start()
-    other.join(5)
+    other.join(60)
     is_held_up = other.is_alive()
     client.cursor("worker", "slow").save(1)
-    waiting.join(10)
-    other.join(10)
+    waiting.join(60)
+    other.join(60)
     assert not is_held_up
 
 

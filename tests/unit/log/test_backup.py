@@ -153,14 +153,14 @@ async def test_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     def held(place: Path) -> None:
         inside.set()
-        assert go_on.wait(20)
+        assert go_on.wait(60)
         real(place)
 
     monkeypatch.setattr(backups, "cut_torn_tail", held)
     hub = await Hub.open(str(tmp_path / "data"))
     try:
         first = asyncio.create_task(hub.back_up(tmp_path / "one"))
-        assert await asyncio.to_thread(inside.wait, 20)
+        assert await asyncio.to_thread(inside.wait, 60)
         with pytest.raises(Busy):
             await hub.back_up(tmp_path / "two")
         go_on.set()
@@ -279,7 +279,7 @@ async def test_background_work_stands_still_while_files_get_their_second_names(
     try:
         await hub.back_up(tmp_path / "copy")
         assert finished_inside == [False, False]
-        assert await asyncio.to_thread(finished.wait, 20), "and goes on afterwards"
+        assert await asyncio.to_thread(finished.wait, 60), "and goes on afterwards"
     finally:
         await hub.close()
 

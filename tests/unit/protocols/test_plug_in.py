@@ -24,7 +24,7 @@ from headrace.protocols.descriptor import BUILT_IN, ENTRY_POINTS, BrokenProtocol
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "lines_protocol"
-WAIT_S = 30
+WAIT_S = 60
 
 
 def install(site: Path, entries: dict[str, str]) -> str:

@@ -38,7 +38,7 @@ from headrace.spark.hub.sink_state import Commit
 from headrace.telemetry.tracing import OFF, TracingUnavailable, start
 from headrace.telemetry.tracing.otel import OtelTracing
 
-LONG_S = 30
+LONG_S = 60
 REMOTE_TRACE = "0af7651916cd43dd8448eb211c80319c"
 TRACEPARENT = f"00-{REMOTE_TRACE}-b7ad6b7169203331-01"
 

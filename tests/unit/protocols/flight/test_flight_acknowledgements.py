@@ -61,10 +61,10 @@ def test_get_waits():
     waiting = threading.Thread(target=lambda: found.append(settling.get()))
     waiting.start()
     settling.put(5, durable(1))
-    waiting.join(10)
+    waiting.join(60)
     assert found[0].number == 5
     ending = threading.Thread(target=lambda: found.append(settling.get()))
     ending.start()
     settling.close()
-    ending.join(10)
+    ending.join(60)
     assert found[1] is None

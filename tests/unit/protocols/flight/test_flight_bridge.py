@@ -18,7 +18,7 @@ class Leaving:
 
     def is_cancelled(self):
         if self._happened is not None:
-            assert self._happened.wait(10)
+            assert self._happened.wait(60)
         return True
 
 

@@ -211,7 +211,7 @@ def test_nothing_is_stored_behind_a_refused_batch_even_if_it_was_under_way(monke
         commit_once = log.commit_once
 
         def commit_when_allowed():
-            may_commit.wait(10)
+            may_commit.wait(60)
             committed = commit_once()
             disk.heal()  # there is room again before the next commit
             return committed
@@ -280,7 +280,7 @@ def test_acks_of_a_processed_stream_wait_for_its_cursor(served, plain):
     reading.join(0.3)
     assert not answer
     served.run(served.hub.save_cursor("mill", "orders", 1))
-    reading.join(10)
+    reading.join(60)
     assert json.loads(answer[0])["first"] == 0
     writer.close()
 
@@ -312,7 +312,7 @@ def test_a_window_lets_one_in_however_large_and_the_others_wait():
     waiting.start()
     assert not entered.wait(0.05)
     window.leave(500)
-    waiting.join(10)
+    waiting.join(60)
     assert entered.is_set()
 
 
@@ -339,5 +339,5 @@ def test_many_puts_share_what_may_wait_for_the_disk(monkeypatch):
         for each in producers:
             each.start()
         for each in producers:
-            each.join(30)
+            each.join(60)
         assert served.hub.bounds("orders").next == 80

@@ -110,9 +110,10 @@ async def test_refusals_are_told() -> None:
 
 
 async def test_silence_is_told() -> None:
-    async with hub_and_listener() as (hub, listener), await connect(listener.address, timeout_s=1) as connection:
+    async with hub_and_listener() as (hub, listener), connected(listener) as connection:
         stream = await connection.create("orders")
         await hub.delete_stream("orders")
+        connection.timeout_s = 0.01
         with pytest.raises(NoAnswer):
             await connection.pull(stream, 0, 1)
 
@@ -394,10 +395,11 @@ async def test_a_publisher_that_is_refused_when_it_comes_back_says_so_and_tries_
 async def test_a_stream_deleted_under_a_publisher_is_created_again() -> None:
     """The hub answers pushes to it with silence."""
     async with hub_and_listener() as (hub, listener):
-        gate = Gate(listener.address, timeout_s=1)
+        gate = Gate(listener.address)
         async with Publisher(gate.dial, "orders") as publisher, asyncio.timeout(DEADLINE_S):
             assert await publisher.publish(b"a") == 0
             await hub.delete_stream("orders")
+            gate.connections[-1].timeout_s = 0.01
             lost, later = publisher.publish_all([b"b"]), publisher.publish_all([b"c"])
             assert [await lost, await later] == [[1], [2]]
 
@@ -412,7 +414,7 @@ async def test_confirms_that_take_long_are_waited_for() -> None:
         gate = Gate(listener.address, timeout_s=0.05)
         async with Publisher(gate.dial, "orders") as publisher, asyncio.timeout(DEADLINE_S):
             published = asyncio.ensure_future(publisher.publish(b"a"))
-            await until(lambda: len(gate.connections) == 4)
+            await until(lambda: len(gate.connections) >= 4)
             assert hub.bounds("orders").next == 1
             await hub.save_cursor("billing", "orders", 1)
             assert await published == 0

@@ -271,7 +271,7 @@ async def test_a_hub_that_is_restarted(dialect: str) -> None:
             await first.close()
             async with memory_hub(Config(), disk=disk.after_kill()) as second:
                 listener = await serve(second, address)
-                assert await asyncio.wait_for(running, 30) == 3_000
+                assert await asyncio.wait_for(running, 60) == 3_000
                 await listener.close()
                 assert [row["id"] for row in await records(second, "s")] == list(range(1, 3_001))
 
