@@ -223,12 +223,14 @@ def keys_to_a_client(target: str, count: int, one_core: bool) -> float:
 def keys_to_a_plain_client(target: str, count: int) -> float:
     """Keys per second to a client that only counts messages: what the hub can give."""
     from headrace.protocols.perper.fabric import codec
+    from headrace.protocols.perper.fabric.descriptors import METHODS
     from headrace.protocols.perper.fabric.http2 import GrpcConnection, MessageReceived
 
-    request = codec.encode("perper.StreamItemsRequest", {"stream": "keys", "startKey": 0, "stride": 1})
+    path = "/perper.Fabric/StreamItems"
+    request = codec.encode(METHODS[path].request, {"stream": "keys", "startKey": 0, "stride": 1})
     connection = socket.create_connection(("127.0.0.1", port_of(target)))
     grpc = GrpcConnection(client=True)
-    stream = grpc.start_call(target, "/perper.Fabric/StreamItems")
+    stream = grpc.start_call(target, path)
     grpc.send(stream, codec.prefixed(request))
     grpc.end_requests(stream)
     received = 0

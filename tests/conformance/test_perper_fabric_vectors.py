@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from headrace.protocols.perper.fabric import codec
+from headrace.protocols.perper.fabric.descriptors import MESSAGES as MESSAGE_CLASSES
+from headrace.protocols.perper.fabric.descriptors import METHODS
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "vectors" / "perper.json").read_text())
 MESSAGES = [pytest.param(v, id=v["name"]) for v in VECTORS if v["kind"] == "grpc-message"]
@@ -16,12 +18,11 @@ MESSAGES = [pytest.param(v, id=v["name"]) for v in VECTORS if v["kind"] == "grpc
 
 def as_vector(value: Any) -> Any:
     """A decoded message as the vectors write it: only what is set, maps as dicts."""
-    if isinstance(value, dict):
-        found = {name: as_vector(part) for name, part in value.items() if part not in ("", 0, False, None, [])}
-        if "scalerMetadata" in found:
-            found["scalerMetadata"] = {one["key"]: one["value"] for one in found["scalerMetadata"]}
-        return found
-    return [as_vector(one) for one in value] if isinstance(value, list) else value
+    if hasattr(value, "ListFields"):
+        return {field.name: as_vector(part) for field, part in value.ListFields()}
+    if hasattr(value, "items"):
+        return dict(value)
+    return [as_vector(one) for one in value] if hasattr(value, "append") else value
 
 
 @pytest.mark.parametrize("vector", MESSAGES)
@@ -29,11 +30,11 @@ def test_message(vector: dict[str, Any]) -> None:
     fields = vector["fields"]
     name = fields["message"]
     data = bytes.fromhex(vector["hex"])
-    message = codec.decode(name, data)
-    assert as_vector(message) == fields["values"]
-    assert codec.encode(name, message) == data
-    method = codec.METHODS[fields["rpc"]]
-    assert name == (method.request if vector["direction"] == "client->server" else method.response)
+    method = METHODS[fields["rpc"]]
+    kind = method.request if vector["direction"] == "client->server" else method.response
+    assert kind is MESSAGE_CLASSES[name]
+    assert as_vector(codec.decode(kind, data)) == fields["values"]
+    assert codec.encode(kind, fields["values"]) == data
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,13 @@ from uuid import UUID
 
 from headrace.protocols.perper.errors import FrameError, PeerError
 from headrace.protocols.perper.fabric import codec as fabric
-from headrace.protocols.perper.fabric import http2
+from headrace.protocols.perper.fabric import descriptors, http2
 from headrace.protocols.perper.ignite import binary, codec
 from headrace.protocols.perper.ignite.session import Session, State
 from headrace.protocols.perper.records import read_execution, read_listener
 
 HELLO = codec.encode_handshake(codec.Handshake((1, 7, 0), 2, b"\x04"))
-MESSAGES = sorted(fabric.MESSAGES)
+MESSAGES = sorted(descriptors.MESSAGES)
 
 
 def fuzz_session(data: bytes) -> None:
@@ -56,12 +56,12 @@ def fuzz_messages(data: bytes) -> None:
     """The gRPC messages."""
     if not data:
         return
-    name = MESSAGES[data[0] % len(MESSAGES)]
+    kind = descriptors.MESSAGES[MESSAGES[data[0] % len(MESSAGES)]]
     try:
-        message = fabric.decode(name, data[1:])
+        message = fabric.decode(kind, data[1:])
     except fabric.MessageError:
         return
-    assert fabric.decode(name, fabric.encode(name, message)) == message
+    assert fabric.decode(kind, message.SerializeToString()) == message
 
 
 def fuzz_http2(data: bytes) -> None:
@@ -96,7 +96,9 @@ SEEDS = (
     + binary.encode_complex(922529474, [(92750597, b"\x65")]),
     binary.encode_complex(-1232432076, [(-891990144, binary.encode_string("s")), (747804969, binary.encode_long(5))]),
     b"\x19\x01\0\0\0\x01" + binary.encode_string("k") + b"\x1b\x02\0\0\0\x08\x01\0\0\0\0",
-    fabric.encode("perper.ReservedExecutionsRequest", {"reserveNext": 1, "filter": {"agent": "a"}}),
+    fabric.encode(
+        descriptors.MESSAGES["perper.ReservedExecutionsRequest"], {"reserveNext": 1, "filter": {"agent": "a"}}
+    ),
     b"\0\0\x04\x08\0\0\0\0\0\0\0\0\x01" + b"\0\0\0\x04\x01\0\0\0\0",
 )
 

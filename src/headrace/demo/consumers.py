@@ -63,7 +63,7 @@ async def read_by_perper(flow: Flow, addresses: Addresses) -> None:
         call = fabric.start("/perper.Fabric/StreamItems", {"stream": flow.stream, "startKey": start, "stride": 1})
         saved_s = time.monotonic()
         async for item in call:
-            key = item["key"]
+            key = item.key
             value = await ignite.request(GET, encode_long(key), cache=flow.stream)
             flow.seen(key, printable(value[BYTE_ARRAY_HEAD:]))
             if time.monotonic() - saved_s > SAVE_S:

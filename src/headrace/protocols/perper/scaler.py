@@ -211,16 +211,16 @@ class Scaler:
             call = client.start("/perper.Fabric/Executions", {"agent": REGISTRY_AGENT})
             wanted: dict[str, str] | None = {}
             async for message in call:
-                if message["startOfStream"]:
+                if message.startOfStream:
                     assert wanted is not None
                     self._compare(wanted)
                     wanted = None
-                elif message["cancelled"]:
-                    self._stop_instance(message["execution"])
+                elif message.cancelled:
+                    self._stop_instance(message.execution)
                 elif wanted is not None:
-                    wanted[message["execution"]] = message["instance"]
+                    wanted[message.execution] = message.instance
                 else:
-                    self._start_instance(message["instance"], message["execution"])
+                    self._start_instance(message.instance, message.execution)
         finally:
             await client.close()
 

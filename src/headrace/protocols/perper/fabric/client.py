@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Sequence
 from typing import cast
 
 from headrace.protocols.perper.fabric import http2
-from headrace.protocols.perper.fabric.codec import METHODS, Message, decode, encode, prefixed
+from headrace.protocols.perper.fabric.codec import Fields, Message, decode, encode, prefixed
+from headrace.protocols.perper.fabric.descriptors import METHODS
 
 
 class RpcError(Exception):
@@ -30,7 +31,7 @@ class ClientCall:
         self._received: asyncio.Queue[bytes | RpcError | None] = asyncio.Queue()
         self.headers: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Fields) -> None:
         """One request."""
         self._client.grpc.send(self._stream, prefixed(encode(self._method.request, message)))
         self._client.flush()
@@ -134,7 +135,7 @@ class FabricClient(asyncio.Protocol):
             self._transport.write(data)
 
     def start(
-        self, path: str, *requests: Message, end: bool = True, metadata: Sequence[tuple[str, str]] = ()
+        self, path: str, *requests: Fields, end: bool = True, metadata: Sequence[tuple[str, str]] = ()
     ) -> ClientCall:
         """Begin a call; with `end`, no requests follow."""
         stream = self.grpc.start_call(self._authority, path, [*self._metadata, *metadata], self._scheme)
@@ -146,7 +147,7 @@ class FabricClient(asyncio.Protocol):
         self.flush()
         return call
 
-    async def call(self, path: str, request: Message) -> Message:
+    async def call(self, path: str, request: Fields) -> Message:
         """One request, one response."""
         call = self.start(path, request)
         answer = await call.next()

@@ -29,9 +29,9 @@ class Filter(NamedTuple):
     delegate: str
 
     @classmethod
-    def of(cls, request: dict[str, Any]) -> Filter:
+    def of(cls, request: Any) -> Filter:
         """The filter in an ExecutionsRequest."""
-        return cls(request["agent"], request["instance"], request["delegate"])
+        return cls(request.agent, request.instance, request.delegate)
 
     def matches(self, execution: Execution | None) -> bool:
         """Whether an execution is active and wanted."""

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from headrace.errors import HeadraceError
 from headrace.protocols.perper.fabric import http2
-from headrace.protocols.perper.fabric.codec import METHODS, Message, MessageError, Method, decode, encode, prefixed
+from headrace.protocols.perper.fabric.codec import Fields, MessageError, decode, encode, prefixed
+from headrace.protocols.perper.fabric.descriptors import METHODS, Method
 from headrace.protocols.perper.fabric.services import (
     HANDLERS,
     OPEN_PATHS,
@@ -73,7 +74,7 @@ class ServerCall:
             self._connection.grpc.send_headers(self._stream)
             self._connection.flush_soon()
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Fields) -> None:
         """One response."""
         self.send_raw(prefixed(encode(self._method.response, message)))
 

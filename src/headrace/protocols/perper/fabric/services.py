@@ -12,8 +12,8 @@ from headrace.errors import HeadraceError
 from headrace.protocols.errors import RemoteProtocolError
 from headrace.protocols.perper.catalogue import EXECUTIONS, LISTENERS, Entry
 from headrace.protocols.perper.fabric import http2
-from headrace.protocols.perper.fabric.codec import SERVICES, Message, encode_keys
-from headrace.protocols.perper.fabric.descriptors import file_descriptor, file_of_symbol, with_dependencies
+from headrace.protocols.perper.fabric.codec import Fields, Message, encode_keys
+from headrace.protocols.perper.fabric.descriptors import SERVICES, file_named, files_of_symbol
 from headrace.protocols.perper.fabric.executions import (
     ExecutionFeed,
     Filter,
@@ -58,7 +58,7 @@ class Call(Protocol):
     def send_headers(self) -> None:
         """The initial metadata, at once."""
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Fields) -> None:
         """One response."""
 
     def send_raw(self, data: bytes) -> None:
@@ -158,7 +158,7 @@ class ExecutionFinishedHandler(WaitingHandler):
     def request(self, message: Message) -> None:
         """Wait for the end."""
         self.check("read", EXECUTIONS)
-        self.wait_for(self.fabric.executions.finished(message["execution"]))
+        self.wait_for(self.fabric.executions.finished(message.execution))
 
 
 class ListenerAttachedHandler(WaitingHandler):
@@ -167,7 +167,7 @@ class ListenerAttachedHandler(WaitingHandler):
     def request(self, message: Message) -> None:
         """Wait for a listener."""
         self.check("read", LISTENERS)
-        self.wait_for(self.fabric.listeners.attached(message["stream"]))
+        self.wait_for(self.fabric.listeners.attached(message.stream))
 
 
 class ReserveExecutionHandler(Handler):
@@ -180,7 +180,7 @@ class ReserveExecutionHandler(Handler):
         self.check("write", EXECUTIONS)
         self.call.send_headers()
         reservation = SingleReservation(
-            self.fabric.executions, self.services.locks, message["workGroup"], message["execution"], self.call.peer
+            self.fabric.executions, self.services.locks, message.workGroup, message.execution, self.call.peer
         )
         reservation.granted = self._granted
         self._reservation = reservation
@@ -211,23 +211,23 @@ class ReservedExecutionsHandler(Handler):
 
     def request(self, message: Message) -> None:
         """The message with a filter starts the feed; every message adds permits."""
-        if message["filter"] is not None and self._feed is None:
+        if message.HasField("filter") and self._feed is None:
             self.check("write", EXECUTIONS)
             self.call.send_headers()
             self._feed = ReservedFeed(
                 self.fabric.executions,
                 self.services.locks,
-                message["workGroup"],
-                Filter.of(message["filter"]),
+                message.workGroup,
+                Filter.of(message.filter),
                 self.call.send,
                 self.call.peer,
             )
             self._feed.start()
             self._feed.add_permits(self._early_permits)
         if self._feed is None:
-            self._early_permits += message["reserveNext"]
+            self._early_permits += message.reserveNext
         else:
-            self._feed.add_permits(message["reserveNext"])
+            self._feed.add_permits(message.reserveNext)
 
     def requests_ended(self) -> None:
         """A worker that never said what it wants gets nothing; otherwise its executions stay its own."""
@@ -251,12 +251,12 @@ class StreamItemsHandler(Handler):
 
     def request(self, message: Message) -> None:
         """Find the stream, and its keys."""
-        self.check("read", self.fabric.catalogue.owner_of(message["stream"]))
+        self.check("read", self.fabric.catalogue.owner_of(message.stream))
         self._opening = asyncio.ensure_future(self._open(message))
         self._opening.add_done_callback(self._opened)
 
     async def _open(self, message: Message) -> None:
-        name = message["stream"]
+        name = message.stream
         entry = self.fabric.catalogue.find_name(name)
         if entry is None:
             if self.services.missing_stream == "fail":
@@ -269,7 +269,7 @@ class StreamItemsHandler(Handler):
         cache = entry.cache
         assert cache is not None
         # First the subscription, then the metadata: a client that has seen the metadata may count on every new item.
-        self._feed = ItemFeed(cache.keys, cache.arrivals, message["startKey"], message["stride"])
+        self._feed = ItemFeed(cache.keys, cache.arrivals, message.startKey, message.stride)
         self._entry = entry
         cache.watch(self._wake)
         entry.on_destroyed.add(self._destroyed)
@@ -332,8 +332,8 @@ class StreamItemsHandler(Handler):
 
 def scaled_agent(reference: Message) -> tuple[str, dict[str, str]]:
     """The agent a scaled object is about, and the object's metadata."""
-    metadata = {entry["key"]: entry["value"] for entry in reference["scalerMetadata"]}
-    return metadata.get("agent") or reference["name"], metadata
+    metadata = dict(reference.scalerMetadata)
+    return metadata.get("agent") or reference.name, metadata
 
 
 class ScalerHandler(Handler):
@@ -351,7 +351,7 @@ class ScalerHandler(Handler):
         self.call.send(self.answer(message))
         self.call.end()
 
-    def answer(self, message: Message) -> Message:
+    def answer(self, message: Message) -> Fields:
         """The response."""
         raise NotImplementedError
 
@@ -359,7 +359,7 @@ class ScalerHandler(Handler):
 class IsActiveHandler(ScalerHandler):
     """IsActive."""
 
-    def answer(self, message: Message) -> Message:
+    def answer(self, message: Message) -> Fields:
         """Whether anything of the agent is counted."""
         return {"result": any(self.counts(scaled_agent(message)[0]))}
 
@@ -367,7 +367,7 @@ class IsActiveHandler(ScalerHandler):
 class MetricSpecHandler(ScalerHandler):
     """GetMetricSpec: only the metrics that have a target."""
 
-    def answer(self, message: Message) -> Message:
+    def answer(self, message: Message) -> Fields:
         """The metrics and their targets."""
         agent, metadata = scaled_agent(message)
         specs = []
@@ -382,11 +382,11 @@ class MetricSpecHandler(ScalerHandler):
 class MetricsHandler(ScalerHandler):
     """GetMetrics: both, whichever was asked for."""
 
-    def answer(self, message: Message) -> Message:
+    def answer(self, message: Message) -> Fields:
         """The values."""
-        if message["scaledObjectRef"] is None:
+        if not message.HasField("scaledObjectRef"):
             raise CallError(http2.INVALID_ARGUMENT, "no scaledObjectRef")
-        agent, _ = scaled_agent(message["scaledObjectRef"])
+        agent, _ = scaled_agent(message.scaledObjectRef)
         executions, instances = self.counts(agent)
         return {
             "metricValues": [
@@ -444,8 +444,8 @@ class HealthCheckHandler(Handler):
 
     def request(self, message: Message) -> None:
         """Answer."""
-        if message["service"] and message["service"] not in SERVICES:
-            self.call.end(http2.NOT_FOUND, f"there is no service {message['service']!r}")
+        if message.service and message.service not in SERVICES:
+            self.call.end(http2.NOT_FOUND, f"there is no service {message.service!r}")
             return
         self.call.send({"status": self.services.health()})
         self.call.end()
@@ -457,7 +457,7 @@ class HealthWatchHandler(Handler):
     def request(self, message: Message) -> None:
         """Answer and stay."""
         self.call.send_headers()
-        known = not message["service"] or message["service"] in SERVICES
+        known = not message.service or message.service in SERVICES
         self.call.send({"status": self.services.health() if known else HEALTH_SERVICE_UNKNOWN})
 
 
@@ -466,13 +466,12 @@ class ReflectionHandler(Handler):
 
     def request(self, message: Message) -> None:
         """One question, one answer."""
-        answer: Message = {"valid_host": message["host"], "original_request": message}
-        if message["file_by_filename"]:
-            found = file_descriptor(message["file_by_filename"])
-            files = [] if found is None else [found]
-        elif message["file_containing_symbol"]:
-            files = with_dependencies(file_of_symbol(message["file_containing_symbol"]) or "")
-        elif message["all_extension_numbers_of_type"]:
+        answer: Fields = {"valid_host": message.host, "original_request": message}
+        if message.file_by_filename:
+            files = file_named(message.file_by_filename)
+        elif message.file_containing_symbol:
+            files = files_of_symbol(message.file_containing_symbol)
+        elif message.all_extension_numbers_of_type:
             files = []
         else:
             answer["list_services_response"] = {"service": [{"name": name} for name in SERVICES]}

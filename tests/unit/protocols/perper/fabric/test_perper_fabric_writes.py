@@ -43,7 +43,7 @@ async def test_a_backlog_of_keys_goes_out_in_few_large_frames(monkeypatch: pytes
         for number in range(backlog):
             message = await asyncio.wait_for(call.next(), 60)
             assert message is not None
-            assert message["key"] == number
+            assert message.key == number
         call.cancel()
     assert len(writes) <= backlog / 1000, f"{len(writes)} writes for {backlog} keys"
     frames = sum(map(data_frames, writes))
