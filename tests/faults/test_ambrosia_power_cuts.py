@@ -100,14 +100,14 @@ class World:
         await asyncio.gather(self.tasks[name], return_exceptions=True)
 
     def finished(self) -> bool:
-        ping, pong = (self.hosts[name].machine.immortal if self._up(name) else None for name in ("ping", "pong"))
+        ping, pong = (self.hosts[name].engine.immortal if self._up(name) else None for name in ("ping", "pong"))
         return (
             isinstance(ping, Ping) and isinstance(pong, Pong)
             and (ping.last, pong.last) == (CALLS, CALLS) and ping.doubled == sum(range(10, CALLS + 1, 10)) * 2
         )  # fmt: skip
 
     def _up(self, name: str) -> bool:
-        return hasattr(self.hosts[name], "machine") and self.hosts[name].machine.primary
+        return hasattr(self.hosts[name], "engine") and self.hosts[name].engine.primary
 
     async def life(self, faults_left: int) -> int:
         """One life of the hub; returns how many faults are left."""
@@ -141,7 +141,7 @@ async def test_no_call_is_lost_or_repeated_when_the_power_fails(seed: int) -> No
             faults_left = FAULTS_MAX
             while not world.finished():
                 faults_left = await world.life(faults_left)
-            states = [world.hosts[name].machine.immortal for name in ("ping", "pong")]
+            states = [world.hosts[name].engine.immortal for name in ("ping", "pong")]
             assert [state.wrong for state in states if isinstance(state, Counting)] == [[], []]
             total = CALLS * (CALLS + 1) // 2
             assert [state.total for state in states if isinstance(state, Counting)] == [total, total]

@@ -5,12 +5,14 @@ from __future__ import annotations
 from contextlib import suppress
 
 from headrace.protocols.ambrosia import codec
-from headrace.protocols.ambrosia.call_reader import Calls, CheckpointData, Event, Malformed, MessageReader
-from headrace.protocols.ambrosia.codec import Limits, RecordReader
+from headrace.protocols.ambrosia.call_reader import Calls, Event, Malformed, MessageReader
+from headrace.protocols.ambrosia.codec import Blob
 from headrace.protocols.ambrosia.files import layout
+from headrace.protocols.ambrosia.record_reader import RecordReader
+from headrace.protocols.ambrosia.settings import Ambrosia
 from headrace.protocols.errors import RemoteProtocolError
 
-LIMITS = Limits(message_bytes_max=1 << 16, checkpoint_bytes_max=1 << 16)
+LIMITS = Ambrosia(message_bytes_max=1 << 16, checkpoint_bytes_max=1 << 16)
 
 
 def fuzz(data: bytes) -> None:
@@ -46,7 +48,7 @@ def _flat(events: list[Event]) -> list[object]:
     for event in events:
         if isinstance(event, Calls):
             flat += [(event.destination, event.label)] * event.count + [event.payload()]
-        elif isinstance(event, CheckpointData):
+        elif isinstance(event, Blob):
             flat += [bytes((byte,)) for byte in event.data] + ([b"end"] if event.last else [])
         else:
             flat.append(type(event) if isinstance(event, Malformed) else event)

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.protocols.ambrosia.codec import (
-    RECORD_HEADER,
-    RECORD_HEADER_BYTES,
-    check_bytes,
-    check_bytes_xor,
-    encode,
-    zigzag_int,
-)
+from headrace.protocols.ambrosia.codec import RECORD_HEADER, RECORD_HEADER_BYTES, check_bytes, encode, zigzag_int
 from headrace.protocols.ambrosia.files import layout
 
 
@@ -28,7 +21,7 @@ def _encode_trims(trims: tuple[layout.Trim, ...]) -> bytes:
 def encode_disk_record(record: layout.DiskRecord) -> bytes:
     """A record as a log file holds it."""
     length = RECORD_HEADER_BYTES + len(record.payload)
-    check = check_bytes_xor(record.payload) if record.xor else check_bytes(record.payload)
+    check = layout.check_bytes_xor(record.payload) if record.xor else check_bytes(record.payload)
     stored = length if record.xor else -length - 1
     return b"".join(
         (

@@ -13,7 +13,8 @@ from headrace.config import Ambrosia, Config, ImmortalSection
 from headrace.config.address import split_address
 from headrace.hub import Hub
 from headrace.protocols.ambrosia import codec
-from headrace.protocols.ambrosia.codec import Blob, Call, Checkpoint, Record, RecordReader, Type
+from headrace.protocols.ambrosia.codec import Blob, Call, Checkpoint, Type
+from headrace.protocols.ambrosia.record_reader import Record, RecordReader
 from headrace.protocols.ambrosia.server import ImmortalPorts, start
 from headrace.security import Principal
 
@@ -136,7 +137,7 @@ def impulse(arguments: bytes, destination: bytes = b"") -> Call:
     return Call(2, 2, arguments, destination)
 
 
-async def recovered(binding: RawBinding, records: int, state: bytes = b"later") -> tuple[bytes, list[codec.Record]]:
+async def recovered(binding: RawBinding, records: int, state: bytes = b"later") -> tuple[bytes, list[Record]]:
     """Go through a recovery; returns the checkpoint and the replayed records."""
     blob = await binding.checkpoint()
     found = [await binding.record() for _ in range(records)]

@@ -6,7 +6,7 @@ import datetime
 import importlib
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import typer
@@ -18,12 +18,26 @@ from headrace.protocols.ambrosia.verbs import DebugPorts, ImmortalInfo, LoggedMe
 from headrace.units import parse_bytes
 
 app = typer.Typer(no_args_is_help=True)
+T = TypeVar("T")
 Name = Annotated[str, typer.Argument(help="Name of the immortal.", show_default=False)]
 
 
 @app.callback()
 def immortal() -> None:
     """AMBROSIA immortals: services that survive any crash without losing or repeating a call."""
+
+
+def _call(hub: str, token: str | None, verb: str, request: dict[str, Any], answer: type[T]) -> T:
+    return msgspec.convert(call(hub, token, verb, request), answer)
+
+
+def _print(
+    value: Any, as_json: bool, columns: list[str], rows: list[list[Any]], empty: str = "nothing to show"
+) -> None:
+    if as_json:
+        print_json(value)
+    else:
+        print_table(columns, rows, empty=empty)
 
 
 @app.command()
@@ -63,24 +77,19 @@ def register(
         msgspec.convert(options, ImmortalSection)
     except msgspec.ValidationError as error:
         fail(str(error), code="bad-request", exit_code=2)
-    info = msgspec.convert(call(hub, token, "immortal.register", {"name": name, "options": options}), ImmortalInfo)
-    if as_json:
-        print_json(info)
-    else:
-        print_table(["name", "receive", "send"], [[info.name, info.receive, info.send]])
+    info = _call(hub, token, "immortal.register", {"name": name, "options": options}, ImmortalInfo)
+    _print(info, as_json, ["name", "receive", "send"], [[info.name, info.receive, info.send]])
 
 
 @app.command("ls")
 def list_immortals(hub: HubOption = DEFAULT_HUB, token: TokenOption = None, as_json: JsonFlag = False) -> None:
     """All immortals: their state, ports, log, what waits for them, and the last error."""
-    found = msgspec.convert(call(hub, token, "immortal.list"), list[ImmortalInfo])
-    if as_json:
-        print_json(found)
-        return
+    immortals = _call(hub, token, "immortal.list", {}, list[ImmortalInfo])
     columns = [
         "name", "state", "receive", "send", "#records", "#messages", "#undelivered", "#pending", "checkpoint", "error",
     ]  # fmt: skip
-    print_table(columns, [_row(info) for info in found], empty="no immortals; `headrace immortal register NAME`")
+    empty = "no immortals; `headrace immortal register NAME`"
+    _print(immortals, as_json, columns, [_row(info) for info in immortals], empty)
 
 
 def _row(info: ImmortalInfo) -> list[Any]:
@@ -110,16 +119,13 @@ def log(
 ) -> None:
     """Logged messages, decoded."""
     request = {"name": name, "start": start, "limit": limit}
-    found = msgspec.convert(call(hub, token, "immortal.log", request), list[LoggedMessage])
-    if as_json:
-        print_json(found)
-        return
+    messages = _call(hub, token, "immortal.log", request, list[LoggedMessage])
     rows = [
         [m.index, m.sequence, _time(m.time_us), m.sender, m.kind, m.method, m.call_number, m.text or m.base64]
-        for m in found
+        for m in messages
     ]
     columns = ["#index", "#record", "time", "sender", "kind", "#method", "#call", "arguments"]
-    print_table(columns, rows, empty="nothing logged")
+    _print(messages, as_json, columns, rows, empty="nothing logged")
 
 
 def _time(time_us: int) -> str:
@@ -129,11 +135,8 @@ def _time(time_us: int) -> str:
 @app.command()
 def checkpoint(name: Name, hub: HubOption = DEFAULT_HUB, token: TokenOption = None, as_json: JsonFlag = False) -> None:
     """Ask the running binding for a checkpoint, and wait until it is on disk."""
-    info = msgspec.convert(call(hub, token, "immortal.checkpoint", {"name": name}), CheckpointInfo)
-    if as_json:
-        print_json(info)
-    else:
-        print_table(["#checkpoint", "#position", "#bytes"], [[info.id, info.position, info.size]])
+    info = _call(hub, token, "immortal.checkpoint", {"name": name}, CheckpointInfo)
+    _print(info, as_json, ["#checkpoint", "#position", "#bytes"], [[info.id, info.position, info.size]])
 
 
 @app.command()
@@ -152,12 +155,9 @@ def replay(
 ) -> None:
     """Time travel: open a port pair on which a debugging binding is served the past, and can change nothing."""
     request = {"name": name, "checkpoint": checkpoint, "upgrade": upgrade}
-    ports = msgspec.convert(call(hub, token, "immortal.replay", request), DebugPorts)
-    if as_json:
-        print_json(ports)
-        return
+    ports = _call(hub, token, "immortal.replay", request, DebugPorts)
     columns = ["receive", "send", "#checkpoint", "#first", "#next"]
-    print_table(columns, [[ports.receive, ports.send, ports.checkpoint, ports.first, ports.next]])
+    _print(ports, as_json, columns, [[ports.receive, ports.send, ports.checkpoint, ports.first, ports.next]])
 
 
 @app.command()
@@ -183,12 +183,12 @@ def proxy(
     module_name, _, class_name = target.partition(":")
     sys.path.insert(0, str(Path.cwd()))
     try:
-        found = getattr(importlib.import_module(module_name), class_name)
+        cls = getattr(importlib.import_module(module_name), class_name)
     except (ImportError, AttributeError) as error:
         fail(f"{target!r} is not MODULE:CLASS of an immortal: {error}", code="bad-request", exit_code=2)
-    if not (isinstance(found, type) and issubclass(found, Immortal)):
+    if not (isinstance(cls, type) and issubclass(cls, Immortal)):
         fail(f"{target!r} is not a class derived from Immortal", code="bad-request", exit_code=2)
-    typer.echo(generate_proxy(found), nl=False)
+    typer.echo(generate_proxy(cls), nl=False)
 
 
 @app.command()
@@ -197,16 +197,16 @@ def decode(
     as_json: JsonFlag = False,
 ) -> None:
     """Show log and checkpoint files of the published coordinator, message by message."""
-    from headrace.protocols.ambrosia.files.description import DecodedFile, decode_file
+    from headrace.protocols.ambrosia.files.description import decode_file
 
     try:
-        found: list[DecodedFile] = [decode_file(file.name, file.read_bytes()) for file in files]
+        decoded_files = [decode_file(file.name, file.read_bytes()) for file in files]
     except OSError as error:
         fail(f"{error.filename}: {error.strerror}", code="bad-request", exit_code=2)
     if as_json:
-        print_json(found)
+        print_json(decoded_files)
         return
-    for decoded in found:
+    for decoded in decoded_files:
         typer.echo(f"{decoded.name}: {decoded.summary}")
         rows = [[m.sequence, m.kind, m.method, m.call_number, m.text or m.base64] for m in decoded.messages]
         if rows:

@@ -13,7 +13,7 @@ event and reads nothing more; what came before stays valid. A batch is taken who
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -21,19 +21,21 @@ import numpy.typing as npt
 
 from headrace.protocols.ambrosia.codec import (
     AttachTo,
+    Blob,
     BodyKind,
+    Checkpoint,
     InitialMessage,
-    Limits,
     RpcType,
     Signal,
     Type,
     decode_checkpoint,
     peek_int,
+    read_body_head,
     read_int,
-    read_long,
     read_name,
     zigzag_int,
 )
+from headrace.protocols.ambrosia.settings import Ambrosia
 from headrace.protocols.errors import RemoteProtocolError
 
 RUN_COUNT_MIN: Final = 8  # shorter stretches of equal messages are cheaper one by one
@@ -48,17 +50,15 @@ RETURN_NAMES: Final[dict[int, str]] = {
 }
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Calls:
     """Consecutive RPCs of one destination, method and type, in the form in which they are delivered."""
 
-    __slots__ = ("destination", "label", "lengths", "parts", "replayable")
-
-    def __init__(self, destination: bytes, label: str, replayable: bool) -> None:
-        self.destination = destination
-        self.label = label
-        self.replayable = replayable
-        self.lengths: list[int] = []
-        self.parts: list[bytes] = []
+    destination: bytes
+    label: str
+    replayable: bool
+    lengths: list[int] = field(default_factory=list)
+    parts: list[bytes] = field(default_factory=list)
 
     @property
     def count(self) -> int:
@@ -69,12 +69,12 @@ class Calls:
         """The messages, packed."""
         return self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
 
+    def _with(self, lengths: list[int], payload: bytes) -> Calls:
+        return Calls(self.destination, self.label, self.replayable, lengths, [payload])
+
     def without_first(self, count: int) -> Calls:
         """The same without its first RPCs, which were delivered already."""
-        rest = Calls(self.destination, self.label, self.replayable)
-        rest.lengths = self.lengths[count:]
-        rest.parts = [self.payload()[sum(self.lengths[:count]) :]]
-        return rest
+        return self._with(self.lengths[count:], self.payload()[sum(self.lengths[:count]) :])
 
     def cut(self, bytes_max: int, count_max: int) -> list[Calls]:
         """The same in pieces of at most so many bytes and RPCs; only a single larger RPC makes a larger piece."""
@@ -86,30 +86,12 @@ class Calls:
             fit = int(np.searchsorted(ends, start + bytes_max, side="right"))
             after = max(first + 1, min(fit, first + count_max))
             end = int(ends[after - 1])
-            piece = Calls(self.destination, self.label, self.replayable)
-            piece.lengths = self.lengths[first:after]
-            piece.parts = [bytes(payload[start:end])]
-            pieces.append(piece)
+            pieces.append(self._with(self.lengths[first:after], bytes(payload[start:end])))
             first, start = after, end
         return pieces
 
     def __repr__(self) -> str:
         return f"Calls({self.destination!r}, {self.label!r}, {self.count})"
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointStart:
-    """A checkpoint of `size` bytes begins; its bytes follow as `CheckpointData`."""
-
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointData:
-    """Some bytes of a checkpoint; the last piece says so and may be empty."""
-
-    data: bytes
-    last: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +101,7 @@ class Malformed:
     reason: str
 
 
-Event: TypeAlias = Calls | AttachTo | InitialMessage | Signal | CheckpointStart | CheckpointData | Malformed
+Event: TypeAlias = Calls | AttachTo | InitialMessage | Signal | Checkpoint | Blob | Malformed
 
 
 def label_of_call(method: int, rpc_type: int) -> str:
@@ -132,34 +114,28 @@ def name_of_rpc_type(rpc_type: int) -> str:
     return RPC_TYPE_NAMES.get(rpc_type) or f"type-{rpc_type}"
 
 
+@dataclass(eq=False, slots=True)
 class _Head:
     """What the RPCs of one stretch share: the bytes from the type byte up to the RPC type."""
 
-    __slots__ = ("calls", "cut", "data", "numbered", "size")
-
-    def __init__(self, data: bytes, cut: int, calls: Calls, numbered: bool) -> None:
-        self.data = data
-        self.cut = cut  # bytes of destination length and destination
-        self.calls = calls
-        self.numbered = numbered  # a name and a call number follow: async calls and return values
-        self.size = len(data)
+    data: bytes
+    size: int
+    cut: int  # bytes of destination length and destination
+    calls: Calls
+    numbered: bool  # a name and a call number follow: async calls and return values
 
 
 class MessageReader:
     """The receive side of a coordinator for one binding."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        self.limits = limits or Limits()
+    def __init__(self, limits: Ambrosia | None = None) -> None:
+        self.limits = limits or Ambrosia()
         self.failed = False
+        self.buffered_bytes = 0
+        """Bytes of a message that is not whole yet."""
         self._pieces: list[bytes] = []
-        self._held_bytes = 0
         self._needed_bytes = 1
         self._blob_left = 0
-
-    @property
-    def buffered_bytes(self) -> int:
-        """Bytes of a message that is not whole yet."""
-        return self._held_bytes
 
     def feed(self, data: bytes) -> list[Event]:
         """All events that `data` completes."""
@@ -167,8 +143,8 @@ class MessageReader:
             return []
         if self._pieces:
             self._pieces.append(data)
-            self._held_bytes += len(data)
-            if self._held_bytes < self._needed_bytes:
+            self.buffered_bytes += len(data)
+            if self.buffered_bytes < self._needed_bytes:
                 return []
             data = b"".join(self._pieces)
             self._pieces.clear()
@@ -177,11 +153,11 @@ class MessageReader:
             at = self._scan(data, events)
         except RemoteProtocolError as error:
             self.failed = True
-            self._held_bytes = 0
+            self.buffered_bytes = 0
             events.append(Malformed(str(error)))
             return events
-        self._held_bytes = len(data) - at
-        if self._held_bytes:
+        self.buffered_bytes = len(data) - at
+        if self.buffered_bytes:
             self._pieces.append(data[at:])
         return events
 
@@ -192,7 +168,7 @@ class MessageReader:
                 piece = data[at : at + self._blob_left]
                 at += len(piece)
                 self._blob_left -= len(piece)
-                events.append(CheckpointData(piece, not self._blob_left))
+                events.append(Blob(piece, not self._blob_left))
                 continue
             after = self._scan_calls(data, at, end, events)
             if after != at:
@@ -212,17 +188,14 @@ class MessageReader:
 
         Size and type are judged as soon as they are known, before a large message is gathered.
         """
-        found = peek_int(data, at, end)
-        if found is None:
+        integer = peek_int(data, at, end)
+        if integer is None:
             self._needed_bytes = end - at + 1
             return None
-        size, body = found
+        size, body = integer
         if size < 1:
             raise RemoteProtocolError(f"a message of {size} bytes")
-        if size > self.limits.message_bytes_max:
-            raise RemoteProtocolError(
-                f"a message of {size} bytes, above ambrosia.message_bytes_max = {self.limits.message_bytes_max}"
-            )
+        self._check("a message", size, "message_bytes_max")
         if body < end and data[body] not in ALLOWED_FROM_BINDING:
             raise RemoteProtocolError(f"a message of type {data[body]}, which a binding does not send")
         if body + size > end:
@@ -237,35 +210,28 @@ class MessageReader:
         if kind == Type.RPC_BATCH:
             self._batch(data, at, end, events)
         elif kind == Type.ATTACH_TO:
-            self._check_name(end - at)
+            self._check("a name", end - at, "name_bytes_max")
             if at == end:
                 raise RemoteProtocolError("an AttachTo without a destination")
             events.append(AttachTo(data[at:end]))
         elif kind == Type.INITIAL_MESSAGE:
-            if end - at > self.limits.initial_bytes_max:
-                raise RemoteProtocolError(
-                    f"an InitialMessage of {end - at} bytes, above ambrosia.initial_bytes_max = "
-                    f"{self.limits.initial_bytes_max}"
-                )
+            self._check("an InitialMessage", end - at, "initial_bytes_max")
             events.append(InitialMessage(data[at:end]))
         elif kind == Type.CHECKPOINT:
-            self._checkpoint(data, at, end, events)
+            checkpoint = decode_checkpoint(data, at, end)
+            self._check("a checkpoint", checkpoint.size, "checkpoint_bytes_max")
+            self._blob_left = checkpoint.size
+            events += [checkpoint] if checkpoint.size else [checkpoint, Blob(b"", True)]
         else:
             if at != end:
                 raise RemoteProtocolError(f"a TakeCheckpoint with {end - at} bytes of data")
             events.append(Signal(Type.TAKE_CHECKPOINT))
 
-    def _checkpoint(self, data: bytes, at: int, end: int, events: list[Event]) -> None:
-        size = decode_checkpoint(data, at, end).size
-        if size > self.limits.checkpoint_bytes_max:
-            raise RemoteProtocolError(
-                f"a checkpoint of {size} bytes, above ambrosia.checkpoint_bytes_max = "
-                f"{self.limits.checkpoint_bytes_max}"
-            )
-        events.append(CheckpointStart(size))
-        self._blob_left = size
-        if not size:
-            events.append(CheckpointData(b"", True))
+    def _check(self, what: str, size: int, key: str) -> None:
+        """`key` names the setting in `[ambrosia]` that limits the size."""
+        limit: int = getattr(self.limits, key)
+        if size > limit:
+            raise RemoteProtocolError(f"{what} of {size} bytes, above ambrosia.{key} = {limit}")
 
     def _batch(self, data: bytes, at: int, end: int, events: list[Event]) -> None:
         """A batch of 0 is ignored and a batch of 1 is a plain call; all is well formed or nothing is taken."""
@@ -274,40 +240,20 @@ class MessageReader:
         after = self._scan_calls(data, at, end, inner)
         if after != end:
             raise RemoteProtocolError("a batch that holds something other than whole RPCs")
-        found = sum(calls.count for calls in inner if isinstance(calls, Calls))
-        if found != count:
-            raise RemoteProtocolError(f"a batch of {found} RPCs that says {count}")
+        taken = sum(calls.count for calls in inner if isinstance(calls, Calls))
+        if taken != count:
+            raise RemoteProtocolError(f"a batch of {taken} RPCs that says {count}")
         events += inner
-
-    def _check_name(self, length: int) -> None:
-        if length > self.limits.name_bytes_max:
-            raise RemoteProtocolError(
-                f"a name of {length} bytes, above ambrosia.name_bytes_max = {self.limits.name_bytes_max}"
-            )
 
     def _head(self, data: bytes, at: int, end: int, events: list[Event]) -> _Head:
         """Read one RPC with care, and open the `Calls` that it and its likes go to."""
         destination, body = read_name(data, at + 1, end)
-        self._check_name(len(destination))
-        if body >= end:
-            raise RemoteProtocolError("an RPC without a body")
-        kind = data[body]
-        if kind == BodyKind.CALL:
-            method, after = read_int(data, body + 1, end)
-            if after >= end:
-                raise RemoteProtocolError("a call without an RPC type")
-            rpc_type = data[after]
-            after += 1
-            numbered = rpc_type == RpcType.ASYNC
-            calls = Calls(destination, label_of_call(method, rpc_type), rpc_type != RpcType.IMPULSE)
-        elif kind <= BodyKind.EXCEPTION:
-            after = body + 1
-            numbered = True
-            calls = Calls(destination, RETURN_NAMES[kind], True)
-        else:
-            raise RemoteProtocolError(f"an RPC body of unknown kind {kind}")
+        self._check("a name", len(destination), "name_bytes_max")
+        kind, method, rpc_type, after = read_body_head(data, body, end)
+        label = RETURN_NAMES[kind] if kind != BodyKind.CALL else label_of_call(method, rpc_type)
+        calls = Calls(destination, label, rpc_type != RpcType.IMPULSE)
         events.append(calls)
-        return _Head(data[at:after], body - at - 1, calls, numbered)
+        return _Head(data[at:after], after - at, body - at - 1, calls, rpc_type == RpcType.ASYNC)
 
     def _scan_calls(self, data: bytes, at: int, end: int, events: list[Event]) -> int:
         """Take RPCs from `at` on until something else, or half a message, stands there; return that place."""
@@ -320,10 +266,10 @@ class MessageReader:
                 size >>= 1
                 body = at + 1
             else:
-                found = peek_int(data, at, end)
-                if found is None:
+                integer = peek_int(data, at, end)
+                if integer is None:
                     break
-                size, body = found
+                size, body = integer
             after = body + size
             if size < 1 or after > end or size > size_max or data[body]:
                 break  # data[body] is the type: an RPC is type 0
@@ -346,8 +292,8 @@ class MessageReader:
     def _check_numbered(self, data: bytes, at: int, end: int) -> None:
         """The name and the number must be whole: a receiver that chokes on a logged message could never recover."""
         name, at = read_name(data, at, end)
-        self._check_name(len(name))
-        read_long(data, at, end)
+        self._check("a name", len(name), "name_bytes_max")
+        read_int(data, at, end, 64)
 
 
 def _take_run(data: bytes, at: int, stride: int, size_bytes: int, end: int, head: _Head) -> int:

@@ -12,7 +12,7 @@
     run(Counter, name="counter", receive="127.0.0.1:1500", send="127.0.0.1:1501")
 
 The process may be killed at any moment, and so may the hub: whoever comes back first waits for the other, the state is
-recovered, and no call is lost or repeated. The sockets are here; everything replayable is in `machine.py`.
+recovered, and no call is lost or repeated. The sockets are here; everything replayable is in `binding/`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from headrace.config.address import split_address
-from headrace.protocols.ambrosia.binding.engine import Effect, ImpulseRefused, Machine, NotInMethod
+from headrace.protocols.ambrosia.binding.engine import Effect, Engine, ImpulseRefused, NotInMethod
 from headrace.protocols.ambrosia.binding.immortal import Immortal, StateError, UpgradeRefused
 from headrace.protocols.ambrosia.binding.methods import DeclarationError, call, fork, impulse
 from headrace.protocols.ambrosia.binding.proxies import Proxy, generate_proxy, proxy_of
 from headrace.protocols.ambrosia.binding.results import NotDeterministic, RemoteError, Result, gather
-from headrace.protocols.ambrosia.codec import RecordReader
+from headrace.protocols.ambrosia.record_reader import RecordReader
 from headrace.protocols.errors import RemoteProtocolError
 
 __all__ = [
@@ -61,30 +61,20 @@ RETRY_S: Final = 0.05
 RETRY_S_MAX: Final = 1.0
 
 
-class _ToHub(asyncio.Protocol):
-    """The socket that carries our messages."""
-
-    def __init__(self, host: Host) -> None:
-        self._host = host
-
-    def pause_writing(self) -> None:
-        self._host.pause(True)
-
-    def resume_writing(self) -> None:
-        self._host.pause(False)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._host.lost()
-
-
-class _FromHub(asyncio.Protocol):
-    """The socket that carries records."""
+class _Socket(asyncio.Protocol):
+    """Either socket: one carries our messages, the other one the hub's records."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
 
     def data_received(self, data: bytes) -> None:
         self._host.received(data)
+
+    def pause_writing(self) -> None:
+        self._host.pause(True)
+
+    def resume_writing(self) -> None:
+        self._host.pause(False)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._host.lost()
@@ -113,13 +103,13 @@ class Host:
         self._error: Exception | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._reader = RecordReader()
-        self.machine: Machine
+        self.engine: Engine
         self.recoveries = 0
 
     @property
     def immortal(self) -> Immortal:
         """The object itself. Look, but change nothing: state changes only through messages."""
-        return self.machine.immortal
+        return self.engine.immortal
 
     @property
     def itself(self) -> Any:
@@ -132,38 +122,38 @@ class Host:
 
     async def run(self) -> None:
         """Serve for ever. Ends with the error if the immortal itself cannot go on."""
+        pause_s = RETRY_S
         try:
-            pause_s = RETRY_S
             while True:
-                await self._connect()
-                await self._lost.wait()
-                served = self._became_primary.is_set()
-                await self._unlink()
+                served = await self._serve_once()
                 if self._error is not None:
                     raise self._error
-                logger.info("%s: link to the hub lost; recovering", self._name)
-                pause_s = RETRY_S if served else min(pause_s * 2, RETRY_S_MAX)
+                pause_s = RETRY_S if served else pause_s
                 await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 1.5, RETRY_S_MAX)
         finally:
             await self._unlink()
 
-    async def _connect(self) -> None:
+    async def _serve_once(self) -> bool:
+        """Connect, and serve until the link is lost; whether the immortal became primary."""
         loop = asyncio.get_running_loop()
-        pause_s = RETRY_S
-        while True:
-            self._lost = asyncio.Event()
-            self._reader = RecordReader()
-            self.machine = Machine(self._factory, self._name)
-            try:
-                receive, send = self._addresses()
-                self._to_hub, _ = await loop.create_connection(lambda: _ToHub(self), *split_address(receive))
-                self._from_hub, _ = await loop.create_connection(lambda: _FromHub(self), *split_address(send))
-                self.recoveries += 1
-                return
-            except (OSError, ValueError, KeyError):
-                await self._unlink()
-                await asyncio.sleep(pause_s)
-                pause_s = min(pause_s * 1.5, RETRY_S_MAX)
+        self._lost = asyncio.Event()
+        self._reader = RecordReader()
+        self.engine = Engine(self._factory, self._name)
+        try:
+            receive, send = self._addresses()
+            self._to_hub, _ = await loop.create_connection(lambda: _Socket(self), *split_address(receive))
+            self._from_hub, _ = await loop.create_connection(lambda: _Socket(self), *split_address(send))
+        except (OSError, ValueError, KeyError):
+            await self._unlink()
+            return False
+        self.recoveries += 1
+        await self._lost.wait()
+        served = self._became_primary.is_set()
+        await self._unlink()
+        if self._error is None:
+            logger.info("%s: link to the hub lost; recovering", self._name)
+        return served
 
     async def _unlink(self) -> None:
         self._became_primary.clear()
@@ -171,10 +161,9 @@ class Host:
             if transport is not None:
                 transport.abort()
         self._to_hub = self._from_hub = None
-        tasks = list(self._tasks)
-        for task in tasks:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     # --- what the sockets say -----------------------------------------------------------------------------------
 
@@ -191,7 +180,7 @@ class Host:
         """Bytes from the hub."""
         try:
             for item in self._reader.feed(data):
-                self.machine.receive(item)
+                self.engine.receive(item)
         except RemoteProtocolError as error:
             logger.error("%s: the hub broke the protocol: %s", self._name, error)
             self.lost()
@@ -201,7 +190,7 @@ class Host:
             self.lost()
             return
         self.flush()
-        if self.machine.primary:
+        if self.engine.primary:
             if not self._became_primary.is_set():
                 self._became_primary.set()
                 self._spawn(self.immortal.on_primary(self.itself))
@@ -209,7 +198,7 @@ class Host:
 
     def flush(self) -> None:
         """Write what the immortal has to say."""
-        data = self.machine.take_output()
+        data = self.engine.take_output()
         if data and self._to_hub is not None:
             self._to_hub.write(data)
 
@@ -228,13 +217,13 @@ class Host:
             self.lost()
 
     def _start_effects(self) -> None:
-        for number, effect in list(self.machine.effects.items()):
+        for number, effect in list(self.engine.effects.items()):
             if not effect.running:
                 effect.running = True
                 self._spawn(self._do(number, effect))
 
     async def _do(self, number: int, effect: Effect) -> None:
-        machine = self.machine
+        engine = self.engine
         try:
             if inspect.iscoroutinefunction(effect.function):
                 value = await effect.function(*effect.args)
@@ -243,8 +232,8 @@ class Host:
             error = None
         except Exception as failure:
             value, error = None, f"{type(failure).__name__}: {failure}"
-        if machine is self.machine:
-            machine.report_effect(number, value, error)
+        if engine is self.engine:
+            engine.report_effect(number, value, error)
             self.flush()
 
 
@@ -255,8 +244,7 @@ class _Outside:
         self._host = host
 
     def __getattr__(self, name: str) -> Any:
-        proxy = self._host.machine.proxy_to_self()
-        send = getattr(proxy, name)
+        send = getattr(self._host.engine.proxy_to_self(), name)
 
         def impulse(*args: Any, **kwargs: Any) -> None:
             send(*args, **kwargs)

@@ -16,13 +16,14 @@ The coordinator (the hub) and a language binding (the service) talk over two one
     body      00 | ZigZagInt method | rpc type (1) | [type 0: ZigZagInt n | caller | ZigZagLong call] | arguments
               01 value, 02 empty, 03 exception | ZigZagInt n | responder | ZigZagLong call | value
 
-`call_reader.py` holds the fast reader of what a binding sends; this module reads and writes one message at a time.
+This module reads and writes one message at a time. `call_reader.py` reads what a binding sends, fast and in any pieces,
+and `record_reader.py` what it receives.
 """
 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, TypeAlias
 
@@ -77,21 +78,10 @@ class BodyKind(IntEnum):
     EXCEPTION = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a reader accepts before it gives up. Each is a key of `[ambrosia]` in the configuration."""
-
-    message_bytes_max: int = 64 << 20  # the coordinator of 2024 took 9 MiB messages, its buffers are 8 MiB
-    initial_bytes_max: int = 8 << 20  # "Initial row is too many bytes" is where the published coordinator stops
-    name_bytes_max: int = 255
-    checkpoint_bytes_max: int = 1 << 40
-
-
 # --- integers -------------------------------------------------------------------------------------------------
 
 
-def encode_zigzag(value: int, bits: int) -> bytes:
-    """A signed integer of 32 or 64 bits in base 128, low group first, in as few bytes as possible."""
+def _encode_zigzag(value: int, bits: int) -> bytes:
     if not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
         raise LocalProtocolError(f"{value} does not fit {bits} bits")
     rest = (value << 1) ^ (value >> (bits - 1))
@@ -104,8 +94,16 @@ def encode_zigzag(value: int, bits: int) -> bytes:
     return bytes(out)
 
 
-def _decode_zigzag(data: bytes, at: int, end: int, bits: int) -> tuple[int, int] | None:
-    """The integer at `at` and the position after it; None when `end` cuts it off."""
+SMALL_INTS: Final = tuple(_encode_zigzag(value, 32) for value in range(4096))
+
+
+def zigzag_int(value: int, bits: int = 32) -> bytes:
+    """A ZigZagInt, with 64 bits a ZigZagLong: base 128, low group first, in as few bytes as possible."""
+    return SMALL_INTS[value] if 0 <= value < len(SMALL_INTS) else _encode_zigzag(value, bits)
+
+
+def peek_int(data: bytes, at: int, end: int, bits: int = 32) -> tuple[int, int] | None:
+    """A ZigZagInt or ZigZagLong and the position after it; None when `end` cuts it off."""
     longest = at + (5 if bits == 32 else 10)
     shift = raw = 0
     while at < end:
@@ -121,38 +119,12 @@ def _decode_zigzag(data: bytes, at: int, end: int, bits: int) -> tuple[int, int]
     return None
 
 
-def zigzag_int(value: int) -> bytes:
-    """ZigZagInt."""
-    return SMALL_INTS[value] if 0 <= value < len(SMALL_INTS) else encode_zigzag(value, 32)
-
-
-def zigzag_long(value: int) -> bytes:
-    """ZigZagLong."""
-    return SMALL_INTS[value] if 0 <= value < len(SMALL_INTS) else encode_zigzag(value, 64)
-
-
-SMALL_INTS: Final = tuple(encode_zigzag(value, 32) for value in range(4096))
-
-
-def peek_int(data: bytes, at: int, end: int) -> tuple[int, int] | None:
-    """A ZigZagInt and the position after it; None when more bytes are needed."""
-    return _decode_zigzag(data, at, end, 32)
-
-
-def read_int(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """A ZigZagInt that must be whole, and the position after it."""
-    found = _decode_zigzag(data, at, end, 32)
-    if found is None:
+def read_int(data: bytes, at: int, end: int, bits: int = 32) -> tuple[int, int]:
+    """A ZigZagInt or ZigZagLong that must be whole, and the position after it."""
+    integer = peek_int(data, at, end, bits)
+    if integer is None:
         raise RemoteProtocolError("an integer runs past the end of its message")
-    return found
-
-
-def read_long(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """A ZigZagLong that must be whole, and the position after it."""
-    found = _decode_zigzag(data, at, end, 64)
-    if found is None:
-        raise RemoteProtocolError("an integer runs past the end of its message")
-    return found
+    return integer
 
 
 def read_name(data: bytes, at: int, end: int) -> tuple[bytes, int]:
@@ -163,8 +135,8 @@ def read_name(data: bytes, at: int, end: int) -> tuple[bytes, int]:
     return data[at : at + length], at + length
 
 
-def _named(name: bytes) -> bytes:
-    return zigzag_int(len(name)) + name
+def _name(name: bytes | None) -> bytes:
+    return b"" if name is None else zigzag_int(len(name)) + name
 
 
 # --- messages -------------------------------------------------------------------------------------------------
@@ -224,6 +196,14 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Blob:
+    """Some bytes of a checkpoint, which follow its message; the last piece says so and may be empty."""
+
+    data: bytes
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Signal:
     """A message without data."""
 
@@ -231,33 +211,22 @@ class Signal:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
-    """Commit or ReplayFrom: numbers between two coordinators, all messages and replayable ones."""
+class Numbers:
+    """Between two coordinators: Commit and ReplayFrom (all messages, replayable ones), or TrimTo (one number)."""
 
     type: Type
-    all: int
-    replayable: int
-
-
-@dataclass(frozen=True, slots=True)
-class TrimTo:
-    """Between two coordinators: outputs up to this number are not needed any more."""
-
-    number: int
+    numbers: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Ping or PingReturn, a test aid of the published coordinator: like an RPC, with five clock stamps at its end."""
+    """Ping or PingReturn, a test aid of the published coordinator: a call whose arguments are five clock stamps."""
 
     type: Type
-    destination: bytes | None
-    method: int
-    rpc_type: int
-    stamps: tuple[int, ...]
+    call: Call
 
 
-Message: TypeAlias = Call | Return | RpcBatch | AttachTo | InitialMessage | Checkpoint | Signal | Counts | TrimTo | Ping
+Message: TypeAlias = Call | Return | RpcBatch | AttachTo | InitialMessage | Checkpoint | Signal | Numbers | Ping
 
 SIGNALS: Final = frozenset(
     {
@@ -268,7 +237,8 @@ SIGNALS: Final = frozenset(
         Type.BECOMING_PRIMARY,
     }
 )
-_STAMPS: Final = struct.Struct("<5q")
+COUNT_OF_NUMBERS: Final = {Type.COMMIT: 2, Type.REPLAY_FROM: 2, Type.TRIM_TO: 1}
+STAMPS_BYTES: Final = 5 * 8
 _FIXED_LONG: Final = struct.Struct("<q")
 
 
@@ -277,13 +247,20 @@ def frame(kind: int, data: bytes) -> bytes:
     return zigzag_int(len(data) + 1) + bytes((kind,)) + data
 
 
+def frame_batch(messages: bytes, count: int, replayable: int | None) -> bytes:
+    """RPCs as one batch, of type 13 if it says how many are replayable, else of type 5."""
+    if replayable is None:
+        return frame(Type.RPC_BATCH, zigzag_int(count) + messages)
+    return frame(Type.COUNT_REPLAYABLE_RPC_BATCH, zigzag_int(count) + zigzag_int(replayable) + messages)
+
+
 def encode_body(call: Call | Return) -> bytes:
     """An RPC without its destination."""
     if isinstance(call, Return):
-        return bytes((call.kind,)) + _named(call.responder) + zigzag_long(call.call_number) + call.value
+        return bytes((call.kind,)) + _name(call.responder) + zigzag_int(call.call_number, 64) + call.value
     head = b"\0" + zigzag_int(call.method) + bytes((call.rpc_type,))
     if call.rpc_type == RpcType.ASYNC:
-        head += _named(call.caller) + zigzag_long(call.call_number)
+        head += _name(call.caller) + zigzag_int(call.call_number, 64)
     return head + call.arguments
 
 
@@ -291,60 +268,53 @@ def encode(message: Message) -> bytes:
     """One framed message. The blob of a checkpoint is the caller's to send."""
     match message:
         case Call() | Return():
-            where = b"" if message.destination is None else _named(message.destination)
-            return frame(Type.RPC, where + encode_body(message))
+            return frame(Type.RPC, _name(message.destination) + encode_body(message))
         case RpcBatch(calls, replayable):
-            inner = b"".join(map(encode, calls))
-            if replayable is None:
-                return frame(Type.RPC_BATCH, zigzag_int(len(calls)) + inner)
-            return frame(Type.COUNT_REPLAYABLE_RPC_BATCH, zigzag_int(len(calls)) + zigzag_int(replayable) + inner)
+            return frame_batch(b"".join(map(encode, calls)), len(calls), replayable)
         case AttachTo(destination):
             return frame(Type.ATTACH_TO, destination)
         case InitialMessage(data):
             return frame(Type.INITIAL_MESSAGE, data)
         case Checkpoint(size, fixed):
-            return frame(Type.CHECKPOINT, _FIXED_LONG.pack(size) if fixed else zigzag_long(size))
+            return frame(Type.CHECKPOINT, _FIXED_LONG.pack(size) if fixed else zigzag_int(size, 64))
         case Signal(kind):
             return frame(kind, b"")
-        case Counts(kind, every, replayable):
-            return frame(kind, zigzag_long(every) + zigzag_long(replayable))
-        case TrimTo(number):
-            return frame(Type.TRIM_TO, zigzag_long(number))
-        case Ping(kind, destination, method, rpc_type, stamps):
-            where = b"" if destination is None else _named(destination)
-            head = where + b"\0" + zigzag_int(method) + bytes((rpc_type,))
-            return frame(kind, head + _STAMPS.pack(*stamps))
+        case Numbers(kind, numbers):
+            return frame(kind, b"".join(zigzag_int(number, 64) for number in numbers))
+        case Ping(kind, call):
+            return frame(kind, _name(call.destination) + encode_body(call))
 
 
-def decode_body(data: bytes, at: int, end: int) -> Call | Return:
-    """An RPC body. Its kind comes first, so a return value is never read as a call."""
+def read_body_head(data: bytes, at: int, end: int) -> tuple[int, int, int, int]:
+    """Kind, method and RPC type (0 if it is no call) of an RPC body, and the position after them.
+
+    The kind comes first, so a return value is never read as a call.
+    """
     if at >= end:
         raise RemoteProtocolError("an RPC without a body")
     kind = data[at]
-    at += 1
-    if kind == BodyKind.CALL:
-        method, at = read_int(data, at, end)
-        if at >= end:
-            raise RemoteProtocolError("a call without an RPC type")
-        rpc_type = data[at]
-        at += 1
-        if rpc_type != RpcType.ASYNC:
-            return Call(method, rpc_type, data[at:end])
-        caller, at = read_name(data, at, end)
-        number, at = read_long(data, at, end)
-        return Call(method, rpc_type, data[at:end], None, caller, number)
     if kind > BodyKind.EXCEPTION:
         raise RemoteProtocolError(f"an RPC body of unknown kind {kind}")
-    responder, at = read_name(data, at, end)
-    number, at = read_long(data, at, end)
-    return Return(BodyKind(kind), responder, number, data[at:end])
+    if kind != BodyKind.CALL:
+        return kind, 0, 0, at + 1
+    method, at = read_int(data, at + 1, end)
+    if at >= end:
+        raise RemoteProtocolError("a call without an RPC type")
+    return kind, method, data[at], at + 1
 
 
 def _decode_rpc(data: bytes, at: int, end: int, addressed: bool) -> Call | Return:
-    if not addressed:
-        return decode_body(data, at, end)
-    destination, at = read_name(data, at, end)
-    return replace(decode_body(data, at, end), destination=destination)
+    destination = None
+    if addressed:
+        destination, at = read_name(data, at, end)
+    kind, method, rpc_type, at = read_body_head(data, at, end)
+    if rpc_type != RpcType.ASYNC:
+        return Call(method, rpc_type, data[at:end], destination)
+    name, at = read_name(data, at, end)
+    number, at = read_int(data, at, end, 64)
+    if kind == BodyKind.CALL:
+        return Call(method, rpc_type, data[at:end], destination, name, number)
+    return Return(BodyKind(kind), name, number, data[at:end], destination)
 
 
 def _decode_batch(kind: Type, data: bytes, at: int, end: int, addressed: bool) -> RpcBatch:
@@ -368,10 +338,16 @@ def _decode_batch(kind: Type, data: bytes, at: int, end: int, addressed: bool) -
 
 def decode_checkpoint(data: bytes, at: int, end: int) -> Checkpoint:
     """The size in either form: ZigZagLong if that uses up the data exactly, else 8 bytes little endian."""
-    size, after = read_long(data, at, end) if end - at != 8 else _long_or_fixed(data, at, end)
+    could_be_fixed = end - at == _FIXED_LONG.size
+    try:
+        size, after = read_int(data, at, end, 64)
+    except RemoteProtocolError:  # eight bytes with every high bit set are no ZigZagLong, but a fixed size
+        if not could_be_fixed:
+            raise
+        size, after = 0, at
     fixed = after != end
     if fixed:
-        if end - at != 8:
+        if not could_be_fixed:
             raise RemoteProtocolError("a checkpoint whose size is in neither form")
         (size,) = _FIXED_LONG.unpack_from(data, at)
     if size < 0:
@@ -379,21 +355,19 @@ def decode_checkpoint(data: bytes, at: int, end: int) -> Checkpoint:
     return Checkpoint(size, fixed)
 
 
-def _long_or_fixed(data: bytes, at: int, end: int) -> tuple[int, int]:
-    try:
-        return read_long(data, at, end)
-    except RemoteProtocolError:  # eight bytes with every high bit set are no ZigZagLong, but a fixed size
-        return 0, at
-
-
 def _decode_ping(kind: Type, data: bytes, at: int, end: int, addressed: bool) -> Ping:
-    destination = None
-    if addressed:
-        destination, at = read_name(data, at, end)
-    method, at = read_int(data, at + 1, end)
-    if end - at != 1 + _STAMPS.size:
+    call = _decode_rpc(data, at, end, addressed)
+    if not isinstance(call, Call) or len(call.arguments) != STAMPS_BYTES:
         raise RemoteProtocolError("a ping without its five stamps")
-    return Ping(kind, destination, method, data[at], _STAMPS.unpack_from(data, at + 1))
+    return Ping(kind, call)
+
+
+def _decode_numbers(kind: Type, data: bytes, at: int, end: int) -> Numbers:
+    numbers = []
+    for _ in range(COUNT_OF_NUMBERS[kind]):
+        number, at = read_int(data, at, end, 64)
+        numbers.append(number)
+    return Numbers(kind, tuple(numbers))
 
 
 def decode(data: bytes, at: int, end: int, *, addressed: bool) -> Message:
@@ -420,13 +394,8 @@ def decode(data: bytes, at: int, end: int, *, addressed: bool) -> Message:
             return decode_checkpoint(data, at, end)
         case Type.PING | Type.PING_RETURN:
             return _decode_ping(kind, data, at, end, addressed)
-        case Type.TRIM_TO:
-            number, at = read_long(data, at, end)
-            return TrimTo(number)
         case _:
-            every, at = read_long(data, at, end)
-            replayable, at = read_long(data, at, end)
-            return Counts(kind, every, replayable)
+            return _decode_numbers(kind, data, at, end)
 
 
 def decode_messages(data: bytes, *, addressed: bool) -> list[Message]:
@@ -450,19 +419,15 @@ def check_bytes(payload: bytes | memoryview) -> int:
     return xxhash.xxh64_intdigest(payload)
 
 
-def check_bytes_xor(payload: bytes) -> int:
-    """The check of logs written before December 2021: 8-byte words, the last one padded, combined by XOR."""
-    padded = payload + bytes(-len(payload) % 8)
-    check = 0
-    for (word,) in struct.iter_unpack("<Q", padded):
-        check ^= word
-    return check
+def record_header(committer: int, sequence: int, payload: bytes) -> bytes:
+    """The header of a record; the check bytes of a checkpoint's are 0."""
+    check = 0 if sequence == SEQUENCE_CHECKPOINT else check_bytes(payload)
+    return RECORD_HEADER.pack(committer, RECORD_HEADER_BYTES + len(payload), check, sequence)
 
 
 def encode_record(committer: int, sequence: int, payload: bytes) -> bytes:
-    """A data or control record."""
-    length = RECORD_HEADER_BYTES + len(payload)
-    return RECORD_HEADER.pack(committer, length, check_bytes(payload), sequence) + payload
+    """A record of any kind."""
+    return record_header(committer, sequence, payload) + payload
 
 
 def encode_signal_record(committer: int, kind: Type) -> bytes:
@@ -471,95 +436,5 @@ def encode_signal_record(committer: int, kind: Type) -> bytes:
 
 
 def encode_checkpoint_record(committer: int, size: int) -> bytes:
-    """The record that announces a blob of `size` bytes: sequence -2 and check bytes 0."""
-    payload = encode(Checkpoint(size))
-    return RECORD_HEADER.pack(committer, RECORD_HEADER_BYTES + len(payload), 0, SEQUENCE_CHECKPOINT) + payload
-
-
-def wrap_batch(messages: bytes, count: int, replayable: int) -> bytes:
-    """RPCs as one batch: type 5 when all are replayable, else 13. A batch of one is never written."""
-    if count < 2:
-        raise LocalProtocolError(f"a batch of {count}")
-    if replayable == count:
-        return frame(Type.RPC_BATCH, zigzag_int(count) + messages)
-    return frame(Type.COUNT_REPLAYABLE_RPC_BATCH, zigzag_int(count) + zigzag_int(replayable) + messages)
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """A log record as a binding receives it."""
-
-    committer: int
-    sequence: int
-    payload: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Blob:
-    """The bytes of a checkpoint that followed its record, in pieces; `last` ends it."""
-
-    data: bytes
-    last: bool
-
-
-class RecordReader:
-    """What a binding receives, from bytes in any pieces. Raises `RemoteProtocolError`; nothing is read after that."""
-
-    def __init__(self, record_bytes_max: int = 1 << 30) -> None:
-        self.record_bytes_max = record_bytes_max
-        self._buffer = bytearray()
-        self._blob_left = 0
-        self._expected: int | None = None
-
-    def feed(self, data: bytes) -> list[Record | Blob]:
-        """All that is whole now. Sequence ids without gap or repeat, and check bytes, are verified here."""
-        buffer = self._buffer
-        buffer += data
-        found: list[Record | Blob] = []
-        at = 0
-        while at < len(buffer):
-            if self._blob_left:
-                piece = bytes(buffer[at : at + self._blob_left])
-                at += len(piece)
-                self._blob_left -= len(piece)
-                found.append(Blob(piece, not self._blob_left))
-                continue
-            record = self._record(buffer, at)
-            if record is None:
-                break
-            at += RECORD_HEADER_BYTES + len(record.payload)
-            found.append(record)
-            if record.sequence == SEQUENCE_CHECKPOINT:
-                self._blob_left = self._checkpoint_size(record.payload)
-                if not self._blob_left:
-                    found.append(Blob(b"", True))
-        del buffer[:at]
-        return found
-
-    def _record(self, buffer: bytearray, at: int) -> Record | None:
-        if len(buffer) - at < RECORD_HEADER_BYTES:
-            return None
-        committer, length, check, sequence = RECORD_HEADER.unpack_from(buffer, at)
-        if not RECORD_HEADER_BYTES <= length <= self.record_bytes_max:
-            raise RemoteProtocolError(f"a record of {length} bytes")
-        if len(buffer) - at < length:
-            return None
-        payload = bytes(buffer[at + RECORD_HEADER_BYTES : at + length])
-        if sequence == SEQUENCE_CHECKPOINT:
-            self._expected = None  # the records that follow begin wherever the checkpoint stands
-        elif check != check_bytes(payload):
-            raise RemoteProtocolError(f"record {sequence}: wrong check bytes")
-        if sequence >= 0:
-            if self._expected is not None and sequence != self._expected:
-                raise RemoteProtocolError(f"record {sequence} where {self._expected} was next")
-            self._expected = sequence + 1
-        elif sequence < SEQUENCE_CHECKPOINT:
-            raise RemoteProtocolError(f"a record with sequence id {sequence}")
-        return Record(committer, sequence, payload)
-
-    @staticmethod
-    def _checkpoint_size(payload: bytes) -> int:
-        messages = decode_messages(payload, addressed=False)
-        if len(messages) != 1 or not isinstance(messages[0], Checkpoint):
-            raise RemoteProtocolError("a checkpoint record without exactly one Checkpoint message")
-        return messages[0].size
+    """The record that announces a blob of `size` bytes."""
+    return encode_record(committer, SEQUENCE_CHECKPOINT, encode(Checkpoint(size)))

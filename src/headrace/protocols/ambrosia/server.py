@@ -19,11 +19,10 @@ class ImmortalPorts(Listener):
     @property
     def addresses(self) -> dict[str, str]:
         """`ambrosia.NAME.receive` and `ambrosia.NAME.send` for each immortal, as they stand in the ready file."""
-        found: dict[str, str] = {}
+        addresses: dict[str, str] = {}
         for name, ports in self.coordinator.ports.items():
-            found[f"ambrosia.{name}.receive"] = ports.receive
-            found[f"ambrosia.{name}.send"] = ports.send
-        return found
+            addresses |= {f"ambrosia.{name}.receive": ports.receive, f"ambrosia.{name}.send": ports.send}
+        return addresses
 
 
 async def start(hub: Hub) -> ImmortalPorts | None:

@@ -100,30 +100,28 @@ S, I, A = State, Input, Action  # noqa: E741 - the table below reads better with
 FROM_BINDING: Final = frozenset({I.CALLS, I.IMPULSES, I.ATTACH_TO, I.INITIAL_MESSAGE, I.CHECKPOINT, I.TAKE_CHECKPOINT})
 
 
-def _sending(state: State, *, impulses: bool = True) -> dict[Input, Transition]:
-    """A binding may always attach and call; impulses only once it is, or becomes, primary ([6.1] of the notes)."""
-    rows: dict[Input, Transition] = {I.CALLS: (state, (A.ROUTE,)), I.ATTACH_TO: (state, (A.ATTACH,))}
-    if impulses:
-        rows[I.IMPULSES] = (state, (A.ROUTE,))
-    return rows
+# What is usual: a binding may always attach and call, and no checkpoint can begin, since one is under way or it is not
+# time yet. Impulses come only once it is, or becomes, primary ([6.1] of the notes): "While a replayed Impulse RPC can
+# send Fork RPCs, it cannot send Impulse RPCs". A debugged binding may say what it likes: nothing of it leaves the link.
+FOLLOWING: Final = frozenset({S.REPLAYING, S.REPLAYING_OLD, S.STANDBY})
 
 
-def _ignoring(state: State, *inputs: Input) -> dict[Input, Transition]:
-    return dict.fromkeys(inputs, (state, (A.DISCARD,)))
+def _usual(state: State) -> dict[Input, Transition]:
+    route, discard = (state, (A.ROUTE,)), (state, (A.DISCARD,))
+    if state in (S.ABSENT, S.CLOSED):
+        return {}
+    if state is S.DEBUGGING:
+        return dict.fromkeys((*FROM_BINDING, I.REPLAYED, I.CHECKPOINT_WANTED), discard)
+    rows: dict[Input, Transition] = {
+        I.CALLS: route,
+        I.ATTACH_TO: (state, (A.ATTACH,)),
+        I.CHECKPOINT_WANTED: discard,
+        I.TAKE_CHECKPOINT: discard,
+    }
+    return rows if state in FOLLOWING else rows | {I.IMPULSES: route}
 
 
-def _busy(state: State, *, impulses: bool = True) -> dict[Input, Transition]:
-    """As `_sending`, while no checkpoint can begin: one is under way, or it is not time yet."""
-    return _sending(state, impulses=impulses) | _ignoring(state, I.TAKE_CHECKPOINT, I.CHECKPOINT_WANTED)
-
-
-def _outputs_discarded(state: State) -> dict[Input, Transition]:
-    """A debugged binding may say what it likes: nothing of it leaves the link."""
-    rows = _ignoring(state, I.CALLS, I.IMPULSES, I.ATTACH_TO, I.INITIAL_MESSAGE, I.TAKE_CHECKPOINT, I.REPLAYED)
-    return rows | {I.CHECKPOINT: (state, (A.SKIP,)), I.CHECKPOINT_WANTED: (state, (A.DISCARD,))}
-
-
-TRANSITIONS: Final[dict[State, dict[Input, Transition]]] = {
+_UNUSUAL: Final[dict[State, dict[Input, Transition]]] = {
     S.ABSENT: {
         I.CONNECTED_NEW: (S.FIRST_START, (A.SEND_TAKE_BECOMING_PRIMARY_CHECKPOINT,)),
         I.CONNECTED_RECOVER: (S.REPLAYING, (A.SEND_STORED_CHECKPOINT, A.REPLAY)),
@@ -135,71 +133,44 @@ TRANSITIONS: Final[dict[State, dict[Input, Transition]]] = {
     # "Receive a TakeBecomingPrimaryCheckpoint message; send an InitialMessage; send a Checkpoint message". The
     # published coordinator hangs if the two come in the other order; here either order starts the instance.
     S.FIRST_START: {
-        **_busy(S.FIRST_START),
         I.INITIAL_MESSAGE: (S.FIRST_INITIAL, (A.KEEP_INITIAL,)),
         I.CHECKPOINT: (S.FIRST_CHECKPOINT, (A.RECEIVE,)),
     },
-    S.FIRST_INITIAL: {
-        **_busy(S.FIRST_INITIAL),
-        I.CHECKPOINT: (S.FIRST_STORING, (A.RECEIVE, A.STORE)),
-    },
-    S.FIRST_CHECKPOINT: {
-        **_busy(S.FIRST_CHECKPOINT),
-        I.INITIAL_MESSAGE: (S.FIRST_STORING, (A.KEEP_INITIAL, A.STORE)),
-    },
+    S.FIRST_INITIAL: {I.CHECKPOINT: (S.FIRST_STORING, (A.RECEIVE, A.STORE))},
+    S.FIRST_CHECKPOINT: {I.INITIAL_MESSAGE: (S.FIRST_STORING, (A.KEEP_INITIAL, A.STORE))},
     S.FIRST_STORING: {
-        **_busy(S.FIRST_STORING),
         I.CHECKPOINT: (S.FIRST_STORING, (A.SKIP,)),
         I.STORED: (S.RUNNING, (A.LOG_INITIAL, A.DELIVER)),
     },
-    # "While a replayed Impulse RPC can send Fork RPCs, it cannot send Impulse RPCs": impulses are not in this row.
-    S.REPLAYING: {
-        **_busy(S.REPLAYING, impulses=False),
-        I.REPLAYED: (S.PROMOTING, (A.SEND_TAKE_BECOMING_PRIMARY_CHECKPOINT,)),
-    },
-    S.PROMOTING: {
-        **_busy(S.PROMOTING),
-        I.CHECKPOINT: (S.STORING, (A.RECEIVE, A.STORE)),
-    },
-    S.REPLAYING_OLD: {
-        **_busy(S.REPLAYING_OLD, impulses=False),
-        I.REPLAYED: (S.UPGRADING, (A.SEND_UPGRADE_TAKE_CHECKPOINT,)),
-    },
-    S.UPGRADING: {
-        **_busy(S.UPGRADING),
-        I.CHECKPOINT: (S.UPGRADE_STORING, (A.RECEIVE, A.STORE)),
-    },
+    S.REPLAYING: {I.REPLAYED: (S.PROMOTING, (A.SEND_TAKE_BECOMING_PRIMARY_CHECKPOINT,))},
+    S.PROMOTING: {I.CHECKPOINT: (S.STORING, (A.RECEIVE, A.STORE))},
+    S.REPLAYING_OLD: {I.REPLAYED: (S.UPGRADING, (A.SEND_UPGRADE_TAKE_CHECKPOINT,))},
+    S.UPGRADING: {I.CHECKPOINT: (S.UPGRADE_STORING, (A.RECEIVE, A.STORE))},
     # After the upgraded state is durable the published coordinator asks for a checkpoint once more.
     S.UPGRADE_STORING: {
-        **_busy(S.UPGRADE_STORING),
         I.CHECKPOINT: (S.UPGRADE_STORING, (A.SKIP,)),
         I.STORED: (S.CHECKPOINTING, (A.FINISH_UPGRADE, A.SEND_TAKE_CHECKPOINT)),
     },
     S.RUNNING: {
-        **_sending(S.RUNNING),
         I.CHECKPOINT_WANTED: (S.CHECKPOINTING, (A.SEND_TAKE_CHECKPOINT,)),
         I.TAKE_CHECKPOINT: (S.CHECKPOINTING, (A.SEND_TAKE_CHECKPOINT,)),
         I.CHECKPOINT: (S.RUNNING, (A.SKIP,)),  # nobody asked: its place in the log is unknown
     },
-    S.CHECKPOINTING: {
-        **_busy(S.CHECKPOINTING),
-        I.CHECKPOINT: (S.STORING, (A.RECEIVE, A.STORE)),
-    },
+    S.CHECKPOINTING: {I.CHECKPOINT: (S.STORING, (A.RECEIVE, A.STORE))},
     S.STORING: {
-        **_busy(S.STORING),
         I.CHECKPOINT: (S.STORING, (A.SKIP,)),
         I.STORED: (S.RUNNING, (A.DELIVER,)),
     },
     # A standby computes what the primary computes. Its calls carry the same numbers, so either copy will do.
     S.STANDBY: {
-        **_busy(S.STANDBY, impulses=False),
-        **_ignoring(S.STANDBY, I.REPLAYED),
+        I.REPLAYED: (S.STANDBY, (A.DISCARD,)),
         I.CHECKPOINT: (S.STANDBY, (A.SKIP,)),
         I.PRIMARY_LOST: (S.RUNNING, (A.SEND_BECOMING_PRIMARY, A.DELIVER)),
     },
-    S.DEBUGGING: _outputs_discarded(S.DEBUGGING),
+    S.DEBUGGING: {I.CHECKPOINT: (S.DEBUGGING, (A.SKIP,))},
     S.CLOSED: {},
 }
+TRANSITIONS: Final = {state: _usual(state) | rows for state, rows in _UNUSUAL.items()}
 
 
 def _label(state: State, what: Input) -> str:

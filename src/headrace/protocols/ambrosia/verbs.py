@@ -11,15 +11,8 @@ from headrace.hub.verbs import Nothing, Verbs
 from headrace.log.ops import CheckpointInfo
 from headrace.protocols.ambrosia.coordinator.coordinator import Coordinator
 from headrace.protocols.ambrosia.coordinator.instance import Instance
-from headrace.protocols.ambrosia.description import messages_in_words
+from headrace.protocols.ambrosia.description import DescribedMessage, describe_messages
 from headrace.protocols.ambrosia.settings import ImmortalSection
-
-
-class RegisterRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Register an immortal, or give one other options."""
-
-    name: str
-    options: ImmortalSection = ImmortalSection()
 
 
 class NameRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,20 +21,30 @@ class NameRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
 
 
-class LogRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RegisterRequest(NameRequest, frozen=True):
+    """Register an immortal, or give one other options."""
+
+    options: ImmortalSection = ImmortalSection()
+
+
+class LogRequest(NameRequest, frozen=True):
     """Logged messages from an index on; without one, the last `limit`."""
 
-    name: str
     start: int | None = None
     limit: int = 50
 
 
-class ReplayRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ReplayRequest(NameRequest, frozen=True):
     """Serve a debugging binding from a checkpoint; without one, from the newest."""
 
-    name: str
     checkpoint: int | None = None
     upgrade: bool = False
+
+
+class EndReplayRequest(NameRequest, frozen=True):
+    """A debugging session, named by its receive port as `immortal.replay` gave it."""
+
+    receive: str
 
 
 class Peer(msgspec.Struct, frozen=True):
@@ -77,23 +80,12 @@ class ImmortalInfo(msgspec.Struct, frozen=True, kw_only=True):
     last_error: str | None = None
 
 
-class LoggedMessage(msgspec.Struct, frozen=True, kw_only=True):
+class LoggedMessage(DescribedMessage, frozen=True, kw_only=True):
     """One logged message, decoded."""
 
     index: int
-    sequence: int | None
-    """None for a record that somebody else appended."""
     time_us: int
     sender: str | None
-    kind: str
-    method: int | None = None
-    caller: str | None = None
-    call_number: int | None = None
-    text: str | None = None
-    """Arguments or value, if they are text."""
-    base64: str | None = None
-    """Arguments or value, if they are not."""
-    bytes: int = 0
 
 
 class DebugPorts(msgspec.Struct, frozen=True):
@@ -104,13 +96,6 @@ class DebugPorts(msgspec.Struct, frozen=True):
     checkpoint: int
     first: int
     next: int
-
-
-class EndReplayRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A debugging session, named by its receive port as `immortal.replay` gave it."""
-
-    name: str
-    receive: str
 
 
 class DebuggingInfo(msgspec.Struct, frozen=True):
@@ -163,19 +148,19 @@ class ImmortalVerbs:
 
     async def replay(self, request: ReplayRequest) -> DebugPorts:
         """Open a port pair for a debugging binding."""
-        made = await self._coordinator.replay(request.name, request.checkpoint, request.upgrade)
-        ports, info = made.ports, made.checkpoint
-        return DebugPorts(ports.receive, ports.send, info.id, info.position, made.end)
+        session = await self._coordinator.replay(request.name, request.checkpoint, request.upgrade)
+        ports, info = session.ports, session.checkpoint
+        return DebugPorts(ports.receive, ports.send, info.id, info.position, session.end)
 
     async def debugging(self, request: Nothing) -> list[DebuggingInfo]:
         """What has been opened by `immortal.replay` and not ended."""
         return [
             DebuggingInfo(
-                name, one.state, one.ports.receive, one.ports.send,
-                one.checkpoint.id, one.checkpoint.position, one.position, one.end,
+                name, session.state, session.ports.receive, session.ports.send,
+                session.checkpoint.id, session.checkpoint.position, session.position, session.end,
             )
-            for name, many in self._coordinator.debugging.items()
-            for one in many
+            for name, sessions in self._coordinator.debugging.items()
+            for session in sessions
         ]  # fmt: skip
 
     async def end_replay(self, request: EndReplayRequest) -> None:
@@ -203,9 +188,8 @@ class ImmortalVerbs:
             return ImmortalInfo(name=instance.name, registered=False, state="unregistered", pending=pending)
         bounds = hub.bounds(instance.names.log)
         newest = instance.newest_checkpoint()
-        position = link.position if link is not None else newest.position if newest is not None else bounds.first
-        inbound = instance.inbound
-        calls, impulses = inbound.stored_counts()
+        position = link.feed.position if link is not None else newest.position if newest is not None else bounds.first
+        calls, impulses = instance.queue.stored_counts()
         senders = [Peer(name, calls.get(name, 0), impulses.get(name, 0)) for name in sorted({*calls, *impulses})]
         return ImmortalInfo(
             name=instance.name,
@@ -216,7 +200,7 @@ class ImmortalVerbs:
             committer=registration.committer,
             version=registration.version,
             upgrade_version=registration.upgrade_version,
-            sequence=inbound.next_sequence,
+            sequence=instance.queue.next_sequence,
             log_first=bounds.first,
             log_next=bounds.next,
             pending=pending,
@@ -229,11 +213,11 @@ class ImmortalVerbs:
 
 
 def decoded_row(row: dict[str, Any]) -> list[LoggedMessage]:
-    """A record of an immortal's log in words."""
+    """The messages in a record of an immortal's log."""
     common = {
         "index": row["index"],
         "sequence": row["id"],
         "time_us": int(row["time"].timestamp() * 1_000_000),
         "sender": None if row["key"] is None else row["key"].decode(errors="replace"),
     }
-    return [LoggedMessage(**common, **words) for words in messages_in_words(row["payload"])]
+    return [LoggedMessage(**common, **fields) for fields in describe_messages(row["payload"])]

@@ -7,31 +7,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.protocols.ambrosia import codec
-from headrace.protocols.ambrosia.call_reader import (
-    Calls,
-    CheckpointData,
-    CheckpointStart,
-    Event,
-    Malformed,
-    MessageReader,
-    label_of_call,
-)
+from headrace.protocols.ambrosia.call_reader import Calls, Event, Malformed, MessageReader, label_of_call
 from headrace.protocols.ambrosia.codec import (
     AttachTo,
+    Blob,
     BodyKind,
     Call,
     Checkpoint,
     InitialMessage,
-    Limits,
     Return,
     RpcBatch,
     Signal,
     Type,
     encode,
 )
+from headrace.protocols.ambrosia.settings import Ambrosia
 
 
-def read(data: bytes, step: int = 1 << 30, limits: Limits | None = None) -> list[Event]:
+def read(data: bytes, step: int = 1 << 30, limits: Ambrosia | None = None) -> list[Event]:
     reader = MessageReader(limits)
     events: list[Event] = []
     for at in range(0, len(data), step):
@@ -104,12 +97,12 @@ EVERYTHING = (
 def test_every_message_in_any_pieces(step: int) -> None:
     events = read(EVERYTHING, step)
     assert [label for _, label, _ in delivered(events)] == ["fork/33", "fork/1", "impulse/1", "fork/7"]
-    kinds = [type(each) for each in events if not isinstance(each, CheckpointData)]
+    kinds = [type(each) for each in events if not isinstance(each, Blob)]
     assert kinds == [
-        InitialMessage, CheckpointStart, AttachTo, Calls, CheckpointStart, Calls, Calls, Calls, Signal, CheckpointStart,
+        InitialMessage, Checkpoint, AttachTo, Calls, Checkpoint, Calls, Calls, Calls, Signal, Checkpoint,
     ]  # fmt: skip
-    assert b"".join(each.data for each in events if isinstance(each, CheckpointData)) == b"\x00\x01\x02\xff\x00zz"
-    assert sum(each.last for each in events if isinstance(each, CheckpointData)) == 3
+    assert b"".join(each.data for each in events if isinstance(each, Blob)) == b"\x00\x01\x02\xff\x00zz"
+    assert sum(each.last for each in events if isinstance(each, Blob)) == 3
 
 
 @pytest.mark.parametrize(
@@ -155,6 +148,13 @@ def test_malformed_messages_end_the_reading_and_keep_what_came_before(data: str,
     assert reader.feed(good) == []
 
 
+def test_impulses_are_not_replayable() -> None:
+    sent = (Call(1, 1, b"", b""), Return(BodyKind.EMPTY, b"\x02", 1, b"", b""), Call(1, 2, b"", b""))
+    assert [calls.replayable for calls in read(b"".join(map(encode, sent))) if isinstance(calls, Calls)] == [
+        True, True, False,
+    ]  # fmt: skip
+
+
 def test_a_batch_is_taken_whole_or_not_at_all() -> None:
     inner = encode(Call(1, 1, b"a", b"")) + encode(AttachTo(b"x"))
     events = read(codec.frame(Type.RPC_BATCH, codec.zigzag_int(2) + inner))
@@ -164,22 +164,22 @@ def test_a_batch_is_taken_whole_or_not_at_all() -> None:
 @pytest.mark.parametrize(
     ("message", "limits", "key"),
     [
-        (Call(1, 1, bytes(200), b""), Limits(message_bytes_max=100), "message_bytes_max"),
-        (AttachTo(b"a" * 20), Limits(name_bytes_max=10), "name_bytes_max"),
-        (Call(1, 1, b"", b"a" * 20), Limits(name_bytes_max=10), "name_bytes_max"),
-        (Call(1, 0, b"", b"", b"a" * 20, 1), Limits(name_bytes_max=10), "name_bytes_max"),
-        (InitialMessage(b"a" * 20), Limits(initial_bytes_max=10), "initial_bytes_max"),
-        (Checkpoint(1000), Limits(checkpoint_bytes_max=10), "checkpoint_bytes_max"),
+        (Call(1, 1, bytes(200), b""), Ambrosia(message_bytes_max=100), "message_bytes_max"),
+        (AttachTo(b"a" * 20), Ambrosia(name_bytes_max=10), "name_bytes_max"),
+        (Call(1, 1, b"", b"a" * 20), Ambrosia(name_bytes_max=10), "name_bytes_max"),
+        (Call(1, 0, b"", b"", b"a" * 20, 1), Ambrosia(name_bytes_max=10), "name_bytes_max"),
+        (InitialMessage(b"a" * 20), Ambrosia(initial_bytes_max=10), "initial_bytes_max"),
+        (Checkpoint(1000), Ambrosia(checkpoint_bytes_max=10), "checkpoint_bytes_max"),
     ],
 )
-def test_limits_name_their_key(message: codec.Message, limits: Limits, key: str) -> None:
+def test_limits_name_their_key(message: codec.Message, limits: Ambrosia, key: str) -> None:
     (event,) = (each for each in read(encode(message), limits=limits) if not isinstance(each, Calls))
     assert isinstance(event, Malformed)
     assert f"ambrosia.{key}" in event.reason
 
 
 def test_a_large_message_is_refused_before_it_is_gathered() -> None:
-    reader = MessageReader(Limits(message_bytes_max=1000))
+    reader = MessageReader(Ambrosia(message_bytes_max=1000))
     (event,) = reader.feed(codec.zigzag_int(1001))
     assert isinstance(event, Malformed)
     assert reader.buffered_bytes == 0

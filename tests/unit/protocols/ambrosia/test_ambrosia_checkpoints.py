@@ -15,7 +15,6 @@ from headrace.hub import CheckpointWriter, Hub
 from headrace.protocols.ambrosia import codec
 from headrace.protocols.ambrosia.codec import Call, Checkpoint, InitialMessage, Signal, Type
 from headrace.protocols.ambrosia.coordinator.store import Registration
-from headrace.protocols.ambrosia.session import Action
 from headrace.testing import MemoryDisk, memory_hub
 
 
@@ -102,10 +101,10 @@ async def test_a_checkpoint_waits_for_calls_that_an_earlier_link_said_and_that_a
     async with memory_hub(settings(a=ImmortalSection(), b=ImmortalSection())) as hub, coordinator(hub) as ports:
         binding = await RawBinding.to(ports, "a")
         await binding.first_start()
-        a, inbound = ports.coordinator.instances["a"], ports.coordinator.instances["b"].inbound
-        inbound.hold()
+        a, queue = ports.coordinator.instances["a"], ports.coordinator.instances["b"].queue
+        queue.hold()
         binding.say(fork(b"1", b"b"))
-        await until(lambda: inbound.queued_bytes)
+        await until(lambda: queue.queued_bytes)
         await binding.close()
         await until(lambda: a.primary is None)
         binding = await RawBinding.to(ports, "a")
@@ -115,7 +114,7 @@ async def test_a_checkpoint_waits_for_calls_that_an_earlier_link_said_and_that_a
         binding.say(fork(b"1", b"b"), Checkpoint(5), b"later")
         await asyncio.sleep(0.1)
         assert len(a.checkpoints()) == 1  # a recovery from the second one would not say the call again
-        inbound.release(to_log=False)
+        queue.release(to_log=False)
         await until(lambda: len(a.checkpoints()) == 2)
         assert hub.producer("immortal/b/pending", "from:a") == 1
         await binding.close()
@@ -158,12 +157,10 @@ async def test_a_hub_killed_between_checkpoint_1_and_record_0_still_delivers_it_
 
         if initial_logged:
             instance._move_pending = killed  # type: ignore[method-assign]
+        else:
+            instance.ensure_started = killed  # type: ignore[method-assign]
         a = await RawBinding.to(ports, "a")
         assert await a.signal() == Type.TAKE_BECOMING_PRIMARY_CHECKPOINT
-        if not initial_logged:
-            link = instance.primary
-            assert link is not None
-            link._slow_actions[Action.LOG_INITIAL] = killed
         a.say(InitialMessage(b"only once"), fork(b"early"), Checkpoint(1), b"c")
         await asyncio.wait_for(stopped.wait(), 60)
         left = disk.after_kill()
@@ -193,7 +190,7 @@ async def test_a_binding_lost_right_after_checkpoint_1_does_not_stop_the_start()
         assert link is not None
         link.close("lost")
         await a.closed()
-        await asyncio.wait_for(instance.inbound.flushed(), 60)
+        await asyncio.wait_for(instance.queue.flushed(), 60)
         a = await RawBinding.to(ports, "a")
         assert await a.checkpoint() == b"c"
         await until(lambda: instance.registration is not None and instance.registration.started)

@@ -13,7 +13,7 @@ from support.until import until
 
 from headrace.config import ImmortalSection
 from headrace.protocols.ambrosia import codec
-from headrace.protocols.ambrosia.binding.engine import JOURNAL_BYTES_MAX, OUTSIDE_METHOD, Machine
+from headrace.protocols.ambrosia.binding.engine import JOURNAL_BYTES_MAX, OUTSIDE_METHOD, Engine
 from headrace.protocols.ambrosia.client import (
     DeclarationError,
     Host,
@@ -33,7 +33,8 @@ from headrace.protocols.ambrosia.client import (
     proxy_of,
     serve,
 )
-from headrace.protocols.ambrosia.codec import Record, RecordReader, Type, encode_record, encode_signal_record
+from headrace.protocols.ambrosia.codec import Type, encode_record, encode_signal_record
+from headrace.protocols.ambrosia.record_reader import Record, RecordReader
 from headrace.protocols.ambrosia.server import ImmortalPorts
 from headrace.testing import MemoryDisk, memory_hub
 
@@ -230,14 +231,14 @@ async def test_what_would_not_survive_a_replay_is_refused() -> None:
             desk.itself.order("wrong", "number", "of arguments")
 
 
-# --- the machine alone ----------------------------------------------------------------------------------------
+# --- the engine alone -----------------------------------------------------------------------------------------
 
 
 class Log:
     """A hub of one immortal: numbers messages and keeps them."""
 
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
         self.sequence = 0
         self.records: list[bytes] = []
         self.sent: list[codec.Message] = []
@@ -257,8 +258,8 @@ class Log:
 
     def _feed(self, data: bytes) -> None:
         for item in RecordReader().feed(data):
-            self.machine.receive(item)
-        out = self.machine.take_output()
+            self.engine.receive(item)
+        out = self.engine.take_output()
         at = 0
         while at < len(out):
             size, at = codec.read_int(out, at, len(out))
@@ -270,8 +271,8 @@ class Log:
                 at += message.size
 
     def recovered(self, factory: Callable[[], Immortal]) -> Log:
-        """Another machine that is given the last checkpoint."""
-        other = Log(Machine(factory, self.machine.name))
+        """Another engine that is given the last checkpoint."""
+        other = Log(Engine(factory, self.engine.name))
         other._feed(codec.encode_checkpoint_record(1, len(self.blob)) + self.blob)
         other.sequence = self.sequence
         return other
@@ -284,7 +285,7 @@ def call_of(cls: type[Immortal], name: str, **arguments: Any) -> codec.Call:
 
 
 def test_a_checkpoint_while_a_method_waits_goes_on_in_the_middle() -> None:
-    log = Log(Machine(Desk, "desk"))
+    log = Log(Engine(Desk, "desk"))
     log.start()
     log.log(codec.InitialMessage(b"x"))
     log.log(call_of(Desk, "note", text="before"))
@@ -295,13 +296,13 @@ def test_a_checkpoint_while_a_method_waits_goes_on_in_the_middle() -> None:
     log.signal(Type.TAKE_CHECKPOINT)
     other = log.recovered(Desk)
     assert other.sent == []  # what was sent before the checkpoint is not sent again
-    assert other.machine.replaying
+    assert other.engine.immortal.replaying
     for each in (log, other):
         each.log(codec.Return(codec.BodyKind.EMPTY, b"ledger", 2, b""))
         each.log(codec.Return(codec.BodyKind.EXCEPTION, b"ledger", 3, b'"no"'))
         each.log(codec.Return(codec.BodyKind.EXCEPTION, b"ledger", 4, b"\xff"))
-    first: Any = log.machine.immortal
-    second: Any = other.machine.immortal
+    first: Any = log.engine.immortal
+    second: Any = other.engine.immortal
     assert first.answers == second.answers == ["before", 17, None]
     assert first.errors == second.errors
     assert first.drawn == second.drawn
@@ -336,45 +337,45 @@ class Courier(Immortal):
 
 @pytest.mark.parametrize("method", ["post", "post_and_wait"])
 def test_a_checkpoint_keeps_what_is_still_to_be_done_outside(method: str) -> None:
-    log = Log(Machine(Courier, "courier"))
+    log = Log(Engine(Courier, "courier"))
     log.start()
     for letter in "abc":
         log.log(call_of(Courier, method, letter=letter))
     log.log(codec.Call(OUTSIDE_METHOD, 2, b'[2, "B", null]'))
     log.signal(Type.TAKE_CHECKPOINT)
     other = log.recovered(Courier)
-    assert [effect.args for effect in other.machine.effects.values()] == [("a",), ("c",)]
-    state: Any = other.machine.immortal
+    assert [effect.args for effect in other.engine.effects.values()] == [("a",), ("c",)]
+    state: Any = other.engine.immortal
     assert state.posted == 3
 
 
 def test_messages_since_the_last_quiet_moment_are_bounded() -> None:
-    log = Log(Machine(Desk, "desk"))
+    log = Log(Engine(Desk, "desk"))
     log.start()
     for _ in range(5):
         log.log(call_of(Desk, "note", text="x" * (JOURNAL_BYTES_MAX // 2)))
-    assert log.machine._journal_bytes < 2 * JOURNAL_BYTES_MAX
+    assert log.engine._journal_bytes < 2 * JOURNAL_BYTES_MAX
 
 
 def test_impulses_are_refused_during_a_replay() -> None:
-    log = Log(Machine(Desk, "desk"))
+    log = Log(Engine(Desk, "desk"))
     log.start()
     log.signal(Type.TAKE_CHECKPOINT)
     other = log.recovered(Desk)
     with pytest.raises(ImpulseRefused, match="replayed"):
-        other.machine.proxy_to_self().order(1)
+        other.engine.proxy_to_self().order(1)
     other.signal(Type.BECOMING_PRIMARY)
-    other.machine.proxy_to_self().order(1)
+    other.engine.proxy_to_self().order(1)
     assert not any(isinstance(each, codec.Checkpoint) for each in other.sent)
 
 
 def test_batches_unknown_methods_and_bad_arguments() -> None:
-    log = Log(Machine(Desk, "desk"))
+    log = Log(Engine(Desk, "desk"))
     log.start()
     note = call_of(Desk, "note", text="x")
     wrong = codec.Call(note.method, 1, b'{"text": 5}')
     log.log(codec.RpcBatch((note, wrong, codec.Call(-7, 1, b""), codec.Call(-7, 0, b"", None, b"other", 9)), 4))
-    state: Any = log.machine.immortal
+    state: Any = log.engine.immortal
     assert state.answers == ["x"]
     assert state.errors == ["note: ValidationError", "#-7: LookupError"]
     answer = log.sent[-1]
@@ -386,31 +387,31 @@ def test_batches_unknown_methods_and_bad_arguments() -> None:
 
 @pytest.mark.parametrize("caller", [b"", b"\xff\xfe"])
 def test_a_caller_that_cannot_be_answered_does_not_end_the_immortal(caller: bytes) -> None:
-    log = Log(Machine(Desk, "desk"))
+    log = Log(Engine(Desk, "desk"))
     log.start()
     sent = len(log.sent)
     log.log(codec.Call(-7, 0, b"", None, caller, 1))
     assert log.sent[sent:] == []  # least of all an AttachTo without a name, for which the hub closes the link
-    state: Any = log.machine.immortal
+    state: Any = log.engine.immortal
     assert state.errors == ["#-7: ValueError"]
 
 
 @pytest.mark.parametrize("arguments", [b"", b"junk", b"[1]", b'["1", 2, null]'])
 def test_a_result_from_outside_that_is_not_ours_does_not_end_the_immortal(arguments: bytes) -> None:
-    log = Log(Machine(Desk, "desk"))
+    log = Log(Engine(Desk, "desk"))
     log.start()
     log.log(codec.Call(OUTSIDE_METHOD, 2, arguments))
-    state: Any = log.machine.immortal
+    state: Any = log.engine.immortal
     assert len(state.errors) == 1
     assert state.errors[0].startswith("outside: ")
 
 
 def test_an_answer_of_the_wrong_type_is_an_error_where_it_is_awaited() -> None:
-    log = Log(Machine(Desk, "desk"))
+    log = Log(Engine(Desk, "desk"))
     log.start()
     log.log(call_of(Desk, "order", count=0))
     log.log(codec.Return(codec.BodyKind.VALUE, b"ledger", 1, b'"text"'))
-    assert log.machine.immortal.errors == ["order: RemoteError"]  # type: ignore[attr-defined]
+    assert log.engine.immortal.errors == ["order: RemoteError"]  # type: ignore[attr-defined]
 
 
 class Old(Immortal):
@@ -437,22 +438,22 @@ class New(Immortal):
 
 @pytest.mark.parametrize("kind", [Type.UPGRADE_TAKE_CHECKPOINT, Type.UPGRADE_SERVICE])
 def test_upgrade_switches_state_and_code(kind: Type) -> None:
-    log = Log(Machine(Old, "x"))
+    log = Log(Engine(Old, "x"))
     log.start()
     log.log(call_of(Old, "add", amount=1))
     log.signal(kind)
     log.log(call_of(Old, "add", amount=1))
-    state: Any = log.machine.immortal
+    state: Any = log.engine.immortal
     assert isinstance(state, New)
     assert state.cents == 500
     log.signal(Type.TAKE_CHECKPOINT)
     for factory in (Old, New):  # the program may go on offering the old version, or only the new one
-        again: Any = log.recovered(factory).machine.immortal
+        again: Any = log.recovered(factory).engine.immortal
         assert (type(again), again.cents, again.note) == (New, 500, "new")
 
 
 def test_an_immortal_without_upgrade_says_so() -> None:
-    log = Log(Machine(Ledger, "x"))
+    log = Log(Engine(Ledger, "x"))
     log.start()
     with pytest.raises(UpgradeRefused, match="Ledger has no upgrade"):
         log.signal(Type.UPGRADE_TAKE_CHECKPOINT)
@@ -499,9 +500,9 @@ def test_ones_own_state_functions() -> None:
         def load_state(self, data: bytes) -> None:
             self.anything = {len(data)}
 
-    log = Log(Machine(Own, "own"))
+    log = Log(Engine(Own, "own"))
     log.start()
-    assert log.recovered(Own).machine.immortal.anything == {6}  # type: ignore[attr-defined]
+    assert log.recovered(Own).engine.immortal.anything == {6}  # type: ignore[attr-defined]
 
 
 def test_declarations_that_cannot_work() -> None:
@@ -540,7 +541,7 @@ def test_a_generated_proxy_is_the_same_as_a_made_one() -> None:
                 peer.add(5, times=2)
                 assert isinstance(peer.read(), Result)
 
-    log = Log(Machine(Caller, "caller"))
+    log = Log(Engine(Caller, "caller"))
     log.start()
     log.log(codec.InitialMessage(b""))
     calls = [each for each in log.sent if isinstance(each, codec.Call)]

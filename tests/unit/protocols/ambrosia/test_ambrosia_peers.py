@@ -30,9 +30,9 @@ async def test_calls_for_an_unknown_name_wait_until_it_starts() -> None:
             impulse(b"i", "späť".encode()),
         )
         await until(
-            lambda: "späť" in ports.coordinator.instances and ports.coordinator.instances["späť"].inbound.pending_bytes
+            lambda: "späť" in ports.coordinator.instances and ports.coordinator.instances["späť"].queue.pending_bytes
         )
-        await asyncio.wait_for(ports.coordinator.instances["späť"].inbound.flushed(), 60)
+        await asyncio.wait_for(ports.coordinator.instances["späť"].queue.flushed(), 60)
         found = await info(hub, "späť")
         assert (found.registered, found.pending) == (False, 4)
         await a.close()
@@ -130,13 +130,13 @@ async def test_a_sender_that_takes_a_checkpoint_while_its_peer_is_forgotten_goes
             await remove(name)
 
         monkeypatch.setattr(ports.coordinator.store, "forget_immortal", forget_immortal)
-        inbound = ports.coordinator.instances["b"].inbound
+        queue = ports.coordinator.instances["b"].queue
         forgetting = asyncio.ensure_future(call_verb(hub, "immortal.forget", name="b"))
         await begun.wait()
         a.say(fork(b"too late", b"b"), Signal(Type.TAKE_CHECKPOINT))
         assert await a.signal() == Type.TAKE_CHECKPOINT
         a.say(Checkpoint(1), b"x", fork(b"on"))
-        await until(lambda: inbound.queued_bytes)
+        await until(lambda: queue.queued_bytes)
         slow_disk.set()
         await forgetting
         assert [call.arguments for call in await a.calls(1)] == [b"on"]
@@ -162,7 +162,7 @@ async def test_looking_at_many_immortals_does_not_look_at_each_of_them_for_each_
         found = await call_verb(hub, "immortal.list")
         assert (len(found), listed) == (51, 0)
         assert [(peer.name, peer.calls, peer.impulses) for peer in found[0].senders] == [("a", 1, 0)]
-        assert set(ports.coordinator.instances["a"].inbound.accepted) == {"a"}
+        assert set(ports.coordinator.instances["a"].queue.accepted) == {"a"}
         await binding.close()
 
 

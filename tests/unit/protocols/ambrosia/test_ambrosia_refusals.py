@@ -16,6 +16,7 @@ from headrace.errors import BadRequest, DiskFull, LimitExceeded
 from headrace.log.batch import Batch
 from headrace.protocols.ambrosia import codec
 from headrace.protocols.ambrosia.codec import AttachTo, Call, Checkpoint, InitialMessage, Signal, Type
+from headrace.protocols.ambrosia.record_reader import Record
 from headrace.protocols.ambrosia.server import ImmortalPorts
 from headrace.protocols.errors import RemoteProtocolError
 from headrace.testing import MemoryDisk, memory_hub
@@ -219,11 +220,11 @@ async def test_what_is_under_way_elsewhere_when_the_log_refuses_is_counted_once(
             return asyncio.ensure_future(later(operations)) if "immortal/b/log" in streams else real(operations)
 
         hub.transact = transact  # type: ignore[method-assign]
-        inbound = ports.coordinator.instances["b"].inbound
+        queue = ports.coordinator.instances["b"].queue
         c.say(fork(b"under way", b"b"))
-        await until(lambda: inbound.under_way)
+        await until(lambda: queue.under_way)
         c.say(fork(b"queued", b"b"))
-        await until(lambda: inbound.queued_bytes)
+        await until(lambda: queue.queued_bytes)
         a.say(fork(b"refused"))
         for binding in (a, b, c):
             await binding.closed()
@@ -256,7 +257,7 @@ async def test_a_log_that_refuses_one_after_the_other_makes_all_of_them_recover(
 
         hub.transact = lambda operations: asyncio.ensure_future(refuse(operations))  # type: ignore[method-assign]
         a.say(fork(b"1"), fork(b"2", b"b"))
-        await until(lambda: all(ports.coordinator.instances[name].inbound.under_way for name in "ab"))
+        await until(lambda: all(ports.coordinator.instances[name].queue.under_way for name in "ab"))
         full["immortal/a/log"].set()
         await a.closed()
         await b.closed()
@@ -353,7 +354,7 @@ async def dribble(binding: RawBinding, *messages: bytes | codec.Message) -> None
         await asyncio.sleep(0)
 
 
-def _calls_of(record: codec.Record) -> list[Call]:
+def _calls_of(record: Record) -> list[Call]:
     messages = codec.decode_messages(record.payload, addressed=False)
     calls = [each for m in messages for each in (m.calls if isinstance(m, codec.RpcBatch) else (m,))]
     return [call for call in calls if isinstance(call, Call)]

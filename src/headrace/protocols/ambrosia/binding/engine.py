@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import logging
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
 from headrace.protocols.ambrosia import codec
 from headrace.protocols.ambrosia.binding.immortal import Immortal, UpgradeRefused
-from headrace.protocols.ambrosia.binding.proxies import Proxy, proxy_of
+from headrace.protocols.ambrosia.binding.proxies import proxy_of
 from headrace.protocols.ambrosia.binding.results import RemoteError, Result, Task
 from headrace.protocols.ambrosia.codec import BodyKind, Call, Return, RpcType, Type
+from headrace.protocols.ambrosia.record_reader import Record
 
 JOURNAL_BYTES_MAX: Final = 1 << 20
 OUTSIDE_METHOD: Final = -101  # negative numbers are reserved for bindings
@@ -36,7 +37,7 @@ class NotInMethod(RuntimeError):
 
 
 class SavedState(msgspec.Struct, array_like=True):
-    """A checkpoint."""
+    """A checkpoint: the state of a quiet moment, and the messages since then."""
 
     format: int
     kind: str
@@ -47,26 +48,23 @@ class SavedState(msgspec.Struct, array_like=True):
     journal: list[bytes]
 
 
+@dataclass(eq=False, slots=True)
 class Effect:
     """Something to do outside, whose result is awaited inside."""
 
-    __slots__ = ("args", "function", "result", "running")
-
-    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], result: Result[Any]) -> None:
-        self.function = function
-        self.args = args
-        self.result = result
-        self.running = False
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    result: Result[Any]
+    running: bool = False
 
 
-class Machine:
+class Engine:
     """One immortal and its deterministic surroundings."""
 
     def __init__(self, factory: Callable[[], Immortal], name: str, initial: bytes = b"headrace") -> None:
         self.factory = factory
         self.name = name
         self.initial = initial
-        self.logger = logging.getLogger("headrace.immortal")
         self.primary = False
         self.effects: dict[int, Effect] = {}
         self.immortal: Immortal
@@ -81,23 +79,17 @@ class Machine:
         self._effect_count = 0
         self._tasks: set[Task] = set()
         self._blob: list[bytes] = []
-        self._saved: bytes | None = None
-        self._journal: list[bytes] = []
+        self._saved: SavedState | None = None
         self._journal_bytes = 0
         self._adopt(factory())
 
     def _adopt(self, immortal: Immortal) -> None:
         self.immortal = immortal
-        immortal._machine = self
-
-    @property
-    def replaying(self) -> bool:
-        """Whether the binding is not primary yet."""
-        return not self.primary
+        immortal._engine = self
 
     # --- in and out ---------------------------------------------------------------------------------------------
 
-    def receive(self, item: codec.Record | codec.Blob) -> None:
+    def receive(self, item: Record | codec.Blob) -> None:
         """A record from the hub, or a piece of the checkpoint."""
         if isinstance(item, codec.Blob):
             self._blob.append(item.data)
@@ -139,10 +131,7 @@ class Machine:
             raise RuntimeError("an upgrade while methods are waiting for answers cannot be saved")
         if self._saved is None or self._quiet:
             self._remember()
-        assert self._saved is not None
-        saved = msgspec.msgpack.decode(self._saved, type=SavedState)
-        saved.journal = self._journal
-        blob = msgspec.msgpack.encode(saved)
+        blob = msgspec.msgpack.encode(self._saved)
         self._out += [codec.encode(codec.Checkpoint(len(blob))), blob]
 
     @property
@@ -150,15 +139,12 @@ class Machine:
         """Whether the state is all there is: no method waits, and nothing is to be done outside."""
         return not self._tasks and not self.effects
 
-    def _remember(self) -> None:
+    def _remember(self) -> SavedState:
         """Note the state of a quiet moment."""
-        state = self.immortal.save_state()
-        saved = SavedState(
-            1, type(self.immortal).__qualname__, state, self._call_count, self._effect_count, self.random.getstate(), []
-        )
-        self._saved = msgspec.msgpack.encode(saved)
-        self._journal = []
+        kind, state = type(self.immortal).__qualname__, self.immortal.save_state()
+        self._saved = SavedState(1, kind, state, self._call_count, self._effect_count, self.random.getstate(), [])
         self._journal_bytes = 0
+        return self._saved
 
     def _restore(self, blob: bytes) -> None:
         saved = msgspec.msgpack.decode(blob, type=SavedState)
@@ -177,27 +163,26 @@ class Machine:
     def _fresh(self, kind: str) -> Immortal:
         """An object for a saved state. A program that can still upgrade makes objects of its first version; the state
         may be of a later one."""
-        first = made = self.factory()
+        first = immortal = self.factory()
         with contextlib.suppress(UpgradeRefused):
-            while type(made).__qualname__ != kind:
-                made._machine = self
-                made = made.upgrade()
-        return made if type(made).__qualname__ == kind else first
+            while type(immortal).__qualname__ != kind:
+                immortal._engine = self
+                immortal = immortal.upgrade()
+        return immortal if type(immortal).__qualname__ == kind else first
 
     # --- messages -----------------------------------------------------------------------------------------------
 
     def _messages(self, payload: bytes) -> None:
-        if self._saved is None or (
-            self._quiet and self._journal_bytes > max(JOURNAL_BYTES_MAX, len(self._saved))
-        ):  # a large state is not saved more often than it pays
-            self._remember()
-        self._journal.append(payload)
+        saved = self._saved  # a large state is not saved more often than it pays
+        if saved is None or (self._quiet and self._journal_bytes > max(JOURNAL_BYTES_MAX, len(saved.state))):
+            saved = self._remember()
+        saved.journal.append(payload)
         self._journal_bytes += len(payload)
         for message in codec.decode_messages(payload, addressed=False):
-            for each in message.calls if isinstance(message, codec.RpcBatch) else (message,):
+            for call in message.calls if isinstance(message, codec.RpcBatch) else (message,):
                 self._in_message = True
                 try:
-                    self._message(each)
+                    self._message(call)
                 finally:
                     self._in_message = False
 
@@ -215,8 +200,7 @@ class Machine:
             return
         method = self.immortal.__methods__.get(message.method)
         if method is None:
-            error: Exception = LookupError(f"no method {message.method}")
-            self._ended(f"#{message.method}", message, None, error)
+            self._ended(f"#{message.method}", message, None, LookupError(f"no method {message.method}"))
             return
         self._run(method.name, lambda: method.invoke(self.immortal, message.arguments), message)
 
@@ -302,11 +286,8 @@ class Machine:
         self._call_count += 1
         result: Result[Any] = Result()
         self._calls[self._call_count] = (result, returns)
-        caller = self.name.encode()
-        self._emit(
-            destination,
-            Call(method, RpcType.ASYNC, arguments, self._address(destination), caller, self._call_count),
-        )
+        address, caller = self._address(destination), self.name.encode()
+        self._emit(destination, Call(method, RpcType.ASYNC, arguments, address, caller, self._call_count))
         return result
 
     def outside(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Result[Any]:
@@ -356,6 +337,3 @@ def _text(data: bytes) -> str:
         return str(msgspec.json.decode(data))
     except msgspec.DecodeError:
         return data.decode(errors="replace")
-
-
-__all__ = ["Effect", "ImpulseRefused", "Machine", "NotInMethod", "Proxy"]

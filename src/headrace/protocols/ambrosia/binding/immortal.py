@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import random
 import time
 from collections.abc import Callable
@@ -34,9 +35,10 @@ from headrace.protocols.ambrosia.binding.methods import Method, methods_of
 from headrace.protocols.ambrosia.binding.results import Result
 
 if TYPE_CHECKING:
-    from headrace.protocols.ambrosia.binding.engine import Machine
+    from headrace.protocols.ambrosia.binding.engine import Engine
     from headrace.protocols.ambrosia.binding.proxies import Proxy
 
+logger = logging.getLogger("headrace.immortal")
 ProxyType = TypeVar("ProxyType", bound="Proxy")
 
 
@@ -53,7 +55,7 @@ class Immortal:
 
     __methods__: ClassVar[dict[int, Method]] = {}
     if TYPE_CHECKING:  # not at run time, where annotations are the state
-        _machine: Machine
+        _engine: Engine
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -92,33 +94,33 @@ class Immortal:
 
     def on_error(self, method: str, error: Exception) -> None:
         """A method that nobody waits for has raised. It is deterministic too: the next replay raises it again."""
-        self._machine.logger.error("%s.%s failed: %r", self.name, method, error)
+        logger.error("%s.%s failed: %r", self.name, method, error)
 
     # --- to use -------------------------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
         """The name under which the immortal is registered."""
-        return self._machine.name
+        return self._engine.name
 
     @property
     def replaying(self) -> bool:
         """Whether logged messages are being processed again. Nothing that is sent or kept may depend on it."""
-        return self._machine.replaying
+        return not self._engine.primary
 
     @property
     def random(self) -> random.Random:
         """Random numbers that a replay draws again: seeded by the immortal, kept in checkpoints."""
-        return self._machine.random
+        return self._engine.random
 
     @property
     def itself(self) -> Any:
         """A proxy for calls to oneself, which come back through the log."""
-        return self._machine.proxy_to_self()
+        return self._engine.proxy_to_self()
 
     def peer(self, proxy: type[ProxyType], name: str) -> ProxyType:
         """A proxy for another immortal."""
-        return proxy(self._machine, name)
+        return proxy(self._engine, name)
 
     def outside(self, function: Callable[..., Any], *args: Any) -> Result[Any]:
         """Do something that a replay must not do again, and await its result, which is logged.
@@ -126,7 +128,7 @@ class Immortal:
         The function (a coroutine function too) runs outside of the replayed world, at least once: it runs again if the
         process dies before its result is logged. The result has to be something that JSON can say.
         """
-        return self._machine.outside(function, args)
+        return self._engine.outside(function, args)
 
     def time(self) -> Result[float]:
         """The time, in seconds since 1970: the same one in every replay."""

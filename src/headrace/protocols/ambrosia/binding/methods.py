@@ -9,6 +9,7 @@ Give `@fork(id=7)` to choose it, for a method that was renamed or that another l
 
 from __future__ import annotations
 
+import functools
 import inspect
 import zlib
 from collections.abc import Callable
@@ -35,25 +36,32 @@ class Method:
         self.name = function.__name__
         self.id = method_id(self.name) if id is None else id
         self.parameters = list(inspect.signature(function).parameters.values())[1:]
-        if any(each.kind not in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY) for each in self.parameters):
+        named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        if any(parameter.kind not in named for parameter in self.parameters):
             raise DeclarationError(f"{self.name}: parameters must have names: *args, **kwargs and / cannot be sent")
-        self._arguments: type[msgspec.Struct] | None = None
-        self.returns: Any = Any
+
+    @functools.cached_property
+    def _hints(self) -> dict[str, Any]:
+        """Not known before they are needed: annotations may name classes declared later."""
+        return get_type_hints(self.function)
 
     @property
+    def returns(self) -> Any:
+        """The type of the answer."""
+        return self._hints.get("return", Any)
+
+    @functools.cached_property
     def arguments(self) -> type[msgspec.Struct]:
-        """The arguments as a struct. Made when first needed: annotations may name classes declared later."""
-        if self._arguments is None:
-            hints = get_type_hints(self.function)
-            self.returns = hints.get("return", Any)
-            fields: list[Any] = []
-            for parameter in self.parameters:
-                kind = hints.get(parameter.name, Any)
-                with_default = parameter.default is not parameter.empty
-                fields.append((parameter.name, kind, parameter.default) if with_default else (parameter.name, kind))
-            self._arguments = msgspec.defstruct(f"{self.name}_arguments", fields)
-            self._decoder = msgspec.json.Decoder(self._arguments)
-        return self._arguments
+        """The arguments as a struct."""
+        fields: list[Any] = []
+        for parameter in self.parameters:
+            default = () if parameter.default is parameter.empty else (parameter.default,)
+            fields.append((parameter.name, self._hints.get(parameter.name, Any), *default))
+        return msgspec.defstruct(f"{self.name}_arguments", fields)
+
+    @functools.cached_property
+    def _decoder(self) -> msgspec.json.Decoder[Any]:
+        return msgspec.json.Decoder(self.arguments)
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """Arguments as bytes; a wrong number or name of them is an error here, not at the other end."""
@@ -61,7 +69,7 @@ class Method:
 
     def invoke(self, immortal: Any, data: bytes) -> Any:
         """Call the method with arguments as they came."""
-        values = self.arguments and self._decoder.decode(data or b"{}")
+        values = self._decoder.decode(data or b"{}")
         return self.function(immortal, **{name: getattr(values, name) for name in values.__struct_fields__})
 
 
@@ -70,53 +78,45 @@ def method_id(name: str) -> int:
     return zlib.crc32(name.encode()) & ((1 << METHOD_ID_BITS) - 1)
 
 
-def _declare(rpc_type: RpcType, function: Function | None, id: int | None) -> Any:
-    def mark(function: Function) -> Function:
-        function.__ambrosia__ = Method(function, rpc_type, id)  # type: ignore[attr-defined]
-        return function
+class _Decorator:
+    """`@fork` or `@fork(id=7)`."""
 
-    return mark if function is None else mark(function)
+    def __init__(self, rpc_type: RpcType, doc: str) -> None:
+        self._rpc_type = rpc_type
+        self.__doc__ = doc
 
+    @overload
+    def __call__(self, function: Function) -> Function: ...
+    @overload
+    def __call__(self, *, id: int) -> Callable[[Function], Function]: ...
+    def __call__(self, function: Function | None = None, *, id: int | None = None) -> Any:
+        def mark(function: Function) -> Function:
+            function.__ambrosia__ = Method(function, self._rpc_type, id)  # type: ignore[attr-defined]
+            return function
 
-@overload
-def fork(function: Function) -> Function: ...
-@overload
-def fork(*, id: int) -> Callable[[Function], Function]: ...
-def fork(function: Function | None = None, *, id: int | None = None) -> Any:
-    """Called without an answer: exactly once, in the order in which each caller called."""
-    return _declare(RpcType.FORK, function, id)
-
-
-@overload
-def call(function: Function) -> Function: ...
-@overload
-def call(*, id: int) -> Callable[[Function], Function]: ...
-def call(function: Function | None = None, *, id: int | None = None) -> Any:
-    """Called with an answer: the caller awaits what the method returns or raises."""
-    return _declare(RpcType.ASYNC, function, id)
+        return mark if function is None else mark(function)
 
 
-@overload
-def impulse(function: Function) -> Function: ...
-@overload
-def impulse(*, id: int) -> Callable[[Function], Function]: ...
-def impulse(function: Function | None = None, *, id: int | None = None) -> Any:
-    """What comes from outside: input of people, clocks, sensors. Sent only by code that is not replayed."""
-    return _declare(RpcType.IMPULSE, function, id)
+fork = _Decorator(RpcType.FORK, "Called without an answer: exactly once, in the order in which each caller called.")
+call = _Decorator(RpcType.ASYNC, "Called with an answer: the caller awaits what the method returns or raises.")
+impulse = _Decorator(
+    RpcType.IMPULSE,
+    "What comes from outside: input of people, clocks, sensors. Sent only by code that is not replayed.",
+)
 
 
 def methods_of(cls: type) -> dict[int, Method]:
     """The declared methods of a class and its bases, by number."""
-    found: dict[int, Method] = {}
+    methods: dict[int, Method] = {}
     for name in dir(cls):
         method = getattr(getattr(cls, name, None), "__ambrosia__", None)
         if method is None:
             continue
-        other = found.get(method.id)
+        other = methods.get(method.id)
         if other is not None:
             raise DeclarationError(
                 f"{cls.__name__}: {other.name} and {method.name} have the same number {method.id}; "
                 f"give one of them another with @{method.rpc_type.name.lower()}(id=…)"
             )
-        found[method.id] = method
-    return found
+        methods[method.id] = method
+    return methods

@@ -20,7 +20,7 @@ from headrace.protocols.ambrosia.binding.results import Result
 from headrace.protocols.ambrosia.codec import RpcType
 
 if TYPE_CHECKING:
-    from headrace.protocols.ambrosia.binding.engine import Machine
+    from headrace.protocols.ambrosia.binding.engine import Engine
     from headrace.protocols.ambrosia.binding.immortal import Immortal
 
 T = TypeVar("T")
@@ -29,43 +29,40 @@ T = TypeVar("T")
 class Proxy:
     """The base of all proxies. Make one with `Immortal.peer`."""
 
-    def __init__(self, machine: Machine, destination: str) -> None:
-        self._machine = machine
+    def __init__(self, engine: Engine, destination: str) -> None:
+        self._engine = engine
         self._destination = destination
 
     def _fork(self, method: int, arguments: dict[str, Any]) -> None:
-        self._machine.send(self._destination, method, RpcType.FORK, msgspec.json.encode(arguments))
+        self._engine.send(self._destination, method, RpcType.FORK, msgspec.json.encode(arguments))
 
     def _impulse(self, method: int, arguments: dict[str, Any]) -> None:
-        self._machine.send(self._destination, method, RpcType.IMPULSE, msgspec.json.encode(arguments))
+        self._engine.send(self._destination, method, RpcType.IMPULSE, msgspec.json.encode(arguments))
 
     def _call(self, method: int, arguments: dict[str, Any], returns: type[T] | Any = Any) -> Result[T]:
-        return self._machine.ask(self._destination, method, msgspec.json.encode(arguments), returns)
+        return self._engine.ask(self._destination, method, msgspec.json.encode(arguments), returns)
 
 
 def _proxy_method(method: Method) -> Any:
     def send(self: Proxy, *args: Any, **kwargs: Any) -> Any:
         data = method.encode(args, kwargs)
         if method.rpc_type == RpcType.ASYNC:
-            return self._machine.ask(self._destination, method.id, data, method.returns)
-        return self._machine.send(self._destination, method.id, method.rpc_type, data)
+            return self._engine.ask(self._destination, method.id, data, method.returns)
+        return self._engine.send(self._destination, method.id, method.rpc_type, data)
 
     return functools.wraps(method.function)(send)
 
 
 def proxy_of(cls: type[Immortal]) -> Any:
     """A proxy class with the declared methods of an immortal's class."""
-    found = _made.get(cls)
-    if found is None:
-        members = {method.name: _proxy_method(method) for method in cls.__methods__.values()}
+    if cls not in _proxies:
+        members: dict[str, Any] = {method.name: _proxy_method(method) for method in cls.__methods__.values()}
         members["__doc__"] = f"Calls to a {cls.__name__}."
-        found = _made[cls] = type(f"{cls.__name__}Proxy", (Proxy,), members)
-    return found
+        _proxies[cls] = type(f"{cls.__name__}Proxy", (Proxy,), members)
+    return _proxies[cls]
 
 
-_made: dict[type, type[Proxy]] = {}
-
-
+_proxies: dict[type, type[Proxy]] = {}
 _SOURCE_OF = {RpcType.FORK: "_fork", RpcType.IMPULSE: "_impulse", RpcType.ASYNC: "_call"}
 
 
@@ -84,29 +81,31 @@ def generate_proxy(cls: type[Immortal]) -> str:
         f"class {cls.__name__}Proxy(Proxy):",
         f'    """Calls to a {cls.__name__}."""',
     ]
-    for method in sorted(cls.__methods__.values(), key=lambda each: each.function.__code__.co_firstlineno):
+    for method in sorted(cls.__methods__.values(), key=lambda method: method.function.__code__.co_firstlineno):
         lines += ["", *_source(method)]
     return "\n".join(lines) + "\n"
 
 
 def _source(method: Method) -> list[str]:
     signature = inspect.signature(method.function)
-    parameters = ", ".join(
-        f"{each.name}: {_annotation(each.annotation)}" + ("" if each.default is each.empty else f" = {each.default!r}")
-        for each in method.parameters
-    )
-    arguments = "{" + ", ".join(f'"{each.name}": {each.name}' for each in method.parameters) + "}"
+    parameters = "".join(f", {_parameter(parameter)}" for parameter in method.parameters)
+    arguments = "{" + ", ".join(f'"{parameter.name}": {parameter.name}' for parameter in method.parameters) + "}"
     is_call = method.rpc_type == RpcType.ASYNC
     returns = _annotation(signature.return_annotation)
     result = f"Result[{returns}]" if is_call else "None"
     verb = _SOURCE_OF[method.rpc_type]
     tail = f", {returns if re.fullmatch(r'[a-z]+', returns) and returns != 'None' else 'Any'}" if is_call else ""
-    lines = [f"    def {method.name}(self{', ' + parameters if parameters else ''}) -> {result}:"]
+    lines = [f"    def {method.name}(self{parameters}) -> {result}:"]
     documentation = inspect.getdoc(method.function)
     if documentation:
         lines.append(f'        """{documentation.splitlines()[0]}"""')
     lines.append(f"        {'return ' if is_call else ''}self.{verb}({method.id}, {arguments}{tail})")
     return lines
+
+
+def _parameter(parameter: inspect.Parameter) -> str:
+    text = f"{parameter.name}: {_annotation(parameter.annotation)}"
+    return text if parameter.default is parameter.empty else f"{text} = {parameter.default!r}"
 
 
 def _annotation(annotation: Any) -> str:

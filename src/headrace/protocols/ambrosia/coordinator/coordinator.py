@@ -5,22 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Coroutine
 from typing import Any, Final
 from urllib.parse import unquote
+
+import msgspec
 
 from headrace.config.address import is_loopback
 from headrace.errors import BadRequest, Busy, HeadraceError, LimitExceeded
 from headrace.hub import Hub
 from headrace.log.ops import CheckpointInfo, Op, SetProducer
-from headrace.protocols.ambrosia.codec import Limits
-from headrace.protocols.ambrosia.coordinator.debugging import Debugging
+from headrace.protocols.ambrosia.coordinator.debug_session import DebugSession
 from headrace.protocols.ambrosia.coordinator.instance import Instance, state_version
 from headrace.protocols.ambrosia.coordinator.link import Link
-from headrace.protocols.ambrosia.coordinator.ports import Ports
+from headrace.protocols.ambrosia.coordinator.ports import MakeLink, PortPair
 from headrace.protocols.ambrosia.coordinator.store import (
-    Delivery,
     Registration,
+    Sockets,
     Store,
     accepted_from,
     check_name,
@@ -54,21 +56,15 @@ class Coordinator:
 
     def __init__(self, hub: Hub) -> None:
         settings = hub.config.section(Ambrosia)
+        message_bytes_max = min(settings.message_bytes_max, hub.config.log.record_bytes_max - MESSAGE_OVERHEAD_BYTES)
         self.hub = hub
         self.settings = settings
+        self.limits = msgspec.structs.replace(settings, message_bytes_max=message_bytes_max)
         self.store = Store(hub)
         self.instances: dict[str, Instance] = {}
-        self.ports: dict[str, Ports] = {}
-        self.debugging: dict[str, list[Debugging]] = {}
-        self.backlog_bytes_max = settings.backlog_bytes_max
-        self.limits = Limits(
-            message_bytes_max=min(settings.message_bytes_max, hub.config.log.record_bytes_max - MESSAGE_OVERHEAD_BYTES),
-            initial_bytes_max=settings.initial_bytes_max,
-            name_bytes_max=settings.name_bytes_max,
-            checkpoint_bytes_max=settings.checkpoint_bytes_max,
-        )
+        self.ports: dict[str, PortPair] = {}
+        self.debugging: dict[str, list[DebugSession]] = {}
         self.metrics = hub.metrics.section(AmbrosiaMetrics)
-        self._floors: dict[tuple[str, str], int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._failing = False
         hub.metrics.before_scrape(self._refresh_gauges)
@@ -96,8 +92,9 @@ class Coordinator:
             link.close("the hub stops")
         for ports in self.ports.values():
             await ports.close()
-        for debugging in [one for many in self.debugging.values() for one in many]:
-            await debugging.close()
+        for sessions in list(self.debugging.values()):
+            for session in list(sessions):
+                await session.close()
         for instance in self.instances.values():
             await instance.close()
         for task in list(self._tasks):
@@ -135,17 +132,17 @@ class Coordinator:
         for link in self.links():
             link.close(reason, failed=True)
         for instance in self.instances.values():
-            instance.inbound.drop(error)
+            instance.queue.drop(error)
         if not self._failing:
             self._failing = True
             self.spawn(self._start_over())
 
     async def _start_over(self) -> None:
         """Read the counters again, once no commit is under way that could still move them; nobody is linked before."""
-        while under_way := [each.inbound for each in self.instances.values() if each.inbound.under_way]:
-            await under_way[0].settled()
+        while under_way := [instance for instance in self.instances.values() if instance.queue.under_way]:
+            await under_way[0].queue.settled()
         for instance in self.instances.values():
-            instance.inbound.start_over()
+            instance.queue.start_over()
         self._failing = False
         for ports in self.ports.values():
             ports.pair_up()
@@ -154,36 +151,15 @@ class Coordinator:
 
     def find(self, name: str) -> Instance:
         """An immortal by its name."""
-        found = self.instances.get(name)
-        if found is None:
+        instance = self.instances.get(name)
+        if instance is None:
             raise UnknownImmortal(f"there is no immortal {name!r}; `headrace immortal ls` names all of them")
-        return found
+        return instance
 
     async def register(self, name: str, wanted: ImmortalSection) -> Registration:
         """Register an immortal, or change the options of one. Its committer id stays what it was."""
         instance = self.instances.get(check_name(name))
-        known = None if instance is None else instance.registration
-        version = known.version if known else wanted.upgrade_version or 0
-        registration = Registration(
-            name=name,
-            committer=known.committer if known else new_committer() if wanted.committer is None else wanted.committer,
-            receive=wanted.receive,
-            send=wanted.send,
-            sockets=wanted.sockets,
-            standby=wanted.standby,
-            checkpoint_log_bytes=wanted.checkpoint_log_bytes,
-            checkpoints_kept=wanted.checkpoints_kept,
-            inbox_method=wanted.inbox_method,
-            version=version,
-            upgrade_version=version if wanted.upgrade_version is None else wanted.upgrade_version,
-            started=known.started if known else False,
-            deliveries=_deliveries(instance, wanted.delivery),
-        )
-        if registration.upgrade_version < registration.version:
-            raise BadRequest(
-                f"immortal {name!r} has version {registration.version}; it cannot go back to "
-                f"{registration.upgrade_version}"
-            )
+        registration = _registration(name, wanted, instance)
         is_new = instance is None
         if instance is None:  # nothing is noted before it is sure that it can be served: every start would fail on it
             instance = await self._open_instance(name, None)
@@ -202,29 +178,24 @@ class Coordinator:
     async def _open_ports(self, instance: Instance, registration: Registration) -> None:
         """Bind the ports of a registration, and write into it which they are. If they cannot be bound, those that were
         bound before are again."""
-        name = instance.name
-        old = self.ports.get(name)
+        old = self.ports.get(instance.name)
         if old is not None:
             await old.close()
-        ports = Ports(
-            name,
-            registration.sockets,
-            registration.receive,
-            registration.send,
-            lambda receive, send: self._link(instance, receive, send),
-            lambda transport: self._admits(instance, transport),
-            self.hub.security.tls(PROTOCOL),
-        )
+
+        def link(receive: asyncio.Transport, send: asyncio.Transport) -> Link | None:
+            return self._link(instance, receive, send)
+
+        ports = self._port_pair(instance, registration.sockets, registration.receive, registration.send, link)
         try:
             await ports.open()
         except OSError as error:
             if old is not None:
                 await old.open()
             raise BadRequest(
-                f"immortal {name!r} cannot listen on {registration.receive} and {registration.send}: "
+                f"immortal {instance.name!r} cannot listen on {registration.receive} and {registration.send}: "
                 f"{error.strerror or error}"
             ) from error
-        self.ports[name] = ports
+        self.ports[instance.name] = ports
         registration.receive, registration.send = ports.receive, ports.send
 
     async def _open_stored_ports(self, instance: Instance, registration: Registration) -> None:
@@ -235,6 +206,10 @@ class Coordinator:
             instance.last_error = f"{error}; register it again with others"
             logger.error("%s", instance.last_error)
         await self.store.save(registration)
+
+    def _port_pair(self, instance: Instance, sockets: Sockets, receive: str, send: str, link: MakeLink) -> PortPair:
+        tls = self.hub.security.tls(PROTOCOL)
+        return PortPair(instance.name, sockets, receive, send, link, lambda peer: self._admits(instance, peer), tls)
 
     def _admits(self, instance: Instance, transport: asyncio.Transport) -> bool:
         """Whether whoever connects may be this immortal's binding. No name is said on the wire: where there are users,
@@ -259,23 +234,23 @@ class Coordinator:
                 return None
             link = Link(self, instance, receive, send)
             instance.standbys.append(link)
-            how = Input.CONNECTED_STANDBY
-        else:
-            link = instance.primary = Link(self, instance, receive, send)
-            instance.absent_bytes = 0
-            instance.made_room()
-            if checkpoint is not None and not registration.started:
-                self.spawn(instance.ensure_started())  # its first start was interrupted after checkpoint 1
-            if checkpoint is not None and state_version(checkpoint) > registration.version:
-                self._note_upgrade(registration, state_version(checkpoint))
-            if checkpoint is None:
-                how = Input.CONNECTED_NEW
-            elif registration.upgrade_version > registration.version:
-                how = Input.CONNECTED_UPGRADE
-            else:
-                how = Input.CONNECTED_RECOVER
-        link.start(how, checkpoint)
+            link.start(Input.CONNECTED_STANDBY, checkpoint)
+            return link
+        link = instance.primary = Link(self, instance, receive, send)
+        instance.absent_bytes = 0
+        instance.made_room()
+        link.start(self._start_up(instance, registration, checkpoint), checkpoint)
         return link
+
+    def _start_up(self, instance: Instance, registration: Registration, checkpoint: CheckpointInfo | None) -> Input:
+        if checkpoint is None:
+            return Input.CONNECTED_NEW
+        if not registration.started:
+            self.spawn(instance.ensure_started())  # its first start was interrupted after checkpoint 1
+        if state_version(checkpoint) > registration.version:
+            self._note_upgrade(registration, state_version(checkpoint))
+        upgrade = registration.upgrade_version > registration.version
+        return Input.CONNECTED_UPGRADE if upgrade else Input.CONNECTED_RECOVER
 
     def _note_upgrade(self, registration: Registration, version: int) -> None:
         """The upgraded state became durable and the note of it did not: upgrading it once more would ruin it."""
@@ -292,24 +267,23 @@ class Coordinator:
         ports = self.ports.pop(name, None)
         if ports is not None:
             await ports.close()
-        for debugging in self.debugging.pop(name, []):
-            await debugging.close()
+        for session in list(self.debugging.pop(name, [])):
+            await session.close()
         for link in instance.links():
             link.close("forgotten")
         await instance.close()
-        instance.inbound.hold()
-        await instance.inbound.settled()
+        instance.queue.hold()
+        await instance.queue.settled()
         for sender in list(self.instances.values()):
-            count = instance.inbound.count_of(sender.name, self.floor(sender.name, name))
+            count = instance.queue.count_of(sender.name)
             if count and sender is not instance:
                 await self.store.forget_peer(sender.name, name, count)
-                self._floors[sender.name, name] = count
         await self._remove(instance)  # before the name is free: calls to it make streams of the same names
         del self.instances[name]
         for link in self.links():
             link.forget_routes()
-        instance.inbound.drop()
-        instance.inbound.pending_bytes = instance.absent_bytes = 0
+        instance.queue.drop()
+        instance.queue.pending_bytes = instance.absent_bytes = 0
         instance.made_room()
 
     async def _remove(self, instance: Instance) -> None:
@@ -322,13 +296,12 @@ class Coordinator:
         resets: list[Op] = []
         for other in self.instances.values():
             if other is not instance:
-                other.inbound.forget_sender(instance.name)
+                other.queue.forget_sender(instance.name)
                 for stream in {other.names.log, other.names.pending} & existing:
                     resets.append(SetProducer(stream, accepted_from(instance.name), None))
                     resets.append(SetProducer(stream, impulses_from(instance.name), None))
         if resets:  # whether or not they are counted yet: a commit that counts them may be under way
             await self.hub.transact(resets)
-        self._floors = {pair: count for pair, count in self._floors.items() if pair[0] != instance.name}
 
     async def checkpoint(self, name: str) -> CheckpointInfo:
         """Ask the binding for a checkpoint, and wait until it is durable."""
@@ -336,7 +309,7 @@ class Coordinator:
         link = instance.primary
         if link is None or link.session.state not in (State.RUNNING, State.CHECKPOINTING, State.STORING):
             raise BadRequest(f"immortal {name!r} has no running binding that could take a checkpoint")
-        taken = link.next_checkpoint()
+        taken = asyncio.shield(link.next_checkpoint)
         if link.session.state is State.RUNNING:
             link.input(Input.CHECKPOINT_WANTED)
         info = await taken
@@ -344,105 +317,96 @@ class Coordinator:
             raise BadRequest(f"immortal {name!r}: the binding was lost before the checkpoint was whole")
         return info
 
-    async def replay(self, name: str, checkpoint: int | None, upgrade: bool) -> Debugging:
+    async def replay(self, name: str, checkpoint: int | None, upgrade: bool) -> DebugSession:
         """Open a port pair on which a debugging binding is served from a checkpoint: it can change nothing."""
         instance = self.find(name)
-        found = [info for info in instance.checkpoints() if checkpoint in (None, info.id)]
-        if not found or instance.registration is None:
-            wanted = "a checkpoint" if checkpoint is None else f"checkpoint {checkpoint}"
-            kept = ", ".join(str(info.id) for info in instance.checkpoints()) or "none"
-            raise BadRequest(f"immortal {name!r} has not {wanted}; kept are: {kept}")
-        open_now = self.debugging.setdefault(name, [])
-        if len(open_now) >= DEBUGGING_MAX:
+        stored = instance.checkpoints()
+        wanted = [info for info in stored if checkpoint in (None, info.id)]
+        if not wanted or instance.registration is None:
+            what = "a checkpoint" if checkpoint is None else f"checkpoint {checkpoint}"
+            kept = ", ".join(str(info.id) for info in stored) or "none"
+            raise BadRequest(f"immortal {name!r} has not {what}; kept are: {kept}")
+        sessions = self.debugging.setdefault(name, [])
+        if len(sessions) >= DEBUGGING_MAX:
             raise Busy(f"immortal {name!r} has {DEBUGGING_MAX} debugging sessions open already")
         how = Input.CONNECTED_WHAT_IF if upgrade else Input.CONNECTED_DEBUG
-        debugging = Debugging(found[-1], self.hub.bounds(instance.names.log).next)
+        session = DebugSession(wanted[-1], self.hub.bounds(instance.names.log).next)
 
         def link(receive: asyncio.Transport, send: asyncio.Transport) -> Link:
-            debugging.link = made = Link(self, instance, receive, send)
-            made.on_close = lambda: self._end_debugging(open_now, debugging)
-            made.start(how, debugging.checkpoint)
-            return made
+            session.link = Link(self, instance, receive, send)
+            session.link.on_close = lambda: self._end_debugging(sessions, session)
+            session.link.start(how, session.checkpoint)
+            return session.link
 
         any_port = f"{self.settings.host}:0"
-        tls = self.hub.security.tls(PROTOCOL)
-        debugging.ports = Ports(
-            name, "listen", any_port, any_port, link, lambda peer: self._admits(instance, peer), tls
-        )
-        await debugging.ports.open()
-        open_now.append(debugging)
-        return debugging
+        session.ports = self._port_pair(instance, "listen", any_port, any_port, link)
+        await session.ports.open()
+        sessions.append(session)
+        return session
 
-    def _end_debugging(self, open_now: list[Debugging], debugging: Debugging) -> None:
+    def _end_debugging(self, sessions: list[DebugSession], session: DebugSession) -> None:
         """One binding per debugging session: its ports go with it."""
-        if debugging in open_now:
-            open_now.remove(debugging)
-            self.spawn(debugging.ports.close())
+        if session in sessions:
+            sessions.remove(session)
+            self.spawn(session.ports.close())
 
     async def end_replay(self, name: str, receive: str) -> None:
         """End the debugging session with that receive port."""
-        open_now = self.debugging.get(name, [])
-        found = next((one for one in open_now if one.ports.receive == receive), None)
-        if found is None:
+        sessions = self.debugging.get(name, [])
+        session = next((session for session in sessions if session.ports.receive == receive), None)
+        if session is None:
             raise BadRequest(f"immortal {name!r} has no debugging session at {receive!r}")
-        open_now.remove(found)
-        await found.close()
+        sessions.remove(session)
+        await session.close()
 
     # --- routing ------------------------------------------------------------------------------------------------
 
-    def destination(self, name: bytes, link: Link) -> Instance:
+    def destination(self, name: bytes, sender: str) -> Instance:
         """Where a call goes. A name that nobody registered gets a place where calls wait for it."""
         try:
             text = name.decode()
         except UnicodeDecodeError:
             raise RemoteProtocolError(f"the destination {name!r} is not UTF-8") from None
-        found = self.instances.get(text)
-        if found is None:
+        instance = self.instances.get(text)
+        if instance is None:
             unknown = sum(instance.registration is None for instance in self.instances.values())
-            if unknown >= self.settings.destinations_max:
-                raise LimitExceeded(
-                    "names called but not registered", unknown + 1, self.settings.destinations_max,
-                    "ambrosia.destinations_max",
-                )  # fmt: skip
-            found = Instance(self.hub, self.store, text, None, self.log_refused)
-            self.instances[text] = found
-            self.spawn(found.open())
-            logger.info("immortal %s: calls %s, which nobody registered; they are kept", link.instance.name, text)
-        return found
-
-    def floor(self, sender: str, destination: str) -> int:
-        """Calls of a sender up to this number were for a peer that was forgotten."""
-        count = self._floors.get((sender, destination))
-        if count is None:
-            count = self._floors[sender, destination] = self.store.forgotten(sender, destination)
-        return count
+            limit = self.settings.destinations_max
+            if unknown >= limit:
+                raise LimitExceeded("names called but not registered", unknown + 1, limit, "ambrosia.destinations_max")
+            instance = self.instances[text] = Instance(self.hub, self.store, text, None, self.log_refused)
+            self.spawn(instance.open())
+            logger.info("immortal %s: calls %s, which nobody registered; they are kept", sender, text)
+        return instance
 
     # --- metrics ------------------------------------------------------------------------------------------------
 
-    def count_closed(self, reason: str) -> None:
-        """A link was closed for a fault of the binding or of the log."""
-        self.hub.metrics.protocol.of("ambrosia").peer_error("closed")
-        self.metrics.links_closed.inc()
-
-    def count_checkpoint(self, size: int) -> None:
-        """A checkpoint became durable."""
-        self.metrics.checkpoints.inc()
-        self.metrics.checkpoint_bytes.inc(size)
-
     def _refresh_gauges(self) -> None:
-        states: dict[str, int] = {"linked": 0, "absent": 0, "unregistered": 0}
-        for instance in self.instances.values():
-            if instance.registration is None:
-                states["unregistered"] += 1
-            else:
-                states["absent" if instance.primary is None else "linked"] += 1
-        for state, count in states.items():
-            self.metrics.immortals.labels(state=state).set(count)
+        states = Counter(
+            "unregistered" if instance.registration is None else "absent" if instance.primary is None else "linked"
+            for instance in self.instances.values()
+        )
+        for state in ("linked", "absent", "unregistered"):
+            self.metrics.immortals.labels(state=state).set(states[state])
 
 
-def _deliveries(instance: Instance | None, wanted: Delivery) -> list[tuple[int, Delivery]]:
-    """The history of forms of delivery, with a new one from the next record on."""
-    if instance is None or instance.registration is None:
-        return [(0, wanted)]
-    known = instance.registration.deliveries
-    return known if known[-1][1] == wanted else [*known, (instance.inbound.next_sequence, wanted)]
+def _registration(name: str, wanted: ImmortalSection, instance: Instance | None) -> Registration:
+    """What is wanted of an immortal, with what is known of it already."""
+    known = None if instance is None else instance.registration
+    options = msgspec.structs.asdict(wanted)
+    delivery = options.pop("delivery")
+    if instance is None or known is None:
+        options |= {"version": wanted.upgrade_version or 0, "deliveries": [(0, delivery)]}
+        if wanted.committer is None:
+            options["committer"] = new_committer()
+    else:
+        options |= {"version": known.version, "committer": known.committer, "started": known.started}
+        same = known.deliveries[-1][1] == delivery  # else there is a new form from the next record on
+        options["deliveries"] = [*known.deliveries, *(() if same else [(instance.queue.next_sequence, delivery)])]
+    if wanted.upgrade_version is None:
+        options["upgrade_version"] = options["version"]
+    registration = Registration(name=name, **options)
+    if registration.upgrade_version < registration.version:
+        raise BadRequest(
+            f"immortal {name!r} has version {registration.version}; it cannot go back to {registration.upgrade_version}"
+        )
+    return registration

@@ -17,16 +17,17 @@ from headrace.log.batch import Batch
 from headrace.log.ops import Append, CheckpointInfo, Delete, SaveCursor, SetProducer
 from headrace.protocols.ambrosia.call_reader import Calls, label_of_call
 from headrace.protocols.ambrosia.codec import Call, RpcType, Type, encode, frame
-from headrace.protocols.ambrosia.coordinator.inbound import Inbound, Logged
+from headrace.protocols.ambrosia.coordinator.call_queue import CallQueue, LoggedRecord
 from headrace.protocols.ambrosia.coordinator.store import (
     CURSOR,
     INITIAL_LABEL,
     INITIAL_TABLE,
     SEQUENCE_PRODUCER,
-    Names,
     Registration,
     Store,
+    StreamNames,
 )
+from headrace.protocols.ambrosia.settings import Ambrosia
 
 if TYPE_CHECKING:
     from headrace.protocols.ambrosia.coordinator.link import Link
@@ -48,9 +49,11 @@ class Instance:
         self.hub = hub
         self.store = store
         self.name = name
-        self.names = Names(name)
+        self.names = StreamNames(name)
         self.registration = registration
-        self.inbound = Inbound(hub, self.names, self._logged, self._failed)
+        self.queue = CallQueue(
+            hub, self.names, lambda sender: store.forgotten(sender, name), self._logged, self._failed
+        )
         self.primary: Link | None = None
         self.standbys: list[Link] = []
         self.last_error: str | None = None
@@ -59,8 +62,8 @@ class Instance:
         self._records_in = hub.metrics.protocol.of("ambrosia").records_in
         self._inbox_task: asyncio.Task[None] | None = None
         self._starting: asyncio.Task[None] | None = None
+        self._backlog_bytes_max = hub.config.section(Ambrosia).backlog_bytes_max
         self._room = asyncio.Event()
-        self._room.set()
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -68,23 +71,23 @@ class Instance:
         """Make sure of the streams, and go on where the last process stopped."""
         if self.registration is None:
             await self.hub.create_stream(self.names.pending)
-            self.inbound.release(to_log=False)
+            self.queue.release(to_log=False)
             return
         for stream in (self.names.log, self.names.pending, self.names.inbox):
             await self.hub.create_stream(stream)
-        self.inbound.next_sequence = self.inbound.stored_sequence()
+        self.queue.next_sequence = self.queue.stored_sequence()
         if self.registration.started:
             self._begin()
         elif self.newest_checkpoint() is not None:
             await self.ensure_started()  # the last process ended between checkpoint 1 and the end of the first start
         else:
-            self.inbound.release(to_log=False)
+            self.queue.release(to_log=False)
 
     async def register(self, registration: Registration) -> None:
         """A name that was only called so far becomes an immortal, or an immortal gets other options."""
         self.registration = registration
         await self.store.save(registration)
-        if not self.inbound.to_log:
+        if not self.queue.to_log:
             await self.open()
 
     async def ensure_started(self) -> None:
@@ -102,8 +105,8 @@ class Instance:
         Each step is a transaction that can be done again from where it stopped, after a crash too.
         """
         assert self.registration is not None
-        self.inbound.hold()
-        await self.inbound.settled()
+        self.queue.hold()
+        await self.queue.settled()
         initial = self.store.initial(self.name)
         if initial is not None:
             message = frame(Type.INITIAL_MESSAGE, initial)
@@ -115,7 +118,7 @@ class Instance:
                     Delete(INITIAL_TABLE, self.name.encode()),
                 ]
             )
-            self.inbound.next_sequence = 1
+            self.queue.next_sequence = 1
         await self._move_pending()
         self.registration.started = True
         self.registration.version = self.registration.upgrade_version  # what starts anew has nothing to upgrade
@@ -123,8 +126,8 @@ class Instance:
         self._begin()
 
     def _begin(self) -> None:
-        self.inbound.release(to_log=True)
-        self.inbound.pending_bytes = 0
+        self.queue.release(to_log=True)
+        self.queue.pending_bytes = 0
         self.made_room()
         self._inbox_task = asyncio.ensure_future(self._follow_inbox())
 
@@ -135,7 +138,7 @@ class Instance:
         while position < bounds.next:
             batch = await self.hub.read(pending, position, limit=MOVE_COUNT_MAX, max_bytes=MOVE_BYTES_MAX)
             count = len(batch)
-            sequence = self.inbound.next_sequence
+            sequence = self.queue.next_sequence
             ids = pa.array(np.full(count, sequence, np.int64))
             moved = pa.RecordBatch.from_pydict(
                 {name: batch.column(name) for name in ("payload", "type", "key")} | {"id": ids}
@@ -148,7 +151,7 @@ class Instance:
                     SaveCursor(CURSOR, pending, position),
                 ]
             )
-            self.inbound.next_sequence = sequence + 1
+            self.queue.next_sequence = sequence + 1
         await self.hub.trim(pending, position)
 
     async def close(self) -> None:
@@ -164,10 +167,8 @@ class Instance:
         """All bindings that are linked now."""
         return [link for link in (self.primary, *self.standbys) if link is not None]
 
-    def unlink(self, link: Link, reason: str) -> None:
+    def unlink(self, link: Link) -> None:
         """A binding is gone. A standby takes over; otherwise the immortal waits for the next binding."""
-        if link.failed:
-            self.last_error = reason
         if link in self.standbys:
             self.standbys.remove(link)
         if link is self.primary:
@@ -179,14 +180,14 @@ class Instance:
 
     # --- arrivals -----------------------------------------------------------------------------------------------
 
-    def _logged(self, records: list[Logged]) -> None:
+    def _logged(self, records: list[LoggedRecord]) -> None:
         self._records_in.inc(sum(record.count for record in records))
         if self.primary is None:
             self.absent_bytes += sum(len(record.payload) for record in records)
         else:
-            self.primary.offer(records)
+            self.primary.feed.offer(records)
         for link in self.standbys:
-            link.offer(records)
+            link.feed.offer(records)
 
     def _failed(self, error: BaseException) -> None:
         self._on_failed(f"the log did not take calls for {self.name}: {error}", error)
@@ -194,17 +195,22 @@ class Instance:
     @property
     def backlog_bytes(self) -> int:
         """What waits for a binding that is not there."""
-        return self.inbound.pending_bytes + self.absent_bytes
+        return self.queue.pending_bytes + self.absent_bytes
+
+    @property
+    def full(self) -> bool:
+        """Whether those who call this immortal have to wait."""
+        return self.queue.full or self.backlog_bytes > self._backlog_bytes_max
 
     def made_room(self) -> None:
         """Let senders that wait for this immortal go on."""
         self._room.set()
 
-    async def wait_for_room(self, backlog_bytes_max: int) -> None:
+    async def wait_for_room(self) -> None:
         """Until calls for this immortal may come again."""
-        while self.inbound.full:
-            await self.inbound.flushed()
-        while self.backlog_bytes > backlog_bytes_max:
+        while self.queue.full:
+            await self.queue.flushed()
+        while self.backlog_bytes > self._backlog_bytes_max:
             self._room.clear()
             await self._room.wait()
 
@@ -227,11 +233,10 @@ class Instance:
             after = int(batch.column("index")[len(batch) - 1].as_py()) + 1
             if not calls:
                 await self.hub.save_cursor(CURSOR, inbox, after)
-            for place, each in enumerate(calls):
-                last = place == len(calls) - 1
-                self.inbound.add(None, each, SaveCursor(CURSOR, inbox, after) if last else None)
-            self.inbound.commit()
-            await self.inbound.flushed()
+            for place, run in enumerate(calls, 1):
+                self.queue.add(None, run, SaveCursor(CURSOR, inbox, after) if place == len(calls) else None)
+            self.queue.commit()
+            await self.queue.flushed()
 
     def _inbox_failed(self, reason: str) -> None:
         if self.last_error != f"inbox: {reason}":  # said once, however often it is tried again
@@ -265,23 +270,22 @@ class Instance:
 
     def checkpoints(self) -> list[CheckpointInfo]:
         """The stored checkpoints, oldest first."""
-        return sorted(self.hub.checkpoints(self.names.log), key=lambda info: info.id)
+        return self.hub.checkpoints(self.names.log)
 
     def newest_checkpoint(self) -> CheckpointInfo | None:
         """The one that a recovery starts from."""
-        found = self.checkpoints()
-        return found[-1] if found else None
+        return next(reversed(self.checkpoints()), None)
 
     async def checkpoint_stored(self) -> None:
         """Drop checkpoints beyond those kept, and the log before the oldest kept one that nobody else still reads."""
         assert self.registration is not None
         kept = self.registration.checkpoints_kept
-        found = self.checkpoints()
-        if not kept or len(found) <= kept:
+        stored = self.checkpoints()
+        if not kept or len(stored) <= kept:
             return
-        for info in found[:-kept]:
+        for info in stored[:-kept]:
             await self.hub.delete_checkpoint(info.id)
-        needed = [info.position for info in found[-kept:]]
+        needed = [info.position for info in stored[-kept:]]
         needed += [cursor.index for cursor in self.hub.cursors(stream=self.names.log)]
         await self.hub.trim(self.names.log, min(needed))
 
@@ -295,3 +299,15 @@ def sent_counts(info: CheckpointInfo) -> dict[str, int]:
     """How many replayable calls the binding had sent to each destination when it took a checkpoint."""
     counts: dict[str, int] = json.loads(info.meta.get("sent", "{}"))
     return counts
+
+
+def stored_sequence(info: CheckpointInfo) -> int | None:
+    """The sequence id behind a checkpoint; None for one of a version that did not note it."""
+    noted = info.meta.get("sequence", "")
+    return int(noted) if noted.isdecimal() else None
+
+
+def checkpoint_meta(sent: dict[str, int], version: int, sequence: int | None) -> dict[str, str]:
+    """What these three read."""
+    meta = {"sent": json.dumps(sent), "version": str(version)}
+    return meta if sequence is None else meta | {"sequence": str(sequence)}

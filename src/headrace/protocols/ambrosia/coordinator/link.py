@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.config.address import join_address
 from headrace.errors import HeadraceError
 from headrace.log.ops import CheckpointInfo
-from headrace.protocols.ambrosia.call_reader import (
-    Calls,
-    CheckpointData,
-    CheckpointStart,
-    Event,
-    Malformed,
-    MessageReader,
-)
-from headrace.protocols.ambrosia.codec import AttachTo, InitialMessage, Signal, Type
-from headrace.protocols.ambrosia.coordinator.checkpoint_upload import BlobSink
-from headrace.protocols.ambrosia.coordinator.feeder import Feeder
-from headrace.protocols.ambrosia.coordinator.inbound import Logged
-from headrace.protocols.ambrosia.coordinator.instance import Instance, sent_counts
+from headrace.protocols.ambrosia.call_reader import Calls, Event, Malformed, MessageReader
+from headrace.protocols.ambrosia.codec import AttachTo, Blob, Checkpoint, InitialMessage, Signal, Type
+from headrace.protocols.ambrosia.coordinator.checkpoint_upload import CheckpointUpload
+from headrace.protocols.ambrosia.coordinator.instance import Instance, checkpoint_meta, sent_counts, stored_sequence
+from headrace.protocols.ambrosia.coordinator.record_feed import RecordFeed
 from headrace.protocols.ambrosia.session import Action, Input, Session, State
 from headrace.protocols.errors import RemoteProtocolError
 
@@ -49,85 +40,59 @@ class Link:
         self.instance = instance
         self.registration = instance.registration
         self.session = Session()
-        self.reader = MessageReader(coordinator.limits)
+        self.feed: RecordFeed = RecordFeed(
+            coordinator.hub, instance.names.log, instance.registration, send, self._want_checkpoint_by_size
+        )
         self.closed = False
-        self.failed = False
-        peer = receive.get_extra_info("peername")
-        self.peer = join_address(peer[0], peer[1]) if peer else "?"
+        self.held_back = False
+        """Whether the binding is not read, because something else has to catch up first."""
         self.sent: dict[str, int] = {}
-        self.attached: set[str] = set()
         self.counts = {"calls": 0, "duplicates": 0, "discarded": 0, "checkpoints": 0}
+        self.on_close: Callable[[], None] = lambda: None
+        self._hub = coordinator.hub
         self._receive = receive
         self._send = send
-        self._hub = coordinator.hub
-        self._feeder = Feeder(self._hub, instance.names.log, self.registration, send, self._want_checkpoint_by_size)
+        self._reader = MessageReader(coordinator.limits)
         self._feeding = False
+        self._tasks: set[asyncio.Task[None]] = set()
         self._routes: dict[bytes, Instance] = {b"": instance}
         self._called: set[Instance] = set()  # since the link began; what is repeated may not be durable yet either
         self._touched: set[Instance] = set()  # of those, the ones that were handed something new
         self._fresh: set[Instance] = set()  # by the bytes being read now
         self._initial: bytes | None = None
-        self._sink: BlobSink | None = None  # until its checkpoint counts
-        self._incoming: BlobSink | None = None  # until its last byte has come; None while a blob is read away
-        self._checkpoint: CheckpointInfo | None = None
-        self._checkpoint_position = 0
-        self._checkpoint_sequence: int | None = 0
+        self._upload: CheckpointUpload | None = None  # until its checkpoint counts
+        self._incoming: CheckpointUpload | None = None  # until its last byte has come; None while a blob is read away
+        self._asked_at: tuple[int, int | None] = (0, 0)  # position and sequence id
+        self._stored_checkpoint: CheckpointInfo | None = None
         self._replay_end = 0
-        self._reading = True
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._stored_waiters: list[asyncio.Future[CheckpointInfo | None]] = []
-        self.on_close: Callable[[], None] = lambda: None
-        self._shown = self._hub.sessions.open("ambrosia", self.peer, self.describe)
+        self.next_checkpoint: asyncio.Future[CheckpointInfo | None] = asyncio.get_running_loop().create_future()
+        """The next checkpoint that becomes durable; None when the link is lost before."""
+        peer = receive.get_extra_info("peername")
+        address = join_address(peer[0], peer[1]) if peer else "?"
+        self._shown = self._hub.sessions.open("ambrosia", address, self.describe)
         self._shown.uses("read", instance.names.log)
-        self._actions: dict[Action, Callable[[], None]] = {
-            Action.SEND_TAKE_BECOMING_PRIMARY_CHECKPOINT: lambda: self._ask(Type.TAKE_BECOMING_PRIMARY_CHECKPOINT),
-            Action.SEND_TAKE_CHECKPOINT: lambda: self._ask(Type.TAKE_CHECKPOINT),
-            Action.SEND_UPGRADE_TAKE_CHECKPOINT: lambda: self._ask(Type.UPGRADE_TAKE_CHECKPOINT),
-            Action.SEND_UPGRADE_SERVICE: lambda: self._feeder.send_signal(Type.UPGRADE_SERVICE),
-            Action.SEND_BECOMING_PRIMARY: lambda: self._feeder.send_signal(Type.BECOMING_PRIMARY),
-            Action.RECEIVE: self._receive_blob,
-            Action.DELIVER: self._deliver,
-        }
-        self._slow_actions: dict[Action, Callable[[], Later]] = {
-            Action.SEND_STORED_CHECKPOINT: self._send_stored_checkpoint,
-            Action.REPLAY: self._replay,
-            Action.STORE: self._store,
-            Action.LOG_INITIAL: self.instance.ensure_started,
-            Action.FINISH_UPGRADE: self._finish_upgrade,
-        }
 
     def describe(self) -> dict[str, object]:
         """What `headrace session ls` shows."""
         return {
             "immortal": self.instance.name,
             "state": self.session.state.value,
-            "position": self._feeder.position,
-            "records": self._feeder.sent_records,
+            "position": self.feed.position,
+            "records": self.feed.sent_records,
             "held_back": self.held_back,
             **self.counts,
         }
-
-    @property
-    def position(self) -> int:
-        """The index of the next log record to send."""
-        return self._feeder.position
-
-    @property
-    def held_back(self) -> bool:
-        """Whether the binding is not read, because something else has to catch up first."""
-        return not self._reading
 
     # --- start and end ------------------------------------------------------------------------------------------
 
     def start(self, how: Input, checkpoint: CheckpointInfo | None) -> None:
         """Begin one of the start-up cases, from a stored checkpoint if there is one."""
-        self._checkpoint = checkpoint
-        end = self._hub.bounds(self.instance.names.log).next
-        self._replay_end = end
-        self._feeder.position = end if checkpoint is None else checkpoint.position
+        self._stored_checkpoint = checkpoint
+        self.feed.position = self._replay_end = self._hub.bounds(self.instance.names.log).next
         if checkpoint is not None:
             self.sent = sent_counts(checkpoint)
-            self._feeder.sequence = _stored_sequence(checkpoint)
+            self.feed.position = checkpoint.position
+            self.feed.sequence = stored_sequence(checkpoint)
         logger.info("immortal %s: %s", self.instance.name, how.value)
         self.input(how)
 
@@ -136,7 +101,7 @@ class Link:
         self._spawn(self._take_over(self._hub.bounds(self.instance.names.log).next))
 
     async def _take_over(self, end: int) -> None:
-        await self._feeder.reached(end)
+        await self.feed.reached(end)
         self.input(Input.PRIMARY_LOST)
 
     def close(self, reason: str, *, failed: bool = False) -> None:
@@ -144,7 +109,6 @@ class Link:
         if self.closed:
             return
         self.closed = True
-        self.failed = failed
         self.session.handle(Input.LINK_LOST)
         (logger.warning if failed else logger.info)("immortal %s: link closed: %s", self.instance.name, reason)
         self._receive.abort()
@@ -153,13 +117,15 @@ class Link:
         for task in self._tasks:
             if task is not current:
                 task.cancel()
-        if self._sink is not None:
-            self.coordinator.spawn(self._sink.abort())
-            self._sink = None
+        if self._upload is not None:
+            self.coordinator.spawn(self._upload.abort())
+            self._upload = None
         if failed:
-            self.coordinator.count_closed(reason)
-        self._tell_waiters(None)
-        self.instance.unlink(self, reason)
+            self.instance.last_error = reason
+            self._hub.metrics.protocol.of("ambrosia").peer_error("closed")
+            self.coordinator.metrics.links_closed.inc()
+        self.next_checkpoint.set_result(None)
+        self.instance.unlink(self)
         self._shown.close(reason)
         self.on_close()
 
@@ -184,7 +150,7 @@ class Link:
     def data(self, data: bytes) -> None:
         """Bytes from the binding."""
         try:
-            for event in self.reader.feed(data):
+            for event in self._reader.feed(data):
                 if self.closed:
                     return
                 self._event(event)
@@ -193,7 +159,7 @@ class Link:
             return
         finally:
             for destination in self._fresh:
-                destination.inbound.commit()
+                destination.queue.commit()
             self._fresh.clear()
         if not self.closed:
             self._hold_back()
@@ -205,16 +171,16 @@ class Link:
                 self._route(event)
             else:
                 self.counts["discarded"] += event.count
-        elif isinstance(event, CheckpointData):
+        elif isinstance(event, Blob):
             if self._incoming is not None:
                 self._incoming.add(event.data, event.last)
                 if event.last:
                     self._incoming = None
-        elif isinstance(event, CheckpointStart):
+        elif isinstance(event, Checkpoint):
             self.input(Input.CHECKPOINT)
         elif isinstance(event, AttachTo):
             if Action.ATTACH in self.session.handle(Input.ATTACH_TO):
-                self.attached.add(self._find(event.destination).name)
+                self._find(event.destination)
         elif isinstance(event, InitialMessage):
             self._initial = event.data
             self.input(Input.INITIAL_MESSAGE)
@@ -231,24 +197,24 @@ class Link:
     def _perform(self, actions: tuple[Action, ...]) -> None:
         """Carry actions out in order; from the first one that takes time on, in a task."""
         for number, action in enumerate(actions):
-            if action in self._slow_actions:
+            if action in SLOW_ACTIONS:
                 self._spawn(self._perform_slowly(actions[number:]))
                 return
-            if action in self._actions:
-                self._actions[action]()
+            if action in ACTIONS:
+                ACTIONS[action](self)
 
     async def _perform_slowly(self, actions: tuple[Action, ...]) -> None:
-        await self._slow_actions[actions[0]]()
+        await SLOW_ACTIONS[actions[0]](self)
         if not self.closed:
             self._perform(actions[1:])
 
     # --- calls --------------------------------------------------------------------------------------------------
 
     def _find(self, destination: bytes) -> Instance:
-        found = self._routes.get(destination)
-        if found is None:
-            found = self._routes[destination] = self.coordinator.destination(destination, self)
-        return found
+        instance = self._routes.get(destination)
+        if instance is None:
+            instance = self._routes[destination] = self.coordinator.destination(destination, self.instance.name)
+        return instance
 
     def forget_routes(self) -> None:
         """An immortal was forgotten: look names up again."""
@@ -262,13 +228,13 @@ class Link:
         """
         destination = self._find(calls.destination)
         sender = self.instance.name
-        inbound = destination.inbound
+        queue = destination.queue
         count = calls.count
         self._called.add(destination)
         self.counts["calls"] += count
         self.coordinator.metrics.calls.inc(count)
         if calls.replayable:
-            known = inbound.count_of(sender, self.coordinator.floor(sender, destination.name))
+            known = queue.count_of(sender)
             last = self.sent.get(destination.name, 0) + count
             self.sent[destination.name] = last
             repeated = min(count, max(0, known - (last - count)))
@@ -278,128 +244,112 @@ class Link:
                 if repeated == count:
                     return
                 calls = calls.without_first(repeated)
-            inbound.accepted[sender] = last
+            queue.accepted[sender] = last
         else:
-            inbound.impulses[sender] = inbound.impulses_of(sender) + count
+            queue.impulses[sender] = queue.impulses_of(sender) + count
         self._touched.add(destination)
         self._fresh.add(destination)
         self._shown.uses("write", destination.names.log)
-        inbound.add(sender, calls)
+        queue.add(sender, calls)
 
     def _hold_back(self) -> None:
         """Stop reading while the log, a destination or the checkpoint has more than it can take."""
-        if not self._reading:
+        if self.held_back:
             return
-        full = self._hub.congested or (self._sink is not None and self._sink.full)
-        limit = self.coordinator.backlog_bytes_max
-        for destination in self._touched:
-            full = full or destination.inbound.full or destination.backlog_bytes > limit
-        if full:
-            self._reading = False
+        full = self._hub.congested or (self._upload is not None and self._upload.full)
+        if full or any(destination.full for destination in self._touched):
+            self.held_back = True
             self._receive.pause_reading()
             self._spawn(self._read_again())
 
     async def _read_again(self) -> None:
-        if self._sink is not None:
-            await self._sink.wait_for_room()
+        if self._upload is not None:
+            await self._upload.wait_for_room()
         for destination in list(self._touched):
-            await destination.wait_for_room(self.coordinator.backlog_bytes_max)
+            await destination.wait_for_room()
         await self._hub.drained()
-        self._reading = True
+        self.held_back = False
         self._receive.resume_reading()
 
     # --- what goes out ------------------------------------------------------------------------------------------
 
-    def offer(self, records: list[Logged]) -> None:
-        """Records of this immortal that have just become durable."""
-        self._feeder.offer(records)
-
-    def pause_writing(self) -> None:
-        """The send socket is full."""
-        self._feeder.pause()
-
-    def resume_writing(self) -> None:
-        """The send socket has room."""
-        self._feeder.resume()
-
     def _want_checkpoint_by_size(self) -> None:
         """Called whenever records were sent."""
-        full = self._feeder.sent_bytes >= self.registration.checkpoint_log_bytes
+        full = self.feed.sent_bytes >= self.registration.checkpoint_log_bytes
         if full and self.session.state is State.RUNNING:
             self.input(Input.CHECKPOINT_WANTED)
 
     def _ask(self, kind: Type) -> None:
         """Ask for a checkpoint: it stands for all records sent before, and none is sent until it has come."""
-        self._feeder.hold()
-        self._checkpoint_position = self._feeder.position
-        self._checkpoint_sequence = self._feeder.sequence
-        self._feeder.sent_bytes = 0
-        self._feeder.send_signal(kind)
+        self.feed.hold()
+        self._asked_at = self.feed.position, self.feed.sequence
+        self.feed.sent_bytes = 0
+        self.feed.send_signal(kind)
 
     async def _send_stored_checkpoint(self) -> None:
-        assert self._checkpoint is not None
-        await self._feeder.send_checkpoint(self._checkpoint)
+        assert self._stored_checkpoint is not None
+        await self.feed.send_checkpoint(self._stored_checkpoint)
 
     async def _replay(self) -> None:
-        await self._feeder.replay(self._replay_end)
+        await self.feed.replay(self._replay_end)
         logger.info("immortal %s: replayed up to index %d", self.instance.name, self._replay_end)
         self.input(Input.REPLAYED)
 
     def _deliver(self) -> None:
-        self._feeder.release()
+        self.feed.release()
         if not self._feeding:
             self._feeding = True
-            self._spawn(self._feeder.run())
+            self._spawn(self.feed.run())
 
     # --- checkpoints --------------------------------------------------------------------------------------------
 
-    def _receive_blob(self) -> None:
-        self._sink = self._incoming = BlobSink(self._hub, self.instance.names.log, dict(self.sent))
-        self._spawn(self._sink.complete())  # a disk that refuses closes the link, even if nobody stores it yet
+    def _receive_checkpoint(self) -> None:
+        self._upload = self._incoming = CheckpointUpload(self._hub, self.instance.names.log, dict(self.sent))
+        self._spawn(self._upload.complete())  # a disk that refuses closes the link, even if nobody stores it yet
 
     async def _store(self) -> None:
         """Everything the binding sent before the checkpoint has to be durable before the checkpoint counts:
         no recovery from it would send that again."""
-        sink = self._sink
-        assert sink is not None
+        upload = self._upload
+        assert upload is not None
         called = list(self._called)
-        await sink.complete()
-        await asyncio.gather(*(destination.inbound.flushed() for destination in called))
+        await upload.complete()
+        await asyncio.gather(*(destination.queue.flushed() for destination in called))
         if self._initial is not None:
             await self.coordinator.store.keep_initial(self.instance.name, self._initial)
             self._initial = None
-        position = self._checkpoint_position
+        position, sequence = self._asked_at
         upgraded = self.session.state is State.UPGRADE_STORING
         version = self.registration.upgrade_version if upgraded else self.registration.version
-        meta = {"sent": json.dumps(sink.sent), "version": str(version)}
-        if self._checkpoint_sequence is not None:
-            meta["sequence"] = str(self._checkpoint_sequence)
-        info = await sink.commit(position, meta)
-        self._sink = None
+        info = await upload.commit(position, checkpoint_meta(upload.sent, version, sequence))
+        self._upload = None
         self.counts["checkpoints"] += 1
-        self.coordinator.count_checkpoint(sink.size)
+        self.coordinator.metrics.checkpoints.inc()
+        self.coordinator.metrics.checkpoint_bytes.inc(upload.size)
         await self.instance.checkpoint_stored()
-        self._tell_waiters(info)
+        self.next_checkpoint.set_result(info)
+        self.next_checkpoint = asyncio.get_running_loop().create_future()
         self.input(Input.STORED)
-
-    def next_checkpoint(self) -> asyncio.Future[CheckpointInfo | None]:
-        """The next checkpoint that becomes durable; None when the link is lost before."""
-        future: asyncio.Future[CheckpointInfo | None] = asyncio.get_running_loop().create_future()
-        self._stored_waiters.append(future)
-        return future
-
-    def _tell_waiters(self, info: CheckpointInfo | None) -> None:
-        waiters, self._stored_waiters = self._stored_waiters, []
-        for future in waiters:
-            if not future.done():
-                future.set_result(info)
 
     async def _finish_upgrade(self) -> None:
         self.registration.version = self.registration.upgrade_version
         await self.coordinator.store.save(self.registration)
 
 
-def _stored_sequence(checkpoint: CheckpointInfo) -> int | None:
-    """The sequence id behind a checkpoint; None for one of a version that did not note it."""
-    noted = checkpoint.meta.get("sequence", "")
-    return int(noted) if noted.isdecimal() else None
+ACTIONS: Final[dict[Action, Callable[[Link], None]]] = {
+    Action.SEND_TAKE_BECOMING_PRIMARY_CHECKPOINT: lambda link: link._ask(Type.TAKE_BECOMING_PRIMARY_CHECKPOINT),
+    Action.SEND_TAKE_CHECKPOINT: lambda link: link._ask(Type.TAKE_CHECKPOINT),
+    Action.SEND_UPGRADE_TAKE_CHECKPOINT: lambda link: link._ask(Type.UPGRADE_TAKE_CHECKPOINT),
+    Action.SEND_UPGRADE_SERVICE: lambda link: link.feed.send_signal(Type.UPGRADE_SERVICE),
+    Action.SEND_BECOMING_PRIMARY: lambda link: link.feed.send_signal(Type.BECOMING_PRIMARY),
+    Action.RECEIVE: Link._receive_checkpoint,
+    Action.DELIVER: Link._deliver,
+}
+SLOW_ACTIONS: Final[dict[Action, Callable[[Link], Later]]] = {
+    Action.SEND_STORED_CHECKPOINT: Link._send_stored_checkpoint,
+    Action.REPLAY: Link._replay,
+    Action.STORE: Link._store,
+    Action.LOG_INITIAL: lambda link: link.instance.ensure_started(),
+    Action.FINISH_UPGRADE: Link._finish_upgrade,
+}
+"""Those that take time."""

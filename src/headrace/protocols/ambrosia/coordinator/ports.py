@@ -26,12 +26,13 @@ GRACE_S: Final = 1.0
 RETRY_S: Final = 0.05
 WRITE_BUFFER_BYTES: Final = 1 << 20
 EARLY_BYTES_MAX: Final = 64 << 10
+MakeLink = Callable[[asyncio.Transport, asyncio.Transport], Link | None]
 
 
 class _Socket(asyncio.Protocol):
     """One half of a pair."""
 
-    def __init__(self, ports: Ports, *, called_out: bool = False) -> None:
+    def __init__(self, ports: PortPair, *, called_out: bool = False) -> None:
         """`called_out`: we connected to it, at the address that its registration names."""
         self.ports = ports
         self._called_out = called_out
@@ -46,6 +47,10 @@ class _Socket(asyncio.Protocol):
         self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self.ports.arrived(self)
 
+    def linked(self, link: Link) -> None:
+        """The other half has come."""
+        self.link = link
+
     def connection_lost(self, exc: Exception | None) -> None:
         """End of file or reset: the link is lost. It never means data."""
         self.ports.left(self)
@@ -58,7 +63,7 @@ class ReceiveSocket(_Socket):
     """Carries messages of the binding. It is read from the start: only so is its end noticed while it waits for its
     other half, which must never be paired with the half of another binding."""
 
-    def __init__(self, ports: Ports) -> None:
+    def __init__(self, ports: PortPair) -> None:
         super().__init__(ports)
         self._early = bytearray()
 
@@ -72,7 +77,7 @@ class ReceiveSocket(_Socket):
 
     def linked(self, link: Link) -> None:
         """The other half has come."""
-        self.link = link
+        super().linked(link)
         if self._early:
             data, self._early = bytes(self._early), bytearray()
             link.data(data)
@@ -83,14 +88,14 @@ class SendSocket(_Socket):
 
     def pause_writing(self) -> None:
         if self.link is not None:
-            self.link.pause_writing()
+            self.link.feed.pause()
 
     def resume_writing(self) -> None:
         if self.link is not None:
-            self.link.resume_writing()
+            self.link.feed.resume()
 
 
-class Ports:
+class PortPair:
     """The port pair of one immortal, or of one debugging session."""
 
     def __init__(
@@ -99,20 +104,20 @@ class Ports:
         sockets: Sockets,
         receive: str,
         send: str,
-        link: Callable[[asyncio.Transport, asyncio.Transport], Link | None],
+        link: MakeLink,
         admits: Callable[[asyncio.Transport], bool],
         tls: ssl.SSLContext | None,
     ) -> None:
         """`link` makes a link of two sockets, or None while there is no room for another binding; `admits` says
         whether whoever is at the other end of a socket may be a binding at all."""
-        self.admits = admits
-        self._tls = tls
         self.name = name
         self.sockets = sockets
         self.receive = receive
         self.send = send
+        self.admits = admits
         self._link = link
-        self._receives: deque[ReceiveSocket] = deque()
+        self._tls = tls
+        self._receives: deque[_Socket] = deque()
         self._sends: deque[_Socket] = deque()
         self._servers: list[asyncio.Server] = []
         self._connecting: set[asyncio.Task[None]] = set()
@@ -161,10 +166,9 @@ class Ports:
 
     def left(self, socket: _Socket) -> None:
         """A socket is gone."""
-        if isinstance(socket, ReceiveSocket) and socket in self._receives:
-            self._receives.remove(socket)
-        elif socket in self._sends:
-            self._sends.remove(socket)
+        for waiting in (self._receives, self._sends):
+            if socket in waiting:
+                waiting.remove(socket)
 
     def pair_up(self) -> None:
         """Link a waiting pair if there is room for it; otherwise look again in a moment and then refuse it."""
@@ -183,16 +187,16 @@ class Ports:
             return
         self._receives.popleft()
         self._sends.popleft()
-        send.link = link
+        send.linked(link)
         receive.linked(link)
 
-    def _refuse(self, receive: ReceiveSocket, send: _Socket) -> None:
+    def _refuse(self, receive: _Socket, send: _Socket) -> None:
         if receive in self._receives and send in self._sends:
             logger.warning("immortal %s: a second binding was refused: one is linked already", self.name)
             receive.transport.abort()
             send.transport.abort()
 
-    async def _connect(self, receive: ReceiveSocket) -> None:
+    async def _connect(self, receive: _Socket) -> None:
         """The old arrangement: the binding listens once its own connection has succeeded, so try until it does."""
         host, port = split_address(self.send)
         while receive in self._receives and not self._closed:

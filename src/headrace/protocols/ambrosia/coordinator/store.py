@@ -60,16 +60,11 @@ class Registration(msgspec.Struct, omit_defaults=True, kw_only=True):
 
     def delivery(self, sequence: int) -> Delivery:
         """The form in which the record of this sequence id is delivered, now and in every replay."""
-        found: Delivery = "bare"
-        for first, delivery in self.deliveries:
-            if first > sequence:
-                break
-            found = delivery
-        return found
+        return next((delivery for first, delivery in reversed(self.deliveries) if first <= sequence), "bare")
 
 
-class Names:
-    """The names of one immortal's streams and counters."""
+class StreamNames:
+    """The names of one immortal's streams."""
 
     def __init__(self, immortal: str) -> None:
         quoted = quote(immortal, safe="")

@@ -1,25 +1,12 @@
-"""Files of the published coordinator in words: what `headrace immortal decode` shows."""
+"""Files of the published coordinator described for people: what `headrace immortal decode` shows."""
 
 from __future__ import annotations
 
 import msgspec
 
-from headrace.protocols.ambrosia.description import messages_in_words
+from headrace.protocols.ambrosia.description import DescribedMessage, describe_messages
 from headrace.protocols.ambrosia.files.layout import decode_checkpoint_head, read_log
 from headrace.protocols.errors import RemoteProtocolError
-
-
-class FileMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """One message of a log file."""
-
-    sequence: int
-    kind: str
-    method: int | None = None
-    caller: str | None = None
-    call_number: int | None = None
-    text: str | None = None
-    base64: str | None = None
-    bytes: int = 0
 
 
 class DecodedFile(msgspec.Struct, frozen=True):
@@ -27,7 +14,7 @@ class DecodedFile(msgspec.Struct, frozen=True):
 
     name: str
     summary: str
-    messages: list[FileMessage] = []
+    messages: list[DescribedMessage] = []
 
 
 def decode_file(name: str, data: bytes) -> DecodedFile:
@@ -44,16 +31,16 @@ def decode_file(name: str, data: bytes) -> DecodedFile:
             f"{head.checkpoint.size} bytes of state, outputs for {', '.join(waiting) or 'nobody'}",
         )
     records = read_log(data)
-    messages = [
-        FileMessage(sequence=record.sequence, **words)
-        for record in records
-        for words in messages_in_words(record.payload)
-    ]
     if not records:
         return DecodedFile(name, "no record that holds")
-    check = "XOR" if records[0].xor else "xxHash64"
+    first, last = records[0], records[-1]
+    check = "XOR" if first.xor else "xxHash64"
     return DecodedFile(
         name,
-        f"committer {records[0].committer}, records {records[0].sequence} to {records[-1].sequence}, {check}",
-        messages,
+        f"committer {first.committer}, records {first.sequence} to {last.sequence}, {check}",
+        [
+            DescribedMessage(sequence=record.sequence, **fields)
+            for record in records
+            for fields in describe_messages(record.payload)
+        ],
     )

@@ -17,14 +17,13 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from headrace.protocols.ambrosia.codec import (
     RECORD_HEADER,
     RECORD_HEADER_BYTES,
     Checkpoint,
     check_bytes,
-    check_bytes_xor,
     decode,
     read_int,
     read_name,
@@ -109,6 +108,9 @@ class CheckpointFile:
     blob_at: int = field(default=0, compare=False)
 
 
+Named = TypeVar("Named", Watermark, Trim)
+
+
 def _unpack(layout: struct.Struct, data: bytes, at: int) -> tuple[tuple[int, ...], int]:
     if at + layout.size > len(data):
         raise RemoteProtocolError("the file ends in the middle of a record")
@@ -121,22 +123,24 @@ def _take(data: bytes, at: int, size: int) -> tuple[bytes, int]:
     return data[at : at + size], at + size
 
 
-def _decode_watermarks(data: bytes, at: int, count: int) -> tuple[tuple[Watermark, ...], int]:
-    found = []
+def _decode_named(
+    kind: type[Named], layout: struct.Struct, data: bytes, at: int, count: int
+) -> tuple[tuple[Named, ...], int]:
+    """So many times a name and its numbers."""
+    items = []
     for _ in range(count):
-        source, at = read_name(data, at, len(data))
-        (last, replayable), at = _unpack(_PAIR, data, at)
-        found.append(Watermark(source, last, replayable))
-    return tuple(found), at
+        name, at = read_name(data, at, len(data))
+        numbers, at = _unpack(layout, data, at)
+        items.append(kind(name, *numbers))
+    return tuple(items), at
 
 
-def _decode_trims(data: bytes, at: int, count: int) -> tuple[tuple[Trim, ...], int]:
-    found = []
-    for _ in range(count):
-        destination, at = read_name(data, at, len(data))
-        (replayable,), at = _unpack(_LONG, data, at)
-        found.append(Trim(destination, replayable))
-    return tuple(found), at
+def check_bytes_xor(payload: bytes) -> int:
+    """The check of logs written before December 2021: 8-byte words, the last one padded, combined by XOR."""
+    check = 0
+    for (word,) in struct.iter_unpack("<Q", payload + bytes(-len(payload) % 8)):
+        check ^= word
+    return check
 
 
 def decode_disk_record(data: bytes, at: int = 0) -> tuple[DiskRecord, int]:
@@ -150,9 +154,9 @@ def decode_disk_record(data: bytes, at: int = 0) -> tuple[DiskRecord, int]:
     if check != (check_bytes_xor(payload) if xor else check_bytes(payload)):
         raise RemoteProtocolError(f"record {sequence}: wrong check bytes")
     count, at = read_int(data, at + length, len(data))
-    watermarks, at = _decode_watermarks(data, at, count)
+    watermarks, at = _decode_named(Watermark, _PAIR, data, at, count)
     count, at = read_int(data, at, len(data))
-    trims, at = _decode_trims(data, at, count)
+    trims, at = _decode_named(Trim, _LONG, data, at, count)
     return DiskRecord(committer, sequence, payload, watermarks, trims, xor), at
 
 
@@ -188,11 +192,11 @@ def decode_checkpoint_head(data: bytes) -> CheckpointFile:
     (committer, next_sequence, buffer_bytes, used), at = _unpack(_HEAD, data, 0)
     buffer, at = _take(data, at, used)
     (count,), at = _unpack(_COUNT, data, at)
-    watermarks, at = _decode_watermarks(data, at, count)
+    watermarks, at = _decode_named(Watermark, _PAIR, data, at, count)
     (count,), at = _unpack(_COUNT, data, at)
-    trims, at = _decode_trims(data, at, count)
+    trims, at = _decode_named(Trim, _LONG, data, at, count)
     (count,), at = _unpack(_COUNT, data, at)
-    inputs, at = _decode_watermarks(data, at, count)
+    inputs, at = _decode_named(Watermark, _PAIR, data, at, count)
     (count,), at = _unpack(_COUNT, data, at)
     outputs = []
     for _ in range(count):

@@ -22,15 +22,13 @@ from headrace.hub import Hub
 from headrace.log.ops import CheckpointInfo
 from headrace.log.records import concat
 from headrace.protocols.ambrosia.codec import (
-    RECORD_HEADER,
-    RECORD_HEADER_BYTES,
     Type,
-    check_bytes,
     encode_checkpoint_record,
     encode_signal_record,
-    wrap_batch,
+    frame_batch,
+    record_header,
 )
-from headrace.protocols.ambrosia.coordinator.inbound import Logged
+from headrace.protocols.ambrosia.coordinator.call_queue import LoggedRecord
 from headrace.protocols.ambrosia.coordinator.store import IMPULSE_PREFIX, Registration
 
 logger = logging.getLogger("headrace.ambrosia")
@@ -47,11 +45,11 @@ def delivered_form(registration: Registration, sequence: int, messages: bytes, c
     delivery = registration.delivery(sequence)
     if delivery == "bare" or (delivery == "batch" and replayable < count):
         return messages
-    return wrap_batch(messages, count, replayable)
+    return frame_batch(messages, count, None if replayable == count else replayable)
 
 
-class Feeder:
-    """Feeds one binding."""
+class RecordFeed:
+    """What one binding is sent."""
 
     def __init__(
         self,
@@ -99,11 +97,6 @@ class Feeder:
         self._held = False
         self._wake.set()
 
-    @property
-    def live(self) -> bool:
-        """Whether the binding is sent records from memory."""
-        return self._live
-
     # --- what is sent -------------------------------------------------------------------------------------------
 
     def send_signal(self, kind: Type) -> None:
@@ -117,7 +110,7 @@ class Feeder:
             self._transport.write(piece)
             await self._writable.wait()
 
-    def offer(self, records: list[Logged]) -> None:
+    def offer(self, records: list[LoggedRecord]) -> None:
         """Records that have just become durable."""
         for record in records:
             if not self._live or record.first != self.position:
@@ -131,9 +124,7 @@ class Feeder:
 
     def _send(self, sequence: int, messages: bytes, count: int, replayable: int) -> None:
         payload = delivered_form(self._registration, sequence, messages, count, replayable)
-        header = RECORD_HEADER.pack(
-            self._registration.committer, RECORD_HEADER_BYTES + len(payload), check_bytes(payload), sequence
-        )
+        header = record_header(self._registration.committer, sequence, payload)
         if len(payload) < JOIN_BYTES_MAX:
             self._transport.write(header + payload)
         else:
@@ -183,7 +174,7 @@ class Feeder:
         view = memoryview(data) if data is not None else memoryview(b"")
         labels = batch.column("type")
         if self.sequence is None:
-            self.sequence = next((int(found) for found in ids.tolist() if found != NOT_OURS), None)
+            self.sequence = next((id for id in ids.tolist() if id != NOT_OURS), None)
         for number in range(len(starts) - 1):
             first, after = starts[number], starts[number + 1]
             messages = bytes(view[places[number] : places[number + 1]])
@@ -212,15 +203,14 @@ class Feeder:
 
     async def _read(self, start: int, end: int) -> pa.RecordBatch:
         """Records from `start` on: all up to `end`, or as many as hold two records of the log, or one whole."""
-        found = [await self._hub.read(self._stream, start, limit=READ_COUNT_MAX, max_bytes=READ_BYTES_MAX)]
-        read = len(found[0])
-        while start + read < end and found[0].column("id")[0] == found[-1].column("id")[-1]:
-            found.append(
+        batches: list[pa.RecordBatch] = []
+        read = 0
+        while not batches or (start + read < end and batches[0].column("id")[0] == batches[-1].column("id")[-1]):
+            batches.append(
                 await self._hub.read(self._stream, start + read, limit=READ_COUNT_MAX, max_bytes=READ_BYTES_MAX)
             )
-            read += len(found[-1])
-        batch = concat(found)
-        return batch.slice(0, end - start) if start + len(batch) > end else batch
+            read += len(batches[-1])
+        return concat(batches).slice(0, end - start)
 
     def _replayable(self, labels: pa.Array, first: int, after: int, sequence: int) -> int:
         if after - first < 2 or self._registration.delivery(sequence) == "bare":

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from headrace.log.ops import CheckpointInfo
-from headrace.protocols.ambrosia.coordinator.ports import Ports
-
-if TYPE_CHECKING:
-    from headrace.protocols.ambrosia.coordinator.link import Link
+from headrace.protocols.ambrosia.coordinator.link import Link
+from headrace.protocols.ambrosia.coordinator.ports import PortPair
 
 
-class Debugging:
+class DebugSession:
     """Opened by `immortal.replay`; ends with its binding, or when someone ends it."""
 
     def __init__(self, checkpoint: CheckpointInfo, end: int) -> None:
         self.checkpoint = checkpoint
         self.end = end
         """Logged messages below this index are replayed."""
-        self.ports: Ports
+        self.ports: PortPair
         self.link: Link | None = None
 
     @property
@@ -26,12 +22,12 @@ class Debugging:
         """In a word, for people."""
         if self.link is None:
             return "waiting"
-        return "replayed" if self.link.position >= self.end else "replaying"
+        return "replayed" if self.position >= self.end else "replaying"
 
     @property
     def position(self) -> int:
         """The index of the next message to replay."""
-        return self.checkpoint.position if self.link is None else self.link.position
+        return self.checkpoint.position if self.link is None else self.link.feed.position
 
     async def close(self) -> None:
         """Free the ports, and end the binding's link."""

@@ -27,7 +27,7 @@ from headrace.protocols.ambrosia.coordinator.store import (
     ACCEPTED_PREFIX,
     IMPULSES_PREFIX,
     SEQUENCE_PRODUCER,
-    Names,
+    StreamNames,
     accepted_from,
     impulses_from,
 )
@@ -38,7 +38,7 @@ CALL_OVERHEAD_BYTES: Final = 32  # offsets, sequence id and bits of one stream r
 
 
 @dataclass(frozen=True, slots=True)
-class Logged:
+class LoggedRecord:
     """A log record that is durable: what a binding that has kept up is sent at once."""
 
     first: int
@@ -61,10 +61,16 @@ class Arrival(NamedTuple):
     stored_bytes: int
     """What they add to a transaction, at the most."""
 
+    @classmethod
+    def of(cls, sender: str | None, calls: Calls, op: SaveCursor | None, number: int | None) -> Arrival:
+        """With their sizes."""
+        payload_bytes = sum(map(len, calls.parts))
+        return cls(sender, calls, op, number, payload_bytes, payload_bytes + calls.count * _overhead(sender, calls))
 
-def _arrival(sender: str | None, calls: Calls, op: SaveCursor | None, number: int | None) -> Arrival:
-    payload_bytes = sum(map(len, calls.parts))
-    return Arrival(sender, calls, op, number, payload_bytes, payload_bytes + calls.count * _overhead(sender, calls))
+    @property
+    def key(self) -> bytes | None:
+        """The sender as the log has it."""
+        return None if self.sender is None else self.sender.encode()
 
 
 def _overhead(sender: str | None, calls: Calls) -> int:
@@ -77,9 +83,8 @@ def pack(arrivals: list[Arrival], sequence: int | None) -> tuple[Batch, bytes, i
     data = b"".join([part for arrival in arrivals for part in arrival.calls.parts])
     replayable = sum(arrival.calls.count for arrival in arrivals if arrival.calls.replayable)
     if len(arrivals) == 1 and arrivals[0].calls.count == 1:
-        sender, calls, *_ = arrivals[0]
-        key = None if sender is None else sender.encode()
-        return Batch.one(data, id=sequence, type=calls.label, key=key), data, replayable
+        (arrival,) = arrivals
+        return Batch.one(data, id=sequence, type=arrival.calls.label, key=arrival.key), data, replayable
     lengths = np.array([length for arrival in arrivals for length in arrival.calls.lengths], np.int32)
     count = len(lengths)
     offsets = np.zeros(count + 1, np.int32)
@@ -87,9 +92,7 @@ def pack(arrivals: list[Arrival], sequence: int | None) -> tuple[Batch, bytes, i
     columns = {
         "payload": pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)]),
         "type": _repeated([(arrival.calls.label, arrival.calls.count) for arrival in arrivals], pa.string()),
-        "key": _repeated(
-            [(None if a.sender is None else a.sender.encode(), a.calls.count) for a in arrivals], pa.binary()
-        ),
+        "key": _repeated([(arrival.key, arrival.calls.count) for arrival in arrivals], pa.binary()),
     }
     if sequence is not None:
         columns["id"] = pa.array(np.full(count, sequence, np.int64))
@@ -120,15 +123,12 @@ def _records(arrivals: Iterable[Arrival]) -> list[list[Arrival]]:
     return records
 
 
-def _tell(waiting: list[asyncio.Future[None]], error: BaseException | None) -> None:
-    for future in waiting:
-        if future.done():
-            continue
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)
-            future.exception()  # whoever waits sees it; nobody has to
+def _settle(future: asyncio.Future[None], error: BaseException | None) -> None:
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+        future.exception()  # whoever waits sees it; nobody has to
 
 
 def _counters(arrivals: Iterable[Arrival]) -> dict[str, int]:
@@ -141,26 +141,28 @@ def _counters(arrivals: Iterable[Arrival]) -> dict[str, int]:
     return counters
 
 
-class Inbound:
+class CallQueue:
     """The queue in front of one immortal's log, or of its `pending` stream until it has started."""
 
     def __init__(
         self,
         hub: Hub,
-        names: Names,
-        on_logged: Callable[[list[Logged]], None],
+        names: StreamNames,
+        floor: Callable[[str], int],
+        on_logged: Callable[[list[LoggedRecord]], None],
         on_failed: Callable[[BaseException], None],
     ) -> None:
+        """`floor` gives the number up to which a sender's calls were for a peer that was forgotten."""
         self._hub = hub
         self._names = names
+        self._floor = floor
         self._on_logged = on_logged
         self._on_failed = on_failed
         self._queue: list[Arrival] = []
-        self._under_way = False
         self._held = True
         self._dropped = False
-        self._waiting: list[asyncio.Future[None]] = []  # for the queue
-        self._committing: list[asyncio.Future[None]] = []  # for the commit under way
+        self._queue_done = self._new_future()
+        self._commit_done: asyncio.Future[None] | None = None  # while one is under way
         self._transaction_bytes_max = hub.config.log.batch_bytes_max
         self.queued_bytes = 0
         self.to_log = False
@@ -169,12 +171,15 @@ class Inbound:
         self.impulses: dict[str, int] = {}
         self.pending_bytes = 0
 
-    def count_of(self, sender: str, floor: int) -> int:
-        """The number of the last replayable call accepted from a sender; those up to `floor` were for a peer that was
-        forgotten."""
+    @staticmethod
+    def _new_future() -> asyncio.Future[None]:
+        return asyncio.get_running_loop().create_future()
+
+    def count_of(self, sender: str) -> int:
+        """The number of the last replayable call accepted from a sender."""
         count = self.accepted.get(sender)
         if count is None:
-            count = self.accepted[sender] = max(floor, self._stored(accepted_from(sender)))
+            count = self.accepted[sender] = max(self._floor(sender), self._stored(accepted_from(sender)))
         return count
 
     def impulses_of(self, sender: str) -> int:
@@ -207,7 +212,7 @@ class Inbound:
     def add(self, sender: str | None, calls: Calls, op: SaveCursor | None = None) -> None:
         """Take calls in. They reach the log in this order, from the next `commit` on."""
         number = None if sender is None else (self.accepted if calls.replayable else self.impulses)[sender]
-        arrival = _arrival(sender, calls, op, number)
+        arrival = Arrival.of(sender, calls, op, number)
         self.queued_bytes += arrival.payload_bytes
         if arrival.payload_bytes <= PIECE_BYTES_MAX and arrival.stored_bytes <= self._transaction_bytes_max:
             self._queue.append(arrival)
@@ -224,12 +229,12 @@ class Inbound:
         for piece in calls:
             left -= piece.count
             number = None if arrival.number is None else arrival.number - left
-            pieces.append(_arrival(arrival.sender, piece, None if left else arrival.op, number))
+            pieces.append(Arrival.of(arrival.sender, piece, None if left else arrival.op, number))
         return pieces
 
     def commit(self) -> None:
         """Send what has been taken in to the log, now or as soon as the commit under way is done."""
-        if self._queue and not self._under_way and not self._held and not self._dropped:
+        if self._queue and not self.under_way and not self._held and not self._dropped:
             self._commit()
 
     @property
@@ -239,14 +244,11 @@ class Inbound:
 
     def flushed(self) -> asyncio.Future[None]:
         """Done when everything taken in so far is durable."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if self._queue:
-            self._waiting.append(future)
-        elif self._under_way:
-            self._committing.append(future)
-        else:
+        future = self._queue_done if self._queue else self._commit_done
+        if future is None:
+            future = self._new_future()
             future.set_result(None)
-        return future
+        return asyncio.shield(future)
 
     def hold(self) -> None:
         """Commit nothing new; what comes queues up."""
@@ -261,15 +263,12 @@ class Inbound:
     @property
     def under_way(self) -> bool:
         """Whether a commit is on its way to the disk."""
-        return self._under_way
+        return self._commit_done is not None
 
     async def settled(self) -> None:
         """Wait until no commit is under way, whatever becomes of it."""
-        while self._under_way:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._committing.append(future)
-            with suppress(Exception):
-                await future
+        while self._commit_done is not None:
+            await asyncio.wait([self._commit_done])
 
     def drop(self, error: BaseException | None = None) -> None:
         """Forget what is not on its way to the disk, and commit nothing until `start_over`.
@@ -279,8 +278,8 @@ class Inbound:
         self._dropped = True
         self._queue.clear()
         self.queued_bytes = 0
-        waiting, self._waiting = self._waiting, []
-        _tell(waiting, error)
+        waited_for, self._queue_done = self._queue_done, self._new_future()
+        _settle(waited_for, error)
 
     def start_over(self) -> None:
         """Go on after `drop`, with the counters as the log has them: none of its commits may be under way."""
@@ -299,7 +298,9 @@ class Inbound:
         """Count no more what came from a sender: another of that name begins anew."""
         self.accepted.pop(sender, None)
         self.impulses.pop(sender, None)
-        self._queue = [each._replace(number=None) if each.sender == sender else each for each in self._queue]
+        self._queue = [
+            arrival._replace(number=None) if arrival.sender == sender else arrival for arrival in self._queue
+        ]
 
     def _next_arrivals(self) -> list[Arrival]:
         """From the queue, as much as one transaction may hold."""
@@ -332,17 +333,17 @@ class Inbound:
             ops.append(SetProducer(stream, SEQUENCE_PRODUCER, self.next_sequence))
         ops += [SetProducer(stream, producer, number) for producer, number in _counters(arrivals).items()]
         ops += [arrival.op for arrival in arrivals if arrival.op is not None]
-        if not self._queue:  # else they wait for a later commit
-            self._committing, self._waiting = self._committing + self._waiting, []
-        self._under_way = True
+        self._commit_done = self._new_future()
+        if not self._queue:  # else whoever waits for it waits for a later commit
+            self._commit_done, self._queue_done = self._queue_done, self._commit_done
         future = self._hub.transact(ops)
         future.add_done_callback(lambda done: self._committed(done, packed))
 
     def _committed(self, done: asyncio.Future[list[object]], packed: list[tuple[int, int, int, bytes]]) -> None:
-        self._under_way = False
-        waiting, self._committing = self._committing, []
+        assert self._commit_done is not None
+        waited_for, self._commit_done = self._commit_done, None
         error = asyncio.CancelledError() if done.cancelled() else done.exception()
-        _tell(waiting, error)
+        _settle(waited_for, error)
         if error is not None:
             self._on_failed(error)
             return
@@ -350,7 +351,7 @@ class Inbound:
         if packed:
             self._on_logged(
                 [
-                    Logged(where.first, count, sequence, replayable, data)
+                    LoggedRecord(where.first, count, sequence, replayable, data)
                     for where, (sequence, count, replayable, data) in zip(appended, packed, strict=True)
                 ]
             )
