@@ -248,9 +248,10 @@ class MessageReader:
     def _head(self, data: bytes, at: int, end: int, events: list[Event]) -> _Head:
         """Read one RPC with care, and open the `Calls` that it and its likes go to."""
         destination, body = read_name(data, at + 1, end)
-        self._check("a name", len(destination), "name_bytes_max")
+        if len(destination) > self.limits.name_bytes_max:
+            self._check("a name", len(destination), "name_bytes_max")
         kind, method, rpc_type, after = read_body_head(data, body, end)
-        label = RETURN_NAMES[kind] if kind != BodyKind.CALL else label_of_call(method, rpc_type)
+        label = RETURN_NAMES[kind] if kind else label_of_call(method, rpc_type)
         calls = Calls(destination, label, rpc_type != RpcType.IMPULSE)
         events.append(calls)
         return _Head(data[at:after], after - at, body - at - 1, calls, rpc_type == RpcType.ASYNC)
@@ -292,7 +293,8 @@ class MessageReader:
     def _check_numbered(self, data: bytes, at: int, end: int) -> None:
         """The name and the number must be whole: a receiver that chokes on a logged message could never recover."""
         name, at = read_name(data, at, end)
-        self._check("a name", len(name), "name_bytes_max")
+        if len(name) > self.limits.name_bytes_max:
+            self._check("a name", len(name), "name_bytes_max")
         read_int(data, at, end, 64)
 
 

@@ -293,9 +293,9 @@ def read_body_head(data: bytes, at: int, end: int) -> tuple[int, int, int, int]:
     if at >= end:
         raise RemoteProtocolError("an RPC without a body")
     kind = data[at]
-    if kind > BodyKind.EXCEPTION:
-        raise RemoteProtocolError(f"an RPC body of unknown kind {kind}")
-    if kind != BodyKind.CALL:
+    if kind:  # no call: that is 0
+        if kind > BodyKind.EXCEPTION:
+            raise RemoteProtocolError(f"an RPC body of unknown kind {kind}")
         return kind, 0, 0, at + 1
     method, at = read_int(data, at + 1, end)
     if at >= end:
