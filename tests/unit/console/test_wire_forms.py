@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from headrace.console.wire_forms import record_frames
 from headrace.protocols.descriptor import SeenRecord
 from headrace.protocols.ockam.codec import decode_response
-from headrace.protocols.wallaroo.codec import V3Dialect
+from headrace.protocols.wallaroo.codec import V3
 
 records = st.builds(
     SeenRecord,
@@ -40,7 +40,7 @@ def test_a_protocol_that_cannot_carry_the_record_is_left_out() -> None:
 @given(records)
 def test_the_bytes_say_what_the_record_says(record: SeenRecord) -> None:
     frames = {frame.protocol: bytes.fromhex(frame.hex) for frame in record_frames(record)}
-    message = V3Dialect().decode(frames["wallaroo"][4:])
+    message = V3.decode(frames["wallaroo"][4:])
     assert message.payload == record.payload  # type: ignore[union-attr]
     pulled = decode_response(frames["ockam"])
     assert [(one.index, one.data) for one in pulled.messages] == [(record.index, record.payload)]  # type: ignore[union-attr]

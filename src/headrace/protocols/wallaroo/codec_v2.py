@@ -12,9 +12,21 @@ The HELLO of v2 and v3 are byte for byte the same, so a server cannot tell them 
 
 from __future__ import annotations
 
-from headrace.protocols.wallaroo.codec import BigEndianDialect
-from headrace.protocols.wallaroo.frames import Flag, Frame, LocalFault, Message, Ok, PeerFault, Restart
-from headrace.protocols.wallaroo.wire import FieldReader, packed, short
+from typing import Any
+
+from headrace.protocols.wallaroo.codec import V3_LAYOUTS, Dialect
+from headrace.protocols.wallaroo.frames import Flag, LocalFault, Message, Ok, PeerFault, Restart
+from headrace.protocols.wallaroo.wire import (
+    ByteOrder,
+    FieldReader,
+    Layout,
+    counted,
+    packed,
+    packed_text,
+    short,
+    u32,
+    u64,
+)
 
 
 def flags_are_legal(flags: int) -> bool:
@@ -26,53 +38,21 @@ def flags_are_legal(flags: int) -> bool:
     return not (flags & Flag.BOUNDARY and flags & (Flag.UNSTABLE_REFERENCE | Flag.KEY))
 
 
-class V2Dialect(BigEndianDialect):
-    """The form of March 2019; `sources_in_ok` and `address_in_restart` off give December 2018."""
+class V2Message(Layout):
+    """The flags say which fields there are."""
 
-    def __init__(self, name: str, *, sources_in_ok: bool, address_in_restart: bool) -> None:
-        self.name = name
-        self._sources_in_ok = sources_in_ok
-        self._address_in_restart = address_in_restart
-        super().__init__()
-
-    def _read_ok(self, reader: FieldReader) -> Frame:
-        credits = reader.u32("credits")
-        points = []
-        names = []
-        for _ in range(reader.count(18, "streams")):
-            stream_id = reader.u64("stream id")
-            names.append(reader.short("stream name"))
-            points.append((stream_id, reader.u64("point of reference")))
-        sources = []
-        if self._sources_in_ok:
-            for _ in range(reader.count(4, "sources")):
-                source = reader.short("source")
-                sources.append((source, reader.short("address")))
-        return Ok(credits, tuple(points), tuple(names), tuple(sources))
-
-    def _write_ok(self, frame: Ok) -> bytes:
-        if len(frame.names) != len(frame.points):
-            raise LocalFault("a v2 OK names each of its streams")
-        parts = [packed(">", "II", frame.credits, len(frame.points))]
-        for (stream_id, point), name in zip(frame.points, frame.names, strict=True):
-            parts += [packed(">", "Q", stream_id), short(">", name), packed(">", "Q", point)]
-        if self._sources_in_ok:
-            parts.append(packed(">", "I", len(frame.sources)))
-            parts += [short(">", text) for source in frame.sources for text in source]
-        return b"".join(parts)
-
-    def _read_message(self, reader: FieldReader) -> Frame:
-        stream_id = reader.u64("stream id")
-        flags = reader.u8("flags")
+    def read(self, reader: FieldReader) -> Message:
+        stream_id = reader.integer("Q", "stream id")
+        flags = reader.integer("B", "flags")
         if not flags_are_legal(flags):
             raise PeerFault(f"Bad MessageMsg flags: {flags:#04x}")
-        message_id = None if flags & Flag.EPHEMERAL else reader.u64("message id")
-        event_time = reader.i64("event time") if flags & Flag.EVENT_TIME else None
-        key = reader.short("key") if flags & Flag.KEY else None
+        message_id = None if flags & Flag.EPHEMERAL else reader.integer("Q", "message id")
+        event_time = reader.integer("q", "event time") if flags & Flag.EVENT_TIME else None
+        key = reader.text("H", "key") if flags & Flag.KEY else None
         payload = None if flags & Flag.BOUNDARY else reader.rest()
         return Message(stream_id, message_id, payload, event_time=event_time, key=key, flags=flags)
 
-    def _write_message(self, frame: Message) -> bytes:
+    def write(self, order: ByteOrder, frame: Message) -> bytes:
         present = (
             (Flag.EVENT_TIME, frame.event_time is not None),
             (Flag.KEY, frame.key is not None),
@@ -83,22 +63,48 @@ class V2Dialect(BigEndianDialect):
             raise LocalFault("a v2 message has a stream id and a legal set of flags")
         if any(bool(frame.flags & flag) != there for flag, there in present):
             raise LocalFault("the flags of a v2 message say which fields are there")
-        parts = [packed(">", "QB", frame.stream_id, frame.flags)]
-        parts += [packed(">", "Q", frame.message_id)] if frame.message_id is not None else []
-        parts += [packed(">", "q", frame.event_time)] if frame.event_time is not None else []
-        parts += [short(">", frame.key)] if frame.key is not None else []
+        parts = [packed(order, "QB", frame.stream_id, frame.flags)]
+        parts += [packed(order, "Q", frame.message_id)] if frame.message_id is not None else []
+        parts += [packed(order, "q", frame.event_time)] if frame.event_time is not None else []
+        parts += [packed_text("H", order, frame.key)] if frame.key is not None else []
         return b"".join([*parts, frame.payload or b""])
 
-    def _read_restart(self, reader: FieldReader) -> Frame:
-        return super()._read_restart(reader) if self._address_in_restart else Restart()
 
-    def _write_restart(self, frame: Restart) -> bytes:
-        if self._address_in_restart:
-            return super()._write_restart(frame)
-        if frame.address:
-            raise LocalFault("the RESTART of December 2018 has no address")
-        return b""
+def make_ok(credits: int, streams: tuple[tuple[int, bytes, int], ...], sources: Any = ()) -> Ok:
+    points = tuple((stream_id, point) for stream_id, _, point in streams)
+    return Ok(credits, points, tuple(name for _, name, _ in streams), sources)
 
 
-V2_2018_12 = V2Dialect("v2-2018-12", sources_in_ok=False, address_in_restart=False)
-V2_2019_03 = V2Dialect("v2-2019-03", sources_in_ok=True, address_in_restart=True)
+def ok_values(frame: Ok) -> tuple[Any, ...]:
+    if len(frame.names) != len(frame.points):
+        raise LocalFault("a v2 OK names each of its streams")
+    named = zip(frame.points, frame.names, strict=True)
+    return frame.credits, tuple((stream_id, name, point) for (stream_id, point), name in named), frame.sources
+
+
+def no_address(frame: Restart) -> tuple[()]:
+    if frame.address:
+        raise LocalFault("the RESTART of December 2018 has no address")
+    return ()
+
+
+STREAMS = counted("streams", u64("stream id"), short("stream name"), u64("point of reference"))
+SOURCES = counted("sources", short("source"), short("address"))
+MESSAGE = V2Message(Message)
+
+V2_2018_12 = Dialect(
+    "v2-2018-12",
+    ">",
+    {tag: V3_LAYOUTS[tag] for tag in range(8)}
+    | {
+        1: Layout(Ok, u32("credits"), STREAMS, make=make_ok, values=ok_values),
+        5: MESSAGE,
+        7: Layout(Restart, values=no_address),
+    },
+)
+V2_2019_03 = Dialect(
+    "v2-2019-03",
+    ">",
+    {tag: V3_LAYOUTS[tag] for tag in range(8)}
+    | {1: Layout(Ok, u32("credits"), STREAMS, SOURCES, make=make_ok, values=ok_values), 5: MESSAGE},
+)

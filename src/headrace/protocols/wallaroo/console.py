@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.protocols.descriptor import Console, Field, Place, SeenRecord, WireForm, state_place
-from headrace.protocols.wallaroo.codec import V3Dialect
+from headrace.protocols.wallaroo.codec import V3
 from headrace.protocols.wallaroo.states import MACHINES
 
 U16 = 2**16 - 1
@@ -19,7 +19,7 @@ def wire_form(record: SeenRecord) -> WireForm | None:
     key = record.key or b""
     if len(key) > U16:
         return None
-    data = V3Dialect().encode_message(1, id, record.payload, event_time, key, 0)
+    data = V3.encode_message(1, id, record.payload, event_time, key, 0)
     fields = [
         Field("length", 4, str(len(data) - 4)),
         Field("tag", 1, "MESSAGE"),

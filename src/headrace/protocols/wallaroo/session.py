@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from headrace.protocols.wallaroo import frames, states
 from headrace.protocols.wallaroo.codec import DRAFT, V3, Dialect, error_bytes, unknown_version
+from headrace.protocols.wallaroo.codec_v2 import V2_2019_03
 from headrace.protocols.wallaroo.frames import NO_POINT, Flag, Frame, LocalFault, PeerFault
 from headrace.protocols.wallaroo.requests import Close, Greet, Limits, Open, Release, Request, Store, Ticket
 from headrace.protocols.wallaroo.scan import FrameBuffer, Rows
@@ -218,7 +219,7 @@ class ServerSession:
         self._advance(SessionEvent.OK)
         credits = self.limits.window_credits
         if self.dialect is V3 and self._ok_for_any_generation:
-            self._output.append(V3.encode_ok_for_any_generation(credits))
+            self._output.append(V2_2019_03.encode(frames.Ok(credits)))  # its lists are empty, so v3 clients read it too
         else:
             self._send(frames.Ok(credits, tuple(points) if self.dialect is DRAFT else ()))
         return self.process()

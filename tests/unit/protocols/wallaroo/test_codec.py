@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.protocols.wallaroo import frames, two_phase
-from headrace.protocols.wallaroo.codec import DRAFT, V3, BigEndianDialect, Dialect, detect, error_bytes
+from headrace.protocols.wallaroo.codec import DRAFT, V3, Dialect, detect, error_bytes
 from headrace.protocols.wallaroo.codec_v2 import V2_2018_12, V2_2019_03, flags_are_legal
 from headrace.protocols.wallaroo.frames import Flag, LocalFault, Message, PeerFault
 
@@ -154,15 +154,3 @@ def test_a_long_reason_is_cut_to_its_field() -> None:
         error = dialect.decode(error_bytes(dialect, "x" * 70_000)[4:])
         assert isinstance(error, frames.Error)
         assert len(error.reason) == 65_535
-
-
-def test_abstract_dialects_have_no_messages_of_their_own() -> None:
-    with pytest.raises(NotImplementedError):
-        Dialect()
-    bare = BigEndianDialect()
-    for body in (b"\x01", b"\x05"):
-        with pytest.raises(NotImplementedError):
-            bare.decode(body)
-    for frame in (frames.Ok(1), Message(1, 1, b"")):
-        with pytest.raises(NotImplementedError):
-            bare.encode(frame)
