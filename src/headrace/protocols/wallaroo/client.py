@@ -18,7 +18,6 @@ import asyncio
 import random
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from types import TracebackType
 from typing import Protocol, cast
 
 from headrace.config.address import split_address
@@ -139,8 +138,7 @@ class _Wire(asyncio.Protocol):
         self.writable = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast(asyncio.Transport, transport)  # uvloop has a class of its own
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop has a class of its own
 
     def data_received(self, data: bytes) -> None:
         self._connector._received(data)
@@ -188,7 +186,7 @@ class Connector:
         self._wire: _Wire | None = None
         self._task: asyncio.Task[None] | None = None
         self._failure: HeadraceError | None = None
-        self._waiters: list[asyncio.Future[None]] = []
+        self._changed = asyncio.Event()
         self._opened: dict[int, int] = {}
         """How often each stream was opened: a source compares it to learn that it must rewind."""
         self._pumping = False
@@ -197,9 +195,7 @@ class Connector:
         self._task = asyncio.create_task(self._keep_connected())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -256,16 +252,12 @@ class Connector:
         while not condition():
             if self._failure is not None:
                 raise self._failure
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.append(future)
-            await future
+            await self._changed.wait()
         await asyncio.sleep(0)  # a long run of true conditions must not keep the loop from the socket
 
     def _wake(self) -> None:
-        waiting, self._waiters = self._waiters, []
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     # The connection.
 
@@ -341,7 +333,7 @@ class Connector:
                     self.last_error = reason
                     if final:
                         self._failure = ConnectorFailed(reason)
-                    self._flush_then_hang_up()
+                    self._hang_up()
                 case Refused():
                     asyncio.get_running_loop().call_later(PAUSE_S_MAX, self._retry_refused)
                 case Welcomed():
@@ -369,14 +361,10 @@ class Connector:
         finally:
             self._pumping = False
 
-    def _flush_then_hang_up(self) -> None:
-        if self._wire is not None and self._wire.transport is not None:
-            output, _ = self._session.take_output()
-            self._wire.transport.write(output)
-            self._hang_up()
-
     def _hang_up(self) -> None:
+        """After the last words, which say why."""
         if self._wire is not None and self._wire.transport is not None:
+            self._wire.transport.write(self._session.take_output()[0])
             self._wire.transport.close()
 
 

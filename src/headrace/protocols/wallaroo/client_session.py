@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -108,28 +109,28 @@ Queued = tuple[int, bytes, bool]
 """Id, frame, and whether the id is a point of reference."""
 
 
+@dataclass(eq=False, slots=True)
 class OutStream:
     """A stream this connector sends."""
 
-    def __init__(self, stream_id: int, name: bytes, *, rewindable: bool) -> None:
-        self.id = stream_id
-        self.name = name
-        self.rewindable = rewindable
-        self.opened = False
-        self.notify_due = 1
-        """How many NOTIFYs are owed: one at the start, and one for each NACK."""
-        self.refused = False
-        self.point: int | None = None
-        """The last acknowledged id that the hub could give as a point of reference."""
-        self.acked: int | None = None
-        self.last_offered: int | None = None
-        self.flying: deque[Queued] = deque()
-        """Sent over this connection and not acknowledged."""
-        self.waiting: deque[Queued] = deque()
-        """Not sent over this connection yet; behind what flies."""
-        self.ending = False
-        self.eos_sent = False
-        self.ended = False
+    id: int
+    name: bytes
+    rewindable: bool
+    opened: bool = False
+    notify_due: int = 1
+    """How many NOTIFYs are owed: one at the start, and one for each NACK."""
+    refused: bool = False
+    point: int | None = None
+    """The last acknowledged id that the hub could give as a point of reference."""
+    acked: int | None = None
+    last_offered: int | None = None
+    flying: deque[Queued] = field(default_factory=deque)
+    """Sent over this connection and not acknowledged."""
+    waiting: deque[Queued] = field(default_factory=deque)
+    """Not sent over this connection yet; behind what flies."""
+    ending: bool = False
+    eos_sent: bool = False
+    ended: bool = False
 
     @property
     def unacked(self) -> int:
@@ -232,7 +233,7 @@ class ClientSession:
             raise PeerFault(f"Invalid message: {type(frame).__name__.lower()}")
         match frame:
             case frames.Error(reason):
-                text = reason.decode("utf-8", "backslashreplace")
+                text = frames.readable(reason)
                 self._advance(SessionEvent.ERROR)
                 events.append(Failed(text, text.startswith(FINAL_REASONS)))
             case frames.Ok(credits):
@@ -272,7 +273,7 @@ class ClientSession:
             stream_id = stream_id_of(name)
         if stream_id in self.streams:
             raise LocalFault(f"stream id {stream_id} is in use by {self.streams[stream_id].name!r}")
-        stream = self.streams[stream_id] = OutStream(stream_id, name, rewindable=rewindable)
+        stream = self.streams[stream_id] = OutStream(stream_id, name, rewindable)
         return stream
 
     def offer(self, stream: OutStream, items: Iterable[Item]) -> None:
@@ -404,8 +405,9 @@ class ClientSession:
                 events.append(self._fail(str(error), final=True))
         if self.state is SessionState.STREAMING:
             room = SEND_BYTES
-            ready = [each for each in self.streams.values() if each.opened]
-            for left, stream in zip(range(len(ready), 0, -1), sorted(ready, key=_waiting), strict=True):
+            ready = [stream for stream in self.streams.values() if stream.opened]
+            ready.sort(key=lambda stream: len(stream.waiting))
+            for left, stream in zip(range(len(ready), 0, -1), ready, strict=True):
                 if room > 0:  # who has little to say says it; the rest share what is left
                     room -= self._send_queue(stream, room, -(-self.credits // left))
         output = b"".join(self._output)
@@ -444,27 +446,14 @@ class ClientSession:
         return size
 
 
-def _waiting(stream: OutStream) -> int:
-    return len(stream.waiting)
-
-
 def _count_upto(queue: deque[Queued], point: int) -> int:
     """How many messages from the left have an id not above `point`."""
-    count = 0
-    for message_id, _, _ in queue:
-        if message_id > point:
-            break
-        count += 1
-    return count
+    return next((count for count, (message_id, _, _) in enumerate(queue) if message_id > point), len(queue))
 
 
 def _count_through(queue: deque[Queued], point: int | None) -> int:
     """How many messages from the left to the last one with this very id; 0 when there is none."""
-    found = 0
-    for count, (message_id, _, _) in enumerate(queue, 1):
-        if message_id == point:
-            found = count
-    return found
+    return max((count for count, (message_id, _, _) in enumerate(queue, 1) if message_id == point), default=0)
 
 
 def stream_id_of(name: bytes) -> int:

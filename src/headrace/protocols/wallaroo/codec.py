@@ -199,7 +199,7 @@ V3 = Dialect("v3-2020", ">", V3_LAYOUTS)
 
 
 def unknown_version(version: bytes) -> str:
-    return f"Unknown protocol version: {version[:64].decode('utf-8', 'backslashreplace')}"
+    return f"Unknown protocol version: {frames.readable(version[:64])}"
 
 
 def detect(head: bytes) -> Dialect | None:

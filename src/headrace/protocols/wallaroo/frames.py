@@ -109,3 +109,15 @@ class WorkersLeft(msgspec.Struct, frozen=True):
 
 
 Frame = Hello | Ok | Error | Notify | NotifyAck | Message | Ack | Nack | Restart | Eos | WorkersLeft
+
+_WIRE_NAMES = {NotifyAck: "notify_ack", WorkersLeft: "workers_left", Eos: "eos_message"}
+
+
+def wire_name(frame: Frame) -> str:
+    """What the peer calls a frame, for faults."""
+    return _WIRE_NAMES.get(type(frame), type(frame).__name__.lower())
+
+
+def readable(text: bytes) -> str:
+    """What a peer sent as text, for people."""
+    return text.decode("utf-8", "backslashreplace")

@@ -1,24 +1,10 @@
-"""What a session asks of the hub, and the limits it keeps."""
+"""What a session asks of the hub."""
 
 from __future__ import annotations
 
 import msgspec
 
-from headrace.protocols.wallaroo.scan import FRAME_BYTES_MAX, Rows
-
-WINDOW_CREDITS = 1_000
-"""`wallaroo.window_credits`: what OK grants; published settings went from 10 to 500, with acks once a second."""
-
-STREAMS_MAX = 10_000
-"""`wallaroo.streams_max`: streams that one session may introduce."""
-
-
-class Limits(msgspec.Struct, frozen=True):
-    """What one session may use. Config section `[wallaroo]`."""
-
-    window_credits: int = WINDOW_CREDITS
-    frame_bytes_max: int = FRAME_BYTES_MAX
-    streams_max: int = STREAMS_MAX
+from headrace.protocols.wallaroo.scan import Rows
 
 
 class Greet(msgspec.Struct, frozen=True):

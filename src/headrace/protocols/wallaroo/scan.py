@@ -242,6 +242,18 @@ def _even(data: Bytes, starts: I64, ends: I64) -> npt.NDArray[np.uint8] | None:
     return np.ndarray((count, size), np.uint8, data, int(starts[0]), (stride, 1))
 
 
+def fresh_ids(ids: npt.NDArray[np.uint64], last_seen: int | None) -> npt.NDArray[np.bool_] | None:
+    """Which ids are above all ids before them and above `last_seen`; `None` when all are."""
+    first_is_fresh = last_seen is None or int(ids[0]) > last_seen
+    if first_is_fresh and (len(ids) == 1 or bool((ids[1:] > ids[:-1]).all())):
+        return None
+    fresh = np.ones(len(ids), np.bool_)
+    fresh[1:] = ids[1:] > np.maximum.accumulate(ids)[:-1]
+    if last_seen is not None:
+        fresh &= ids > np.uint64(last_seen)
+    return fresh
+
+
 def read_rows(data: Bytes, starts: I64, ends: I64, layout: Layout) -> tuple[Rows, PeerFault | None]:
     """The rows of the frames up to the first one whose fields contradict its length or the rules, and that fault."""
     fixed = _fixed_fields(data, starts, ends, layout)

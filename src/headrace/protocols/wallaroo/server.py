@@ -21,7 +21,7 @@ from headrace.log.ops import Appended, SetProducer
 from headrace.protocols.wallaroo.codec import DRAFT
 from headrace.protocols.wallaroo.frames import PeerFault
 from headrace.protocols.wallaroo.lane import Lane, Waiting
-from headrace.protocols.wallaroo.requests import Close, Greet, Limits, Open, Release, Request, Store
+from headrace.protocols.wallaroo.requests import Close, Greet, Open, Release, Request, Store
 from headrace.protocols.wallaroo.session import ServerSession
 from headrace.protocols.wallaroo.states import StreamState
 from headrace.protocols.wallaroo.worker import Rewind, Worker
@@ -47,14 +47,8 @@ class Connection(TcpConnection, asyncio.BufferedProtocol):
 
     def __init__(self, worker: Worker) -> None:
         super().__init__(worker)
-        settings = worker.settings
         self.worker = worker
-        self.session = ServerSession(
-            accepts_cookie=self._accepts_cookie,
-            limits=Limits(settings.window_credits, settings.frame_bytes_max, settings.streams_max),
-            draft_increasing=settings.draft_message_ids == "increasing",
-            ok_for_any_generation=settings.ok_form == "any",
-        )
+        self.session = ServerSession(worker.settings, self._accepts_cookie)
         self._principal: Principal | None = None
         self._lanes: dict[int, Lane] = {}
         self._has_unread = False
@@ -167,7 +161,7 @@ class Connection(TcpConnection, asyncio.BufferedProtocol):
 
     async def _open(self, request: Open) -> None:
         session = self.session
-        name = self.worker.stream_name(session.program, session.instance, request.name)
+        name = self.worker.stream_name(session, request.name)
         if self._principal is None or not self._principal.may("write", name):
             raise PeerFault(f"Stream {name!r}: this cookie may not write to it")
         held = self._lanes.get(request.stream_id)
@@ -198,7 +192,7 @@ class Connection(TcpConnection, asyncio.BufferedProtocol):
         session = self.session
         await self.hub.create_stream(lane.name)
         await self.worker.introduce(self, request.stream_id, lane.name)
-        point = self.worker.point(lane.name, lane.producer)
+        point = self.hub.producer(lane.name, lane.producer)
         if session.dialect is DRAFT and request.point is not None and request.point != point:
             if not self.worker.settings.draft_trust_notify:
                 self._do(session.contradict(request.stream_id, point))
@@ -240,8 +234,8 @@ class Connection(TcpConnection, asyncio.BufferedProtocol):
         session = self.session
         if session.dialect is not DRAFT or session.ended:
             return []
-        ended = [one for one in session.streams.values() if one.state is StreamState.CLOSED]
-        return [one.id for one in ended if self.worker.stream_name(session.program, session.instance, one.name) == name]
+        ended = [stream for stream in session.streams.values() if stream.state is StreamState.CLOSED]
+        return [stream.id for stream in ended if self.worker.stream_name(session, stream.name) == name]
 
     def quiet(self) -> bool:
         """Whether the peer has sent nothing that was not looked at."""
@@ -333,10 +327,11 @@ class Connection(TcpConnection, asyncio.BufferedProtocol):
         self._do(requests)
 
     def _hub_failed(self, error: BaseException) -> None:
-        reason = f"{error}" if isinstance(error, HeadraceError) else "internal error"
-        if not isinstance(error, HeadraceError):
-            logger.error("a request failed", exc_info=error)
-        self._do(self.session.fail(reason))
+        if isinstance(error, HeadraceError):  # a PeerFault is one
+            self._do(self.session.fail(str(error)))
+            return
+        logger.error("a request failed", exc_info=error)
+        self._do(self.session.fail("internal error"))
 
     # Rewinding, called by the worker.
 
@@ -383,10 +378,6 @@ class Connection(TcpConnection, asyncio.BufferedProtocol):
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
-        except PeerFault as fault:
-            self._do(self.session.fail(str(fault)))
-        except asyncio.CancelledError:
-            raise
         except Exception as error:
             self._hub_failed(error)
 

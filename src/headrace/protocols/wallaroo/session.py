@@ -17,46 +17,44 @@ server bounds memory by not reading while much is under way.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from headrace.protocols.wallaroo import frames, states
 from headrace.protocols.wallaroo.codec import DRAFT, V3, Dialect, error_bytes, unknown_version
 from headrace.protocols.wallaroo.codec_v2 import V2_2019_03
-from headrace.protocols.wallaroo.frames import NO_POINT, Flag, Frame, LocalFault, PeerFault
-from headrace.protocols.wallaroo.requests import Close, Greet, Limits, Open, Release, Request, Store, Ticket
-from headrace.protocols.wallaroo.scan import FrameBuffer, Rows
+from headrace.protocols.wallaroo.frames import NO_POINT, Flag, Frame, LocalFault, PeerFault, readable
+from headrace.protocols.wallaroo.requests import Close, Greet, Open, Release, Request, Store, Ticket
+from headrace.protocols.wallaroo.scan import FrameBuffer, Rows, fresh_ids
+from headrace.protocols.wallaroo.settings import Wallaroo
 from headrace.protocols.wallaroo.states import SessionEvent, SessionState, StreamEvent, StreamState
 
 OVERDRAFT_CREDITS_MIN = 16
 """Published clients send NOTIFY at zero credits, so a tiny window needs some slack."""
-
 
 TIMED = np.uint16(Flag.EVENT_TIME)
 UNSTABLE = np.uint16(Flag.EPHEMERAL | Flag.UNSTABLE_REFERENCE)
 """Flags of a message whose id is no point to resume from."""
 
 
+@dataclass(slots=True)
 class Stream:
     """What a session knows of one of its streams."""
 
-    __slots__ = ("acked", "generation", "id", "last_seen", "nacks", "name", "notified", "pending", "resent", "state")
-
-    def __init__(self, stream_id: int, name: bytes) -> None:
-        self.id = stream_id
-        self.name = name
-        self.state = StreamState.INTRO
-        self.last_seen: int | None = None
-        """The highest id taken, durable or not: what is not above it is a duplicate (v3)."""
-        self.acked: int | None = None
-        self.resent: int | None = None
-        """Draft: the point itself, which may come again right after a NOTIFY that claims it, and is then dropped."""
-        self.notified: int = 0
-        self.pending = 0
-        self.nacks = 0
-        self.generation = 0
-        """Grows with each NACK: what was sent before one moves no position after it."""
+    id: int
+    name: bytes
+    state: StreamState = StreamState.INTRO
+    last_seen: int | None = None
+    """The highest id taken, durable or not: what is not above it is a duplicate (v3)."""
+    acked: int | None = None
+    resent: int | None = None
+    """Draft: the point itself, which may come again right after a NOTIFY that claims it, and is then dropped."""
+    notified: int = 0
+    pending: int = 0
+    nacks: int = 0
+    generation: int = 0
+    """Grows with each NACK: what was sent before one moves no position after it."""
 
     def ticket(self, last_id: int, count: int) -> Ticket:
         self.pending += 1
@@ -67,14 +65,9 @@ class ServerSession:
     """One connection, seen from the hub."""
 
     def __init__(
-        self,
-        *,
-        accepts_cookie: Callable[[bytes], bool] = lambda cookie: not cookie,
-        limits: Limits | None = None,
-        draft_increasing: bool = False,
-        ok_for_any_generation: bool = False,
+        self, settings: Wallaroo | None = None, accepts_cookie: Callable[[bytes], bool] = lambda cookie: not cookie
     ) -> None:
-        self.limits = limits or Limits()
+        self.settings = settings or Wallaroo()
         self.state = SessionState.CONNECTED
         self.program = b""
         self.instance = b""
@@ -83,11 +76,8 @@ class ServerSession:
         self.credits_used = 0
         """Frames taken whose credits have not gone back yet."""
         self.duplicates = 0
-        self.ignored = 0
         self._accepts_cookie = accepts_cookie
-        self._draft_increasing = draft_increasing
-        self._ok_for_any_generation = ok_for_any_generation
-        self._buffer = FrameBuffer(frame_bytes_max=self.limits.frame_bytes_max)
+        self._buffer = FrameBuffer(frame_bytes_max=self.settings.frame_bytes_max)
         self._held: set[int | None] = set()
         self._holds = 0
         """How many rewinds have this session look at nothing new."""
@@ -186,14 +176,14 @@ class ServerSession:
 
     def _on_frame(self, frame: Frame, requests: list[Request]) -> None:
         if type(frame) not in states.FROM_CONNECTOR:
-            raise PeerFault(f"Invalid message: {_wire_name(frame)}")
+            raise PeerFault(f"Invalid message: {frames.wire_name(frame)}")
         if isinstance(frame, frames.Error):
             self._output.clear()
-            requests += self._end(f"peer: {frame.reason.decode('utf-8', 'backslashreplace')}")
+            requests += self._end(f"peer: {readable(frame.reason)}")
         elif isinstance(frame, frames.Hello):
             requests.append(self._on_hello(frame))
         elif self.state is not SessionState.STREAMING:
-            raise PeerFault(f"Bad protocol FSM state: {_wire_name(frame)} before HELLO")
+            raise PeerFault(f"Bad protocol FSM state: {frames.wire_name(frame)} before HELLO")
         elif isinstance(frame, frames.Notify):
             self._on_notify(frame, requests)
         elif isinstance(frame, frames.Eos):
@@ -217,8 +207,8 @@ class ServerSession:
             return []
         self._held.discard(None)
         self._advance(SessionEvent.OK)
-        credits = self.limits.window_credits
-        if self.dialect is V3 and self._ok_for_any_generation:
+        credits = self.settings.window_credits
+        if self.dialect is V3 and self.settings.ok_form == "any":
             self._output.append(V2_2019_03.encode(frames.Ok(credits)))  # its lists are empty, so v3 clients read it too
         else:
             self._send(frames.Ok(credits, tuple(points) if self.dialect is DRAFT else ()))
@@ -228,8 +218,8 @@ class ServerSession:
         self._use_credits(1)
         stream = self.streams.get(notify.stream_id)
         if stream is None:
-            if len(self.streams) >= self.limits.streams_max:
-                maximum = self.limits.streams_max
+            maximum = self.settings.streams_max
+            if len(self.streams) >= maximum:
                 raise PeerFault(f"More than {maximum} streams in one session (wallaroo.streams_max)")
             stream = self.streams[notify.stream_id] = Stream(notify.stream_id, notify.name)
         event = StreamEvent.NOTIFY
@@ -238,7 +228,8 @@ class ServerSession:
             event = StreamEvent.NOTIFY_STACKED if stream.nacks else StreamEvent.NOTIFY
         after = self._machine().get(stream.state, event)
         if after is None:  # only v3 has such states: "id pending/active/closing in this very session"
-            self._refuse(stream, notify.point)
+            self._send(frames.NotifyAck(False, stream.id, notify.point))
+            self._credits_due += 1
             return
         stream.state = after
         if after is StreamState.RESET:
@@ -246,9 +237,10 @@ class ServerSession:
             return
         stream.generation += stream.name != notify.name  # acknowledgements under way are of the other stream
         stream.name, stream.notified = notify.name, notify.point
+        none = NO_POINT
         if self.dialect is DRAFT:
             self._held.add(stream.id)
-        none = 0 if self.dialect is DRAFT else NO_POINT
+            none = 0
         requests.append(Open(stream.id, notify.name, None if notify.point == none else notify.point))
 
     def opened(self, stream_id: int, point: int | None) -> list[Request]:
@@ -286,10 +278,6 @@ class ServerSession:
         """Give back the credit of a refused NOTIFY."""
         self._credits_due += 1
 
-    def _refuse(self, stream: Stream, point: int) -> None:
-        self._send(frames.NotifyAck(False, stream.id, point))
-        self._credits_due += 1
-
     # Messages.
 
     def _on_rows(self, rows: Rows, requests: list[Request]) -> None:
@@ -301,8 +289,7 @@ class ServerSession:
             self._on_stream_rows(int(ids[0]), rows, requests)
             return
         order = np.argsort(ids, kind="stable")
-        cuts = np.flatnonzero(np.diff(ids[order])) + 1
-        groups = np.split(order, cuts)
+        groups = np.split(order, np.flatnonzero(np.diff(ids[order])) + 1)
         for group in sorted(groups, key=lambda positions: int(positions[0])):
             self._on_stream_rows(int(ids[group[0]]), rows.select(group), requests)
 
@@ -311,34 +298,14 @@ class ServerSession:
         state = StreamState.INTRO if stream is None else stream.state
         after = self._machine().get(state, StreamEvent.MESSAGE)
         if stream is None or after is None:
-            first = int(rows.message_ids[0])
-            raise PeerFault(
-                f"Bad/unregistered stream_id {stream_id} with message_id {first}: the stream is {state.value}"
-            )
+            first = f"stream_id {stream_id} with message_id {rows.message_ids[0]}"
+            raise PeerFault(f"Bad/unregistered {first}: the stream is {state.value}")
         if after is StreamState.RESET:
-            self.ignored += rows.count
             self._credits_due += rows.count
         elif self.dialect is V3:
-            self._store_increasing(stream, rows, rows.count, requests)
+            self._store(stream, rows, requests)
         else:
             self._store_draft(stream, rows, requests)
-
-    def _store_increasing(self, stream: Stream, rows: Rows, count: int, requests: list[Request]) -> None:
-        """v3: an id that is not above the last one seen is a duplicate, dropped silently; its credit goes back."""
-        ids = rows.message_ids
-        if ids[-1] == NO_POINT or ids.max() == NO_POINT:
-            raise PeerFault(f"message_id {NO_POINT} of stream_id {stream.id} is reserved for 'nothing stored yet'")
-        fresh = fresh_ids(ids, stream.last_seen)
-        if fresh is not None:
-            kept = int(np.count_nonzero(fresh))
-            self.duplicates += count - kept
-            self._credits_due += count - kept
-            if not kept:
-                return
-            rows = rows.select(fresh)
-            count = kept
-        stream.last_seen = last = int(rows.message_ids[-1])
-        requests.append(Store(stream.ticket(last, count), rows, last, increasing=True))
 
     def _store_draft(self, stream: Stream, rows: Rows, requests: list[Request]) -> None:
         """Draft: ids say nothing about order; flags say what is data, and what is a point to resume from."""
@@ -350,15 +317,12 @@ class ServerSession:
             if again:
                 self._drop_resent(stream, rows, requests)
                 return
-        if not (flags & ~TIMED).any():
-            self._store_plain(stream, rows, requests)
-            return
         ended = np.flatnonzero(flags & Flag.EOS)
         if not len(ended):
-            self._store_flagged(stream, rows, requests)
+            self._store(stream, rows, requests)
             return
         upto = int(ended[0]) + 1
-        self._store_flagged(stream, rows.select(slice(0, upto)), requests)
+        self._store(stream, rows.select(slice(0, upto)), requests)
         self._on_eos(stream, requests)
         if upto < rows.count:
             self._on_stream_rows(stream.id, rows.select(slice(upto, None)), requests)
@@ -374,35 +338,35 @@ class ServerSession:
         if rows.count > 1:
             self._on_stream_rows(stream.id, rows.select(slice(1, None)), requests)
 
-    def _store_plain(self, stream: Stream, rows: Rows, requests: list[Request]) -> None:
-        if self._draft_increasing:
-            self._store_increasing(stream, rows, rows.count, requests)
-            return
-        stream.last_seen = last = int(rows.message_ids[-1])
-        requests.append(Store(stream.ticket(last, rows.count), rows, last, increasing=False))
-
-    def _store_flagged(self, stream: Stream, rows: Rows, requests: list[Request]) -> None:
-        if self._draft_increasing:
-            rows = self._without_duplicates(stream, rows)
+    def _store(self, stream: Stream, rows: Rows, requests: list[Request]) -> None:
+        """What is new of the rows, and the point to resume from behind them."""
+        plain = rows.flags is None or not (rows.flags & ~TIMED).any()
+        increasing = self.dialect is V3 or self.settings.draft_message_ids == "increasing"
+        if increasing:
+            rows = self._without_duplicates(stream, rows, plain)
             if not rows.count:
                 return
-        flags = rows.flags
-        assert flags is not None
-        stable = np.flatnonzero((flags & UNSTABLE) == 0)
-        position = int(rows.message_ids[stable[-1]]) if len(stable) else None
-        data = (flags & Flag.BOUNDARY) == 0
-        kept: Rows | None = rows
-        if not data.all():
-            kept = rows.select(data) if data.any() else None
+        last = int(rows.message_ids[-1])
+        position: int | None = last
+        data: Rows | None = rows
+        if not plain:
+            assert rows.flags is not None
+            stable = np.flatnonzero((rows.flags & UNSTABLE) == 0)
+            position = int(rows.message_ids[stable[-1]]) if len(stable) else None
+            has_data = (rows.flags & Flag.BOUNDARY) == 0
+            if not has_data.all():
+                data = rows.select(has_data) if has_data.any() else None
         if position is not None:
             stream.last_seen = position
-        ticket = stream.ticket(int(rows.message_ids[-1]), rows.count)
-        requests.append(Store(ticket, kept, position, increasing=False))
+        requests.append(Store(stream.ticket(last, rows.count), data, position, increasing and plain))
 
-    def _without_duplicates(self, stream: Stream, rows: Rows) -> Rows:
-        assert rows.flags is not None
-        stable = np.flatnonzero((rows.flags & UNSTABLE) == 0)
-        fresh = fresh_ids(rows.message_ids[stable], stream.last_seen) if len(stable) else None
+    def _without_duplicates(self, stream: Stream, rows: Rows, plain: bool) -> Rows:
+        """v3: an id that is not above the last one seen is a duplicate, dropped silently; its credit goes back."""
+        stable = slice(None) if plain or rows.flags is None else np.flatnonzero((rows.flags & UNSTABLE) == 0)
+        ids = rows.message_ids[stable]
+        if plain and ids.max() == NO_POINT:
+            raise PeerFault(f"message_id {NO_POINT} of stream_id {stream.id} is reserved for 'nothing stored yet'")
+        fresh = fresh_ids(ids, stream.last_seen) if len(ids) else None
         if fresh is None:
             return rows
         keep = np.ones(rows.count, np.bool_)
@@ -426,7 +390,7 @@ class ServerSession:
 
     def _stream_for_eos(self, stream_id: int) -> Stream:
         stream = self.streams.get(stream_id)
-        state = StreamState.INTRO if stream is None else stream.state
+        state = stream.state if stream else StreamState.INTRO
         if stream is None or self._machine().get(state, StreamEvent.EOS) is None:
             raise PeerFault(f"End of stream for stream_id {stream_id}, which is {state.value}")
         return stream
@@ -492,26 +456,26 @@ class ServerSession:
         stream.nacks += 1
         stream.generation += 1
         stream.last_seen = stream.acked = point
-        credits, self._credits_due = self._credits_due, 0
-        self.credits_used -= credits
-        self._send(frames.Nack(credits, stream.id, point or 0))
+        self._send(frames.Nack(self._take_credits(), stream.id, point or 0))
 
     # Credits and acknowledgements.
 
     def _use_credits(self, count: int) -> None:
         self.credits_used += count
-        window = self.limits.window_credits
+        window = self.settings.window_credits
         allowed = window + max(window, OVERDRAFT_CREDITS_MIN)
         if self.credits_used - self._credits_due > allowed:
             raise PeerFault(f"Credit exceeded: {self.credits_used} frames under way, {window} were granted")
 
+    def _take_credits(self) -> int:
+        credits, self._credits_due = self._credits_due, 0
+        self.credits_used -= credits
+        return credits
+
     def _flush(self) -> None:
         if self.state is not SessionState.STREAMING or not (self._credits_due or self._moved or self._answer_due):
             return
-        credits = self._credits_due
-        self.credits_used -= credits
-        self._send(frames.Ack(credits, tuple(self._moved.items())))
-        self._credits_due = 0
+        self._send(frames.Ack(self._take_credits(), tuple(self._moved.items())))
         self._moved.clear()
         self._answer_due = False
 
@@ -525,32 +489,11 @@ class ServerSession:
         return {
             "dialect": self.dialect.name if self.dialect else None,
             "state": self.state.value,
-            "program": self.program.decode("utf-8", "backslashreplace"),
-            "instance": self.instance.decode("utf-8", "backslashreplace"),
-            "streams": {
-                stream.name.decode("utf-8", "backslashreplace"): stream.state.value for stream in self.streams.values()
-            },
-            "credits": self.limits.window_credits - self.credits_used,
-            "credits_max": self.limits.window_credits,
+            "program": readable(self.program),
+            "instance": readable(self.instance),
+            "streams": {readable(stream.name): stream.state.value for stream in self.streams.values()},
+            "credits": self.settings.window_credits - self.credits_used,
+            "credits_max": self.settings.window_credits,
             "duplicates": self.duplicates,
             "error": self.error,
         }
-
-
-def fresh_ids(ids: npt.NDArray[np.uint64], last_seen: int | None) -> npt.NDArray[np.bool_] | None:
-    """Which ids are above all ids before them and above `last_seen`; `None` when all are."""
-    first_is_fresh = last_seen is None or int(ids[0]) > last_seen
-    if first_is_fresh and (len(ids) == 1 or bool((ids[1:] > ids[:-1]).all())):
-        return None
-    fresh = np.ones(len(ids), np.bool_)
-    fresh[1:] = ids[1:] > np.maximum.accumulate(ids)[:-1]
-    if last_seen is not None:
-        fresh &= ids > np.uint64(last_seen)
-    return fresh
-
-
-_WIRE_NAMES = {frames.NotifyAck: "notify_ack", frames.WorkersLeft: "workers_left", frames.Eos: "eos_message"}
-
-
-def _wire_name(frame: Frame) -> str:
-    return _WIRE_NAMES.get(type(frame), type(frame).__name__.lower())

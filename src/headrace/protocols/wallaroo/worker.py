@@ -7,6 +7,7 @@ position final, and only then may the next connection be told about it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -63,26 +64,18 @@ class Use:
         """Transactions submitted and not resolved, of holders past and present; and streams being opened."""
         self.rewinds = 0
         """Rewinds under way: nobody becomes a holder meanwhile."""
-        self._changed: list[asyncio.Future[None]] = []
+        self._changed = asyncio.Event()
 
     def wake(self) -> None:
-        waiting, self._changed = self._changed, []
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
+        """Have those who wait look again."""
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def changed(self, at_most_s: float | None = None) -> None:
         """Until `wake`, or some time has passed."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._changed.append(future)
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(at_most_s):
-                await future
-        except TimeoutError:
-            return
-        finally:
-            if future in self._changed:
-                self._changed.remove(future)
+                await self._changed.wait()
 
 
 class Worker(TcpServer["Connection"]):
@@ -105,17 +98,14 @@ class Worker(TcpServer["Connection"]):
 
     # Names and points.
 
-    def stream_name(self, program: bytes, instance: bytes, stream: bytes) -> str:
-        return naming.stream_name(self.settings.stream_name, program, instance, stream)
+    def stream_name(self, session: ServerSession, stream: bytes) -> str:
+        return naming.stream_name(self.settings.stream_name, session.program, session.instance, stream)
 
     def producer(self, session: ServerSession, stream_id: int) -> str:
         """Whose sequence is the point of a stream that a session has opened."""
         if session.dialect is not DRAFT:
             return PRODUCER
         return own_producer(Introduced.of(session, stream_id))
-
-    def point(self, name: str, producer: str) -> int | None:
-        return self.hub.producer(name, producer)
 
     async def points(self, connection: Connection) -> list[tuple[int, int]]:
         """The durable points of a connector's streams, once its earlier connections have come to rest."""
@@ -133,7 +123,7 @@ class Worker(TcpServer["Connection"]):
                 if left <= 0:
                     break
                 await use.changed(left)
-            point = self.point(name, own_producer(owner)) if self.hub.has_stream(name) else None
+            point = self.hub.producer(name, own_producer(owner)) if self.hub.has_stream(name) else None
             if point is not None and point != 0:  # the draft's 0 says "none"
                 found.append((owner.stream_id, point))
         return found

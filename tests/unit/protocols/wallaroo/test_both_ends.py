@@ -15,8 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from headrace.protocols.wallaroo import client_session
 from headrace.protocols.wallaroo.client_session import Acked, ClientSession, Ended, Failed, Item, Opened, OutStream
 from headrace.protocols.wallaroo.codec import DRAFT, V3, Dialect
-from headrace.protocols.wallaroo.requests import Close, Greet, Limits, Open, Release, Request, Store
+from headrace.protocols.wallaroo.requests import Close, Greet, Open, Release, Request, Store
 from headrace.protocols.wallaroo.session import ServerSession
+from headrace.protocols.wallaroo.settings import Wallaroo
 
 WINDOW = 7
 NAMES = [b"push", b"rewindable"]
@@ -77,7 +78,7 @@ class BothEnds(RuleBasedStateMachine):
     @rule()
     def connect(self) -> None:
         if self.session is None:
-            self.session = ServerSession(accepts_cookie=b"c".__eq__, limits=Limits(window_credits=WINDOW))
+            self.session = ServerSession(Wallaroo(window_credits=WINDOW), b"c".__eq__)
             self.client.connected()
             self.to_server = self.to_client = b""
 

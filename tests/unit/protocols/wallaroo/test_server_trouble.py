@@ -449,7 +449,7 @@ async def test_refused_connectors_leave_nothing_behind(monkeypatch: pytest.Monke
             assert await second.receive() == frames.Ack(1)
         [(use,)] = [arguments for arguments in made if isinstance(arguments[0], Use) and arguments[0].holders]
         assert isinstance(use, Use)
-        assert use._changed == []
+        assert not use._changed._waiters
 
 
 async def test_a_stream_that_is_being_opened_when_its_connector_fails_is_free_afterwards(
