@@ -99,7 +99,7 @@ def raw_request(connection: socket.socket, data: bytes) -> None:
 def pipelined_puts(address: str, count: int, window: int, kind: str) -> float:
     """Puts per second over one connection, `window` of them under way."""
     from headrace.protocols.perper.ignite import codec
-    from headrace.protocols.perper.ignite.binary import encode_byte_array, encode_long
+    from headrace.protocols.perper.ignite.binary import encode_byte_array, encode_long, java_hash
     from headrace.protocols.perper.ignite.configuration import Configuration
 
     connection = connect_raw(address)
@@ -110,7 +110,7 @@ def pipelined_puts(address: str, count: int, window: int, kind: str) -> float:
     else:
         raw_request(connection, codec.encode_request(codec.Request(1053, 1, (Configuration({0: name, 200: []}),))))
         op = 1002
-    cache_id, value = codec.java_hash(name), encode_byte_array(bytes(100))
+    cache_id, value = java_hash(name), encode_byte_array(bytes(100))
     frames = [codec.encode_request(codec.Request(op, n, (encode_long(n), value), cache_id)) for n in range(count)]
     answer_bytes = RESPONSE_BYTES + (op == 1002)
     chunks = [b"".join(frames[at : at + 64]) for at in range(0, count, 64)]
@@ -164,12 +164,12 @@ def clients_together(address: str, clients: int, count: int) -> float:
 
 def fill_stream(address: str, name: str, count: int) -> None:
     from headrace.protocols.perper.ignite import codec
-    from headrace.protocols.perper.ignite.binary import encode_long
+    from headrace.protocols.perper.ignite.binary import encode_long, java_hash
     from headrace.protocols.perper.ignite.configuration import Configuration
 
     connection = connect_raw(address)
     raw_request(connection, codec.encode_request(codec.Request(1053, 1, (Configuration({0: name, 200: []}),))))
-    cache_id = codec.java_hash(name)
+    cache_id = java_hash(name)
     frames = [
         codec.encode_request(codec.Request(1002, n, (encode_long(n), b"\x08\x01"), cache_id)) for n in range(count)
     ]

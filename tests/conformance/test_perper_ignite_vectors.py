@@ -9,9 +9,10 @@ from uuid import UUID
 
 import pytest
 
-from headrace.protocols.perper.ignite import binary, codec
+from headrace.protocols.perper.ignite import binary, codec, shapes
 from headrace.protocols.perper.ignite.configuration import read_answer, write_request
 from headrace.protocols.perper.ignite.reader import Reader
+from headrace.protocols.perper.ignite.types import read_type
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "vectors" / "perper.json").read_text())
 NODE = UUID("00112233-4455-6677-8899-aabbccddeeff")
@@ -78,10 +79,10 @@ def test_request(vector: dict[str, Any]) -> None:
     request = codec.decode_request(data, 4, len(data))
     assert isinstance(request, codec.Request)
     assert (request.op, request.request_id) == (fields["op"], fields["request_id"])
-    assert codec.OPERATIONS[request.op].has_cache == ("flags" in fields)
+    assert shapes.OPERATIONS[request.op].has_cache == ("flags" in fields)
     if "flags" in fields:
         assert request.flags == fields["flags"]
-        assert request.cache_id == fields.get("cache_id", binary.cache_id("stream-listeners"))
+        assert request.cache_id == fields.get("cache_id", binary.java_hash("stream-listeners"))
     if "expiry_ms" in fields:
         assert request.expiry == tuple(fields["expiry_ms"].values())
     assert request.transaction == (fields["tx_id"] if "flags" in fields and "tx_id" in fields else None)
@@ -156,7 +157,7 @@ def test_configuration_request(vector: dict[str, Any]) -> None:
 def answer_of(fields: dict[str, Any], body: bytes) -> Any:
     """The value our server would give the encoder, from the vector's description (objects from its bytes)."""
     op = fields["op"]
-    shape = codec.OPERATIONS[op].answer if op in codec.OPERATIONS else "nothing"
+    shape = shapes.OPERATIONS[op].answer if op in shapes.OPERATIONS else "nothing"
     reader = Reader(body)
     if shape == "object":
         return reader.object()
@@ -169,7 +170,7 @@ def answer_of(fields: dict[str, Any], body: bytes) -> Any:
     if shape == "string":
         return reader.string()
     if shape == "type":
-        return codec.read_type(reader) if reader.bool() else None
+        return read_type(reader) if reader.bool() else None
     if shape == "partitions":
         return fields["groups"][0]["cache_ids"]
     if shape == "configuration":
@@ -184,9 +185,9 @@ def page_of(shape: str, fields: dict[str, Any], reader: Reader) -> Any:
     if shape.startswith("sql"):
         columns = reader.int() if "next" not in shape else 1
         rows = [tuple(reader.object() for _ in range(columns)) for _ in range(reader.count())]
-        return codec.SqlPage(columns, rows, fields["more"], cursor)
+        return shapes.SqlPage(columns, rows, fields["more"], cursor)
     rows = [(reader.object(), reader.object()) for _ in range(reader.count())]
-    return codec.Page(rows, fields["more"], cursor)
+    return shapes.Page(rows, fields["more"], cursor)
 
 
 @pytest.mark.parametrize("vector", of_kind("ignite-response"))
@@ -226,7 +227,7 @@ def test_id(vector: dict[str, Any]) -> None:
         assert [binary.field_id(name) for name in fields["fields"]] == fields["field_ids"]
         assert binary.schema_id(fields["field_ids"]) == fields["id"]
     elif fields["kind"] == "cache":
-        assert binary.cache_id(fields["name"]) == fields["id"]
+        assert binary.java_hash(fields["name"]) == fields["id"]
     elif fields["kind"] == "type":
         assert binary.type_id(fields["name"]) == fields["id"]
     else:

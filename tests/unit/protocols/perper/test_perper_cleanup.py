@@ -12,7 +12,7 @@ from support.until import until
 from headrace.config import Config, Perper
 from headrace.errors import DiskFull
 from headrace.protocols.perper import state
-from headrace.protocols.perper.ignite import codec as ignite
+from headrace.protocols.perper.ignite.binary import java_hash
 from headrace.protocols.perper.records import StreamListener, write_listener
 from headrace.protocols.perper.streams import StreamCache
 from headrace.testing import MemoryDisk
@@ -152,7 +152,7 @@ async def test_streams_that_are_gone_leave_no_mark() -> None:
         for stream in ("s", "never-there"):
             await put_listener(client, f"{stream}-l", stream, -(2**63))
         await until(lambda: len(listened(pair)) == 2)
-        await client.request(1056, ignite.java_hash("s"))
+        await client.request(1056, java_hash("s"))
         for stream in ("s", "never-there"):
             await leave(client, f"{stream}-l")
         await until(lambda: listened(pair) == [])

@@ -37,7 +37,9 @@ from typing import Final
 
 from headrace.protocols.perper.errors import BinaryError
 
-BYTE, SHORT, INT, LONG, FLOAT, DOUBLE, CHAR, BOOL, STRING, UUID_CODE = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+LONG: Final = 4
+BOOL: Final = 8
+STRING: Final = 9
 OBJECT_ARRAY: Final = 23
 COLLECTION: Final = 24
 MAP: Final = 25
@@ -71,13 +73,18 @@ _OBJECT_ARRAYS: Final = frozenset((20, 21, 22, 31, 34, 37))
 _REWRAPPED: Final = frozenset((OBJECT_ARRAY, COLLECTION, MAP))
 
 
+def _signed(value: int) -> int:
+    """32 bits as a signed number."""
+    return value - 0x100000000 if value >= 0x80000000 else value
+
+
 def java_hash(text: str) -> int:
     """Java's String.hashCode over UTF-16 units, as a signed 32-bit number: cache ids, type ids, field ids."""
     units = text.encode("utf-16-le", "surrogatepass")
     value = 0
     for position in range(0, len(units), 2):
         value = (31 * value + units[position] + (units[position + 1] << 8)) & 0xFFFFFFFF
-    return value - 0x100000000 if value >= 0x80000000 else value
+    return _signed(value)
 
 
 def code_point_hash(text: str) -> int:
@@ -85,12 +92,7 @@ def code_point_hash(text: str) -> int:
     value = 0
     for character in text:
         value = (31 * value + ord(character)) & 0xFFFFFFFF
-    return value - 0x100000000 if value >= 0x80000000 else value
-
-
-def cache_id(name: str) -> int:
-    """The number by which clients name a cache."""
-    return java_hash(name)
+    return _signed(value)
 
 
 def type_id(name: str) -> int:
@@ -98,9 +100,8 @@ def type_id(name: str) -> int:
     return java_hash(name.lower())
 
 
-def field_id(name: str) -> int:
-    """The number of a field of a binary type."""
-    return java_hash(name.lower())
+field_id = type_id
+"""The number of a field of a binary type."""
 
 
 def schema_id(field_ids: list[int] | tuple[int, ...]) -> int:
@@ -109,7 +110,7 @@ def schema_id(field_ids: list[int] | tuple[int, ...]) -> int:
     for number in field_ids:
         for byte in _I32.pack(number):
             value = ((value ^ byte) * 0x01000193) & 0xFFFFFFFF
-    return value - 0x100000000 if value >= 0x80000000 else value
+    return _signed(value)
 
 
 def object_hash(body: bytes) -> int:
@@ -117,7 +118,7 @@ def object_hash(body: bytes) -> int:
     value = 1
     for byte in body:
         value = (31 * value + (byte - 256 if byte > 127 else byte)) & 0xFFFFFFFF
-    return value - 0x100000000 if value >= 0x80000000 else value
+    return _signed(value)
 
 
 def _read_i32(data: bytes, position: int, end: int) -> int:

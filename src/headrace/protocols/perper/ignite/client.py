@@ -8,37 +8,12 @@ from __future__ import annotations
 import asyncio
 import ssl
 from asyncio import Future
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from headrace.protocols.perper.errors import FrameError, PeerError
 from headrace.protocols.perper.ignite import codec
+from headrace.protocols.perper.ignite.binary import java_hash
 from headrace.protocols.perper.ignite.reader import Reader
-from headrace.protocols.perper.ignite.types import BinaryType, read_type
-
-_SHAPES: Final[dict[str, Any]] = {
-    "nothing": lambda reader: None,
-    "bool": Reader.bool,
-    "byte": Reader.byte,
-    "int": Reader.int,
-    "long": Reader.long,
-    "object": Reader.object,
-    "pairs": lambda reader: [(reader.object(), reader.object()) for _ in range(reader.count())],
-    "string": Reader.string,
-    "strings": lambda reader: [reader.text() for _ in range(reader.count())],
-    "type": lambda reader: read_type(reader) if reader.bool() else None,
-}
-
-
-def decode_answer(op: int, body: bytes) -> Any:
-    """The value of an answer: objects in their stored form, pages as `codec.Page`; other shapes as bytes."""
-    shape = codec.OPERATIONS[op].answer
-    reader = Reader(body)
-    if shape in ("first page", "next page"):
-        cursor = reader.long() if shape == "first page" else 0
-        rows = [(reader.object(), reader.object()) for _ in range(reader.count())]
-        return codec.Page(rows, reader.bool(), cursor)
-    read = _SHAPES.get(shape)
-    return body if read is None else read(reader)
 
 
 class IgniteClient(asyncio.Protocol):
@@ -116,7 +91,7 @@ class IgniteClient(asyncio.Protocol):
         if response.status:
             future.set_exception(PeerError(response.status, response.message or ""))
         else:
-            future.set_result(decode_answer(op, response.body))
+            future.set_result(codec.decode_answer(op, response.body))
 
     def send_raw(self, data: bytes) -> None:
         """Bytes as they are."""
@@ -127,7 +102,7 @@ class IgniteClient(asyncio.Protocol):
         number, self._next_id = self._next_id, self._next_id + 1
         future: Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[number] = (op, future)
-        cache_id = codec.java_hash(cache) if isinstance(cache, str) else cache
+        cache_id = java_hash(cache) if isinstance(cache, str) else cache
         self._transport.write(codec.encode_request(codec.Request(op, number, arguments, cache_id, **more)))
         return future
 
@@ -135,6 +110,3 @@ class IgniteClient(asyncio.Protocol):
         """Hang up."""
         self._transport.close()
         await self.lost
-
-
-__all__ = ["BinaryType", "IgniteClient", "decode_answer"]

@@ -13,35 +13,20 @@
                  [flags & 1: int32 status, string message], body
                < below 1.4: int64 id, int32 status, message or body
 
-Every operation is one line of `OPERATIONS`: its name, whether it has the cache header, the parts of its body, the
-shape of its answer, and the right it needs. Decoder and encoder both follow that table.
+What the body of each operation and of its answer holds is said in `shapes`; decoder and encoder both follow it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from struct import Struct
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from headrace.protocols.perper.errors import BinaryError, FrameError, PeerError, Status
-from headrace.protocols.perper.ignite.binary import (
-    DEFAULT_NESTING_MAX,
-    NULL,
-    NULL_OBJECT,
-    encode_string,
-    java_hash,
-    read_object,
-    wrap,
-)
-from headrace.protocols.perper.ignite.configuration import (
-    Configuration,
-    read_configuration,
-    write_answer,
-    write_request,
-)
-from headrace.protocols.perper.ignite.reader import I32, I64, Reader, ints
-from headrace.protocols.perper.ignite.types import BinaryType, read_type, write_type
+from headrace.protocols.perper.ignite.binary import DEFAULT_NESTING_MAX, encode_string, read_object
+from headrace.protocols.perper.ignite.configuration import write_answer
+from headrace.protocols.perper.ignite.reader import I32, Reader
+from headrace.protocols.perper.ignite.shapes import ANSWERS, OPERATIONS, PARTS
 
 Version = tuple[int, int, int]
 
@@ -70,72 +55,9 @@ _EXPIRY = Struct("<qqq")
 _VERSION = Struct("<hhh")
 
 
-class Operation(NamedTuple):
-    """One line of the protocol."""
-
-    name: str
-    has_cache: bool
-    parts: tuple[str, ...]
-    answer: str
-    right: Literal["read", "write", "none"]  # needed on the cache
-
-
-_R: Final = "read"
-_W: Final = "write"
-_N: Final = "none"
-
-OPERATIONS: Final[dict[int, Operation]] = {
-    0: Operation("resource close", False, ("long",), "nothing", _N),
-    1000: Operation("get", True, ("object",), "object", _R),
-    1001: Operation("put", True, ("object", "object"), "nothing", _W),
-    1002: Operation("put if absent", True, ("object", "object"), "bool", _W),
-    1003: Operation("get all", True, ("objects",), "pairs", _R),
-    1004: Operation("put all", True, ("pairs",), "nothing", _W),
-    1005: Operation("get and put", True, ("object", "object"), "object", _W),
-    1006: Operation("get and replace", True, ("object", "object"), "object", _W),
-    1007: Operation("get and remove", True, ("object",), "object", _W),
-    1008: Operation("get and put if absent", True, ("object", "object"), "object", _W),
-    1009: Operation("replace", True, ("object", "object"), "bool", _W),
-    1010: Operation("replace if equals", True, ("object", "object", "object"), "bool", _W),
-    1011: Operation("contains key", True, ("object",), "bool", _R),
-    1012: Operation("contains keys", True, ("objects",), "bool", _R),
-    1013: Operation("clear", True, (), "nothing", _W),
-    1014: Operation("clear key", True, ("object",), "nothing", _W),
-    1015: Operation("clear keys", True, ("objects",), "nothing", _W),
-    1016: Operation("remove key", True, ("object",), "bool", _W),
-    1017: Operation("remove if equals", True, ("object", "object"), "bool", _W),
-    1018: Operation("remove keys", True, ("objects",), "nothing", _W),
-    1019: Operation("remove all", True, (), "nothing", _W),
-    1020: Operation("size", True, ("bytes",), "long", _R),
-    1021: Operation("local peek", True, ("object", "bytes"), "object", _R),
-    1050: Operation("cache names", False, (), "strings", _N),
-    1051: Operation("create by name", False, ("text",), "nothing", _N),
-    1052: Operation("get or create by name", False, ("text",), "nothing", _N),
-    1053: Operation("create with configuration", False, ("configuration",), "nothing", _N),
-    1054: Operation("get or create with configuration", False, ("configuration",), "nothing", _N),
-    1055: Operation("get configuration", True, (), "configuration", _R),
-    1056: Operation("destroy", False, ("int",), "nothing", _N),
-    1101: Operation("cache partitions", False, ("ints",), "partitions", _N),
-    2000: Operation("scan", True, ("filter", "int", "int", "bool"), "first page", _R),
-    2001: Operation("scan next page", False, ("long",), "next page", _N),
-    2004: Operation("sql fields", True, ("sql",), "sql page", _N),
-    2005: Operation("sql next page", False, ("long",), "sql next page", _N),
-    3000: Operation("get binary type name", False, ("byte", "int"), "string", _N),
-    3001: Operation("put binary type name", False, ("byte", "int", "text"), "bool", _N),
-    3002: Operation("get binary type", False, ("int",), "type", _N),
-    3003: Operation("put binary type", False, ("type",), "nothing", _N),
-    4000: Operation("tx start", False, ("byte", "byte", "long", "string"), "int", _N),
-    4001: Operation("tx end", False, ("int", "bool"), "nothing", _N),
-    5000: Operation("cluster state get", False, (), "byte", _N),
-    5001: Operation("cluster state set", False, ("byte",), "nothing", _N),
-}
-
 # Operations whose body is a cache header and one to three objects.
 _PLAIN: Final = frozenset(op for op, line in OPERATIONS.items() if line.has_cache and {*line.parts} == {"object"})
 _PLAIN_HEADER_BYTES: Final = _REQUEST_HEADER.size + _CACHE_HEADER.size
-
-_RIGHTS = frozenset((_R, _W, _N))
-assert all(operation.right in _RIGHTS for operation in OPERATIONS.values())
 
 
 class Request(NamedTuple):
@@ -291,46 +213,6 @@ def common_features(features: bytes) -> bytes:
 # ------------------------------------------------------------------------------------------------------------ requests
 
 
-def _read_filter(reader: Reader) -> bytes:
-    """A scan's filter; one that is not null is followed by its platform."""
-    value = reader.object()
-    if value[0] != NULL:
-        reader.byte()
-    return value
-
-
-def _read_sql(reader: Reader) -> dict[str, Any]:
-    """The fixed part of a field query; what newer feature bits would add is not announced."""
-    schema, page, rows, sql = reader.string(), reader.int(), reader.int(), reader.string()
-    arguments = [reader.object() for _ in range(reader.count())]
-    names = ("distributed_joins", "local", "replicated_only", "enforce_join_order", "collocated", "lazy")
-    query: dict[str, Any] = {"schema": schema, "page_size": page, "max_rows": rows, "sql": sql, "args": arguments}
-    query["statement_type"] = reader.byte()
-    query.update((name, reader.bool()) for name in names)
-    query["timeout_ms"] = reader.long()
-    query["include_field_names"] = reader.bool()
-    return query
-
-
-_READERS: Final[dict[str, Callable[[Reader], Any]]] = {
-    "object": Reader.object,
-    "objects": lambda reader: [reader.object() for _ in range(reader.count())],
-    "pairs": lambda reader: [(reader.object(), reader.object()) for _ in range(reader.count(2))],
-    "bytes": lambda reader: reader.raw(reader.count()),
-    "byte": Reader.byte,
-    "bool": Reader.bool,
-    "int": Reader.int,
-    "long": Reader.long,
-    "ints": lambda reader: [reader.int() for _ in range(reader.count(4))],
-    "string": Reader.string,
-    "text": Reader.text,
-    "configuration": read_configuration,
-    "type": read_type,
-    "filter": _read_filter,
-    "sql": _read_sql,
-}
-
-
 def _read_plain(data: bytes, position: int, end: int, count: int, depth_max: int) -> tuple[bytes, ...]:
     """The objects of a body that holds nothing else: the hot path of puts and gets."""
     found = []
@@ -363,48 +245,12 @@ def decode_request(data: bytes, start: int, end: int, depth_max: int = DEFAULT_N
                 expiry = (reader.long(), reader.long(), reader.long())
             if flags & FLAG_TRANSACTION:
                 transaction = reader.int()
-        arguments = tuple([_READERS[part](reader) for part in operation.parts])
+        arguments = tuple([PARTS[part].read(reader) for part in operation.parts])
         reader.finish()
     except BinaryError as error:
         text = f"{operation.name}: {error.message}"
         return BadRequest(request_id, PeerError(Status.FAILED, text))
     return Request(op, request_id, arguments, cache, flags, expiry, transaction)
-
-
-def _write_sql(query: dict[str, Any]) -> bytes:
-    parts = [encode_string(query["schema"]), I32.pack(query["page_size"]), I32.pack(query["max_rows"])]
-    parts += (encode_string(query["sql"]), I32.pack(len(query["args"])), *query["args"])
-    names = ("distributed_joins", "local", "replicated_only", "enforce_join_order", "collocated", "lazy")
-    parts.append(bytes([query["statement_type"] & 0xFF, *(query[name] for name in names)]))
-    parts += (I64.pack(query["timeout_ms"]), b"\1" if query["include_field_names"] else b"\0")
-    return b"".join(parts)
-
-
-def _write_pairs(pairs: list[tuple[bytes, bytes]]) -> bytes:
-    return I32.pack(len(pairs)) + b"".join([wrap(part) for pair in pairs for part in pair])
-
-
-def _bool(value: bool) -> bytes:
-    return b"\1" if value else b"\0"
-
-
-_WRITERS: Final[dict[str, Callable[[Any], bytes]]] = {
-    "object": lambda value: value,
-    "objects": lambda values: I32.pack(len(values)) + b"".join(values),
-    "pairs": lambda pairs: I32.pack(len(pairs)) + b"".join([part for pair in pairs for part in pair]),
-    "bytes": lambda data: I32.pack(len(data)) + data,
-    "byte": lambda number: bytes((number & 0xFF,)),
-    "bool": _bool,
-    "int": I32.pack,
-    "long": I64.pack,
-    "ints": ints,
-    "string": encode_string,
-    "text": encode_string,
-    "configuration": write_request,
-    "type": write_type,
-    "filter": lambda value: value,
-    "sql": _write_sql,
-}
 
 
 def encode_request(request: Request) -> bytes:
@@ -419,53 +265,17 @@ def encode_request(request: Request) -> bytes:
         if request.flags & FLAG_TRANSACTION:
             assert request.transaction is not None
             parts.append(I32.pack(request.transaction))
-    parts += [_WRITERS[part](value) for part, value in zip(operation.parts, request.arguments, strict=True)]
+    parts += [PARTS[part].write(value) for part, value in zip(operation.parts, request.arguments, strict=True)]
     return frame(b"".join(parts))
 
 
 # ----------------------------------------------------------------------------------------------------------- responses
 
 
-class Page(NamedTuple):
-    """Rows of a scan. `cursor` stands only in the first page's answer."""
-
-    rows: list[tuple[bytes, bytes]]
-    more: bool
-    cursor: int = 0
-
-
-class SqlPage(NamedTuple):
-    """Rows of a field query, cells flattened."""
-
-    columns: int
-    rows: list[tuple[bytes, ...]]
-    more: bool
-    cursor: int = 0
-
-
-def _write_sql_rows(page: SqlPage) -> bytes:
-    return I32.pack(len(page.rows)) + b"".join([wrap(cell) for row in page.rows for cell in row]) + _bool(page.more)
-
-
-_ANSWERS: Final[dict[str, Callable[[Any], bytes]]] = {
-    "nothing": lambda _: b"",
-    "bool": _bool,
-    "byte": lambda number: bytes((number & 0xFF,)),
-    "int": I32.pack,
-    "long": I64.pack,
-    "object": lambda value: NULL_OBJECT if value is None else wrap(value),
-    "pairs": _write_pairs,
-    "string": encode_string,
-    "strings": lambda names: I32.pack(len(names)) + b"".join(map(encode_string, names)),
-    "type": lambda kind: b"\0" if kind is None else b"\1" + write_type(kind),
-    # One group to which affinity does not apply: the client then sends everything here, which is right on one node.
-    "partitions": lambda ids: I64.pack(1) + I32.pack(0) + I32.pack(1) + b"\0" + ints(ids),
-    "first page": lambda page: I64.pack(page.cursor) + _write_pairs(page.rows) + _bool(page.more),
-    "next page": lambda page: _write_pairs(page.rows) + _bool(page.more),
-    "sql page": lambda page: I64.pack(page.cursor) + I32.pack(page.columns) + _write_sql_rows(page),
-    "sql next page": _write_sql_rows,
-}
-assert {operation.answer for operation in OPERATIONS.values()} <= {*_ANSWERS, "configuration"}
+def decode_answer(op: int, body: bytes) -> Any:
+    """The value of an answer: objects in their stored form; shapes that no client here asks for as bytes."""
+    shape = OPERATIONS[op].answer
+    return body if shape == "configuration" else ANSWERS[shape].read(Reader(body))
 
 
 def encode_answer(op: int, value: Any, version: Version) -> bytes:
@@ -473,7 +283,7 @@ def encode_answer(op: int, value: Any, version: Version) -> bytes:
     shape = OPERATIONS[op].answer
     if shape == "configuration":
         return write_answer(value, version)
-    return _ANSWERS[shape](value)
+    return ANSWERS[shape].write(value)
 
 
 def encode_response(request_id: int, body: bytes, version: Version) -> bytes:
@@ -515,6 +325,3 @@ def decode_response(payload: bytes, version: Version) -> Response:
         status = reader.int()
     message = reader.string() if status else None
     return Response(request_id, status, message, payload[reader.position :], topology)
-
-
-__all__ = ["BinaryType", "Configuration", "Page", "Request", "Response", "SqlPage", "java_hash", "read_type"]

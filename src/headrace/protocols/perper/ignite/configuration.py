@@ -7,13 +7,10 @@ order without codes.
 
 from __future__ import annotations
 
-from typing import Any, Final
-
-import msgspec
+from typing import Any, Final, NamedTuple
 
 from headrace.protocols.perper.errors import BinaryError
-from headrace.protocols.perper.ignite.binary import encode_string
-from headrace.protocols.perper.ignite.reader import I16, I32, I64, Reader
+from headrace.protocols.perper.ignite.reader import BOOL, BYTE, I16, INT, LONG, OBJECT, STRING, Form, Reader, many, row
 
 NAME: Final = 0
 QUERY_ENTITIES: Final = 200
@@ -23,13 +20,8 @@ EXPIRY_POLICY: Final = 407
 # Ignite knows 31 properties; a few more leave room for newer clients.
 PROPERTIES_MAX: Final = 64
 
-_STRINGS: Final = frozenset((0, 100, 203, 400))
-_BOOLS: Final = frozenset((5, 6, 101, 205, 405, 406))
-_LONGS: Final = frozenset((301, 302, 304, 306, 402))
-_INTS: Final = frozenset((1, 2, 3, 4, 201, 202, 204, 206, 300, 303, 305, 403, 404))
 
-
-class QueryField(msgspec.Struct, array_like=True):
+class QueryField(NamedTuple):
     """One field of a query entity."""
 
     name: str | None
@@ -41,7 +33,7 @@ class QueryField(msgspec.Struct, array_like=True):
     scale: int
 
 
-class QueryIndex(msgspec.Struct, array_like=True):
+class QueryIndex(NamedTuple):
     """One index of a query entity."""
 
     name: str | None
@@ -50,7 +42,7 @@ class QueryIndex(msgspec.Struct, array_like=True):
     fields: list[tuple[str | None, bool]]
 
 
-class QueryEntity(msgspec.Struct, array_like=True):
+class QueryEntity(NamedTuple):
     """How a cache wants to be queried. Kept and given back; nothing is indexed by it."""
 
     names: tuple[str | None, ...]  # key type, value type, table, key field, value field
@@ -59,7 +51,27 @@ class QueryEntity(msgspec.Struct, array_like=True):
     indexes: list[QueryIndex]
 
 
-class Configuration(msgspec.Struct):
+_NAME_PAIRS: Final = many(row(STRING, STRING), 2)
+_FIELD: Final = row(STRING, STRING, BOOL, BOOL, OBJECT, INT, INT, of=QueryField)
+_INDEX: Final = row(STRING, BYTE, INT, many(row(STRING, BOOL), 2), of=QueryIndex)
+_ENTITY: Final = row(row(*[STRING] * 5), many(_FIELD, 13), _NAME_PAIRS, many(_INDEX, 10), of=QueryEntity)
+_THREE_LONGS: Final = row(LONG, LONG, LONG)
+
+_PROPERTIES: Final[dict[int, Form]] = {
+    **dict.fromkeys((NAME, 100, 203, 400), STRING),
+    **dict.fromkeys((5, 6, 101, 205, 405, 406), BOOL),
+    **dict.fromkeys((301, 302, 304, 306, 402), LONG),
+    **dict.fromkeys((1, 2, 3, 4, 201, 202, 204, 206, 300, 303, 305, 403, 404), INT),
+    QUERY_ENTITIES: many(_ENTITY, 17),
+    KEY_CONFIGURATION: _NAME_PAIRS,
+    EXPIRY_POLICY: Form(
+        lambda reader: _THREE_LONGS.read(reader) if reader.bool() else None,
+        lambda expiry: b"\0" if expiry is None else b"\1" + _THREE_LONGS.write(expiry),
+    ),
+}
+
+
+class Configuration(NamedTuple):
     """The properties a cache was created with, by code, in the order they came. Absent ones have the defaults below."""
 
     properties: dict[int, Any]
@@ -86,99 +98,19 @@ def read_configuration(reader: Reader) -> Configuration:
     properties: dict[int, Any] = {}
     for _ in range(count):
         code = reader.short()
-        properties[code] = _read_property(reader, code)
+        if code not in _PROPERTIES:
+            raise BinaryError(f"unknown cache property {code}")
+        properties[code] = _PROPERTIES[code].read(reader)
     return Configuration(properties)
-
-
-def _read_property(reader: Reader, code: int) -> Any:
-    if code in _STRINGS:
-        return reader.string()
-    if code in _BOOLS:
-        return reader.bool()
-    if code in _INTS:
-        return reader.int()
-    if code in _LONGS:
-        return reader.long()
-    if code == QUERY_ENTITIES:
-        return read_entities(reader)
-    if code == KEY_CONFIGURATION:
-        return [(reader.string(), reader.string()) for _ in range(reader.count(2))]
-    if code == EXPIRY_POLICY:
-        return (reader.long(), reader.long(), reader.long()) if reader.bool() else None
-    raise BinaryError(f"unknown cache property {code}")
-
-
-def read_entities(reader: Reader) -> list[QueryEntity]:
-    """Query entities, with the precision and scale that every protocol version from 1.2 on carries."""
-    return [_read_entity(reader) for _ in range(reader.count(17))]
-
-
-def _read_entity(reader: Reader) -> QueryEntity:
-    names = tuple(reader.string() for _ in range(5))
-    fields = [
-        QueryField(
-            reader.string(), reader.string(), reader.bool(), reader.bool(), reader.object(), reader.int(), reader.int()
-        )
-        for _ in range(reader.count(13))
-    ]
-    aliases = [(reader.string(), reader.string()) for _ in range(reader.count(2))]
-    indexes = [
-        QueryIndex(
-            reader.string(),
-            reader.byte(),
-            reader.int(),
-            [(reader.string(), reader.bool()) for _ in range(reader.count(2))],
-        )
-        for _ in range(reader.count(10))
-    ]
-    return QueryEntity(names, fields, aliases, indexes)
-
-
-def write_entities(entities: list[QueryEntity]) -> bytes:
-    """The opposite of `read_entities`."""
-    parts = [I32.pack(len(entities))]
-    for entity in entities:
-        parts += [encode_string(text) for text in entity.names]
-        parts.append(I32.pack(len(entity.fields)))
-        for field in entity.fields:
-            parts += (encode_string(field.name), encode_string(field.type_name))
-            parts.append(bytes((field.is_key, field.not_null)))
-            parts += (field.default, I32.pack(field.precision), I32.pack(field.scale))
-        parts += _write_name_pairs(entity.aliases)
-        parts.append(I32.pack(len(entity.indexes)))
-        for index in entity.indexes:
-            parts += (encode_string(index.name), bytes((index.kind & 0xFF,)), I32.pack(index.inline_size))
-            parts.append(I32.pack(len(index.fields)))
-            for name, descending in index.fields:
-                parts += (encode_string(name), b"\1" if descending else b"\0")
-    return b"".join(parts)
-
-
-def _write_name_pairs(pairs: list[tuple[str | None, str | None]]) -> list[bytes]:
-    return [I32.pack(len(pairs))] + [encode_string(text) for pair in pairs for text in pair]
 
 
 def write_request(configuration: Configuration, declared_length: int | None = None) -> bytes:
     """The properties as a client sends them. `declared_length` overrides the length, to say it as pyignite does."""
     parts = [I16.pack(len(configuration.properties))]
     for code, value in configuration.properties.items():
-        parts += (I16.pack(code), _write_property(code, value))
+        parts += (I16.pack(code), _PROPERTIES[code].write(value))
     body = b"".join(parts)
-    return I32.pack(len(body) if declared_length is None else declared_length) + body
-
-
-def _write_property(code: int, value: Any) -> bytes:
-    if code in _STRINGS:
-        return encode_string(value)
-    if code in _BOOLS:
-        return b"\1" if value else b"\0"
-    if code == QUERY_ENTITIES:
-        return write_entities(value)
-    if code == KEY_CONFIGURATION:
-        return b"".join(_write_name_pairs(value))
-    if code == EXPIRY_POLICY:
-        return b"\0" if value is None else b"\1" + b"".join(map(I64.pack, value))
-    return I64.pack(value) if code in _LONGS else I32.pack(value)
+    return INT.write(len(body) if declared_length is None else declared_length) + body
 
 
 # What a cache says of itself when nothing else was asked for, in the order of the answer to 1055.
@@ -192,17 +124,17 @@ _ANSWER: Final[tuple[tuple[int, Any], ...]] = (
 
 def write_answer(configuration: Configuration, version: tuple[int, int, int]) -> bytes:
     """The full configuration as operation 1055 answers it."""
-    parts = [_write_property(code, configuration.properties.get(code, default)) for code, default in _ANSWER]
+    parts = [_PROPERTIES[code].write(configuration.properties.get(code, default)) for code, default in _ANSWER]
     if version >= (1, 6, 0):
-        parts.append(_write_property(EXPIRY_POLICY, configuration.expiry))
+        parts.append(_PROPERTIES[EXPIRY_POLICY].write(configuration.expiry))
     body = b"".join(parts)
-    return I32.pack(len(body)) + body
+    return INT.write(len(body)) + body
 
 
 def read_answer(reader: Reader, version: tuple[int, int, int]) -> Configuration:
     """The opposite of `write_answer`."""
     reader.int()
-    properties = {code: _read_property(reader, code) for code, _ in _ANSWER}
+    properties = {code: _PROPERTIES[code].read(reader) for code, _ in _ANSWER}
     if version >= (1, 6, 0):
-        properties[EXPIRY_POLICY] = _read_property(reader, EXPIRY_POLICY)
+        properties[EXPIRY_POLICY] = _PROPERTIES[EXPIRY_POLICY].read(reader)
     return Configuration(properties)

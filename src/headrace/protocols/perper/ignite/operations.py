@@ -15,8 +15,9 @@ from headrace.log.ops import ABSENT, ANY, PRESENT
 from headrace.protocols.perper.catalogue import Entry
 from headrace.protocols.perper.errors import PeerError, Status, cache_does_not_exist
 from headrace.protocols.perper.ignite.binary import LONG, NULL
-from headrace.protocols.perper.ignite.codec import OPERATIONS, Page, Request
+from headrace.protocols.perper.ignite.codec import Request
 from headrace.protocols.perper.ignite.configuration import Configuration
+from headrace.protocols.perper.ignite.shapes import OPERATIONS, Page
 from headrace.protocols.perper.stream_view import ViewCache
 from headrace.protocols.perper.streams import StreamCache
 from headrace.protocols.perper.tables import TableCache

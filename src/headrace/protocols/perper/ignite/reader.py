@@ -1,8 +1,10 @@
-"""A bounded reader over one request or response body, and the opposite small writers."""
+"""A bounded reader over one request or response body, and forms: how a kind of value is read and written."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
+from typing import Any, Final, NamedTuple
 
 from headrace.protocols.perper.errors import BinaryError
 from headrace.protocols.perper.ignite import binary
@@ -92,6 +94,34 @@ class Reader:
             raise BinaryError(f"{self.end - self.position} bytes are left over after the body")
 
 
-def ints(numbers: list[int] | tuple[int, ...]) -> bytes:
-    """A count and as many int32."""
-    return I32.pack(len(numbers)) + b"".join(map(I32.pack, numbers))
+class Form(NamedTuple):
+    """How a value stands in a body: both directions."""
+
+    read: Callable[[Reader], Any]
+    write: Callable[[Any], bytes]
+
+
+BYTE: Final = Form(Reader.byte, lambda number: bytes((number & 0xFF,)))
+BOOL: Final = Form(Reader.bool, lambda value: b"\1" if value else b"\0")
+INT: Final = Form(Reader.int, I32.pack)
+LONG: Final = Form(Reader.long, I64.pack)
+STRING: Final = Form(Reader.string, binary.encode_string)
+TEXT: Final = Form(Reader.text, binary.encode_string)
+OBJECT: Final = Form(Reader.object, lambda value: value)
+
+
+def many(form: Form, item_bytes: int = 1) -> Form:
+    """A count and as many values, of at least `item_bytes` each."""
+    read, write = form
+    return Form(
+        lambda reader: [read(reader) for _ in range(reader.count(item_bytes))],
+        lambda values: I32.pack(len(values)) + b"".join(map(write, values)),
+    )
+
+
+def row(*forms: Form, of: Callable[..., Any] = lambda *values: values) -> Form:
+    """Values of these forms one after the other; `of` makes what is read of them."""
+    return Form(
+        lambda reader: of(*[form.read(reader) for form in forms]),
+        lambda values: b"".join([form.write(value) for form, value in zip(forms, values, strict=True)]),
+    )

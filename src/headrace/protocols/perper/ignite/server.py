@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from headrace.errors import Busy, HeadraceError, LimitExceeded, UnknownStream
 from headrace.protocols.perper.errors import FrameError, PeerError, Status
 from headrace.protocols.perper.ignite.binary import NULL
-from headrace.protocols.perper.ignite.codec import OPERATIONS, BadRequest, Handshake, Request
+from headrace.protocols.perper.ignite.codec import BadRequest, Handshake, Request
 from headrace.protocols.perper.ignite.operations import NotReady, Operations, Pending
 from headrace.protocols.perper.ignite.session import Session, Slot, State
+from headrace.protocols.perper.ignite.shapes import OPERATIONS
 from headrace.protocols.perper.metrics import PerperMetrics
 from headrace.protocols.perper.settings import Perper
 from headrace.protocols.perper.state import Fabric, acquire, release

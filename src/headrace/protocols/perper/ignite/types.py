@@ -10,14 +10,13 @@
 
 from __future__ import annotations
 
-import msgspec
+from typing import Final, NamedTuple
 
 from headrace.protocols.perper.errors import BinaryError, PeerError, Status
-from headrace.protocols.perper.ignite.binary import encode_string
-from headrace.protocols.perper.ignite.reader import I32, Reader, ints
+from headrace.protocols.perper.ignite.reader import BOOL, INT, STRING, TEXT, Reader, many, row
 
 
-class Field(msgspec.Struct, frozen=True):
+class Field(NamedTuple):
     """One field of a binary type."""
 
     name: str
@@ -25,7 +24,7 @@ class Field(msgspec.Struct, frozen=True):
     field_id: int
 
 
-class BinaryType(msgspec.Struct):
+class BinaryType(NamedTuple):
     """What is known of a binary type."""
 
     type_id: int
@@ -37,43 +36,30 @@ class BinaryType(msgspec.Struct):
     schemas: dict[int, tuple[int, ...]]
 
 
+_HEAD: Final = row(INT, STRING, STRING, many(row(TEXT, INT, INT, of=Field), 9), BOOL)
+_ENUM_VALUES: Final = many(row(STRING, INT), 5)
+_SCHEMAS: Final = many(row(INT, many(INT, 4)), 8)
+
+
 def read_type(reader: Reader) -> BinaryType:
     """Metadata as it stands in a request, a response, or the registry's table."""
-    type_id = reader.int()
-    name = reader.string()
-    affinity = reader.string()
-    fields = [Field(reader.text(), reader.int(), reader.int()) for _ in range(reader.count(9))]
-    is_enum = reader.bool()
-    values = [(reader.string(), reader.int()) for _ in range(reader.count(5))] if is_enum else []
-    schemas: dict[int, tuple[int, ...]] = {}
-    for _ in range(reader.count(8)):
-        schema = reader.int()
-        schemas[schema] = tuple(reader.int() for _ in range(reader.count(4)))
-    return BinaryType(type_id, name, affinity, fields, is_enum, values, schemas)
+    type_id, name, affinity_field, fields, is_enum = _HEAD.read(reader)
+    values = _ENUM_VALUES.read(reader) if is_enum else []
+    schemas = {schema: tuple(ids) for schema, ids in _SCHEMAS.read(reader)}
+    return BinaryType(type_id, name, affinity_field, fields, is_enum, values, schemas)
 
 
 def write_type(kind: BinaryType) -> bytes:
     """The opposite of `read_type`."""
-    parts = [I32.pack(kind.type_id), encode_string(kind.name), encode_string(kind.affinity_field)]
-    parts.append(I32.pack(len(kind.fields)))
-    for field in kind.fields:
-        parts += (encode_string(field.name), I32.pack(field.type_code), I32.pack(field.field_id))
-    parts.append(b"\1" if kind.is_enum else b"\0")
-    if kind.is_enum:
-        parts.append(I32.pack(len(kind.enum_values)))
-        for name, ordinal in kind.enum_values:
-            parts += (encode_string(name), I32.pack(ordinal))
-    parts.append(I32.pack(len(kind.schemas)))
-    for schema, field_ids in kind.schemas.items():
-        parts += (I32.pack(schema), ints(field_ids))
-    return b"".join(parts)
+    values = _ENUM_VALUES.write(kind.enum_values) if kind.is_enum else b""
+    return _HEAD.write(kind[:5]) + values + _SCHEMAS.write(kind.schemas.items())
 
 
 def for_clients(kind: BinaryType) -> BinaryType:
     """The type without the schemas that name an unknown field: pyignite cannot go on after one of those."""
     known = {field.field_id for field in kind.fields}
     schemas = {number: ids for number, ids in kind.schemas.items() if known.issuperset(ids)}
-    return msgspec.structs.replace(kind, schemas=schemas)
+    return kind._replace(schemas=schemas)
 
 
 def merge(old: BinaryType | None, new: BinaryType) -> BinaryType:
@@ -98,14 +84,8 @@ def merge(old: BinaryType | None, new: BinaryType) -> BinaryType:
         if old.schemas.get(schema, field_ids) != field_ids:
             raise _conflict(new, f"schema {schema} has other fields")
     values = dict(old.enum_values) | dict(new.enum_values)
-    return BinaryType(
-        old.type_id,
-        old.name,
-        old.affinity_field,
-        list(fields.values()),
-        old.is_enum,
-        list(values.items()),
-        old.schemas | new.schemas,
+    return old._replace(
+        fields=list(fields.values()), enum_values=list(values.items()), schemas=old.schemas | new.schemas
     )
 
 

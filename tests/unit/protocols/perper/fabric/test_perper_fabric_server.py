@@ -16,7 +16,7 @@ from headrace.errors import LogFailed
 from headrace.log.batch import Batch
 from headrace.protocols.perper.fabric import http2
 from headrace.protocols.perper.fabric.client import ClientCall, RpcError
-from headrace.protocols.perper.ignite import codec as ignite
+from headrace.protocols.perper.ignite.binary import java_hash
 from headrace.testing import FakeClock
 
 EXECUTIONS = "/perper.Fabric/Executions"
@@ -217,7 +217,7 @@ async def test_streams_that_are_missing_or_destroyed() -> None:
         await new_stream(client, "s")
         call = rpc.start(ITEMS, {"stream": "s"})
         await call.headers
-        await client.request(1056, ignite.java_hash("s"))
+        await client.request(1056, java_hash("s"))
         with pytest.raises(RpcError, match="destroyed"):
             await call.next()
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.protocols.perper.errors import BinaryError, FrameError, PeerError
-from headrace.protocols.perper.ignite import codec
-from headrace.protocols.perper.ignite.client import decode_answer
+from headrace.protocols.perper.ignite import codec, shapes
+from headrace.protocols.perper.ignite.codec import decode_answer
 from headrace.protocols.perper.ignite.configuration import (
     Configuration,
     QueryEntity,
@@ -103,15 +103,15 @@ def test_unknown_operations() -> None:
     assert (bad.request_id, bad.error.status, bad.error.message) == (7, 2, "Invalid request op code: 9999")
 
 
-@pytest.mark.parametrize("op", sorted(codec.OPERATIONS))
+@pytest.mark.parametrize("op", sorted(shapes.OPERATIONS))
 def test_every_operation_with_too_little_and_too_much(op: int) -> None:
-    operation = codec.OPERATIONS[op]
+    operation = shapes.OPERATIONS[op]
     if operation.parts or operation.has_cache:
         assert isinstance(request(op, b""), codec.BadRequest)
     assert isinstance(request(op, b"\xff" * 100), codec.BadRequest)
 
 
-@given(st.sampled_from(sorted(codec.OPERATIONS)), st.binary(max_size=120))
+@given(st.sampled_from(sorted(shapes.OPERATIONS)), st.binary(max_size=120))
 def test_any_body_is_a_request_or_an_error(op: int, body: bytes) -> None:
     found = request(op, body)
     if isinstance(found, codec.BadRequest):
@@ -141,7 +141,7 @@ def test_byte_counts_and_negative_numbers() -> None:
 
 
 def test_answers_of_every_shape() -> None:
-    pages = codec.Page([(b"\x08\x01", b"\x65")], True, 3)
+    pages = shapes.Page([(b"\x08\x01", b"\x65")], True, 3)
     for op, value in ((2000, pages), (2001, pages._replace(cursor=0)), (1003, [(b"\x65", b"\x65")]), (1050, ["a"])):
         assert decode_answer(op, codec.encode_answer(op, value, codec.NEWEST)) == value
     for op, value in (
@@ -206,23 +206,17 @@ def test_merging_types() -> None:
     ],
 )
 def test_types_that_contradict(change: dict[str, Any]) -> None:
-    import msgspec
-
     with pytest.raises(PeerError, match="conflicts"):
-        merge(PERSON, msgspec.structs.replace(PERSON, **change))
+        merge(PERSON, PERSON._replace(**change))
 
 
 def test_types_need_a_name() -> None:
-    import msgspec
-
     with pytest.raises(BinaryError, match="no name"):
-        merge(None, msgspec.structs.replace(PERSON, name=None))
+        merge(None, PERSON._replace(name=None))
 
 
 def test_schemas_with_unknown_fields_are_not_shown() -> None:
-    import msgspec
-
-    odd = msgspec.structs.replace(PERSON, schemas={77: (1,), 79: (1, 99)})
+    odd = PERSON._replace(schemas={77: (1,), 79: (1, 99)})
     assert for_clients(odd).schemas == {77: (1,)}
 
 

@@ -18,7 +18,7 @@ from headrace.errors import DiskFull
 from headrace.log.batch import Batch
 from headrace.protocols.perper.errors import PeerError
 from headrace.protocols.perper.ignite import codec
-from headrace.protocols.perper.ignite.binary import encode_byte_array, encode_complex
+from headrace.protocols.perper.ignite.binary import encode_byte_array, encode_complex, java_hash
 from headrace.protocols.perper.ignite.configuration import Configuration
 from headrace.protocols.perper.ignite.server import Connection
 from headrace.protocols.perper.ignite.types import BinaryType, Field
@@ -279,7 +279,7 @@ async def test_records_the_fabric_cannot_read_are_refused() -> None:
             with pytest.raises(PeerError):
                 await client.request(1004, [(key("id"), key("text"))], cache=cache)
             with pytest.raises(PeerError, match="cannot be destroyed"):
-                await client.request(1056, codec.java_hash(cache))
+                await client.request(1056, java_hash(cache))
             assert await client.request(1020, b"", cache=cache) == 0
 
 
@@ -320,7 +320,7 @@ async def test_unreadable_bodies_get_an_answer_and_the_connection_goes_on() -> N
     async with served() as pair:
         client = await pair.client()
         await client.request(1052, "kv")
-        header = struct.pack("<iB", codec.java_hash("kv"), 0)
+        header = struct.pack("<iB", java_hash("kv"), 0)
         bodies = [
             header + b"\x09" + struct.pack("<i", 2**31 - 1),
             header + key(1) + b"\x17" + struct.pack("<ii", -1, 2**31 - 1),
