@@ -23,11 +23,11 @@ import pyarrow as pa
 
 from headrace.errors import Damaged, HeadraceError, LimitExceeded, Trimmed
 from headrace.log.batch import Batch
-from headrace.log.ops import ABSENT, ANY, PRESENT, Op, Trim
+from headrace.log.ops import ABSENT, ANY, Op, Trim
 from headrace.protocols.perper.ignite.binary import LONG, encode_byte_array, encode_long
 from headrace.protocols.perper.keys import KeyIndex
 from headrace.protocols.perper.listened_cache import ListenedCache
-from headrace.protocols.perper.tables import Expiry, Outcome
+from headrace.protocols.perper.tables import Expiry, Outcome, meets
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
@@ -62,14 +62,6 @@ class RecentValues:
     def get(self, stream: str, index: int) -> bytes | None:
         """The value, if it is still here."""
         return self._values.get((stream, index))
-
-
-def _meets(expect: Any, previous: bytes | None) -> bool:
-    if expect is ABSENT:
-        return previous is None
-    if expect is PRESENT:
-        return previous is not None
-    return expect is ANY or previous == expect
 
 
 class _Waiting(NamedTuple):
@@ -283,7 +275,7 @@ class StreamCache(ListenedCache):
                     await asyncio.wait([waiting.future])
                 present = self.get(key)
                 previous = await present if isinstance(present, Future) else present
-                if not _meets(expect, previous) or (value is None and previous is None):
+                if not meets(expect, previous) or (value is None and previous is None):
                     return Outcome(False, previous)
                 future = self._enqueue(key, value or b"", removed=value is None, outcome=Outcome(True, previous))
         finally:

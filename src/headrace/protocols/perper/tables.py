@@ -17,7 +17,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.errors import ConditionFailed
-from headrace.log.ops import ABSENT, ANY, Delete, Put
+from headrace.log.ops import ABSENT, ANY, PRESENT, Delete, Put
 from headrace.protocols.perper.ignite.binary import LONG
 from headrace.protocols.perper.keys import KeyIndex
 
@@ -43,6 +43,15 @@ class Outcome(NamedTuple):
 
     applied: bool
     previous: bytes | None = None
+
+
+def meets(expect: Any, previous: bytes | None) -> bool:
+    """Whether what is there is what must be there."""
+    if expect is ABSENT:
+        return previous is None
+    if expect is PRESENT:
+        return previous is not None
+    return expect is ANY or previous == expect
 
 
 def done(result: Any) -> Future[Any]:

@@ -21,14 +21,16 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Future
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.errors import ConditionFailed
 from headrace.log.ops import ABSENT, ANY, PRESENT, Delete, Put
 from headrace.protocols.perper.errors import PeerError, Status
-from headrace.protocols.perper.tables import Outcome, TableCache, chain
+from headrace.protocols.perper.ignite.binary import NULL
+from headrace.protocols.perper.tables import Outcome, TableCache, chain, meets
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
@@ -72,37 +74,33 @@ class Transaction:
             self._must_hold.add(place)
         return value
 
-    def _change(self, cache: TableCache, key: bytes, value: bytes | None, expect: Any) -> Outcome:
+    def change(self, cache: TableCache, key: bytes, value: bytes | None, expect: Any = ANY) -> Outcome:
+        """A put, or a removal (no value), kept until commit."""
+        if value is None:
+            cache.check_key(key)
+        else:
+            cache.check(key, value)
         place = (cache.name, key)
         previous = self.get(cache, key)
         if place in self._seen:
             self._must_hold.add(place)
-        holds = (
-            expect is ANY
-            or (expect is ABSENT and previous is None)
-            or (expect is PRESENT and previous is not None)
-            or (isinstance(expect, bytes) and previous == expect)
-        )
+        holds = meets(expect, previous)
         if holds:
             self._caches[cache.name] = cache
             self._writes[place] = value
         return Outcome(holds and (value is not None or previous is not None), previous)
 
-    def put(self, cache: TableCache, key: bytes, value: bytes, expect: Any = ANY) -> Outcome:
-        """A put, kept until commit."""
-        cache.check(key, value)
-        return self._change(cache, key, value, expect)
-
-    def put_blindly(self, cache: TableCache, key: bytes, value: bytes) -> None:
-        """A put whose client does not learn what was there: it may not conflict by itself."""
-        cache.check(key, value)
+    def put_blindly(self, cache: TableCache, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+        """Puts whose client does not learn what was there: they may not conflict by themselves."""
         self._caches[cache.name] = cache
-        self._writes[cache.name, key] = value
+        for key, value in pairs:
+            cache.check(key, value)
+            self._writes[cache.name, key] = value
 
-    def delete(self, cache: TableCache, key: bytes, expect: Any = ANY) -> Outcome:
-        """A removal, kept until commit."""
-        cache.check_key(key)
-        return self._change(cache, key, None, expect)
+    def delete_many(self, cache: TableCache, keys: Iterable[bytes]) -> None:
+        """Removals whose client does not learn whether there was anything."""
+        for key in keys:
+            self.change(cache, key, None)
 
     def commit(self, hub: Hub) -> Future[Any] | None:
         """Do all of it, or nothing. None when there is nothing to do."""
@@ -185,25 +183,59 @@ class Transactions:
             self.end(number)
 
 
-def handlers() -> dict[int, Callable[[Transaction, TableCache, tuple[Any, ...]], Any]]:
-    """What each operation does inside of a transaction; others are done outside of it."""
-    return {
-        1000: lambda tx, cache, a: tx.get(cache, a[0]),
-        1001: lambda tx, cache, a: tx.put_blindly(cache, *a),
-        1002: lambda tx, cache, a: tx.put(cache, *a, ABSENT).applied,
-        1003: lambda tx, cache, a: [(k, v) for k in dict.fromkeys(a[0]) if (v := tx.get(cache, k)) is not None],
-        1004: lambda tx, cache, a: [tx.put_blindly(cache, *pair) for pair in a[0]],
-        1005: lambda tx, cache, a: tx.put(cache, *a).previous,
-        1006: lambda tx, cache, a: tx.put(cache, *a, PRESENT).previous,
-        1007: lambda tx, cache, a: tx.delete(cache, a[0]).previous,
-        1008: lambda tx, cache, a: tx.put(cache, *a, ABSENT).previous,
-        1009: lambda tx, cache, a: tx.put(cache, *a, PRESENT).applied,
-        1010: lambda tx, cache, a: tx.put(cache, a[0], a[2], a[1]).applied,
-        1011: lambda tx, cache, a: tx.get(cache, a[0]) is not None,
-        1012: lambda tx, cache, a: all(tx.get(cache, key) is not None for key in a[0]),
-        1014: lambda tx, cache, a: tx.delete(cache, a[0]) and None,
-        1015: lambda tx, cache, a: [tx.delete(cache, key) for key in a[0]] and None,
-        1016: lambda tx, cache, a: tx.delete(cache, a[0], PRESENT).applied,
-        1017: lambda tx, cache, a: tx.delete(cache, *a).applied,
-        1018: lambda tx, cache, a: [tx.delete(cache, key) for key in a[0]] and None,
-    }
+class Change(NamedTuple):
+    """An operation that puts or removes one key: its arguments, what its client is told, what must be there."""
+
+    arguments: tuple[str, ...]
+    answer: Callable[[Outcome], Any]
+    expect: Any = ANY
+
+    def of(self, arguments: tuple[bytes, ...]) -> tuple[bytes, bytes | None, Any]:
+        """The key, its value (None: it is removed), and what must be there."""
+        given = dict(zip(self.arguments, arguments, strict=True))
+        check_not_null(**given)
+        return given["key"], given.get("value"), given.get("expected", self.expect)
+
+
+def check_not_null(**arguments: bytes) -> None:
+    """Keys and values may not be null."""
+    for name, value in arguments.items():
+        if value[0] == NULL:
+            raise PeerError(Status.FAILED, f"Argument may not be null: {name}")
+
+
+def nothing(_: Any) -> None:
+    """The client is told that it is done, and no more."""
+
+
+_PUT: Final = ("key", "value")
+_REMOVAL: Final = ("key",)
+_applied = attrgetter("applied")
+_previous = attrgetter("previous")
+
+CHANGES: Final = {
+    1001: Change(_PUT, nothing),
+    1002: Change(_PUT, _applied, ABSENT),
+    1005: Change(_PUT, _previous),
+    1006: Change(_PUT, _previous, PRESENT),
+    1007: Change(_REMOVAL, _previous),
+    1008: Change(_PUT, _previous, ABSENT),
+    1009: Change(_PUT, _applied, PRESENT),
+    1010: Change(("key", "expected", "value"), _applied),
+    1016: Change(_REMOVAL, _applied, PRESENT),
+    1017: Change(("key", "expected"), _applied),
+}
+
+
+# What operations that are no such change do inside of a transaction; those that are in neither table are done outside.
+TRANSACTED: Final[dict[int, Callable[[Transaction, TableCache, tuple[Any, ...]], Any]]] = {
+    1000: lambda tx, cache, a: tx.get(cache, a[0]),
+    1001: lambda tx, cache, a: tx.put_blindly(cache, [a]),
+    1003: lambda tx, cache, a: [(k, v) for k in dict.fromkeys(a[0]) if (v := tx.get(cache, k)) is not None],
+    1004: lambda tx, cache, a: tx.put_blindly(cache, a[0]),
+    1011: lambda tx, cache, a: tx.get(cache, a[0]) is not None,
+    1012: lambda tx, cache, a: all(tx.get(cache, key) is not None for key in a[0]),
+    1014: lambda tx, cache, a: tx.delete_many(cache, a),
+    1015: lambda tx, cache, a: tx.delete_many(cache, a[0]),
+    1018: lambda tx, cache, a: tx.delete_many(cache, a[0]),
+}

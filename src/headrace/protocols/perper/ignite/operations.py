@@ -11,9 +11,9 @@ from asyncio import Future
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from headrace.log.ops import ABSENT, ANY, PRESENT
+from headrace.log.ops import ANY
 from headrace.protocols.perper.catalogue import Entry
-from headrace.protocols.perper.errors import PeerError, Status, cache_does_not_exist
+from headrace.protocols.perper.errors import PeerError, Status
 from headrace.protocols.perper.ignite.binary import LONG, NULL
 from headrace.protocols.perper.ignite.codec import Request
 from headrace.protocols.perper.ignite.configuration import Configuration
@@ -21,14 +21,20 @@ from headrace.protocols.perper.ignite.shapes import OPERATIONS, Page
 from headrace.protocols.perper.stream_view import ViewCache
 from headrace.protocols.perper.streams import StreamCache
 from headrace.protocols.perper.tables import TableCache
-from headrace.protocols.perper.transactions import Transaction, Transactions, handlers
+from headrace.protocols.perper.transactions import (
+    CHANGES,
+    TRANSACTED,
+    Transaction,
+    Transactions,
+    check_not_null,
+    nothing,
+)
 
 if TYPE_CHECKING:
     from headrace.protocols.perper.state import Fabric
     from headrace.security import Principal
 
 CLUSTER_ACTIVE: Final = 1
-TRANSACTED: Final = handlers()
 
 # The real server's default; a cursor holds a snapshot of the keys.
 DEFAULT_CURSORS_MAX: Final = 128  # perper.cursors_max
@@ -53,29 +59,8 @@ class NotReady(Exception):
         super().__init__(entry.name)
 
 
-def _applied(outcome: Any) -> bool:
-    applied: bool = outcome.applied
-    return applied
-
-
-def _previous(outcome: Any) -> bytes | None:
-    previous: bytes | None = outcome.previous
-    return previous
-
-
-def _nothing(_: Any) -> None:
-    return None
-
-
 def _same(value: Any) -> Any:
     return value
-
-
-def check_not_null(**arguments: bytes) -> None:
-    """Keys and values may not be null."""
-    for name, value in arguments.items():
-        if value[0] == NULL:
-            raise PeerError(Status.FAILED, f"Argument may not be null: {name}")
 
 
 class Operations:
@@ -96,62 +81,12 @@ class Operations:
         self._cursors: dict[int, tuple[Cursor, int]] = {}
         self._next_cursor = 1
         self._transactions = Transactions()
-        self._handlers: dict[int, Callable[[Request], Any]] = {
-            0: self._close_resource,
-            1000: self._get,
-            1001: self._put,
-            1002: self._put_if_absent,
-            1003: self._get_all,
-            1004: self._put_all,
-            1005: lambda request: self._exchange(request, ANY),
-            1006: lambda request: self._exchange(request, PRESENT),
-            1007: self._get_and_remove,
-            1008: lambda request: self._exchange(request, ABSENT),
-            1009: self._replace,
-            1010: self._replace_if_equals,
-            1011: self._contains,
-            1012: self._contains_all,
-            1013: self._clear,
-            1014: lambda request: self._remove_many(request, [request.arguments[0]]),
-            1015: lambda request: self._remove_many(request, request.arguments[0]),
-            1016: self._remove,
-            1017: self._remove_if_equals,
-            1018: lambda request: self._remove_many(request, request.arguments[0]),
-            1019: self._clear,
-            1020: self._size,
-            1021: self._get,
-            1050: self._names,
-            1051: lambda request: self._create(
-                Configuration({0: request.arguments[0]}), by_name=True, must_be_new=True
-            ),
-            1052: lambda request: self._create(
-                Configuration({0: request.arguments[0]}), by_name=True, must_be_new=False
-            ),
-            1053: lambda request: self._create(request.arguments[0], by_name=False, must_be_new=True),
-            1054: lambda request: self._create(request.arguments[0], by_name=False, must_be_new=False),
-            1055: lambda request: self._entry(request).configuration,
-            1056: self._destroy,
-            1101: lambda request: request.arguments[0],
-            2000: self._scan,
-            2001: self._next_page,
-            2004: self._refuse_sql,
-            2005: self._refuse_sql,
-            3000: self._type_name,
-            3001: self._put_type_name,
-            3002: lambda request: self.fabric.registry.get(request.arguments[0]),
-            3003: self._put_type,
-            4000: lambda request: self._transactions.start(*request.arguments[:3]),
-            4001: self._end_transaction,
-            5000: lambda request: CLUSTER_ACTIVE,
-            5001: self._set_cluster_state,
-        }
-        assert self._handlers.keys() == OPERATIONS.keys()
 
     def execute(self, request: Request) -> Any:
         """Do it: the answer's value, or a `Pending`."""
         if request.transaction is not None:
             return self._inside(request, self._transactions.get(request.transaction))
-        return self._handlers[request.op](request)
+        return HANDLERS[request.op](self, request)
 
     # caches
 
@@ -209,44 +144,14 @@ class Operations:
                 cache.touch(key, expiry[2])
         return value
 
-    def _put(self, request: Request) -> Any:
-        key, value = request.arguments
-        check_not_null(key=key, value=value)
-        return Pending(self.cache_for_writing(request).put(key, value, ANY, self._expiry(request)), _nothing)
-
-    def _put_if_absent(self, request: Request) -> Any:
-        key, value = request.arguments
-        check_not_null(key=key, value=value)
-        return Pending(self.cache_for_writing(request).put(key, value, ABSENT, self._expiry(request)), _applied)
-
-    def _exchange(self, request: Request, expect: Any) -> Any:
-        """Get and put, get and replace, get and put if absent: the old value is the answer."""
-        key, value = request.arguments
-        check_not_null(key=key, value=value)
-        return Pending(self.cache_for_writing(request).put(key, value, expect, self._expiry(request)), _previous)
-
-    def _replace(self, request: Request) -> Any:
-        key, value = request.arguments
-        check_not_null(key=key, value=value)
-        return Pending(self.cache_for_writing(request).put(key, value, PRESENT, self._expiry(request)), _applied)
-
-    def _replace_if_equals(self, request: Request) -> Any:
-        key, expected, value = request.arguments
-        check_not_null(key=key, expected=expected, value=value)
-        return Pending(self.cache_for_writing(request).put(key, value, expected, self._expiry(request)), _applied)
-
-    def _remove(self, request: Request) -> Any:
-        check_not_null(key=request.arguments[0])
-        return Pending(self.cache_for_writing(request).delete(request.arguments[0], PRESENT), _applied)
-
-    def _get_and_remove(self, request: Request) -> Any:
-        check_not_null(key=request.arguments[0])
-        return Pending(self.cache_for_writing(request).delete(request.arguments[0]), _previous)
-
-    def _remove_if_equals(self, request: Request) -> Any:
-        key, expected = request.arguments
-        check_not_null(key=key, expected=expected)
-        return Pending(self.cache_for_writing(request).delete(key, expected), _applied)
+    def _change(self, request: Request) -> Pending:
+        """A put or removal of one key."""
+        change = CHANGES[request.op]
+        key, value, expect = change.of(request.arguments)
+        cache = self.cache_for_writing(request)
+        if value is None:
+            return Pending(cache.delete(key, expect), change.answer)
+        return Pending(cache.put(key, value, expect, self._expiry(request)), change.answer)
 
     def _contains(self, request: Request) -> bool:
         cache = self._for_reading(request)
@@ -278,16 +183,17 @@ class Operations:
         cache = self.cache_for_writing(request)
         expiry = self._expiry(request)
         if expiry is not None:
-            return Pending(asyncio.gather(*[cache.put(key, value, ANY, expiry) for key, value in pairs]), _nothing)
-        return Pending(cache.put_many(pairs), _nothing)
+            return Pending(asyncio.gather(*[cache.put(key, value, ANY, expiry) for key, value in pairs]), nothing)
+        return Pending(cache.put_many(pairs), nothing)
 
-    def _remove_many(self, request: Request, keys: list[bytes]) -> Any:
-        return Pending(self.cache_for_writing(request).delete_many(keys), _nothing) if keys else None
+    def _remove_many(self, request: Request) -> Any:
+        keys = [request.arguments[0]] if request.op == 1014 else request.arguments[0]
+        return Pending(self.cache_for_writing(request).delete_many(keys), nothing) if keys else None
 
     def _clear(self, request: Request) -> Any:
         if self._entry(request).cache is None:
             return None
-        return Pending(self.cache_for_writing(request).clear(), _nothing)
+        return Pending(self.cache_for_writing(request).clear(), nothing)
 
     def _size(self, request: Request) -> int:
         cache = self._for_reading(request)
@@ -336,18 +242,21 @@ class Operations:
         catalogue = self.fabric.catalogue
         return [name for name in catalogue.names() if self.principal.may("read", catalogue.owner_of(name))]
 
-    def _create(self, configuration: Configuration, *, by_name: bool, must_be_new: bool) -> Any:
+    def _create(self, request: Request) -> Any:
+        by_name = request.op in (1051, 1052)
+        configuration = Configuration({0: request.arguments[0]}) if by_name else request.arguments[0]
         name = configuration.name
         if not name:
             raise PeerError(Status.FAILED, "a cache needs a name")
         self._check("write", name)
+        must_be_new = request.op in (1051, 1053)
         work = self.fabric.catalogue.create(name, configuration, by_name=by_name, must_be_new=must_be_new)
-        return Pending(asyncio.ensure_future(work), _nothing)
+        return Pending(asyncio.ensure_future(work), nothing)
 
     def _destroy(self, request: Request) -> Any:
         entry = self.fabric.catalogue.find(request.arguments[0])
         self._check("admin", entry.name)
-        return Pending(asyncio.ensure_future(self.fabric.catalogue.destroy(entry)), _nothing)
+        return Pending(asyncio.ensure_future(self.fabric.catalogue.destroy(entry)), nothing)
 
     def _type_name(self, request: Request) -> str:
         platform, type_id = request.arguments
@@ -364,7 +273,7 @@ class Operations:
     def _put_type(self, request: Request) -> Any:
         self._check_may_write_something()
         stored = self.fabric.registry.put(request.arguments[0])
-        return None if stored is None else Pending(stored, _nothing)
+        return None if stored is None else Pending(stored, nothing)
 
     def _check_may_write_something(self) -> None:
         if not self.principal.may_some("write"):
@@ -374,8 +283,7 @@ class Operations:
         if request.arguments[0] != CLUSTER_ACTIVE:
             raise PeerError(Status.FAILED, "the cluster state cannot be changed: a hub that runs is active")
 
-    @staticmethod
-    def _refuse_sql(request: Request) -> None:
+    def _refuse_sql(self, request: Request) -> None:
         raise PeerError(
             Status.FUNCTION_DISABLED,
             "SQL is not supported: scan the cache, or query it with Spark, DuckDB or pandas over Arrow Flight",
@@ -385,9 +293,8 @@ class Operations:
 
     def _inside(self, request: Request, transaction: Transaction) -> Any:
         """An operation of a transaction: decided now, done at commit."""
-        handler = TRANSACTED.get(request.op)
-        if handler is None:
-            return self._handlers[request.op](request)  # scans and sizes see what is committed
+        if request.op not in TRANSACTED and request.op not in CHANGES:
+            return HANDLERS[request.op](self, request)  # scans and sizes see what is committed
         writes = OPERATIONS[request.op].right == "write"
         cache = self.cache_for_writing(request) if writes else self._for_reading(request)
         if cache is None:
@@ -397,18 +304,55 @@ class Operations:
         for argument in request.arguments:
             if isinstance(argument, bytes):
                 check_not_null(argument=argument)
-        return handler(transaction, cache, request.arguments)
+        if request.op in TRANSACTED:
+            return TRANSACTED[request.op](transaction, cache, request.arguments)
+        change = CHANGES[request.op]
+        return change.answer(transaction.change(cache, *change.of(request.arguments)))
 
     def _end_transaction(self, request: Request) -> Any:
         number, commits = request.arguments
         transaction = self._transactions.end(number)
         done = transaction.commit(self.fabric.hub) if commits else None
-        return None if done is None else Pending(done, _nothing)
+        return None if done is None else Pending(done, nothing)
 
     def close(self) -> None:
         """The connection is gone."""
         self._cursors.clear()
         self._transactions.close()
+
+
+HANDLERS: Final[dict[int, Callable[[Operations, Request], Any]]] = {
+    **dict.fromkeys(CHANGES, Operations._change),
+    **dict.fromkeys((1014, 1015, 1018), Operations._remove_many),
+    **dict.fromkeys((1051, 1052, 1053, 1054), Operations._create),
+    0: Operations._close_resource,
+    1000: Operations._get,
+    1003: Operations._get_all,
+    1004: Operations._put_all,
+    1011: Operations._contains,
+    1012: Operations._contains_all,
+    1013: Operations._clear,
+    1019: Operations._clear,
+    1020: Operations._size,
+    1021: Operations._get,
+    1050: Operations._names,
+    1055: lambda self, request: self._entry(request).configuration,
+    1056: Operations._destroy,
+    1101: lambda self, request: request.arguments[0],
+    2000: Operations._scan,
+    2001: Operations._next_page,
+    2004: Operations._refuse_sql,
+    2005: Operations._refuse_sql,
+    3000: Operations._type_name,
+    3001: Operations._put_type_name,
+    3002: lambda self, request: self.fabric.registry.get(request.arguments[0]),
+    3003: Operations._put_type,
+    4000: lambda self, request: self._transactions.start(*request.arguments[:3]),
+    4001: Operations._end_transaction,
+    5000: lambda self, request: CLUSTER_ACTIVE,
+    5001: Operations._set_cluster_state,
+}
+assert HANDLERS.keys() == OPERATIONS.keys()
 
 
 def _has(cache: TableCache | StreamCache | ViewCache, key: bytes) -> bool:
@@ -459,6 +403,3 @@ class Cursor:
             return Page(taken, False)
         self._ahead.append(following)
         return Page(taken, True)
-
-
-__all__ = ["NotReady", "Operations", "Pending", "cache_does_not_exist"]
