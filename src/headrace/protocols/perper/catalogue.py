@@ -40,7 +40,7 @@ SPECIAL: Final = (EXECUTIONS, LISTENERS)
 # What tells a table that is a cache from all others, whose values are no Ignite objects.
 LABELS: Final = {"cache": "ignite"}
 
-Cache = TableCache | StreamCache | ViewCache
+AnyCache = TableCache | StreamCache | ViewCache
 
 
 class Entry:
@@ -52,7 +52,7 @@ class Entry:
         self.name = name
         self.owner = owner or name  # the stream or table that rights are about
         self.configuration = configuration
-        self.cache: Cache | None = None
+        self.cache: AnyCache | None = None
         self.deciding: asyncio.Future[Any] | None = None
         self.on_destroyed: set[Callable[[], None]] = set()
         # pyignite hashes code points, Java and .NET hash UTF-16 units: both numbers are the cache's.
@@ -101,7 +101,7 @@ class Catalogue:
             if name not in self._by_name:
                 await self.create(name, Configuration({0: name}), by_name=True)
 
-    def _existing(self, name: str) -> Cache | None:
+    def _existing(self, name: str) -> AnyCache | None:
         if not self._hub.has_stream(name) or self._is_foreign_table(name):
             return None  # still open; a table that is no cache is refused when somebody wants to use it
         if self._hub.stream(name).kind == "table":

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from headrace.errors import ConditionFailed, HeadraceError, LogFailed, UnknownStream
+from headrace.errors import HeadraceError, LogFailed, UnknownStream
 from headrace.log.ops import ANY, Delete, DeleteCursor, Op, Put, SaveCursor
 from headrace.protocols.perper.catalogue import EXECUTIONS, LISTENERS, Catalogue, Entry
 from headrace.protocols.perper.errors import BinaryError, PeerError, Status
@@ -32,7 +32,7 @@ from headrace.protocols.perper.registry import TypeRegistry
 from headrace.protocols.perper.settings import Perper
 from headrace.protocols.perper.stream_view import ViewCache
 from headrace.protocols.perper.streams import StreamCache
-from headrace.protocols.perper.tables import Expiries, Expiry, Outcome, TableCache, chain
+from headrace.protocols.perper.tables import Expiries, Expiry, TableCache, succeeded, transact
 from headrace.protocols.perper.waiters import NamedWaiters
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class RecordTable(TableCache):
         """Remove, and tell the book."""
 
         def removed(finished: Future[Any]) -> None:
-            if not finished.cancelled() and finished.exception() is None:
+            if succeeded(finished):
                 self._tell(key, None, None)
 
         future = super().remove_expired(key)
@@ -129,7 +129,7 @@ class RecordTable(TableCache):
         return future
 
     def _applied(self, finished: Future[Any], key: bytes, value: bytes | None, record: Any) -> None:
-        if not finished.cancelled() and finished.exception() is None and finished.result().applied:
+        if succeeded(finished) and finished.result().applied:
             self._tell(key, value, record)
 
     def _tell(self, key: bytes, value: bytes | None, record: Any) -> None:
@@ -304,7 +304,7 @@ class ListenerTable(RecordTable):
         cursor = self.fabric.cursor_for(_identity(key), record)
         if cursor is None or expiry is not None or self._expiries.has(self.name, key):
             return super()._store(key, value, expect, expiry, record)
-        return self._with_cursor(Put(self.name, key, value, expect), cursor)
+        return transact(self._hub, [Put(self.name, key, value, expect), cursor])
 
     def _erase(self, key: bytes, expect: Any) -> Future[Any]:
         """With the cursor."""
@@ -313,19 +313,7 @@ class ListenerTable(RecordTable):
         cursor = None if record is None else self.fabric.stored_cursor(listener, record.stream)
         if cursor is None or self._expiries.has(self.name, key):
             return super()._erase(key, expect)
-        return self._with_cursor(Delete(self.name, key, expect), cursor)
-
-    def _with_cursor(self, change: Put | Delete, cursor: SaveCursor | DeleteCursor) -> Future[Any]:
-        def failed(error: Exception) -> Outcome:
-            if isinstance(error, ConditionFailed):
-                return Outcome(False, error.previous)
-            raise error
-
-        return chain(
-            self._hub.transact([change, cursor]),
-            lambda results: Outcome(results[0].applied, results[0].previous),
-            failed,
-        )
+        return transact(self._hub, [Delete(self.name, key, expect), cursor])
 
 
 class Fabric:

@@ -5,19 +5,14 @@ from __future__ import annotations
 import asyncio
 from asyncio import Future
 from collections.abc import Iterator
-from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.log.ops import ANY
-from headrace.protocols.perper.errors import PeerError, Status
+from headrace.protocols.perper.cache import FollowedCache
 from headrace.protocols.perper.ignite.binary import LONG, encode_byte_array, encode_long
-from headrace.protocols.perper.listened_cache import ListenedCache
-from headrace.protocols.perper.tables import Expiry
+from headrace.protocols.perper.ignite.reader import I64
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
-
-_KEY = Struct("<q")
 
 
 class IndexKeys:
@@ -53,19 +48,15 @@ class IndexKeys:
         return list(range(key, stop, stride)[:limit]) if bounds.first <= key < bounds.next else []
 
 
-class ViewCache(ListenedCache):
+class ViewCache(FollowedCache):
     """A partition of a stream that another protocol writes, seen as a packed stream of byte arrays: only to be read."""
 
     kind: Final = "view"
     ready: Final = True
 
     def __init__(self, hub: Hub, name: str, stream: str, partition: int) -> None:
-        super().__init__()
-        self.name = name
-        self.stream = stream
-        self.partition = partition
+        super().__init__(hub, name, stream, partition)
         self.keys = IndexKeys(hub, stream, partition)
-        self._hub = hub
 
     @property
     def arrivals(self) -> int:
@@ -79,19 +70,13 @@ class ViewCache(ListenedCache):
         size: int = bounds.next - bounds.first
         return size
 
-    def get(self, key: bytes) -> bytes | Future[Any] | None:
+    def get(self, key: bytes) -> Future[Any] | None:
         """The payload at an index, as a byte array."""
-        if key[0] != LONG:
-            return None
-        index = _KEY.unpack_from(key, 1)[0]
-        bounds = self._hub.bounds(self.stream, self.partition)
-        return asyncio.ensure_future(self._read(index)) if bounds.first <= index < bounds.next else None
+        return asyncio.ensure_future(self._read(I64.unpack_from(key, 1)[0])) if self.has(key) else None
 
     async def _read(self, index: int) -> bytes | None:
-        batch = await self._hub.read(self.stream, index, partition=self.partition, limit=1)
-        if batch.num_rows == 0 or batch.column("index")[0].as_py() != index:
-            return None
-        return encode_byte_array(batch.column("payload")[0].as_py())
+        record = await self._record(index)
+        return None if record is None else encode_byte_array(record[0])
 
     def all_keys(self) -> Iterator[bytes]:
         """The keys of all items."""
@@ -101,32 +86,7 @@ class ViewCache(ListenedCache):
     def has(self, key: bytes) -> bool:
         """Whether there is an item of that key."""
         bounds = self._hub.bounds(self.stream, self.partition)
-        return key[0] == LONG and bounds.first <= _KEY.unpack_from(key, 1)[0] < bounds.next
-
-    def _refuse(self) -> PeerError:
-        return PeerError(
-            Status.FAILED, f"cache {self.name!r} is a stream that another protocol writes: it can only be read here"
-        )
-
-    def put(self, key: bytes, value: bytes, expect: Any = ANY, expiry: Expiry | None = None) -> Future[Any]:
-        """Refused."""
-        raise self._refuse()
-
-    def put_many(self, pairs: list[tuple[bytes, bytes]]) -> Future[Any]:
-        """Refused."""
-        raise self._refuse()
-
-    def delete(self, key: bytes, expect: Any = ANY) -> Future[Any]:
-        """Refused."""
-        raise self._refuse()
-
-    def delete_many(self, keys: list[bytes]) -> Future[Any]:
-        """Refused."""
-        raise self._refuse()
-
-    def clear(self) -> Future[Any]:
-        """Refused."""
-        raise self._refuse()
+        return key[0] == LONG and bounds.first <= I64.unpack_from(key, 1)[0] < bounds.next
 
     async def _next_records(self) -> None:
         following = self.arrivals

@@ -15,7 +15,6 @@ import logging
 from array import array
 from asyncio import Future
 from itertools import chain, groupby
-from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -24,9 +23,10 @@ import pyarrow as pa
 from headrace.errors import Damaged, HeadraceError, LimitExceeded, Trimmed
 from headrace.log.batch import Batch
 from headrace.log.ops import ABSENT, ANY, Op, Trim
+from headrace.protocols.perper.cache import FollowedCache
 from headrace.protocols.perper.ignite.binary import LONG, encode_byte_array, encode_long
+from headrace.protocols.perper.ignite.reader import I64
 from headrace.protocols.perper.keys import KeyIndex
-from headrace.protocols.perper.listened_cache import ListenedCache
 from headrace.protocols.perper.tables import Expiry, Outcome, meets
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ logger = logging.getLogger("headrace.perper")
 
 ITEM: Final = "ignite"
 REMOVED: Final = "ignite-removed"
-_KEY = Struct("<q")
 # What a value costs in memory beside its own bytes: its place in the dict, the key's tuple and number.
 RECENT_ENTRY_BYTES: Final = 200
 
@@ -74,17 +73,15 @@ class _Waiting(NamedTuple):
     outcome: Outcome
 
 
-class StreamCache(ListenedCache):
+class StreamCache(FollowedCache):
     """One stream cache."""
 
     kind: Final = "stream"
 
     def __init__(self, hub: Hub, name: str, recent: RecentValues) -> None:
-        super().__init__()
-        self.name = name
+        super().__init__(hub, name, name)
         self.ready = False
         self._keys = KeyIndex()
-        self._hub = hub
         self._recent = recent
         self._others: dict[bytes, int] = {}
         self._first = 0  # records before this have been trimmed, and their keys forgotten
@@ -169,7 +166,7 @@ class StreamCache(ListenedCache):
 
     def _apply(self, index: int, key: bytes, removed: bool) -> None:
         if key[0] == LONG:
-            number = _KEY.unpack_from(key, 1)[0]
+            number = I64.unpack_from(key, 1)[0]
             if removed:
                 self._keys.remove(number)
             else:
@@ -182,7 +179,7 @@ class StreamCache(ListenedCache):
 
     def index_of(self, key: bytes) -> int | None:
         """Where the item of `key` lies in the stream."""
-        return self._keys.get(_KEY.unpack_from(key, 1)[0]) if key[0] == LONG else self._others.get(key)
+        return self._keys.get(I64.unpack_from(key, 1)[0]) if key[0] == LONG else self._others.get(key)
 
     @property
     def arrivals(self) -> int:
@@ -215,10 +212,11 @@ class StreamCache(ListenedCache):
         return None if index is None else await self._read(index)
 
     async def _read(self, index: int) -> bytes | None:
-        batch = await self._hub.read(self.name, index, limit=1)
-        if batch.num_rows == 0 or batch.column("index")[0].as_py() != index:
+        record = await self._record(index)
+        if record is None:
             return None
-        return _value_of(batch.column("payload")[0].as_py(), batch.column("type")[0].as_py())
+        payload, kind = record
+        return payload if kind == ITEM else encode_byte_array(payload)  # what another protocol wrote is a byte array
 
     def all_keys(self) -> list[bytes]:
         """The keys of all items, longs in order first."""
@@ -257,10 +255,6 @@ class StreamCache(ListenedCache):
     def delete(self, key: bytes, expect: Any = ANY) -> Future[Any]:
         """Remove an item."""
         return self._begin_change(key, None, expect)
-
-    def delete_many(self, keys: list[bytes]) -> Future[Any]:
-        """Remove many items."""
-        return asyncio.gather(*[self.delete(key) for key in keys])
 
     def _begin_change(self, key: bytes, value: bytes | None, expect: Any) -> Future[Any]:
         self._changes += 1
@@ -301,7 +295,7 @@ class StreamCache(ListenedCache):
         self._append(group)
 
     def _append(self, group: list[_Waiting]) -> None:
-        ids = [_KEY.unpack_from(entry.key, 1)[0] if entry.key[0] == LONG else None for entry in group]
+        ids = [I64.unpack_from(entry.key, 1)[0] if entry.key[0] == LONG else None for entry in group]
         batch = Batch.of(
             [entry.payload for entry in group],
             ids=ids,
@@ -436,8 +430,3 @@ def _whole_key(index: int, number: int | None, key: bytes | None, kind: str | No
     if number is not None:
         return encode_long(number)
     return key if key and kind in (ITEM, REMOVED) else encode_long(index)
-
-
-def _value_of(payload: bytes, kind: str | None) -> bytes:
-    """The Ignite value of a record; what another protocol wrote is a byte array."""
-    return payload if kind == ITEM else encode_byte_array(payload)

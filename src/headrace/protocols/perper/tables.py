@@ -13,12 +13,13 @@ from __future__ import annotations
 import asyncio
 from asyncio import Future
 from collections.abc import Awaitable, Callable, Iterator
-from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.errors import ConditionFailed
-from headrace.log.ops import ABSENT, ANY, PRESENT, Delete, Put
+from headrace.log.ops import ABSENT, ANY, PRESENT, Delete, Op, Put
+from headrace.protocols.perper.cache import Cache
 from headrace.protocols.perper.ignite.binary import LONG
+from headrace.protocols.perper.ignite.reader import I64
 from headrace.protocols.perper.keys import KeyIndex
 
 if TYPE_CHECKING:
@@ -31,9 +32,6 @@ UNCHANGED: Final = -2
 # Readers do not see what is past its time, so it may be removed a little later; what the disk refuses is tried again.
 SWEEP_S_MIN: Final = 0.05
 SWEEP_S_MAX: Final = 1.0
-
-_DEADLINE = Struct("<q")
-_KEY = Struct("<q")
 
 Expiry = tuple[int, int, int]  # milliseconds to live after creation, update, access
 
@@ -54,11 +52,9 @@ def meets(expect: Any, previous: bytes | None) -> bool:
     return expect is ANY or previous == expect
 
 
-def done(result: Any) -> Future[Any]:
-    """A future that has its result already."""
-    future: Future[Any] = asyncio.get_running_loop().create_future()
-    future.set_result(result)
-    return future
+def succeeded(finished: Future[Any]) -> bool:
+    """Whether a future that is done has a result."""
+    return not finished.cancelled() and finished.exception() is None
 
 
 def chain(
@@ -85,6 +81,18 @@ def chain(
     return target
 
 
+def transact(hub: Hub, operations: list[Op], undo: Callable[[], None] = lambda: None) -> Future[Any]:
+    """Do it all or nothing: the outcome of the first operation. `undo` is called when nothing was done."""
+
+    def refused(error: Exception) -> Outcome:
+        undo()
+        if isinstance(error, ConditionFailed):
+            return Outcome(False, error.previous)
+        raise error
+
+    return chain(hub.transact(operations), lambda results: Outcome(results[0].applied, results[0].previous), refused)
+
+
 class Expiries:
     """The deadlines of all entries that have one, and the clock that removes them."""
 
@@ -100,7 +108,7 @@ class Expiries:
         self._remove = remove
         await self._hub.create_table(EXPIRY_TABLE)
         for key, value in self._hub.items(EXPIRY_TABLE):
-            self._deadlines_ms[key] = _DEADLINE.unpack(value)[0]
+            self._deadlines_ms[key] = I64.unpack(value)[0]
         self._arm()
 
     def now_ms(self) -> int:
@@ -136,8 +144,7 @@ class Expiries:
 
         def removed(finished: Future[Any]) -> None:
             self._removing.discard(entry)
-            failed = finished.cancelled() or finished.exception() is not None
-            if not failed and self._deadlines_ms.get(entry) == deadline:
+            if succeeded(finished) and self._deadlines_ms.get(entry) == deadline:
                 self._deadlines_ms.pop(entry, None)
 
         return Delete(EXPIRY_TABLE, entry), removed
@@ -164,7 +171,7 @@ class Expiries:
             return Delete(EXPIRY_TABLE, entry)
         self._deadlines_ms[entry] = deadline = self.now_ms() + to_live_ms
         self._arm()
-        return Put(EXPIRY_TABLE, entry, _DEADLINE.pack(deadline))
+        return Put(EXPIRY_TABLE, entry, I64.pack(deadline))
 
     def forget_cache(self, cache: str) -> list[Delete]:
         """The operations that clear every deadline of a cache."""
@@ -198,16 +205,14 @@ class Expiries:
             self._timer = None
 
 
-class TableCache:
+class TableCache(Cache):
     """One cache on one table of the hub."""
 
     kind: Final = "table"
     ready: Final = True
 
     def __init__(self, hub: Hub, name: str, expiries: Expiries) -> None:
-        self.name = name
-        self.watchers: set[Callable[[], None]] = set()
-        self._hub = hub
+        super().__init__(hub, name)
         self._expiries = expiries
         self._keys: KeyIndex | None = None
         self._arrivals = 0
@@ -248,8 +253,7 @@ class TableCache:
 
     def committed(self, key: bytes, value: bytes | None) -> None:
         """A transaction has changed an entry (None: removed it) behind this object's back."""
-        if self._keys is not None and key[0] == LONG:
-            self._noted(done(Outcome(True)), key, present=value is not None)
+        self._note(key, present=value is not None)
 
     def put(self, key: bytes, value: bytes, expect: Any = ANY, expiry: Expiry | None = None) -> Future[Any]:
         """Set `key`; the future has an outcome with `applied` and `previous`, once it is on disk."""
@@ -267,7 +271,7 @@ class TableCache:
         else:
             future = self._transact(Put(self.name, key, value, expect=expect), operation, before)
         if key[0] == LONG:
-            future.add_done_callback(lambda finished: self._noted(finished, key, present=True))
+            future.add_done_callback(lambda finished: self._note_if_applied(finished, key, present=True))
         return future
 
     def put_many(self, pairs: list[tuple[bytes, bytes]]) -> Future[Any]:
@@ -275,15 +279,8 @@ class TableCache:
         if self._keys is not None or any(self._expiries.has(self.name, key) for key, _ in pairs):
             return asyncio.gather(*[self.put(key, value) for key, value in pairs])
         future = self._hub.put_many(self.name, [key for key, _ in pairs], [value for _, value in pairs])
-        future.add_done_callback(lambda finished: self._noted_many(finished, pairs))
+        future.add_done_callback(lambda finished: self._note_all(finished, pairs))
         return future
-
-    def _noted_many(self, finished: Future[Any], pairs: list[tuple[bytes, bytes]]) -> None:
-        if self._keys is None or finished.cancelled() or finished.exception() is not None:
-            return
-        for key, _ in pairs:
-            if key[0] == LONG:
-                self._noted(done(Outcome(True)), key, present=True)
 
     def delete(self, key: bytes, expect: Any = ANY) -> Future[Any]:
         """Remove `key`; the future has an outcome with `applied` (it was there) and `previous`."""
@@ -295,12 +292,8 @@ class TableCache:
         else:
             future = self._transact(Delete(self.name, key, expect=expect), operation, before)
         if key[0] == LONG:
-            future.add_done_callback(lambda finished: self._noted(finished, key, present=False))
+            future.add_done_callback(lambda finished: self._note_if_applied(finished, key, present=False))
         return future
-
-    def delete_many(self, keys: list[bytes]) -> Future[Any]:
-        """Remove many keys."""
-        return asyncio.gather(*[self.delete(key) for key in keys])
 
     def clear(self) -> Future[Any]:
         """Remove everything."""
@@ -309,16 +302,7 @@ class TableCache:
     def _transact(self, first: Put | Delete, second: Put | Delete, before: int | None) -> Future[Any]:
         """A change and its deadline, both or none; `before` is the deadline the entry had."""
 
-        def failed(error: Exception) -> Outcome:
-            self._expiries.restore(self.name, first.key, before)
-            if isinstance(error, ConditionFailed):
-                return Outcome(False, error.previous)
-            raise error
-
-        def outcome(results: list[Any]) -> Outcome:
-            return Outcome(results[0].applied, results[0].previous)
-
-        return chain(self._hub.transact([first, second]), outcome, failed)
+        return transact(self._hub, [first, second], lambda: self._expiries.restore(self.name, first.key, before))
 
     def _remove_if_expired(self, key: bytes) -> None:
         if self._expiries.due(self.name, key):
@@ -330,7 +314,7 @@ class TableCache:
         future = self._hub.transact([Delete(self.name, key), deadline])
         future.add_done_callback(removed)
         if self._keys is not None and key[0] == LONG:
-            self._keys.remove(_KEY.unpack_from(key, 1)[0])
+            self._keys.remove(I64.unpack_from(key, 1)[0])
         return future
 
     # listening: a table with long keys can be listened to like a stream
@@ -342,37 +326,32 @@ class TableCache:
             self._keys = KeyIndex()
             for key, _ in self._hub.items(self.name):
                 if key[0] == LONG:
-                    self._keys.put(_KEY.unpack_from(key, 1)[0], self._arrivals)
+                    self._keys.put(I64.unpack_from(key, 1)[0], self._arrivals)
                     self._arrivals += 1
         return self._keys
-
-    def watch(self, wake: Callable[[], None]) -> None:
-        """Call `wake` whenever there may be new keys."""
-        self.watchers.add(wake)
-
-    def unwatch(self, wake: Callable[[], None]) -> None:
-        """Stop calling."""
-        self.watchers.discard(wake)
-
-    def close(self) -> None:
-        """Nothing runs in the background."""
 
     @property
     def arrivals(self) -> int:
         """Where the next new item will stand in the order of arrival."""
         return self._arrivals
 
-    def _noted(self, finished: Future[Any], key: bytes, *, present: bool) -> None:
+    def _note_if_applied(self, finished: Future[Any], key: bytes, *, present: bool) -> None:
+        if succeeded(finished) and finished.result().applied:
+            self._note(key, present=present)
+
+    def _note_all(self, finished: Future[Any], pairs: list[tuple[bytes, bytes]]) -> None:
+        if self._keys is not None and succeeded(finished):
+            for key, _ in pairs:
+                self._note(key, present=True)
+
+    def _note(self, key: bytes, *, present: bool) -> None:
         # Nobody listened when it was asked for; whether somebody does now counts.
-        if self._keys is None or finished.cancelled() or finished.exception() is not None:
+        if self._keys is None or key[0] != LONG:
             return
-        if not finished.result().applied:
-            return
-        number = _KEY.unpack_from(key, 1)[0]
+        number = I64.unpack_from(key, 1)[0]
         if not present:
             self._keys.remove(number)
         elif number not in self._keys:
             self._keys.put(number, self._arrivals)
             self._arrivals += 1
-            for wake in tuple(self.watchers):
-                wake()
+            self._wake()

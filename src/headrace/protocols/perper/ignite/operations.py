@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from headrace.log.ops import ANY
-from headrace.protocols.perper.catalogue import Entry
+from headrace.protocols.perper.catalogue import AnyCache, Entry
 from headrace.protocols.perper.errors import PeerError, Status
 from headrace.protocols.perper.ignite.binary import LONG, NULL
 from headrace.protocols.perper.ignite.codec import Request
@@ -104,16 +104,21 @@ class Operations:
                 Status.NOT_AUTHORIZED, f"user {self.principal.name!r} needs the right {right!r} on cache {name!r}"
             )
 
-    def cache_for_writing(self, request: Request) -> TableCache | StreamCache | ViewCache:
+    def cache_for_writing(self, request: Request) -> TableCache | StreamCache:
         """The cache of a request that changes it."""
         entry = self._entry(request)
         cache = entry.cache
         if cache is None or not cache.ready:
             is_item = request.op == 1002 and request.arguments[0][0] == LONG
             raise NotReady(entry, stream=is_item or cache is not None)
+        if isinstance(cache, ViewCache):
+            raise PeerError(
+                Status.FAILED,
+                f"cache {cache.name!r} is a stream that another protocol writes: it can only be read here",
+            )
         return cache
 
-    def _for_reading(self, request: Request) -> TableCache | StreamCache | ViewCache | None:
+    def _for_reading(self, request: Request) -> AnyCache | None:
         """The cache of a request that reads; None while it is empty and open."""
         entry = self._entry(request)
         cache = entry.cache
@@ -170,8 +175,7 @@ class Operations:
         if cache is None:
             return []
         if isinstance(cache, TableCache):
-            found = [(key, cache.get(key)) for key in keys]
-            return [(key, value) for key, value in found if value is not None]
+            return [(key, value) for key in keys if (value := cache.get(key)) is not None]
         return Pending(asyncio.ensure_future(cache.page(keys)), _same)
 
     def _put_all(self, request: Request) -> Any:
@@ -355,9 +359,9 @@ HANDLERS: Final[dict[int, Callable[[Operations, Request], Any]]] = {
 assert HANDLERS.keys() == OPERATIONS.keys()
 
 
-def _has(cache: TableCache | StreamCache | ViewCache, key: bytes) -> bool:
+def _has(cache: AnyCache, key: bytes) -> bool:
     check_not_null(key=key)
-    return cache.get(key) is not None if isinstance(cache, TableCache) else cache.has(key)
+    return cache.has(key)
 
 
 def _no_cursor(number: int) -> PeerError:
@@ -367,7 +371,7 @@ def _no_cursor(number: int) -> PeerError:
 class Cursor:
     """A scan: the keys as they were when it began. A table's values too; a stream's are read page by page."""
 
-    def __init__(self, cache: TableCache | StreamCache | ViewCache | None) -> None:
+    def __init__(self, cache: AnyCache | None) -> None:
         self._cache = cache
         self._pairs: Iterator[tuple[bytes, bytes]] = iter(())
         self._keys: Iterator[bytes] = iter(())
