@@ -2,9 +2,11 @@
 
 import asyncio
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, Unauthenticated
 from headrace.hub import Hub
 from headrace.log.batch import Batch
+from headrace.security import Principal
+from headrace.security.admission import Certificate
 from headrace.serving.listener import Listener
 from headrace.serving.tcp import TcpConnection, TcpServer, address_of
 from headrace_lines import Lines, LinesMetrics
@@ -19,12 +21,13 @@ class Connection(TcpConnection, asyncio.Protocol):
         self.settings = self.hub.config.section(Lines)
         self.lines = self.hub.metrics.section(LinesMetrics).lines
         self.state = CONNECTION.first
+        self.principal: Principal | None = None
         self._received = b""
 
     def opened(self) -> None:
-        self.principal = self.hub.security.connection_principal(self.transport)
-        if self.principal is None:
-            self.counters.refused_logins.inc()
+        try:
+            self.principal = self.hub.admission.admit_now("lines", self.peer, Certificate(self.transport))
+        except Unauthenticated:
             self._refuse(Refused("unauthenticated", "show a client certificate"))
             self.transport.close()
 

@@ -24,8 +24,9 @@ from headrace.console.pipelines import PipelineViews
 from headrace.console.pulse import Pulse, Shown
 from headrace.console.sessions import SessionViews
 from headrace.console.views import Views
-from headrace.errors import BadRequest, Forbidden, HeadraceError, Unauthenticated
+from headrace.errors import BadRequest, Forbidden, HeadraceError
 from headrace.security import Principal
+from headrace.security.admission import from_header
 from headrace.serving.http import error_response, peer_of
 from headrace.serving.listener import Listener
 
@@ -98,9 +99,9 @@ class Console:
 
     async def _watched(self, request: Request) -> tuple[Principal, Shown | None]:
         """Who asks, and the stream that the page shows, if it does; whoever may not read is refused."""
-        principal = await self._hub.security.from_authorization(request.headers.get("authorization"), peer_of(request))
-        if principal is None:
-            raise Unauthenticated("sign in to see the pulse of this hub")
+        shown_by = from_header(request.headers.get("authorization"))
+        told = "sign in to see the pulse of this hub"
+        principal = await self._hub.admission.admit("http", peer_of(request), shown_by, told)
         if not principal.may_some("read"):
             raise Forbidden("the pulse of the hub needs the right 'read'")
         asked = request.query_params

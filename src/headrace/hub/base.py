@@ -14,6 +14,7 @@ from headrace.hub.mounts import Mounts
 from headrace.hub.sessions import Sessions
 from headrace.hub.verbs import Verbs
 from headrace.security import Security
+from headrace.security.admission import Admission
 from headrace.telemetry.metrics import Metrics
 from headrace.telemetry.tracing import OFF, Tracing
 
@@ -34,7 +35,8 @@ class HubBase:
         self.metrics = Metrics()
         self.metrics.subscribe(self.hooks)
         self.health = Health()
-        self.security = Security(config, data, self.metrics.security.held_back.inc)
+        self.security = Security(config, data)
+        self.admission = Admission(self.security, config.security, self.metrics)
         self.sessions = Sessions(
             open_max=config.limits.sessions_max,
             ended_kept=config.limits.sessions_kept,

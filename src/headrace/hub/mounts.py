@@ -16,7 +16,7 @@ class Mounts:
     """Prefix → ASGI application (HTTP and WebSocket). The longest matching prefix wins.
 
     A mounted application sees `root_path` set to its prefix, as ASGI says, and does its own authentication with
-    `hub.security.from_authorization`.
+    `hub.admission`.
     """
 
     RESERVED = ("/api", "/metrics", "/health")

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from headrace.security.policy import (
-    BUILT_IN_ROLES,
-    EVERYTHING,
+from headrace.security.passwords import (
     SECRET_LENGTH_MIN,
-    Principal,
-    Right,
-    Security,
     SecurityError,
-    acting_as,
     check_secret,
-    current,
     hash_secret,
     new_token,
     token_digest,
 )
+from headrace.security.policy import Security
+from headrace.security.principal import BUILT_IN_ROLES, EVERYTHING, Principal, Right, acting_as, current
 
 __all__ = [
     "BUILT_IN_ROLES",

@@ -31,9 +31,10 @@ from starlette.types import Message, Receive, Scope, Send
 
 from headrace.admin.openapi import ErrorBody, ErrorDetail, document
 from headrace.config.address import is_loopback, join_address, split_address
-from headrace.errors import BadRequest, Forbidden, HeadraceError, LimitExceeded, Unauthenticated
+from headrace.errors import BadRequest, Forbidden, HeadraceError, LimitExceeded
 from headrace.hub.base import HubBase
 from headrace.security import Principal
+from headrace.security.admission import from_header
 from headrace.security.login_limit import TooManyLogins
 from headrace.serving.listener import Listener
 from headrace.telemetry.log_lines import fields
@@ -147,14 +148,9 @@ class Api:
             return _json(ErrorBody(ErrorDetail("internal", "a bug in Headrace; the log of the hub tells more")), 500)
 
     async def _principal(self, request: Request) -> Principal:
-        peer = peer_of(request)
-        principal = await self._hub.security.from_authorization(request.headers.get("authorization"), peer)
-        if principal is None:
-            self._hub.metrics.protocol.refused_logins.labels(protocol="http").inc()
-            if "authorization" in request.headers:
-                logger.warning("login refused", extra=fields(listener="http", peer=peer))
-            raise Unauthenticated("say who you are: a token (Authorization: Bearer …) or user and password (Basic)")
-        return principal
+        told = "say who you are: a token (Authorization: Bearer …) or user and password (Basic)"
+        shown = from_header(request.headers.get("authorization"))
+        return await self._hub.admission.admit("http", peer_of(request), shown, told)
 
 
 def peer_of(request: Request) -> str:

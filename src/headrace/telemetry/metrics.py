@@ -159,7 +159,7 @@ class ProtocolCounters:
         self.records_in = metrics.records_in.labels(protocol=protocol)
         self.records_out = metrics.records_out.labels(protocol=protocol)
         self.skipped = metrics.skipped.labels(protocol=protocol)
-        self.refused_logins = metrics.refused_logins.labels(protocol=protocol)
+        metrics.refused_logins.labels(protocol=protocol)  # 0 is shown from the start; `Admission` counts
         self.ack_seconds = metrics.ack_seconds.labels(protocol=protocol)
         self._peer_errors = metrics.peer_errors
         self._protocol = protocol

@@ -1,13 +1,15 @@
 import asyncio
-import base64
 import logging
 from pathlib import Path
 
 import pytest
 
 from headrace.config import Config, SecuritySection, User
+from headrace.errors import Unauthenticated
 from headrace.security import EVERYTHING, Security, hash_secret, new_token
+from headrace.security.admission import Admission, Password, Quick, Token
 from headrace.security.login_limit import ADDRESS_FACTOR, LoginLimiter, TooManyLogins, network_of
+from headrace.telemetry.metrics import Metrics
 
 HERE, THERE = "198.51.100.7:5000", "203.0.113.9:5000"
 HASHED = hash_secret("wonderland")
@@ -122,50 +124,55 @@ def test_what_counts_as_one_address(peer: str, place: str) -> None:
     assert network_of(peer) == place
 
 
-def guarded(tmp_path: Path, tokens: list[str] | None = None) -> Security:
+def guarded(tmp_path: Path, tokens: list[str] | None = None) -> Admission:
     user = User(secret=HASHED, roles=["reader"], tokens=tokens or [])
     section = SecuritySection(users={"alice": user}, login_failures_max=2)
-    return Security(Config(security=section), tmp_path)
+    return Admission(Security(Config(security=section), tmp_path), section, Metrics())
 
 
-def basic(secret: str) -> str:
-    return "Basic " + base64.b64encode(f"alice:{secret}".encode()).decode()
+async def refused(door: Admission, shown: Quick | Password, peer: str = HERE) -> bool:
+    try:
+        await door.admit("http", peer, shown)
+    except Unauthenticated:
+        return True
+    return False
 
 
 async def test_even_the_right_password_must_wait_then(tmp_path: Path) -> None:
-    security = guarded(tmp_path)
+    door = guarded(tmp_path)
     for guess in ("1", "2"):
-        assert await security.from_authorization(basic(guess), HERE) is None
+        assert await refused(door, Password("alice", guess))
+    right = Password("alice", "wonderland")
     with pytest.raises(TooManyLogins):
-        await security.from_authorization(basic("wonderland"), HERE)
-    assert await security.from_authorization(basic("wonderland"), THERE) is not None
+        await door.admit("http", HERE, right)
+    assert not await refused(door, right, THERE)
     # It was right once, so it is no guess any more, and a guesser at the same address locks nobody out.
-    assert await security.from_authorization(basic("wonderland"), HERE) is not None
+    assert not await refused(door, right)
 
 
 async def test_many_at_once_with_one_password_are_one_attempt(tmp_path: Path) -> None:
-    security = guarded(tmp_path)
-    found = await asyncio.gather(*(security.authenticate_async("alice", "wonderland", HERE) for _ in range(50)))
-    assert all(found)
+    door = guarded(tmp_path)
+    found = await asyncio.gather(*(door.admit("http", HERE, Password("alice", "wonderland")) for _ in range(50)))
+    assert {principal.name for principal in found} == {"alice"}
 
 
 async def test_tokens_are_counted_by_address(tmp_path: Path) -> None:
     token, digest = new_token()
-    security = guarded(tmp_path, [digest])
+    door = guarded(tmp_path, [digest])
     for _ in range(100):
-        assert security.authenticate_token(token, HERE) is not None
+        assert door.admit_now("http", HERE, Token(token)).name == "alice"
     for _ in range(2 * ADDRESS_FACTOR):
-        assert security.authenticate_token("a guess", HERE) is None
+        assert await refused(door, Token("a guess"))
     with pytest.raises(TooManyLogins):
-        security.authenticate_token(token, HERE)
-    assert security.authenticate_token(token, THERE) is not None
+        door.admit_now("http", HERE, Token(token))
+    assert door.admit_now("http", THERE, Token(token)).name == "alice"
 
 
-def test_a_shared_secret_is_counted_as_a_token_is(tmp_path: Path) -> None:
-    security = guarded(tmp_path)
-    assert security.authenticate_token("cookie", HERE, shared="cookie") is EVERYTHING
-    assert security.authenticate_token("", HERE, shared="") is None
+async def test_a_shared_secret_is_counted_as_a_token_is(tmp_path: Path) -> None:
+    door = guarded(tmp_path)
+    assert door.admit_now("wallaroo", HERE, Token("cookie", "cookie")) is EVERYTHING
+    assert await refused(door, Token("", ""))
     for _ in range(2 * ADDRESS_FACTOR - 1):
-        assert security.authenticate_token("a guess", HERE, shared="cookie") is None
+        assert await refused(door, Token("a guess", "cookie"))
     with pytest.raises(TooManyLogins):
-        security.authenticate_token("cookie", HERE, shared="cookie")
+        door.admit_now("wallaroo", HERE, Token("cookie", "cookie"))

@@ -12,7 +12,7 @@ import pytest
 from headrace.cli.tls import make_self_signed
 from headrace.config import Config, Futoin, Grant, Listen, Ockam, SecuritySection, Tls, TlsFiles, User
 from headrace.config.address import is_loopback
-from headrace.errors import BadRequest
+from headrace.errors import BadRequest, Unauthenticated
 from headrace.security import (
     EVERYTHING,
     Principal,
@@ -25,12 +25,18 @@ from headrace.security import (
     new_token,
     token_digest,
 )
+from headrace.security.admission import Admission, Password, from_header
+from headrace.telemetry.metrics import Metrics
 
 HASHED = hash_secret("wonderland")
 
 
 def security(tmp_path: Path, **section: object) -> Security:
     return Security(Config(security=SecuritySection(**section)), tmp_path)  # type: ignore[arg-type]
+
+
+def door(checks: Security, **section: int) -> Admission:
+    return Admission(checks, SecuritySection(**section), Metrics())
 
 
 def basic(user: str, secret: str) -> str:
@@ -108,8 +114,10 @@ class TestAuthenticate:
         checks = security(tmp_path, users={"alice": User(secret="pass:word", tokens=["tok"], roles=["reader"])})
 
         async def name(header: str | None) -> str | None:
-            principal = await checks.from_authorization(header)
-            return None if principal is None else principal.name
+            try:
+                return (await door(checks).admit("http", "", from_header(header))).name
+            except Unauthenticated:
+                return None
 
         assert await name(basic("alice", "pass:word")) == "alice"
         assert await name("bearer tok") == "alice"
@@ -127,11 +135,16 @@ class TestAuthenticate:
             assert await name(header) is None, header
 
     async def test_guessing_does_not_use_up_the_threads_of_others(self, tmp_path: Path) -> None:
-        checks = security(tmp_path, login_failures_max=40, users={"alice": User(secret=HASHED, roles=["reader"])})
-        guesses = [asyncio.create_task(checks.authenticate_async("alice", f"guess {number}")) for number in range(40)]
+        checks = security(tmp_path, users={"alice": User(secret=HASHED, roles=["reader"])})
+        admission = door(checks, login_failures_max=40)
+        guesses = [
+            asyncio.create_task(admission.admit("http", "", Password("alice", f"guess {number}")))
+            for number in range(40)
+        ]
         await asyncio.to_thread(lambda: None)  # as a read of the disk would
         assert not all(guess.done() for guess in guesses)
-        assert not any(await asyncio.gather(*guesses))
+        found = await asyncio.gather(*guesses, return_exceptions=True)
+        assert all(isinstance(one, Unauthenticated) for one in found)
 
     def test_client_certificates_name_users(self, tmp_path: Path) -> None:
         checks = security(tmp_path, users={"alice": User(roles=["reader"])})
@@ -272,7 +285,7 @@ class TestUsersFile:
 
     def test_a_change_is_durable_with_its_name(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         synced: list[Path] = []
-        monkeypatch.setattr("headrace.security.policy.fsync_directory", synced.append)
+        monkeypatch.setattr("headrace.security.users.fsync_directory", synced.append)
         security(tmp_path).add_user("alice", None, ["reader"])
         assert synced == [tmp_path]
 

@@ -28,6 +28,7 @@ from headrace.protocols.perper.ignite.client import IgniteClient
 from headrace.protocols.perper.ignite.configuration import Configuration
 from headrace.protocols.wallaroo.client import Connector
 from headrace.security import Security, hash_secret, new_token
+from headrace.security.login_limit import ADDRESS_FACTOR
 from headrace.serving.runtime import LISTENERS, Runtime
 
 PASSWORD = "right-3c1f0d9a-password"
@@ -224,6 +225,76 @@ async def test_no_secret_is_in_the_log(hub: HubProcess, place: Place) -> None:
     for form in (MAC_KEY.decode(), base64.b64encode(MAC_KEY).decode(), MAC_KEY.hex()):
         assert form not in written
     assert not re.search(r"hf_[A-Za-z0-9_-]{20}|scrypt\$\d", written)
+
+
+@pytest.fixture
+async def limited(tmp_path: Path) -> AsyncIterator[tuple[Runtime, Place]]:
+    """A hub in this process that holds back whoever has failed twice."""
+    users = Security(Config(log=Log(data=str(tmp_path / "data"))))
+    users.add_user("alice", hash_secret(PASSWORD), ["admin"])
+    certificate, key = certificate_files(tmp_path, "localhost")
+    flags = [f"listen.{name}=127.0.0.1:0" for name in LISTENERS]
+    flags += [f"log.data={tmp_path / 'data'}", "security.login_failures_max=2", f"wallaroo.cookie={COOKIE}"]
+    flags += [f"tls.listeners.http.certificate={certificate}", f"tls.listeners.http.key={key}"]
+    flags += [f"futoin.mac_keys.alice={base64.b64encode(MAC_KEY).decode()}"]
+    runtime = await Runtime.start(load(environment={}, flags=flags))
+    try:
+        yield runtime, Place(runtime.addresses, ssl.create_default_context(cafile=str(certificate)))
+    finally:
+        await runtime.stop()
+
+
+def refused_logins(runtime: Runtime) -> dict[str, int]:
+    """By protocol, those that have any."""
+    pattern = r'^headrace_refused_logins_total\{protocol="(\w+)"\} (\d+)'
+    found = re.findall(pattern, runtime.hub.metrics.text().decode(), re.MULTILINE)
+    return {protocol: int(count) for protocol, count in found if int(count)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_refused_login_is_counted_and_logged_once_and_then_held_back(
+    limited: tuple[Runtime, Place], way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    runtime, place = limited
+    listener = way.split()[0]
+    tries = 3 if way == "http" else 1  # that way asks at three places
+    with caplog.at_level("WARNING", "headrace.security"):
+        with pytest.raises((*REFUSALS, AssertionError)):
+            await asyncio.wait_for(WAYS[way](place, WRONG), DEADLINE_S)
+        assert refused_logins(runtime) == {listener: tries}
+        lines = [record for record in caplog.records if record.getMessage() == "login refused"]
+        assert len(lines) == min(tries, 2)  # the third was held back without a look, and that has a line of its own
+        assert {vars(line)["headrace_fields"]["listener"] for line in lines} == {listener}
+        for _ in range(2 * ADDRESS_FACTOR):  # tokens have no name, so they are counted for the address
+            with pytest.raises((*REFUSALS, AssertionError)):
+                await asyncio.wait_for(WAYS[way](place, WRONG), DEADLINE_S)
+            tries += 3 if way == "http" else 1
+            if "headrace_logins_held_back_total 0.0" not in runtime.hub.metrics.text().decode():
+                break
+    assert "headrace_logins_held_back_total 0.0" not in runtime.hub.metrics.text().decode()
+    assert refused_logins(runtime) == {listener: tries}
+    assert "logins held back" in [record.getMessage() for record in caplog.records]
+
+
+@pytest.mark.slow
+async def test_a_peer_without_a_login_is_counted_and_logged_once(
+    limited: tuple[Runtime, Place], caplog: pytest.LogCaptureFixture
+) -> None:
+    runtime, place = limited
+    with caplog.at_level("WARNING", "headrace.security"):
+        await test_a_protocol_without_a_login_lets_nobody_in(place)
+    assert refused_logins(runtime) == {"ockam": 1}
+    assert [record.getMessage() for record in caplog.records] == ["login refused"]
+
+
+def test_only_the_door_lets_in() -> None:
+    """No listener looks at credentials, counts refusals or asks who nobody is on its own."""
+    root = Path(headrace.__file__).parent
+    own = r"security\.(authenticate\w*|anonymous|certificate_principal)\(|refused_logins\b.*\.inc|LoginLimiter"
+    for path in root.rglob("*.py"):
+        if path.parent.name != "security":
+            assert not re.search(own, path.read_text()), path
 
 
 @pytest.fixture

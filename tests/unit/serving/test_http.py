@@ -172,7 +172,7 @@ class TestSecurity:
         answer = await guarded.post("/api/v1/text.echo", json={"text": "x"})
         assert answer.status_code == 401
         assert "Bearer" in answer.headers["www-authenticate"]
-        with caplog.at_level("WARNING", "headrace.http"):
+        with caplog.at_level("WARNING", "headrace.security"):
             wrong = await guarded.post("/api/v1/text.echo", json={"text": "x"}, auth=("reader", "wrong-secret"))
         assert wrong.status_code == 401
         assert [record.getMessage() for record in caplog.records] == ["login refused"]

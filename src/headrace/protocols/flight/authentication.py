@@ -17,9 +17,10 @@ from urllib.parse import unquote
 
 import pyarrow.flight as flight
 
-from headrace.errors import HeadraceError, Unauthenticated
+from headrace.errors import HeadraceError
 from headrace.protocols.flight.bridge import Bridge, to_flight_error
 from headrace.security import Principal
+from headrace.security.admission import Nobody, from_header
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
@@ -86,10 +87,9 @@ class Authentication(flight.ServerMiddlewareFactory):  # type: ignore[misc]
     shows none is refused at once."""
 
     def __init__(self, hub: Hub, bridge: Bridge) -> None:
-        self._security = hub.security
+        self._admission = hub.admission
         self._bridge = bridge
         self._handshakes = Handshakes()
-        self._refused = hub.metrics.protocol.refused_logins.labels(protocol="flight")
 
     def start_call(self, info: flight.CallInfo, headers: Mapping[str, Sequence[str]]) -> Identity:
         """Called by Flight before each call."""
@@ -107,16 +107,11 @@ class Authentication(flight.ServerMiddlewareFactory):  # type: ignore[misc]
 
     def principal(self, header: str, peer: str) -> Principal:
         """Whoever this header names, or an error that a stranger is told."""
-        if header:
-            kind, _, address = peer.partition(":")  # gRPC writes ipv4:127.0.0.1:5000 and ipv6:%5B::1%5D:5000
-            place = unquote(address) if kind in ("ipv4", "ipv6") else peer
-            found = self._bridge.run(self._security.from_authorization(header, place))
-        else:
-            found = self._security.anonymous()
-        if found is None:
-            self._refused.inc()
-            raise Unauthenticated(_refusal(header))
-        return found
+        if not header:
+            return self._admission.admit_now("flight", peer, Nobody())
+        kind, _, address = peer.partition(":")  # gRPC writes ipv4:127.0.0.1:5000 and ipv6:%5B::1%5D:5000
+        place = unquote(address) if kind in ("ipv4", "ipv6") else peer
+        return self._bridge.run(self._admission.admit("flight", place, from_header(header)))
 
 
 class OpenHandshake(flight.ServerAuthHandler):  # type: ignore[misc]
@@ -128,12 +123,6 @@ class OpenHandshake(flight.ServerAuthHandler):  # type: ignore[misc]
     def is_valid(self, token: bytes) -> str:
         """Identity comes from the header of each call."""
         return ""
-
-
-def _refusal(header: str) -> str:
-    if not header:
-        return "this hub asks who you are: give a token, or a user and password"
-    return "the token, or the user and password, is not known here"
 
 
 def principal_of(context: flight.ServerCallContext) -> Principal:

@@ -16,10 +16,12 @@ import binascii
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headrace.errors import Unauthenticated
 from headrace.protocols.futoin import mac
 from headrace.protocols.futoin.errors import INVALID_REQUEST, NOT_IMPLEMENTED, SECURITY_ERROR, PeerError
 from headrace.protocols.futoin.settings import Futoin
 from headrace.security import BUILT_IN_ROLES, Principal, Right
+from headrace.security.admission import Nobody, Password, Signature
 from headrace.security.login_limit import TooManyLogins
 
 if TYPE_CHECKING:
@@ -29,11 +31,6 @@ KNOWN_FOR_S = 1.0
 """How long a good `user:secret` is remembered; so long does a changed password still work."""
 KNOWN_MAX = 10_000
 ANONYMOUS_USER = "anonymous"
-
-
-class Plain(NamedTuple):
-    user: str
-    secret: str
 
 
 class Signed(NamedTuple):
@@ -72,7 +69,7 @@ STATELESS_FAILED = "Stateless MAC Verification Failed"
 BASIC_FAILED = "Basic Auth Verification Failed"
 
 
-def parse(sec: str | dict[str, Any] | None) -> Plain | Signed | None:
+def parse(sec: str | dict[str, Any] | None) -> Password | Signed | None:
     """What a `sec` claims; None for nobody."""
     if sec is None or sec == "":
         return None
@@ -83,7 +80,7 @@ def parse(sec: str | dict[str, Any] | None) -> Plain | Signed | None:
         user, separator, secret = sec.partition(":")
         if not separator:
             raise PeerError(SECURITY_ERROR, BASIC_FAILED)
-        return Plain(user, secret)
+        return Password(user, secret)
     kind, *parts = sec.split(":")
     if kind == "-internal":
         raise PeerError(SECURITY_ERROR, "Not internal channel")
@@ -94,12 +91,12 @@ def parse(sec: str | dict[str, Any] | None) -> Plain | Signed | None:
     return _signed(kind, *parts)
 
 
-def _parse_object(sec: dict[str, Any]) -> Plain | Signed:
+def _parse_object(sec: dict[str, Any]) -> Password | Signed:
     keys = set(sec)
     if not all(isinstance(value, str) for value in sec.values()):
         raise PeerError(SECURITY_ERROR, BASIC_FAILED)
     if keys == {"user", "secret"}:
-        return Plain(sec["user"], sec["secret"])
+        return Password(sec["user"], sec["secret"])
     if keys == {"user", "algo", "sig"}:
         kind = "-hmac" if sec["algo"] in mac.HMAC_ALGORITHMS else "-smac"
         return _signed(kind, sec["user"], sec["algo"], sec["sig"])
@@ -149,7 +146,7 @@ class Guard:
         """Who nobody is where `futoin.insecure` lets them in."""
         now_s = time.monotonic()
         if self._anonymous is None or self._anonymous[0] < now_s:
-            caller = Caller(self._hub.security.anonymous() or _local_writer())
+            caller = Caller(self._hub.admission.admit_now("futoin", "", Nobody(_local_writer())))
             self._anonymous = (now_s + KNOWN_FOR_S, caller)
         return self._anonymous[1]
 
@@ -169,32 +166,21 @@ class Guard:
         try:
             if isinstance(claim, Signed):
                 return self._check_signature(claim, message, peer)
-            principal = await self._hub.security.authenticate_async(claim.user, claim.secret, peer)
-        except TooManyLogins as error:
-            self._refused()
+            caller = Caller(await self._hub.admission.admit("futoin", peer, claim, BASIC_FAILED))
+        except (TooManyLogins, Unauthenticated) as error:
             raise PeerError(SECURITY_ERROR, str(error)) from None
-        if principal is None:
-            self._refused()
-            raise PeerError(SECURITY_ERROR, BASIC_FAILED)
-        caller = Caller(principal)
         if isinstance(sec, str):
             self._remember(sec, caller)
         return caller
 
     def _check_signature(self, claim: Signed, message: dict[str, Any], peer: str) -> Caller:
-        logins = self._hub.security.logins
-        logins.begin(peer, claim.user)
         key = self._mac_keys.get(claim.user)
-        good = mac.verify(key or self._decoy, claim.algorithm, message, claim.signature)
-        principal = self._hub.security.certificate_principal(claim.user) if good and key else None
-        if principal is None or key is None:
-            self._refused()
-            raise PeerError(SECURITY_ERROR, claim.failed)
-        logins.succeeded(peer, claim.user)
-        return Caller(principal, key, claim.algorithm)
 
-    def _refused(self) -> None:
-        self._hub.metrics.protocol.refused_logins.labels(protocol="futoin").inc()
+        def verify() -> bool:
+            return mac.verify(key or self._decoy, claim.algorithm, message, claim.signature) and key is not None
+
+        shown = Signature(claim.user, verify)
+        return Caller(self._hub.admission.admit_now("futoin", peer, shown, claim.failed), key, claim.algorithm)
 
 
 def _local_writer() -> Principal:

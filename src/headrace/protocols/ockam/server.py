@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Any
 
-from headrace.errors import Forbidden, HeadraceError, UnknownStream
+from headrace.errors import Forbidden, HeadraceError, Unauthenticated, UnknownStream
 from headrace.hub import Hub
 from headrace.log.batch import Batch
 from headrace.log.ops import Appended
@@ -44,6 +44,7 @@ from headrace.protocols.ockam.session import (
 from headrace.protocols.ockam.settings import Ockam
 from headrace.protocols.ockam.streams import Found, Streams
 from headrace.security import Principal, Right
+from headrace.security.admission import Certificate
 from headrace.serving.listener import Listener
 from headrace.serving.tcp import TcpConnection, TcpServer, address_of
 
@@ -133,9 +134,9 @@ class Connection(TcpConnection, asyncio.Protocol):
     # --- the socket -----------------------------------------------------------------------------------------------
 
     def opened(self) -> None:
-        self._may = self.hub.security.connection_principal(self.transport)
-        if self._may is None:
-            self.counters.refused_logins.inc()
+        try:
+            self._may = self.hub.admission.admit_now("ockam", self.peer, Certificate(self.transport))
+        except Unauthenticated:
             self.end("the protocol has no login and anonymous callers are refused (security.anonymous)")
             return
         if self.session.framing.greeting:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import HeadraceError, LimitExceeded
+from headrace.errors import HeadraceError, LimitExceeded, Unauthenticated
 from headrace.log.ops import Appended, SetProducer
 from headrace.protocols.wallaroo.codec import DRAFT
 from headrace.protocols.wallaroo.frames import PeerFault
@@ -26,6 +26,7 @@ from headrace.protocols.wallaroo.session import ServerSession
 from headrace.protocols.wallaroo.states import StreamState
 from headrace.protocols.wallaroo.worker import Rewind, Worker
 from headrace.security import Principal
+from headrace.security.admission import Nobody, Token, Unreadable
 from headrace.security.login_limit import TooManyLogins
 from headrace.serving.listener import Listener
 from headrace.serving.tcp import TcpConnection, address_of
@@ -138,18 +139,15 @@ class Connection(TcpConnection, asyncio.BufferedProtocol):
     def _accepts_cookie(self, cookie: bytes) -> bool:
         """The configured cookie, in constant time; or a user's token, whose rights then count."""
         configured = self.worker.settings.cookie
-        security = self.hub.security
-        if cookie:
-            said = cookie.decode("utf-8", "replace")
-            try:
-                self._principal = security.authenticate_token(said, self.peer, shared=configured)
-            except TooManyLogins as error:
-                raise PeerFault(str(error)) from error
-        elif not configured:
-            self._principal = security.anonymous()
-        if self._principal is None:
-            self.counters.refused_logins.inc()
-        return self._principal is not None
+        nothing = Unreadable() if configured else Nobody()
+        shown = Token(cookie.decode("utf-8", "replace"), configured) if cookie else nothing
+        try:
+            self._principal = self.hub.admission.admit_now("wallaroo", self.peer, shown)
+        except TooManyLogins as error:
+            raise PeerFault(str(error)) from error
+        except Unauthenticated:
+            return False
+        return True
 
     async def _greet(self) -> None:
         if self.handle is None or self._is_surplus:

@@ -9,8 +9,9 @@ import pytest
 
 from headrace.protocols.futoin import codec, credentials, mac
 from headrace.protocols.futoin.codec import Coding
-from headrace.protocols.futoin.credentials import Plain, Signed, parse
+from headrace.protocols.futoin.credentials import Signed, parse
 from headrace.protocols.futoin.errors import PeerError
+from headrace.security.admission import Password
 
 MAC_KEY = b"MyLongTestSecretKey-0123456789"
 PING: dict[str, Any] = {"f": "futoin.evt.gen:1.1:ping", "p": {"echo": 5}}
@@ -22,10 +23,10 @@ class TestForms:
         [
             (None, None),
             ("", None),
-            ("user:secret", Plain("user", "secret")),
-            ("user:with:colons", Plain("user", "with:colons")),
-            ("user:", Plain("user", "")),
-            ({"user": "u", "secret": "s"}, Plain("u", "s")),
+            ("user:secret", Password("user", "secret")),
+            ("user:with:colons", Password("user", "with:colons")),
+            ("user:", Password("user", "")),
+            ({"user": "u", "secret": "s"}, Password("u", "s")),
             ("-hmac:u:MD5:x", Signed("u", "md5", "x", credentials.LEGACY_FAILED)),
             ("-smac:u:HS512:x", Signed("u", "sha512", "x", credentials.STATELESS_FAILED)),
             ({"user": "u", "algo": "SHA256", "sig": "x"}, Signed("u", "sha256", "x", credentials.LEGACY_FAILED)),
@@ -91,13 +92,13 @@ class TestPasswords:
         now = [1000.0]
         monkeypatch.setattr(credentials.time, "monotonic", lambda: now[0])
         asked: list[str] = []
-        check = asgi.hub.security.authenticate_async
+        check = asgi.hub.admission.admit
 
-        async def counted(user: str, secret: str, peer: str) -> Any:
-            asked.append(user)
-            return await check(user, secret, peer)
+        async def counted(listener: str, peer: str, credential: Any, told: str) -> Any:
+            asked.append(credential.user)
+            return await check(listener, peer, credential, told)
 
-        monkeypatch.setattr(asgi.hub.security, "authenticate_async", counted)
+        monkeypatch.setattr(asgi.hub.admission, "admit", counted)
         for _ in range(3):
             await exchange(asgi, {**PING, "sec": "evtuser:evtpass"})
         assert asked == ["evtuser"]

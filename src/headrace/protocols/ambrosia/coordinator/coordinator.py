@@ -13,7 +13,7 @@ from urllib.parse import unquote
 import msgspec
 
 from headrace.config.address import is_loopback
-from headrace.errors import BadRequest, Busy, HeadraceError, LimitExceeded
+from headrace.errors import BadRequest, Busy, HeadraceError, LimitExceeded, Unauthenticated
 from headrace.hub import Hub
 from headrace.log.ops import CheckpointInfo, Op, SetProducer
 from headrace.protocols.ambrosia.coordinator.debug_session import DebugSession
@@ -32,6 +32,7 @@ from headrace.protocols.ambrosia.metrics import AmbrosiaMetrics
 from headrace.protocols.ambrosia.session import Input, State
 from headrace.protocols.ambrosia.settings import Ambrosia, ImmortalSection
 from headrace.protocols.errors import RemoteProtocolError
+from headrace.security.admission import Certificate
 
 logger = logging.getLogger("headrace.ambrosia")
 PROTOCOL: Final = "ambrosia"
@@ -217,12 +218,15 @@ class Coordinator:
         peer = transport.get_extra_info("peername")
         if self.settings.trust_local and peer and is_loopback(str(peer[0])):
             return True
-        principal = self.hub.security.connection_principal(transport)
-        if principal is not None and principal.may("write", instance.names.log):
-            return True
-        logger.warning("immortal %s: a binding at %s was refused: it has no client certificate", instance.name, peer)
-        self.hub.metrics.protocol.refused_logins.labels(protocol=PROTOCOL).inc()
-        return False
+        where = f"{peer} for immortal {instance.name}"
+        try:
+            principal = self.hub.admission.admit_now(PROTOCOL, where, Certificate(transport))
+        except Unauthenticated:
+            return False
+        if not principal.may("write", instance.names.log):
+            self.hub.admission.refused(PROTOCOL, where)
+            return False
+        return True
 
     def _link(self, instance: Instance, receive: asyncio.Transport, send: asyncio.Transport) -> Link | None:
         registration = instance.registration

@@ -24,6 +24,7 @@ from headrace.protocols.perper.settings import Perper
 from headrace.protocols.perper.state import acquire, release
 from headrace.protocols.perper.verbs import register
 from headrace.security import Principal
+from headrace.security.admission import Nobody, from_header
 from headrace.serving.listener import Listener
 from headrace.serving.tcp import TcpConnection, TcpServer, address_of
 
@@ -37,6 +38,9 @@ WRITE_BUFFER_BYTES_MAX: Final = 1024 * 1024
 CALLS_SHOWN_MAX: Final = 20
 # Who asks an open question on a hub that wants names: may do nothing else.
 NOBODY: Final = Principal("nobody", (), ())
+NOT_NAMED: Final = (
+    "this hub wants to know who you are: send the metadata 'authorization' with Basic or Bearer credentials"
+)
 
 
 class ServerCall:
@@ -213,21 +217,22 @@ class Connection(TcpConnection, asyncio.Protocol):
         if method is None:
             self.grpc.end(event.stream, http2.UNIMPLEMENTED, f"there is no method {event.path}", headers_sent=False)
             return
-        security = self.server.hub.security
         header = event.headers.get("authorization")
         if header is None or event.path in OPEN_PATHS:
-            principal = security.anonymous() or (NOBODY if event.path in OPEN_PATHS else None)
-            self._admit(event, method, principal)
+            try:
+                shown = Nobody(NOBODY if event.path in OPEN_PATHS else None)
+                self._admit(event, method, self.server.hub.admission.admit_now("fabric", self.peer, shown, NOT_NAMED))
+            except HeadraceError as error:
+                self.grpc.end(event.stream, http2.UNAUTHENTICATED, str(error), headers_sent=False)
             return
         self._early[event.stream] = []
         self.start(self._log_in(event, method, header))
 
     async def _log_in(self, event: http2.CallStarted, method: Method, header: str) -> None:
         try:
-            principal = await self.server.hub.security.from_authorization(header, self.peer)
+            principal = await self.server.hub.admission.admit("fabric", self.peer, from_header(header), NOT_NAMED)
         except HeadraceError as error:
             del self._early[event.stream]
-            self.counters.refused_logins.inc()
             self.grpc.end(event.stream, http2.UNAUTHENTICATED, str(error), headers_sent=False)
             self._flush()
             return
@@ -237,14 +242,7 @@ class Connection(TcpConnection, asyncio.Protocol):
             self._take(later)
         self._flush()
 
-    def _admit(self, event: http2.CallStarted, method: Method, principal: Principal | None) -> None:
-        if principal is None:
-            self.counters.refused_logins.inc()
-            text = (
-                "this hub wants to know who you are: send the metadata 'authorization' with Basic or Bearer credentials"
-            )
-            self.grpc.end(event.stream, http2.UNAUTHENTICATED, text, headers_sent=False)
-            return
+    def _admit(self, event: http2.CallStarted, method: Method, principal: Principal) -> None:
         call = self._calls[event.stream] = ServerCall(self, event.stream, event.path, method, principal)
         self._served += 1
         timeout_s = http2.parse_timeout_s(event.headers.get("grpc-timeout", ""))

@@ -27,12 +27,12 @@ from headrace.protocols.perper.settings import Perper
 from headrace.protocols.perper.state import Fabric, acquire, release
 from headrace.protocols.perper.streams import StreamCache
 from headrace.protocols.perper.tables import TableCache
+from headrace.security.admission import Nobody, Password
 from headrace.serving.listener import Listener
 from headrace.serving.tcp import TcpConnection, TcpServer, address_of
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
-    from headrace.security import Principal
 
 logger = logging.getLogger("headrace.perper.ignite")
 
@@ -134,21 +134,16 @@ class Connection(TcpConnection, asyncio.Protocol):
         self.start(self._log_in(handshake))
 
     async def _log_in(self, handshake: Handshake) -> None:
-        security = self.hub.security
-        principal: Principal | None
-        if handshake.user is None or not security.users():
-            principal = security.anonymous()  # where nobody has a name, any name will do
-            message = "this hub wants to know who you are: give a user name and a password"
-        else:
-            message = "The user name or password is incorrect"
-            try:
-                principal = await security.authenticate_async(handshake.user, handshake.password or "", self.peer)
-            except HeadraceError as error:
-                principal, message = None, str(error)
-        if principal is None:
+        shown: Nobody | Password = Nobody()
+        told = "this hub wants to know who you are: give a user name and a password"
+        if handshake.user is not None and self.hub.security.users():  # where nobody has a name, any name will do
+            shown = Password(handshake.user, handshake.password or "")
+            told = "The user name or password is incorrect"
+        try:
+            principal = await self.hub.admission.admit("ignite", self.peer, shown, told)
+        except HeadraceError as error:
             self.last_error = "login refused"
-            self.counters.refused_logins.inc()
-            self.transport.write(self._session.refuse_login(message))
+            self.transport.write(self._session.refuse_login(str(error)))
             self.transport.close()
             return
         self._user = principal.name

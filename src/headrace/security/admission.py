@@ -1,0 +1,193 @@
+"""The door: every listener brings its peer and what that shows, and gets a principal or a refusal.
+
+Refusals are counted by listener, logged, and slowed down (`login_limit`) here and nowhere else, so that a new way to
+sign in is a credential in this file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hmac
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.errors import Unauthenticated
+from headrace.security.login_limit import LoginLimiter, TooManyLogins
+from headrace.security.policy import Security
+from headrace.security.principal import EVERYTHING, Principal
+from headrace.telemetry.log_lines import fields
+
+if TYPE_CHECKING:
+    from headrace.config import SecuritySection
+    from headrace.telemetry.metrics import Metrics
+
+logger = logging.getLogger("headrace.security")
+
+HASHING_THREADS = 2
+NOTHING_SHOWN = "this hub asks who you are: give a token, or a user and password"
+NOT_KNOWN = "the token, or the user and password, is not known here"
+
+
+class Nobody(NamedTuple):
+    """Nothing is shown. `otherwise` comes in where callers without a name are refused: who may do little."""
+
+    otherwise: Principal | None = None
+
+    def check(self, door: Admission, peer: str) -> Principal | None:
+        return door.security.anonymous() or self.otherwise
+
+
+class Unreadable(NamedTuple):
+    """Something that is no credential."""
+
+    def check(self, door: Admission, peer: str) -> Principal | None:
+        return None
+
+
+class Token(NamedTuple):
+    """A user's token. Whoever says the `shared` secret, if there is one, may do everything."""
+
+    token: str
+    shared: str = ""
+
+    def check(self, door: Admission, peer: str) -> Principal | None:
+        return door.attempt(peer, None, self._owner)
+
+    def _owner(self, security: Security) -> Principal | None:
+        if self.shared and hmac.compare_digest(self.shared.encode(), self.token.encode()):
+            return EVERYTHING
+        return security.authenticate_token(self.token)
+
+
+class Signature(NamedTuple):
+    """A user's signature; `verify` tells whether it is right."""
+
+    user: str
+    verify: Callable[[], bool]
+
+    def check(self, door: Admission, peer: str) -> Principal | None:
+        return door.attempt(
+            peer, self.user, lambda security: security.certificate_principal(self.user) if self.verify() else None
+        )
+
+
+class Certificate(NamedTuple):
+    """A connection whose protocol has no login: the user that its client certificate names, or nobody."""
+
+    transport: asyncio.BaseTransport
+
+    def check(self, door: Admission, peer: str) -> Principal | None:
+        certificate = self.transport.get_extra_info("peercert") or {}
+        for parts in certificate.get("subject", ()):
+            for field, value in parts:
+                if field == "commonName" and (found := door.security.certificate_principal(value)) is not None:
+                    return found
+        return door.security.anonymous()
+
+
+class Password(NamedTuple):
+    """A user and a password. Takes a while: for `admit` only."""
+
+    user: str
+    secret: str
+
+
+Quick = Nobody | Unreadable | Token | Signature | Certificate
+
+
+def from_header(header: str | None) -> Quick | Password:
+    """What an `Authorization` header shows."""
+    if not header:
+        return Nobody()
+    scheme, _, rest = header.partition(" ")
+    if scheme.lower() == "bearer":
+        return Token(rest.strip())
+    if scheme.lower() == "basic":
+        try:
+            user, separator, secret = base64.b64decode(rest.strip(), validate=True).decode().partition(":")
+        except ValueError:
+            return Unreadable()
+        return Password(user, secret) if separator else Unreadable()
+    return Unreadable()
+
+
+class Admission:
+    """The door of one hub. Used in its event loop only, but for `Nobody`."""
+
+    def __init__(self, security: Security, settings: SecuritySection, metrics: Metrics) -> None:
+        self.security = security
+        self._refused = metrics.protocol.refused_logins
+        self._limiter = LoginLimiter(
+            settings.login_failures_max, settings.login_window_s, metrics.security.held_back.inc
+        )
+        self._hashing = ThreadPoolExecutor(HASHING_THREADS, thread_name_prefix="passwords")
+        self._checking: dict[bytes, asyncio.Future[Principal | None]] = {}
+
+    async def admit(self, listener: str, peer: str, credential: Quick | Password, told: str = "") -> Principal:
+        """Whoever shows this credential at this address. Raises `Unauthenticated`, with the text `told` if there is
+        one, or `TooManyLogins` when the address has failed too often."""
+        if not isinstance(credential, Password):
+            return self.admit_now(listener, peer, credential, told)
+        try:
+            found = await self._check_password(credential, peer)
+        except TooManyLogins:
+            self._refused.labels(protocol=listener).inc()
+            raise
+        return self._admitted(listener, peer, credential, found, told)
+
+    def admit_now(self, listener: str, peer: str, credential: Quick, told: str = "") -> Principal:
+        """`admit` for what takes no time to check."""
+        try:
+            found = credential.check(self, peer)
+        except TooManyLogins:  # logged when it began
+            self._refused.labels(protocol=listener).inc()
+            raise
+        return self._admitted(listener, peer, credential, found, told)
+
+    def refused(self, listener: str, peer: str) -> None:
+        """Someone known is turned away, for want of the right to be here."""
+        self._refused.labels(protocol=listener).inc()
+        logger.warning("login refused", extra=fields(listener=listener, peer=peer))
+
+    def attempt(self, peer: str, user: str | None, check: Callable[[Security], Principal | None]) -> Principal | None:
+        """One try, unless there were too many."""
+        self._limiter.begin(peer, user)
+        found = check(self.security)
+        if found is not None:
+            self._limiter.succeeded(peer, user)
+        return found
+
+    def _admitted(
+        self, listener: str, peer: str, credential: Quick | Password, found: Principal | None, told: str
+    ) -> Principal:
+        if found is not None:
+            return found
+        if isinstance(credential, Nobody):  # whoever has not tried is no line in the log: browsers begin so
+            self._refused.labels(protocol=listener).inc()
+            raise Unauthenticated(told or NOTHING_SHOWN)
+        self.refused(listener, peer)
+        raise Unauthenticated(told or NOT_KNOWN)
+
+    async def _check_password(self, claim: Password, peer: str) -> Principal | None:
+        """In a thread of its own kind: guessing passwords must not keep others from the disk. Many at once with one
+        password are one attempt."""
+        if (known := self.security.verified_before(claim.user, claim.secret)) is not None:
+            return known
+        mark = self.security.mark(peer, claim.user, claim.secret)
+        checking = self._checking.get(mark)
+        if checking is None:
+            self._limiter.begin(peer, claim.user)
+            checking = asyncio.ensure_future(self._hash(claim, peer))
+            self._checking[mark] = checking
+            checking.add_done_callback(lambda done: self._checking.pop(mark, None))
+        return await asyncio.shield(checking)
+
+    async def _hash(self, claim: Password, peer: str) -> Principal | None:
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(self._hashing, self.security.authenticate, claim.user, claim.secret)
+        if found is not None:
+            self._limiter.succeeded(peer, claim.user)
+        return found

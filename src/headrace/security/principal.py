@@ -1,0 +1,82 @@
+"""Someone known, and what they may do.
+
+right   what it allows
+read    read and follow records, tables and checkpoints; look at streams, cursors, sessions
+write   append, create streams, move own cursors, put into tables
+admin   delete, trim, set options, reset cursors of others, users, settings
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import fnmatch
+import functools
+from collections.abc import Iterator
+from typing import Literal
+
+from headrace.config import Grant
+
+Right = Literal["read", "write", "admin"]
+
+BUILT_IN_ROLES: dict[str, list[Grant]] = {
+    "admin": [Grant(rights=["read", "write", "admin"])],
+    "writer": [Grant(rights=["read", "write"])],
+    "reader": [Grant(rights=["read"])],
+}
+
+
+class Principal:
+    """Someone known, with what they may do."""
+
+    __slots__ = ("_grants", "name", "roles")
+
+    def __init__(self, name: str, roles: tuple[str, ...], grants: tuple[Grant, ...]) -> None:
+        self.name = name
+        self.roles = roles
+        self._grants = grants
+
+    def may(self, right: Right, stream: str | None = None, *, verb: str | None = None) -> bool:
+        """Whether `right` is granted on `stream`; without a stream, on all streams."""
+        wanted = "*" if stream is None else stream
+        for grant in self._grants:
+            if right in grant.rights and _verb_matches(grant, verb):
+                patterns = grant.streams
+                if "*" in patterns or (stream is not None and any(_matches(wanted, pattern) for pattern in patterns)):
+                    return True
+        return False
+
+    def may_some(self, right: Right, *, verb: str | None = None) -> bool:
+        """Whether `right` is granted on at least some streams."""
+        return any(right in grant.rights and grant.streams and _verb_matches(grant, verb) for grant in self._grants)
+
+    def __repr__(self) -> str:
+        return f"Principal({self.name!r}, roles={self.roles!r})"
+
+
+@functools.lru_cache(maxsize=100_000)
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatch.fnmatchcase(name, pattern)
+
+
+def _verb_matches(grant: Grant, verb: str | None) -> bool:
+    return verb is None or "*" in grant.verbs or any(_matches(verb, pattern) for pattern in grant.verbs)
+
+
+EVERYTHING = Principal("local", ("admin",), tuple(BUILT_IN_ROLES["admin"]))
+_current: contextvars.ContextVar[Principal] = contextvars.ContextVar("principal", default=EVERYTHING)
+
+
+def current() -> Principal:
+    """Whoever the running verb acts for. Code inside the process that nobody called acts for itself and may do all."""
+    return _current.get()
+
+
+@contextlib.contextmanager
+def acting_as(principal: Principal) -> Iterator[None]:
+    """Run a block for `principal`."""
+    token = _current.set(principal)
+    try:
+        yield
+    finally:
+        _current.reset(token)

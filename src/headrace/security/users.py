@@ -1,0 +1,83 @@
+"""The file of users beside the data."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from headrace.config import User
+from headrace.log.disk import fsync_directory
+from headrace.security.passwords import SecurityError
+
+
+class UsersFile:
+    """The users that `headrace user add` keeps beside the data. Read again when the file changes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._stamp: tuple[int, int] | None = None
+        self._users: dict[str, User] = {}
+
+    def users(self) -> dict[str, User]:
+        """The users now in the file; a file that cannot be understood is an error, not an empty one."""
+        try:
+            status = self.path.stat()
+        except FileNotFoundError:
+            self._stamp, self._users = None, {}
+            return self._users
+        except OSError as error:
+            raise self._not_readable(error) from error
+        stamp = (status.st_mtime_ns, status.st_size)
+        if stamp != self._stamp:
+            try:
+                self._users = msgspec.json.decode(self.path.read_bytes(), type=dict[str, User])
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                raise SecurityError(f"{self.path} is not a users file: {error}") from error
+            except OSError as error:
+                raise self._not_readable(error) from error
+            self._stamp = stamp
+        return self._users
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[dict[str, User]]:
+        """The users, to be changed in the block and durable after it. Whoever else changes the file, the hub or another
+        command, waits: none overwrites what the other has added, or brings back what it has removed."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise self._not_writable(error) from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._stamp = None
+            users = dict(self.users())
+            yield users
+            self._write(users)
+        except OSError as error:
+            raise self._not_writable(error) from error
+        finally:
+            os.close(lock)
+
+    def _not_readable(self, error: OSError) -> SecurityError:
+        return SecurityError(f"the users file {self.path} cannot be read: {error.strerror}")
+
+    def _not_writable(self, error: OSError) -> SecurityError:
+        return SecurityError(f"the users file {self.path} cannot be written: {error.strerror}")
+
+    def _write(self, users: dict[str, User]) -> None:
+        """Replace the file: readable by its owner only, and never half written."""
+        beside = self.path.with_suffix(".new")
+        beside.unlink(missing_ok=True)  # left by a command that was killed, with whatever rights it had
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(users)) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, self.path)
+        fsync_directory(self.path.parent)  # a user who was removed does not come back with a power cut
+        self._stamp = None
