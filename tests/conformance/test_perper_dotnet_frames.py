@@ -267,7 +267,9 @@ async def test_a_stream_whose_listener_comes_before_its_items(wire: Wire) -> Non
     numbers = [wire.send(1002, long(key) + string(f"item {key}"), "numbers") for key in range(3)]
     assert [await wire.answer(number) for number in reversed(numbers)] == [b"\0\0\1"] * 3
     for key in range(3):
-        assert await asyncio.wait_for(items.next(), 60) == {"key": key}
+        item = await asyncio.wait_for(items.next(), 60)
+        assert item is not None
+        assert item.key == key
     await wire.ask(1001, listener + wrapped(other), "stream-listeners")
     assert await wire.ask(1017, listener + wrapped(start), "stream-listeners") == b"\0"
     assert await wire.ask(1017, listener + wrapped(other), "stream-listeners") == b"\1"
