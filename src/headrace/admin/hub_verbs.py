@@ -12,6 +12,7 @@ import msgspec
 
 from headrace import __version__
 from headrace.admin import asyncapi
+from headrace.admin.requests import Asked
 from headrace.config import User
 from headrace.config.load import Loaded, Setting
 from headrace.errors import BadRequest, HeadraceError
@@ -55,26 +56,26 @@ class VerbInfo(msgspec.Struct, frozen=True):
     summary: str
 
 
-class SessionListRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SessionListRequest(Asked, frozen=True):
     """`protocol` narrows the list; `ended` shows the last ended sessions instead of the open ones."""
 
     protocol: str | None = None
     ended: bool = False
 
 
-class BackupRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BackupRequest(Asked, frozen=True):
     """`path` is a new or empty directory on the hub's machine, and absolute."""
 
     path: str
 
 
-class UserName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class UserName(Asked, frozen=True):
     """Names a user."""
 
     user: str
 
 
-class UserAddRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class UserAddRequest(Asked, frozen=True):
     """A new user, or new roles and a new password for one."""
 
     user: str

@@ -79,16 +79,9 @@ class StreamSummary(msgspec.Struct, frozen=True):
     options: StreamOptions
 
 
-class StreamDescription(msgspec.Struct, frozen=True):
+class StreamDescription(StreamSummary, frozen=True):
     """Everything about a stream."""
 
-    name: str
-    id: int
-    kind: str
-    partitions: int
-    records: int
-    created_us: int
-    options: StreamOptions
     bounds: list[PartitionBounds]
     cursors: list[CursorInfo]
 
@@ -154,18 +147,8 @@ class Streams:
     async def describe(self, asked: StreamName) -> StreamDescription:
         """Everything about one stream."""
         info = self._hub.stream(asked.stream)
-        bounds = self._bounds(info)
-        return StreamDescription(
-            name=info.name,
-            id=info.id,
-            kind=info.kind,
-            partitions=info.partitions,
-            records=sum(each.next - each.first for each in bounds),
-            created_us=info.created_us,
-            options=info.options,
-            bounds=bounds,
-            cursors=self._hub.cursors(stream=info.name),
-        )
+        summary = msgspec.structs.asdict(self._summary(info))
+        return StreamDescription(**summary, bounds=self._bounds(info), cursors=self._hub.cursors(stream=info.name))
 
     async def delete(self, asked: StreamName) -> Done:
         """Delete."""

@@ -14,7 +14,8 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from headrace.cli.output import DEFAULT_HUB, HubOption, JsonFlag, TokenOption, call, notes, print_json, print_table
+from headrace.cli.options import Answer, HubOptions, sharing
+from headrace.cli.output import notes
 from headrace.config import LoggingSection
 from headrace.errors import HeadraceError
 from headrace.telemetry import log_lines
@@ -29,10 +30,10 @@ def agents() -> None:
 
 
 @app.command("run")
+@sharing(hub=HubOptions)
 def run(
+    hub: HubOptions,
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="TOML file: the command for each type of agent.")],
-    hub: HubOption = DEFAULT_HUB,
-    token: TokenOption = None,
 ) -> None:
     """Start and stop agent processes as instances come and go. Runs until it is told to stop (Ctrl-C, SIGTERM)."""
     from headrace.protocols.perper.scaler import ProcessInfo, Scaler, read_config
@@ -46,11 +47,11 @@ def run(
         nonlocal told_of_trouble
         body = {"runner": runner, "processes": msgspec.to_builtins(processes)}
         try:
-            call(hub, token, "agents.report", body)
+            hub.call("agents.report", body)
             told_of_trouble = False
         except (HeadraceError, OSError) as error:
             if not told_of_trouble:
-                logger.warning("hub %s cannot be told of the processes: %s", hub, error)
+                logger.warning("hub %s cannot be told of the processes: %s", hub.hub, error)
             told_of_trouble = True
 
     async def main() -> None:
@@ -71,14 +72,12 @@ def _in_thread(loop: asyncio.AbstractEventLoop, function: Any, argument: Any) ->
 
 
 @app.command("ls")
-def list_agents(hub: HubOption = DEFAULT_HUB, token: TokenOption = None, as_json: JsonFlag = False) -> None:
+@sharing(answer=Answer)
+def list_agents(answer: Answer) -> None:
     """Agent instances and the processes that serve them."""
-    found = call(hub, token, "agents.list")
-    if as_json:
-        print_json(found)
-        return
+    instances = answer.call("agents.list")
     columns = ["agent", "instance", "state", "#pid", "#restarts", "runner"]
-    print_table(columns, [_agent_row(info) for info in found], empty="no agent instances")
+    answer.table(instances, columns, [_agent_row(info) for info in instances], empty="no agent instances")
 
 
 def _agent_row(info: dict[str, Any]) -> list[Any]:
@@ -94,31 +93,22 @@ def _agent_row(info: dict[str, Any]) -> list[Any]:
 
 
 @app.command("executions")
+@sharing(answer=Answer)
 def list_executions(
+    answer: Answer,
     agent: Annotated[str | None, typer.Option("--agent", help="Only executions of this agent.")] = None,
-    hub: HubOption = DEFAULT_HUB,
-    token: TokenOption = None,
-    as_json: JsonFlag = False,
 ) -> None:
     """Executions: who is called, and whether it has finished."""
-    found = call(hub, token, "agents.executions", {"agent": agent})
-    if as_json:
-        print_json(found)
-        return
+    executions = answer.call("agents.executions", {"agent": agent})
     columns = ["execution", "agent", "instance", "delegate", "finished"]
-    print_table(columns, [[info[column] for column in columns] for info in found], empty="no executions")
+    rows = [[info[column] for column in columns] for info in executions]
+    answer.table(executions, columns, rows, empty="no executions")
 
 
 @app.command("caches")
-def list_caches(hub: HubOption = DEFAULT_HUB, token: TokenOption = None, as_json: JsonFlag = False) -> None:
+@sharing(answer=Answer)
+def list_caches(answer: Answer) -> None:
     """Caches: tables, streams of items, and how many listen."""
-    found = call(hub, token, "agents.caches")
-    if as_json:
-        print_json(found)
-        return
-    columns = ["name", "kind", "size", "listeners"]
-    print_table(
-        ["name", "kind", "#size", "#listeners"],
-        [[info[column] for column in columns] for info in found],
-        empty="no caches",
-    )
+    caches = answer.call("agents.caches")
+    rows = [[info[column] for column in ("name", "kind", "size", "listeners")] for info in caches]
+    answer.table(caches, ["name", "kind", "#size", "#listeners"], rows, empty="no caches")

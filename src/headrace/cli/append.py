@@ -15,8 +15,8 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TransferSpeedColumn
 from rich.text import Text
 
-import headrace
-from headrace.cli.output import DEFAULT_HUB, HubOption, JsonFlag, TokenOption, notes, people, print_json
+from headrace.cli.options import Answer, PartitionOption, sharing
+from headrace.cli.output import notes
 from headrace.errors import BadRequest
 from headrace.log.ops import Appended
 
@@ -48,7 +48,9 @@ class Outcome(msgspec.Struct):
 
 
 @app.command()
+@sharing(answer=Answer)
 def append(
+    answer: Answer,
     stream: Annotated[str, typer.Argument(metavar="STREAM", help="Where to append.")],
     records: Annotated[
         list[str] | None, typer.Argument(metavar="[RECORD]...", help="Records; without any, lines of standard input.")
@@ -58,14 +60,11 @@ def append(
     ] = None,
     whole: Annotated[bool, typer.Option("--whole", help="The file is one record, not one per line.")] = False,
     create: Annotated[bool, typer.Option("--create", help="Create the stream if it is not there.")] = False,
-    partition: Annotated[int, typer.Option("--partition", min=0, help="The partition.")] = 0,
+    partition: PartitionOption = 0,
     type: Annotated[str | None, typer.Option("--type", help="The type of all records.")] = None,
     key: Annotated[str | None, typer.Option("--key", help="The key of all records.")] = None,
     producer: Annotated[str | None, typer.Option("--producer", help="Store each batch once: who sends.")] = None,
     sequence: Annotated[int | None, typer.Option("--sequence", min=0, help="The number of the first batch.")] = None,
-    hub: HubOption = DEFAULT_HUB,
-    token: TokenOption = None,
-    as_json: JsonFlag = False,
 ) -> None:
     """Append records and wait until they are on disk.
 
@@ -74,21 +73,18 @@ def append(
     if records and file is not None:
         raise typer.BadParameter("give records or --file, not both")
     outcome = Outcome(stream, partition)
-    with headrace.connect(hub, token=token) as client:
+    with answer.connect() as client:
         if create:
             client.create(stream)
         with client.writer(stream, partition=partition, producer=producer, sequence=sequence) as writer:
             under_way: list[concurrent.futures.Future[Appended]] = []
-            for batch in _batches(records, file, whole, quiet=as_json):
+            for batch in _batches(records, file, whole, quiet=answer.as_json):
                 under_way.append(writer.append(batch, type=type, key=key))
                 while under_way and under_way[0].done():
                     outcome.add(under_way.pop(0).result())
             for future in under_way:
                 outcome.add(future.result())
-    if as_json:
-        print_json(outcome)
-    else:
-        people().print(Text(_told(outcome)))
+    answer.line(outcome, _told(outcome))
 
 
 def _told(outcome: Outcome) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 
-from headrace.cli.output import DEFAULT_HUB, HubOption, JsonFlag, TokenOption, people, print_json
+from headrace.cli.options import Answer, sharing
+from headrace.cli.output import people, print_json
 
 app = typer.Typer()
 
@@ -16,25 +16,22 @@ TIMEOUT_S = 24 * 3600.0
 
 
 @app.command()
+@sharing(answer=Answer)
 def backup(
+    answer: Answer,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty directory on the hub's machine.")],
-    hub: HubOption = DEFAULT_HUB,
-    token: TokenOption = None,
-    as_json: JsonFlag = False,
 ) -> None:
     """Copy the data directory of a running hub, and check the copy.
 
     Everything that was acknowledged before is in it. Appends go on meanwhile.
     """
-    import headrace
     from headrace.log.backup import BackupInfo
 
-    with headrace.connect(hub, token=token, timeout_s=TIMEOUT_S) as client:
-        found = client.call("hub.backup", {"path": str(directory.absolute())})
-    if as_json:
-        print_json(found)
+    with answer.connect(timeout_s=TIMEOUT_S) as client:
+        info = client.request("hub.backup", {"path": str(directory.absolute())}, BackupInfo)
+    if answer.as_json:
+        print_json(info)
         return
-    info = msgspec.convert(found, BackupInfo)
     people().print(f"backed up and checked {describe(info)} in {info.seconds:,.1f} s: {info.path}", markup=False)
     if info.linked_bytes:
         shared = f"{info.linked_bytes:,} bytes share their disk blocks with the data directory"

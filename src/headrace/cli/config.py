@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from headrace.cli.output import DEFAULT_HUB, HubOption, JsonFlag, TokenOption, call, print_json, print_table
+from headrace.cli.options import Answer, sharing
 from headrace.cli.up import ConfigOption, DataOption, SetOption, flags_of
 from headrace.config.load import Setting, load
 
@@ -20,32 +20,28 @@ def config() -> None:
 
 
 @app.command()
+@sharing(answer=Answer)
 def show(
+    answer: Answer,
     data: DataOption = None,
     file: ConfigOption = None,
     settings: SetOption = None,
     origin: Annotated[bool, typer.Option("--origin", help="Say where each value came from.")] = False,
     changed: Annotated[bool, typer.Option("--changed", help="Only what differs from the defaults.")] = False,
     running: Annotated[bool, typer.Option("--running", help="Ask a running hub instead of reading files.")] = False,
-    hub: HubOption = DEFAULT_HUB,
-    token: TokenOption = None,
-    as_json: JsonFlag = False,
 ) -> None:
     """Every setting as `headrace up` with the same options would see it."""
     if running:
-        found = msgspec.convert(call(hub, token, "config.show"), list[Setting])
+        found = answer.request("config.show", {}, list[Setting])
     else:
         found = list(load(file, flags=flags_of(data, settings)).settings())
     if changed:
         found = [setting for setting in found if setting.origin != "default"]
-    if as_json:
-        print_json(found)
-        return
     columns = ["setting", "value", *(["origin"] if origin else []), "meaning"]
     rows = [
         [setting.key, _shown(setting), *([setting.origin] if origin else []), setting.description] for setting in found
     ]
-    print_table(columns, rows, empty="every setting has its default")
+    answer.table(found, columns, rows, empty="every setting has its default")
 
 
 def _shown(setting: Setting) -> Any:

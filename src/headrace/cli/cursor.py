@@ -8,11 +8,10 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-import headrace
 from headrace.admin.cursors import CursorMove
-from headrace.cli.output import DEFAULT_HUB, HubOption, JsonFlag, TokenOption, people, print_json, print_table
-from headrace.cli.positions import parse_place, shown_time
-from headrace.cli.stream import YesFlag, confirm
+from headrace.cli.options import Answer, PartitionOption, YesFlag, sharing
+from headrace.cli.output import people, print_json, print_table
+from headrace.cli.positions import parse_position, shown_time
 from headrace.client.records import to_microseconds
 
 app = typer.Typer(no_args_is_help=True)
@@ -27,84 +26,71 @@ def cursor() -> None:
 
 
 @app.command("ls")
+@sharing(answer=Answer)
 def list_cursors(
+    answer: Answer,
     pattern: Annotated[str, typer.Argument(help="A pattern such as `billing.*`.")] = "*",
     stream: Annotated[str | None, typer.Option("--stream", help="Only cursors of this stream.")] = None,
-    hub: HubOption = DEFAULT_HUB,
-    token: TokenOption = None,
-    as_json: JsonFlag = False,
 ) -> None:
     """Cursors, the index each reads next, and how far it is behind."""
-    with headrace.connect(hub, token=token) as client:
-        found = client.cursors(pattern, stream=stream)
-    if as_json:
-        print_json(found)
-        return
+    with answer.connect() as client:
+        cursors = client.cursors(pattern, stream=stream)
     rows = [
         [each.name, each.stream, each.partition, each.index, f"{each.lag:,}", shown_time(each.updated_us)]
-        for each in found
+        for each in cursors
     ]
-    print_table(["cursor", "stream", "#partition", "#next to read", "#lag", "moved"], rows, empty="no cursors")
+    answer.table(
+        cursors, ["cursor", "stream", "#partition", "#next to read", "#lag", "moved"], rows, empty="no cursors"
+    )
 
 
 @app.command()
+@sharing(answer=Answer)
 def reset(
+    answer: Answer,
     name: CursorArgument,
     stream: StreamArgument,
     to: Annotated[str, typer.Option("--to", help="An index, earliest, latest, a time, or an age such as 2h.")],
     partition: Annotated[int | None, typer.Option("--partition", min=0, help="One partition; without it all.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what it would do.")] = False,
     yes: YesFlag = False,
-    hub: HubOption = DEFAULT_HUB,
-    token: TokenOption = None,
-    as_json: JsonFlag = False,
 ) -> None:
     """Move a cursor; first it is shown what would be read again and what would be skipped."""
-    place = parse_place(to)
-    target: Any = {"time_us": to_microseconds(place)} if isinstance(place, datetime.datetime) else place
+    position = parse_position(to)
+    target: Any = {"time_us": to_microseconds(position)} if isinstance(position, datetime.datetime) else position
     params = {"cursor": name, "stream": stream, "to": target, "partition": partition}
-    with headrace.connect(hub, token=token) as client:
+    with answer.connect() as client:
         moves = client.request("cursor.reset", {**params, "dry_run": True}, list[CursorMove])
-        if not as_json:
+        if not answer.as_json:
             _preview(moves)
         if not dry_run:
-            confirm(f"move cursor {name} of stream {stream}?", yes, as_json)
+            answer.confirm(f"move cursor {name} of stream {stream}?", yes)
             moves = client.request("cursor.reset", params, list[CursorMove])
-    if as_json:
+    if answer.as_json:
         print_json(moves)
     elif not dry_run:
         people().print(Text(f"moved cursor {name}"))
 
 
 def _preview(moves: list[CursorMove]) -> None:
-    rows = [
-        [
-            move.partition,
-            move.before,
-            move.after,
-            f"{move.read_again:,}" if move.read_again else None,
-            f"{move.skipped:,}" if move.skipped else None,
-        ]
-        for move in moves
-    ]
+    def count(number: int) -> str | None:
+        return f"{number:,}" if number else None
+
+    rows = [[move.partition, move.before, move.after, count(move.read_again), count(move.skipped)] for move in moves]
     print_table(["#partition", "#from", "#to", "#read again", "#skipped"], rows)
 
 
 @app.command()
+@sharing(answer=Answer)
 def delete(
+    answer: Answer,
     name: CursorArgument,
     stream: StreamArgument,
-    partition: Annotated[int, typer.Option("--partition", min=0, help="The partition.")] = 0,
+    partition: PartitionOption = 0,
     yes: YesFlag = False,
-    hub: HubOption = DEFAULT_HUB,
-    token: TokenOption = None,
-    as_json: JsonFlag = False,
 ) -> None:
     """Forget a cursor: it holds nothing back any more."""
-    with headrace.connect(hub, token=token) as client:
-        confirm(f"forget cursor {name} of stream {stream} partition {partition}?", yes, as_json)
+    with answer.connect() as client:
+        answer.confirm(f"forget cursor {name} of stream {stream} partition {partition}?", yes)
         client.cursor(name, stream, partition=partition).delete()
-    if as_json:
-        print_json({"deleted": name, "stream": stream, "partition": partition})
-    else:
-        people().print(Text(f"forgot cursor {name}"))
+    answer.line({"deleted": name, "stream": stream, "partition": partition}, f"forgot cursor {name}")

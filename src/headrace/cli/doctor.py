@@ -9,7 +9,8 @@ import typer
 from rich.status import Status
 from rich.text import Text
 
-from headrace.cli.output import EXIT_FAILED, JsonFlag, TokenOption, notes, people, print_json
+from headrace.cli.options import TokenOption
+from headrace.cli.output import EXIT_FAILED, JsonFlag, notes, people, print_json
 from headrace.cli.up import ConfigOption, DataOption, SetOption, flags_of
 from headrace.config.load import load
 

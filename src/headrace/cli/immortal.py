@@ -6,19 +6,19 @@ import datetime
 import importlib
 import sys
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 import typer
 
-from headrace.cli.output import DEFAULT_HUB, HubOption, JsonFlag, TokenOption, call, fail, print_json, print_table
+from headrace.cli.options import Answer, HubOptions, sharing
+from headrace.cli.output import JsonFlag, fail, print_json, print_table
 from headrace.log.ops import CheckpointInfo
 from headrace.protocols.ambrosia.settings import ImmortalSection
 from headrace.protocols.ambrosia.verbs import DebugPorts, ImmortalInfo, LoggedMessage
 from headrace.units import parse_bytes
 
 app = typer.Typer(no_args_is_help=True)
-T = TypeVar("T")
 Name = Annotated[str, typer.Argument(help="Name of the immortal.", show_default=False)]
 
 
@@ -27,21 +27,10 @@ def immortal() -> None:
     """AMBROSIA immortals: services that survive any crash without losing or repeating a call."""
 
 
-def _call(hub: str, token: str | None, verb: str, request: dict[str, Any], answer: type[T]) -> T:
-    return msgspec.convert(call(hub, token, verb, request), answer)
-
-
-def _print(
-    value: Any, as_json: bool, columns: list[str], rows: list[list[Any]], empty: str = "nothing to show"
-) -> None:
-    if as_json:
-        print_json(value)
-    else:
-        print_table(columns, rows, empty=empty)
-
-
 @app.command()
+@sharing(answer=Answer)
 def register(
+    answer: Answer,
     name: Name,
     receive_port: Annotated[int, typer.Option(help="Port on which the hub receives; 0 for any.")] = 0,
     send_port: Annotated[int, typer.Option(help="Port on which the hub sends; 0 for any.")] = 0,
@@ -57,9 +46,6 @@ def register(
     upgrade_version: Annotated[
         int | None, typer.Option(help="Version to run; higher than now makes the next recovery an upgrade.")
     ] = None,
-    hub: HubOption = DEFAULT_HUB,
-    token: TokenOption = None,
-    as_json: JsonFlag = False,
 ) -> None:
     """Register an immortal, or give one other options. Prints its ports."""
     options = {
@@ -77,19 +63,20 @@ def register(
         msgspec.convert(options, ImmortalSection)
     except msgspec.ValidationError as error:
         fail(str(error), code="bad-request", exit_code=2)
-    info = _call(hub, token, "immortal.register", {"name": name, "options": options}, ImmortalInfo)
-    _print(info, as_json, ["name", "receive", "send"], [[info.name, info.receive, info.send]])
+    info = answer.request("immortal.register", {"name": name, "options": options}, ImmortalInfo)
+    answer.table(info, ["name", "receive", "send"], [[info.name, info.receive, info.send]])
 
 
 @app.command("ls")
-def list_immortals(hub: HubOption = DEFAULT_HUB, token: TokenOption = None, as_json: JsonFlag = False) -> None:
+@sharing(answer=Answer)
+def list_immortals(answer: Answer) -> None:
     """All immortals: their state, ports, log, what waits for them, and the last error."""
-    immortals = _call(hub, token, "immortal.list", {}, list[ImmortalInfo])
+    immortals = answer.request("immortal.list", {}, list[ImmortalInfo])
     columns = [
         "name", "state", "receive", "send", "#records", "#messages", "#undelivered", "#pending", "checkpoint", "error",
     ]  # fmt: skip
-    empty = "no immortals; `headrace immortal register NAME`"
-    _print(immortals, as_json, columns, [_row(info) for info in immortals], empty)
+    rows = [_row(info) for info in immortals]
+    answer.table(immortals, columns, rows, empty="no immortals; `headrace immortal register NAME`")
 
 
 def _row(info: ImmortalInfo) -> list[Any]:
@@ -109,23 +96,22 @@ def _row(info: ImmortalInfo) -> list[Any]:
 
 
 @app.command()
+@sharing(answer=Answer)
 def log(
+    answer: Answer,
     name: Name,
     start: Annotated[int | None, typer.Option("--from", help="First index; without it, the last messages.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", help="How many messages.")] = 50,
-    hub: HubOption = DEFAULT_HUB,
-    token: TokenOption = None,
-    as_json: JsonFlag = False,
 ) -> None:
     """Logged messages, decoded."""
     request = {"name": name, "start": start, "limit": limit}
-    messages = _call(hub, token, "immortal.log", request, list[LoggedMessage])
+    messages = answer.request("immortal.log", request, list[LoggedMessage])
     rows = [
         [m.index, m.sequence, _time(m.time_us), m.sender, m.kind, m.method, m.call_number, m.text or m.base64]
         for m in messages
     ]
     columns = ["#index", "#record", "time", "sender", "kind", "#method", "#call", "arguments"]
-    _print(messages, as_json, columns, rows, empty="nothing logged")
+    answer.table(messages, columns, rows, empty="nothing logged")
 
 
 def _time(time_us: int) -> str:
@@ -133,14 +119,17 @@ def _time(time_us: int) -> str:
 
 
 @app.command()
-def checkpoint(name: Name, hub: HubOption = DEFAULT_HUB, token: TokenOption = None, as_json: JsonFlag = False) -> None:
+@sharing(answer=Answer)
+def checkpoint(answer: Answer, name: Name) -> None:
     """Ask the running binding for a checkpoint, and wait until it is on disk."""
-    info = _call(hub, token, "immortal.checkpoint", {"name": name}, CheckpointInfo)
-    _print(info, as_json, ["#checkpoint", "#position", "#bytes"], [[info.id, info.position, info.size]])
+    info = answer.request("immortal.checkpoint", {"name": name}, CheckpointInfo)
+    answer.table(info, ["#checkpoint", "#position", "#bytes"], [[info.id, info.position, info.size]])
 
 
 @app.command()
+@sharing(answer=Answer)
 def replay(
+    answer: Answer,
     name: Name,
     checkpoint: Annotated[
         int | None,
@@ -149,28 +138,25 @@ def replay(
     upgrade: Annotated[
         bool, typer.Option("--upgrade", help="A what-if test: the upgrade comes before the log.")
     ] = False,
-    hub: HubOption = DEFAULT_HUB,
-    token: TokenOption = None,
-    as_json: JsonFlag = False,
 ) -> None:
     """Time travel: open a port pair on which a debugging binding is served the past, and can change nothing."""
     request = {"name": name, "checkpoint": checkpoint, "upgrade": upgrade}
-    ports = _call(hub, token, "immortal.replay", request, DebugPorts)
+    ports = answer.request("immortal.replay", request, DebugPorts)
     columns = ["receive", "send", "#checkpoint", "#first", "#next"]
-    _print(ports, as_json, columns, [[ports.receive, ports.send, ports.checkpoint, ports.first, ports.next]])
+    answer.table(ports, columns, [[ports.receive, ports.send, ports.checkpoint, ports.first, ports.next]])
 
 
 @app.command()
+@sharing(hub=HubOptions)
 def forget(
+    hub: HubOptions,
     name: Name,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    hub: HubOption = DEFAULT_HUB,
-    token: TokenOption = None,
 ) -> None:
     """Remove an immortal, or a name that was only called: its log, checkpoints and all that waits for it."""
     if not yes:
         typer.confirm(f"Remove {name!r} with its log and checkpoints?", abort=True)
-    call(hub, token, "immortal.forget", {"name": name})
+    hub.call("immortal.forget", {"name": name})
 
 
 @app.command()
@@ -183,12 +169,12 @@ def proxy(
     module_name, _, class_name = target.partition(":")
     sys.path.insert(0, str(Path.cwd()))
     try:
-        cls = getattr(importlib.import_module(module_name), class_name)
+        immortal_class = getattr(importlib.import_module(module_name), class_name)
     except (ImportError, AttributeError) as error:
         fail(f"{target!r} is not MODULE:CLASS of an immortal: {error}", code="bad-request", exit_code=2)
-    if not (isinstance(cls, type) and issubclass(cls, Immortal)):
+    if not (isinstance(immortal_class, type) and issubclass(immortal_class, Immortal)):
         fail(f"{target!r} is not a class derived from Immortal", code="bad-request", exit_code=2)
-    typer.echo(generate_proxy(cls), nl=False)
+    typer.echo(generate_proxy(immortal_class), nl=False)
 
 
 @app.command()

@@ -1,22 +1,42 @@
-"""Options that several commands of one noun share: written once, and handed to each command as what they stand for."""
+"""Options that several commands share: written once, and handed to each command as what they stand for."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
-from typing import Any, get_type_hints
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+
+import msgspec
+import typer
+from rich.text import Text
+
+from headrace.cli.output import JsonFlag, notes, people, print_json, print_table
+from headrace.errors import BadRequest
+
+if TYPE_CHECKING:
+    from headrace.client import Client
+
+DEFAULT_HUB = "127.0.0.1:7070"
 
 Command = Callable[..., None]
+Result = TypeVar("Result")
+TokenOption = Annotated[
+    str | None,
+    typer.Option("--token", envvar="HEADRACE_TOKEN", metavar="TOKEN", help="A token of `headrace user token`."),
+]
+PartitionOption = Annotated[int, typer.Option("--partition", min=0, help="The partition.")]
+YesFlag = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 def sharing(**made: Callable[..., Any]) -> Callable[[Command], Command]:
     """`@sharing(hub=connect)` gives a command all options of the function `connect`, and its result as `hub`."""
 
     def decorate(command: Command) -> Command:
-        own = inspect.signature(command, eval_str=True).parameters.values()
+        own = inspect.signature(command).parameters.values()
         parameters = {parameter.name: parameter for parameter in own if parameter.name not in made}
-        options = {name: inspect.signature(make, eval_str=True).parameters for name, make in made.items()}
+        options = {name: inspect.signature(make).parameters for name, make in made.items()}
         for each in options.values():
             parameters.update(each)
 
@@ -26,10 +46,71 @@ def sharing(**made: Callable[..., Any]) -> Callable[[Command], Command]:
             kept = {parameter.name: given[parameter.name] for parameter in own if parameter.name not in made}
             command(**kept, **results)
 
-        keyword_only = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters.values()]
-        run.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]
-        hints = [get_type_hints(function, include_extras=True) for function in (command, *made.values())]
-        run.__annotations__ = {name: hint for each in hints for name, hint in each.items() if name in parameters}
+        known = [get_type_hints(function, include_extras=True) for function in (command, *made.values())]
+        hints = {name: hint for each in known for name, hint in each.items() if name in parameters}
+        run.__annotations__ = hints
+        run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [each.replace(kind=each.KEYWORD_ONLY, annotation=hints[name]) for name, each in parameters.items()]
+        )
         return run
 
     return decorate
+
+
+@dataclass(frozen=True)
+class HubOptions:
+    """Options of every command that speaks to a hub."""
+
+    hub: Annotated[
+        str,
+        typer.Option("--hub", envvar="HEADRACE_HUB", metavar="HOST:PORT", help="The Flight address of the hub."),
+    ] = DEFAULT_HUB
+    token: TokenOption = None
+
+    def connect(self, **more: Any) -> Client:
+        """A client of the hub, for a `with` block."""
+        import headrace
+
+        return headrace.connect(self.hub, token=self.token, **more)
+
+    def call(self, verb: str, request: dict[str, Any] | None = None) -> Any:
+        """Run a verb; its result as plain values."""
+        with self.connect() as client:
+            return client.call(verb, request or {})
+
+    def request(self, verb: str, request: dict[str, Any], kind: type[Result]) -> Result:
+        """Run a verb; its result as `kind`."""
+        return msgspec.convert(self.call(verb, request), kind)
+
+
+@dataclass(frozen=True)
+class Answer(HubOptions):
+    """Options of every command that asks a hub and prints what it says: for people, or with `--json` for programs."""
+
+    as_json: JsonFlag = False
+
+    def table(
+        self, value: Any, columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str = "nothing to show"
+    ) -> None:
+        """`value` as JSON, or the rows as a table."""
+        if self.as_json:
+            print_json(value)
+        else:
+            print_table(columns, rows, empty=empty)
+
+    def line(self, value: Any, text: str) -> None:
+        """`value` as JSON, or one line of text."""
+        if self.as_json:
+            print_json(value)
+        else:
+            people().print(Text(text))
+
+    def confirm(self, question: str, yes: bool) -> None:
+        """Ask before something that cannot be undone; programs must say `--yes`."""
+        if yes:
+            return
+        if self.as_json:
+            raise BadRequest(f"{question} add --yes to say so")
+        notes().print(Text(question + " [y/N] "), end="")
+        if input().strip().lower() not in ("y", "yes"):
+            raise typer.Abort

@@ -6,7 +6,7 @@ Data goes to standard output and everything else to standard error, so that `hea
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, NoReturn
 
 import msgspec
@@ -17,7 +17,6 @@ from rich.text import Text
 
 from headrace.errors import HeadraceError
 
-EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_LOCKED = 3
@@ -41,15 +40,6 @@ HINT_OF_CODE = {
 """What to do at the command line, in the place of what a program is told to do."""
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of tables for people.")]
-HubOption = Annotated[
-    str,
-    typer.Option("--hub", envvar="HEADRACE_HUB", metavar="HOST:PORT", help="The Flight address of the hub."),
-]
-TokenOption = Annotated[
-    str | None,
-    typer.Option("--token", envvar="HEADRACE_TOKEN", metavar="TOKEN", help="A token of `headrace user token`."),
-]
-DEFAULT_HUB = "127.0.0.1:7070"
 PIPE_WIDTH = 1000  # tables in a pipe or file are not folded
 
 
@@ -90,14 +80,6 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
         notes().print(Text(empty, style="dim"))
 
 
-def show(value: Any, as_json: bool, render: Callable[[Any], None]) -> None:
-    """`value` as JSON, or through `render` for people."""
-    if as_json:
-        print_json(value)
-    else:
-        render(value)
-
-
 def report(error: HeadraceError, as_json: bool) -> int:
     """Print an error the way it was asked for; returns the exit code."""
     if as_json:
@@ -118,11 +100,3 @@ def fail(message: str, *, code: str = "error", exit_code: int = EXIT_FAILED) -> 
     error.code = code
     report(error, "--json" in sys.argv)
     raise typer.Exit(exit_code)
-
-
-def call(hub: str, token: str | None, verb: str, request: dict[str, Any] | None = None) -> Any:
-    """Run an admin verb on a hub through the SDK."""
-    import headrace
-
-    with headrace.connect(hub, token=token) as client:
-        return client.call(verb, request or {})

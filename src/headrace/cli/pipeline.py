@@ -8,21 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.cli.options import sharing
-from headrace.cli.output import (
-    DEFAULT_HUB,
-    HubOption,
-    JsonFlag,
-    TokenOption,
-    call,
-    fail,
-    notes,
-    print_json,
-    print_table,
-)
+from headrace.cli.options import Answer, HubOptions, sharing
+from headrace.cli.output import fail, notes
 from headrace.cli.pipeline_builtin import app as builtin_commands
 from headrace.cli.pipeline_run import created, find, run_all
-from headrace.cli.spark_options import HubOptions, RunOptions, SparkOptions
+from headrace.cli.spark_options import RunOptions, SparkOptions, port_of
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -51,39 +41,37 @@ def run(
 
 
 @app.command("ls")
-def list_pipelines(hub: HubOption = DEFAULT_HUB, token: TokenOption = None, as_json: JsonFlag = False) -> None:
+@sharing(answer=Answer)
+def list_pipelines(answer: Answer) -> None:
     """Pipelines that are defined at the hub, or that run against it."""
-    found = call(hub, token, "pipeline.list")
-    if as_json:
-        print_json(found)
-        return
+    pipelines = answer.call("pipeline.list")
     columns = ["name", "state", "#batch", "#rows/s", "#batch ms", "#lag", "#state rows", "error"]
-    print_table(columns, [_row(one) for one in found], empty="no pipelines")
+    answer.table(pipelines, columns, [_row(status) for status in pipelines], empty="no pipelines")
 
 
-def _row(one: dict[str, Any]) -> list[Any]:
-    report = one["report"]
+def _row(status: dict[str, Any]) -> list[Any]:
+    report = status["report"]
     if report is None:
-        return [one["name"], one["state"], *[None] * 6]
+        return [status["name"], status["state"], *[None] * 6]
     numbers = [f"{report[name]:,.0f}" for name in ("rows_per_s", "batch_ms", "lag", "state_rows")]
-    return [one["name"], one["state"], report["batch"], *numbers, report["error"]]
+    return [status["name"], status["state"], report["batch"], *numbers, report["error"]]
 
 
 @app.command()
-def status(name: str, hub: HubOption = DEFAULT_HUB, token: TokenOption = None, as_json: JsonFlag = False) -> None:
+@sharing(answer=Answer)
+def status(answer: Answer, name: str) -> None:
     """Everything about one pipeline."""
-    found = call(hub, token, "pipeline.status", {"name": name})
-    if as_json:
-        print_json(found)
-        return
+    found = answer.call("pipeline.status", {"name": name})
     rows = [("state", found["state"])]
     for part in ("definition", "report"):
         rows += [(key, value) for key, value in (found[part] or {}).items() if key not in ("name", "state")]
-    print_table(["what", "value"], rows)
+    answer.table(found, ["what", "value"], rows)
 
 
 @app.command()
+@sharing(hub=HubOptions)
 def create(
+    hub: HubOptions,
     name: str,
     sql: Annotated[str, typer.Option("--sql", help="The SQL text, or @FILE.")] = "",
     file: Annotated[str, typer.Option("--file", help="A Python file instead.")] = "",
@@ -91,8 +79,6 @@ def create(
     trigger: Annotated[str, typer.Option("--trigger", help="How often a batch begins.")] = "",
     start: Annotated[str, typer.Option("--start", help="earliest, latest, an index or a time.")] = "earliest",
     output_mode: Annotated[str, typer.Option("--output-mode", help="append, update or complete.")] = "append",
-    hub: HubOption = DEFAULT_HUB,
-    token: TokenOption = None,
 ) -> None:
     """Keep a pipeline at the hub; `headrace pipeline run NAME` runs it."""
     text = Path(sql[1:]).read_text() if sql.startswith("@") else sql
@@ -102,27 +88,30 @@ def create(
         sql_pipeline(name, text, into)  # refuses what cannot run, here where it can be read
     path = str(Path(file).resolve()) if file else ""
     fields = {"name": name, "sql": text, "file": path, "into": into, "trigger": trigger, "start": start}
-    call(hub, token, "pipeline.create", {**fields, "output_mode": output_mode})
+    hub.call("pipeline.create", {**fields, "output_mode": output_mode})
     notes().print(f"created {name}; run it with `headrace pipeline run {name}`")
 
 
 @app.command()
-def delete(name: str, hub: HubOption = DEFAULT_HUB, token: TokenOption = None) -> None:
+@sharing(hub=HubOptions)
+def delete(hub: HubOptions, name: str) -> None:
     """Forget a pipeline; if it runs, it stops."""
-    call(hub, token, "pipeline.delete", {"name": name})
+    hub.call("pipeline.delete", {"name": name})
 
 
 @app.command()
-def start(name: str, hub: HubOption = DEFAULT_HUB, token: TokenOption = None) -> None:
+@sharing(hub=HubOptions)
+def start(hub: HubOptions, name: str) -> None:
     """Let the hub run a pipeline that is defined there, in a process of its own."""
-    found = call(hub, token, "pipeline.start", {"name": name})
+    found = hub.call("pipeline.start", {"name": name})
     notes().print(f"{name} is {found['state']}; `headrace pipeline ls` shows how it does")
 
 
 @app.command()
-def stop(name: str, hub: HubOption = DEFAULT_HUB, token: TokenOption = None) -> None:
+@sharing(hub=HubOptions)
+def stop(hub: HubOptions, name: str) -> None:
     """Ask a running pipeline to stop after its batch."""
-    found = call(hub, token, "pipeline.stop", {"name": name})
+    found = hub.call("pipeline.stop", {"name": name})
     notes().print(f"{name} is {found['state']}" + ("; it was asked to stop" if found["report"] else ""))
 
 
@@ -145,7 +134,7 @@ def reset(
     from headrace.spark.pipelines.checkpoints import default_home
     from headrace.spark.pipelines.runner import reset as forget
 
-    forget(hub.port(), home or default_home(), name, source or ["*"], start)
+    forget(port_of(hub), home or default_home(), name, source or ["*"], start)
     notes().print(f"{name} begins anew" + (f" at {start}" if start else " at its cursor"))
 
 

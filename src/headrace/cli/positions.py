@@ -1,4 +1,4 @@
-"""How people write places and times on the command line."""
+"""How people write positions and times on the command line."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import typer
 from headrace.log.columns import OPTIONAL
 from headrace.units import parse_seconds
 
-Place = int | Literal["earliest", "latest"] | datetime.datetime
+Position = int | Literal["earliest", "latest"] | datetime.datetime
 
 
-def parse_place(text: str) -> Place:
+def parse_position(text: str) -> Position:
     """`120` is an index, `5m` five minutes ago, `2026-11-15T12:00:00Z` a time; and `earliest`, `latest`."""
     if text == "earliest":
         return "earliest"

@@ -13,17 +13,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 import headrace
-from headrace.cli.output import (
-    DEFAULT_HUB,
-    HubOption,
-    JsonFlag,
-    TokenOption,
-    notes,
-    people,
-    print_json_line,
-    print_table,
-)
-from headrace.cli.positions import json_record, parse_place, shown_bytes, shown_time
+from headrace.cli.options import Answer, PartitionOption, sharing
+from headrace.cli.output import notes, people, print_json_line, print_table
+from headrace.cli.positions import json_record, parse_position, shown_bytes, shown_time
 from headrace.errors import BadRequest
 
 app = typer.Typer()
@@ -38,25 +30,24 @@ SHOWN = ["index", "time", "type", "key", "payload"]
 
 
 @app.command()
+@sharing(answer=Answer)
 def read(
+    answer: Answer,
     stream: Annotated[str, typer.Argument(metavar="STREAM", help="What to read.")],
     start: StartOption = "earliest",
     end: Annotated[str | None, typer.Option("--end", "-e", help="Up to before this: as --start.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="At most this many; 0 for all.")] = 100,
-    partition: Annotated[int, typer.Option("--partition", min=0, help="The partition.")] = 0,
+    partition: PartitionOption = 0,
     types: TypesOption = None,
     skip_trimmed: Annotated[bool, typer.Option("--skip-trimmed", help="Do not mind records that are gone.")] = False,
     raw: RawFlag = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write FILE.arrow, .parquet or .csv.")] = None,
-    hub: HubOption = DEFAULT_HUB,
-    token: TokenOption = None,
-    as_json: JsonFlag = False,
 ) -> None:
     """Read a range. With --json one record per line: text as `text`, other bytes as base64 in `payload`."""
-    with headrace.connect(hub, token=token) as client:
+    with answer.connect() as client:
         reader = client.read(
             stream,
-            parse_place(start),
+            parse_position(start),
             _parse_end(end),
             partition=partition,
             limit=limit or None,
@@ -67,10 +58,10 @@ def read(
             if output is not None:
                 bounds = client.bounds(stream, partition=partition)
                 total = min(bounds.next - bounds.first, limit or bounds.next)
-                _save(reader, output, total, as_json)
+                _save(reader, output, total, answer.as_json)
             elif raw:
                 print_raw(reader.batches())
-            elif as_json:
+            elif answer.as_json:
                 for record in reader:
                     print_json_line(json_record(record))
             else:
@@ -82,7 +73,7 @@ def _parse_end(text: str | None) -> Any:
         return None
     if text == "earliest":
         raise typer.BadParameter("nothing lies before the earliest", param_hint="--end")
-    return parse_place(text)
+    return parse_position(text)
 
 
 def print_raw(batches: Iterator[pa.RecordBatch]) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import datetime
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
-from headrace.cli.output import DEFAULT_HUB, HubOption, JsonFlag, TokenOption, call, print_json, print_table
+from headrace.cli.options import Answer, sharing
 from headrace.hub.sessions import SessionInfo
 
 app = typer.Typer(no_args_is_help=True)
@@ -20,20 +19,16 @@ def session() -> None:
 
 
 @app.command("ls")
+@sharing(answer=Answer)
 def list_sessions(
+    answer: Answer,
     protocol: Annotated[str | None, typer.Option("--protocol", help="Only sessions of this protocol.")] = None,
     ended: Annotated[bool, typer.Option("--ended", help="The last sessions that ended, with the reason.")] = False,
-    hub: HubOption = DEFAULT_HUB,
-    token: TokenOption = None,
-    as_json: JsonFlag = False,
 ) -> None:
     """Sessions with their state, credits and last error, as each protocol tells it."""
-    found = msgspec.convert(call(hub, token, "session.list", {"protocol": protocol, "ended": ended}), list[SessionInfo])
-    if as_json:
-        print_json(found)
-        return
+    sessions = answer.request("session.list", {"protocol": protocol, "ended": ended}, list[SessionInfo])
     columns = ["#id", "protocol", "peer", "since", "details", *(["reason"] if ended else [])]
-    print_table(columns, [_row(info, ended) for info in found], empty="no sessions")
+    answer.table(sessions, columns, [_row(info, ended) for info in sessions], empty="no sessions")
 
 
 def _row(info: SessionInfo, ended: bool) -> list[Any]:

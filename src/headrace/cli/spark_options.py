@@ -8,24 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.output import DEFAULT_HUB, HubOption, JsonFlag, TokenOption, fail
+from headrace.cli.options import HubOptions
+from headrace.cli.output import JsonFlag, fail
 
 if TYPE_CHECKING:
     from headrace.spark.hub_client import HubPort
 
 
-@dataclass(frozen=True)
-class HubOptions:
-    """Options of every command that speaks to a hub."""
+def port_of(hub: HubOptions) -> HubPort:
+    """The hub, as Spark's own code speaks to it."""
+    from headrace.spark.hub_client import access_to, open_port
 
-    hub: HubOption = DEFAULT_HUB
-    token: TokenOption = None
-
-    def port(self) -> HubPort:
-        """The hub."""
-        from headrace.spark.hub_client import access_to, open_port
-
-        return open_port(access_to(self.hub, self.token))
+    return open_port(access_to(hub.hub, hub.token))
 
 
 @dataclass(frozen=True)
@@ -36,6 +30,10 @@ class SparkOptions(HubOptions):
         str | None, typer.Option("--master", envvar="SPARK_MASTER", help="Spark master; local[*] unless given.")
     ] = None
     conf: Annotated[list[str] | None, typer.Option("--conf", help="A Spark setting, NAME=VALUE. Repeatable.")] = None
+
+    def port(self) -> HubPort:
+        """The hub."""
+        return port_of(self)
 
     def session(self, *, move_cursors: bool = True) -> Any:
         """A Spark session for this hub."""

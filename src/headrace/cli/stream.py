@@ -7,19 +7,17 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-import headrace
 from headrace.admin.streams import StreamDescription
-from headrace.cli.output import DEFAULT_HUB, HubOption, JsonFlag, TokenOption, notes, people, print_json, print_table
+from headrace.cli.options import Answer, PartitionOption, YesFlag, sharing
+from headrace.cli.output import people, print_json, print_table
 from headrace.cli.positions import shown_time
 from headrace.cli.rewind import rewind
-from headrace.errors import BadRequest
 from headrace.log.ops import StreamOptions
 from headrace.units import format_bytes, format_seconds, parse_bytes, parse_seconds
 
 app = typer.Typer(no_args_is_help=True)
 
 StreamArgument = Annotated[str, typer.Argument(metavar="STREAM", help="The name of the stream.")]
-YesFlag = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 @app.callback()
@@ -28,27 +26,25 @@ def stream() -> None:
 
 
 @app.command("ls")
+@sharing(answer=Answer)
 def list_streams(
+    answer: Answer,
     pattern: Annotated[str, typer.Argument(help="A pattern such as `orders.*`.")] = "*",
-    hub: HubOption = DEFAULT_HUB,
-    token: TokenOption = None,
-    as_json: JsonFlag = False,
 ) -> None:
     """Streams with their partitions and records."""
-    with headrace.connect(hub, token=token) as client:
-        found = client.streams(pattern)
-    if as_json:
-        print_json(found)
-        return
+    with answer.connect() as client:
+        streams = client.streams(pattern)
     rows = [
         [each.name, each.partitions, f"{each.records:,}", _shown_options(each.options), shown_time(each.created_us)]
-        for each in found
+        for each in streams
     ]
-    print_table(["stream", "#partitions", "#records", "options", "created"], rows, empty="no streams")
+    answer.table(streams, ["stream", "#partitions", "#records", "options", "created"], rows, empty="no streams")
 
 
 @app.command()
+@sharing(answer=Answer)
 def create(
+    answer: Answer,
     name: StreamArgument,
     partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, help="How many partitions.")] = 1,
     age: Annotated[str | None, typer.Option("--retain-age", help="Records older than this may go: 12h, 7d.")] = None,
@@ -58,9 +54,6 @@ def create(
     ack: Annotated[str, typer.Option("--ack", help="`durable`, or `processed:CURSOR`.")] = "durable",
     labels: Annotated[list[str] | None, typer.Option("--label", help="NAME=VALUE; may be repeated.")] = None,
     new: Annotated[bool, typer.Option("--new", help="Fail when the stream exists already.")] = False,
-    hub: HubOption = DEFAULT_HUB,
-    token: TokenOption = None,
-    as_json: JsonFlag = False,
 ) -> None:
     """Create a stream; an existing one is left as it is."""
     options = StreamOptions(
@@ -71,88 +64,77 @@ def create(
         ack=ack,
         labels=_labels(labels or []),
     )
-    with headrace.connect(hub, token=token) as client:
+    with answer.connect() as client:
         summary = client.create(name, partitions=partitions, options=options, exist_ok=not new)
-    if as_json:
-        print_json(summary)
-        return
-    people().print(Text(f"stream {summary.name} has {_count(summary.partitions, 'partition')}"))
+    answer.line(summary, f"stream {summary.name} has {_count(summary.partitions, 'partition')}")
 
 
 @app.command()
-def describe(
-    name: StreamArgument, hub: HubOption = DEFAULT_HUB, token: TokenOption = None, as_json: JsonFlag = False
-) -> None:
+@sharing(answer=Answer)
+def describe(answer: Answer, name: StreamArgument) -> None:
     """Bounds of each partition, options and cursors."""
-    with headrace.connect(hub, token=token) as client:
-        found = client.describe(name)
-    if as_json:
-        print_json(found)
+    with answer.connect() as client:
+        description = client.describe(name)
+    if answer.as_json:
+        print_json(description)
     else:
-        _render(found)
+        _render(description)
 
 
-def _render(found: StreamDescription) -> None:
+def _render(stream: StreamDescription) -> None:
     console = people()
-    console.print(Text.assemble((found.name, "bold"), f"  {found.kind}, created {shown_time(found.created_us)}"))
-    console.print(Text(f"options: {_shown_options(found.options)}"))
-    rows = [[each.partition, each.first, each.next, f"{each.next - each.first:,}"] for each in found.bounds]
+    console.print(Text.assemble((stream.name, "bold"), f"  {stream.kind}, created {shown_time(stream.created_us)}"))
+    console.print(Text(f"options: {_shown_options(stream.options)}"))
+    rows = [[each.partition, each.first, each.next, f"{each.next - each.first:,}"] for each in stream.bounds]
     print_table(["#partition", "#first", "#next", "#records"], rows)
-    if found.cursors:
+    if stream.cursors:
         console.print()
-        moves = [[each.name, each.partition, each.index, f"{each.lag:,}"] for each in found.cursors]
+        moves = [[each.name, each.partition, each.index, f"{each.lag:,}"] for each in stream.cursors]
         print_table(["cursor", "#partition", "#next to read", "#lag"], moves)
 
 
 @app.command()
-def delete(
-    name: StreamArgument,
-    yes: YesFlag = False,
-    hub: HubOption = DEFAULT_HUB,
-    token: TokenOption = None,
-    as_json: JsonFlag = False,
-) -> None:
+@sharing(answer=Answer)
+def delete(answer: Answer, name: StreamArgument, yes: YesFlag = False) -> None:
     """Delete a stream with its records and cursors. Its indexes are never used again."""
-    with headrace.connect(hub, token=token) as client:
-        found = client.describe(name)
-        what = f"stream {name} with {_count(found.records, 'record')} and {_count(len(found.cursors), 'cursor')}"
-        confirm(f"delete {what}?", yes, as_json)
+    with answer.connect() as client:
+        stream = client.describe(name)
+        what = f"stream {name} with {_count(stream.records, 'record')} and {_count(len(stream.cursors), 'cursor')}"
+        answer.confirm(f"delete {what}?", yes)
         client.delete(name)
-    _say_done(as_json, {"deleted": name, "records": found.records}, f"deleted {what}")
+    answer.line({"deleted": name, "records": stream.records}, f"deleted {what}")
 
 
 @app.command()
+@sharing(answer=Answer)
 def trim(
+    answer: Answer,
     name: StreamArgument,
     before: Annotated[int, typer.Argument(min=0, help="Records below this index are forgotten.")],
-    partition: Annotated[int, typer.Option("--partition", min=0, help="The partition.")] = 0,
+    partition: PartitionOption = 0,
     yes: YesFlag = False,
-    hub: HubOption = DEFAULT_HUB,
-    token: TokenOption = None,
-    as_json: JsonFlag = False,
 ) -> None:
     """Forget the oldest records of a partition."""
-    with headrace.connect(hub, token=token) as client:
+    with answer.connect() as client:
         bounds = client.bounds(name, partition=partition)
         going = max(0, min(before, bounds.next) - bounds.first)
         what = f"{_count(going, 'record')} of stream {name} partition {partition}, below index {before}"
-        confirm(f"forget {what}?", yes, as_json)
+        answer.confirm(f"forget {what}?", yes)
         after = client.trim(name, before, partition=partition)
-    _say_done(as_json, {"first": after.first, "next": after.next, "removed": going}, f"forgot {what}")
+    answer.line({"first": after.first, "next": after.next, "removed": going}, f"forgot {what}")
 
 
 @app.command()
+@sharing(answer=Answer)
 def grow(
+    answer: Answer,
     name: StreamArgument,
     partitions: Annotated[int, typer.Argument(min=1, help="How many partitions it has afterwards.")],
-    hub: HubOption = DEFAULT_HUB,
-    token: TokenOption = None,
-    as_json: JsonFlag = False,
 ) -> None:
     """Give a stream more partitions; never fewer."""
-    with headrace.connect(hub, token=token) as client:
+    with answer.connect() as client:
         summary = client.grow(name, partitions)
-    _say_done(as_json, summary, f"stream {name} has {_count(summary.partitions, 'partition')}")
+    answer.line(summary, f"stream {name} has {_count(summary.partitions, 'partition')}")
 
 
 def parsed(option: str, text: str, parse: Any) -> Any:
@@ -161,24 +143,6 @@ def parsed(option: str, text: str, parse: Any) -> Any:
         return parse(text)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=option) from None
-
-
-def confirm(question: str, yes: bool, as_json: bool) -> None:
-    """Ask before something that cannot be undone; programs must say `--yes`."""
-    if yes:
-        return
-    if as_json:
-        raise BadRequest(f"{question} add --yes to say so")
-    notes().print(Text(question + " [y/N] "), end="")
-    if input().strip().lower() not in ("y", "yes"):
-        raise typer.Abort
-
-
-def _say_done(as_json: bool, value: Any, text: str) -> None:
-    if as_json:
-        print_json(value)
-    else:
-        people().print(Text(text))
 
 
 def _labels(pairs: list[str]) -> dict[str, str]:

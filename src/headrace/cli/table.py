@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-import headrace
-from headrace.cli.output import DEFAULT_HUB, HubOption, JsonFlag, TokenOption, fail, print_json, print_table
+from headrace.cli.options import Answer, sharing
+from headrace.cli.output import fail, print_json
 from headrace.cli.positions import shown_bytes, shown_time
 
 app = typer.Typer(no_args_is_help=True)
@@ -24,34 +24,29 @@ def table() -> None:
 
 
 @app.command("ls")
+@sharing(answer=Answer)
 def list_tables(
+    answer: Answer,
     pattern: Annotated[str, typer.Argument(help="A pattern such as `perper.*`.")] = "*",
-    hub: HubOption = DEFAULT_HUB,
-    token: TokenOption = None,
-    as_json: JsonFlag = False,
 ) -> None:
     """Tables and how many keys they have."""
-    with headrace.connect(hub, token=token) as client:
-        found = client.tables(pattern)
-    if as_json:
-        print_json(found)
-        return
-    rows = [[each.name, f"{each.keys:,}", shown_time(each.created_us)] for each in found]
-    print_table(["table", "#keys", "created"], rows, empty="no tables")
+    with answer.connect() as client:
+        tables = client.tables(pattern)
+    rows = [[each.name, f"{each.keys:,}", shown_time(each.created_us)] for each in tables]
+    answer.table(tables, ["table", "#keys", "created"], rows, empty="no tables")
 
 
 @app.command()
+@sharing(answer=Answer)
 def get(
+    answer: Answer,
     name: TableArgument,
     key: Annotated[str, typer.Argument(help="The key, as text.")],
-    hub: HubOption = DEFAULT_HUB,
-    token: TokenOption = None,
-    as_json: JsonFlag = False,
 ) -> None:
     """The value of one key, as it is."""
-    with headrace.connect(hub, token=token) as client:
+    with answer.connect() as client:
         value = client.table(name).get(os.fsencode(key))
-    if as_json:
+    if answer.as_json:
         print_json(_item(os.fsencode(key), value))
     elif value is None:
         fail(f"table {name} has no key {key!r}", code="unknown-key")
@@ -61,20 +56,17 @@ def get(
 
 
 @app.command()
+@sharing(answer=Answer)
 def items(
+    answer: Answer,
     name: TableArgument,
     limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="At most this many; 0 for all.")] = 100,
-    hub: HubOption = DEFAULT_HUB,
-    token: TokenOption = None,
-    as_json: JsonFlag = False,
 ) -> None:
     """Keys and values."""
-    with headrace.connect(hub, token=token) as client:
-        found = list(itertools.islice(client.table(name).items(), limit or None))
-    if as_json:
-        print_json([_item(key, value) for key, value in found])
-        return
-    print_table(["key", "value"], [[shown_bytes(key, 40), shown_bytes(value)] for key, value in found], empty="no keys")
+    with answer.connect() as client:
+        entries = list(itertools.islice(client.table(name).items(), limit or None))
+    rows = [[shown_bytes(key, 40), shown_bytes(value)] for key, value in entries]
+    answer.table([_item(key, value) for key, value in entries], ["key", "value"], rows, empty="no keys")
 
 
 def _item(key: bytes, value: bytes | None) -> dict[str, Any]:

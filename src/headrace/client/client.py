@@ -18,7 +18,7 @@ from headrace.admin.records import Sequence as ProducerSequence
 from headrace.admin.requests import Index
 from headrace.admin.streams import PartitionBounds, StreamDescription, StreamSegments, StreamSummary
 from headrace.admin.tables import TableSummary
-from headrace.client.connection import CALL_TIMEOUT_S, Connection, decode_result
+from headrace.client.connection import CALL_TIMEOUT_S, Connection, Result, decode_result
 from headrace.client.handles import Cursor, Table
 from headrace.client.puts import NotStored
 from headrace.client.reader import Reader
@@ -65,9 +65,9 @@ class Client:
 
     def call(self, verb: str, params: Any = None) -> Any:
         """Run any verb of the hub with JSON parameters; the result as plain values."""
-        return self.request(verb, params, Any)
+        return self.request(verb, params, object)
 
-    def request(self, verb: str, params: Any, kind: Any) -> Any:
+    def request(self, verb: str, params: Any, kind: type[Result]) -> Result:
         """Run any verb; the result as `kind`."""
         if self._closed:
             raise Closed("this client has been closed")
@@ -85,65 +85,55 @@ class Client:
     ) -> StreamSummary:
         """Create a stream. With `exist_ok` an existing one is left as it is."""
         params = {"stream": stream, "partitions": partitions, "options": options or {}, "exist_ok": exist_ok}
-        summary: StreamSummary = self.request("stream.create", params, StreamSummary)
-        return summary
+        return self.request("stream.create", params, StreamSummary)
 
     def streams(self, pattern: str = "*") -> list[StreamSummary]:
         """The streams whose names match a pattern such as `orders.*`."""
-        found: list[StreamSummary] = self.request("stream.list", {"pattern": pattern}, list[StreamSummary])
-        return found
+        return self.request("stream.list", {"pattern": pattern}, list[StreamSummary])
 
     def describe(self, stream: str) -> StreamDescription:
         """Bounds, options and cursors of a stream."""
-        found: StreamDescription = self.request("stream.describe", {"stream": stream}, StreamDescription)
-        return found
+        return self.request("stream.describe", {"stream": stream}, StreamDescription)
 
     def delete(self, stream: str) -> None:
         """Delete a stream with its records and cursors."""
-        self.request("stream.delete", {"stream": stream}, Any)
+        self.call("stream.delete", {"stream": stream})
 
     def trim(self, stream: str, before: int, *, partition: int = 0) -> Bounds:
         """Forget the records below `before`; returns the bounds after it."""
         params = {"stream": stream, "before": before, "partition": partition}
-        bounds: PartitionBounds = self.request("stream.trim", params, PartitionBounds)
+        bounds = self.request("stream.trim", params, PartitionBounds)
         return Bounds(bounds.first, bounds.next)
 
     def grow(self, stream: str, partitions: int) -> StreamSummary:
         """Give a stream more partitions."""
-        params = {"stream": stream, "partitions": partitions}
-        summary: StreamSummary = self.request("stream.grow", params, StreamSummary)
-        return summary
+        return self.request("stream.grow", {"stream": stream, "partitions": partitions}, StreamSummary)
 
     def set_options(self, stream: str, options: StreamOptions | dict[str, Any]) -> StreamSummary:
         """Replace the options of a stream."""
-        params = {"stream": stream, "options": options}
-        summary: StreamSummary = self.request("stream.set-options", params, StreamSummary)
-        return summary
+        return self.request("stream.set-options", {"stream": stream, "options": options}, StreamSummary)
 
     def bounds(self, stream: str, *, partition: int = 0) -> Bounds:
         """The durable records of a partition: first ≤ index < next."""
         params = {"stream": stream, "partition": partition}
-        found: list[PartitionBounds] = self.request("stream.bounds", params, list[PartitionBounds])
-        return Bounds(found[0].first, found[0].next)
+        [bounds] = self.request("stream.bounds", params, list[PartitionBounds])
+        return Bounds(bounds.first, bounds.next)
 
     def index_at_time(self, stream: str, time: datetime | int, *, partition: int = 0) -> int:
         """The first index accepted at this time (a datetime, or microseconds since 1970) or later."""
         params = {"stream": stream, "time_us": to_microseconds(time), "partition": partition}
-        found: Index = self.request("stream.index-at-time", params, Index)
-        assert found.index is not None
-        return found.index
+        index = self.request("stream.index-at-time", params, Index).index
+        assert index is not None
+        return index
 
     def segments(self, stream: str, *, partition: int | None = None) -> StreamSegments:
         """The sealed Arrow files of a stream, for readers on the hub's machine."""
-        params = {"stream": stream, "partition": partition}
-        found: StreamSegments = self.request("stream.segments", params, StreamSegments)
-        return found
+        return self.request("stream.segments", {"stream": stream, "partition": partition}, StreamSegments)
 
     def producer_sequence(self, stream: str, producer: str, *, partition: int = 0) -> int | None:
         """The last durable sequence of a producer: where to go on after a crash."""
         params = {"stream": stream, "producer": producer, "partition": partition}
-        found: ProducerSequence = self.request("producer.get", params, ProducerSequence)
-        return found.sequence
+        return self.request("producer.get", params, ProducerSequence).sequence
 
     # Appending -------------------------------------------------------------------------------------------------------
 
@@ -296,9 +286,7 @@ class Client:
 
     def cursors(self, pattern: str = "*", *, stream: str | None = None) -> list[CursorInfo]:
         """The cursors whose names match a pattern, of one stream or of all."""
-        params = {"pattern": pattern, "stream": stream}
-        found: list[CursorInfo] = self.request("cursor.list", params, list[CursorInfo])
-        return found
+        return self.request("cursor.list", {"pattern": pattern, "stream": stream}, list[CursorInfo])
 
     def cursor(self, name: str, stream: str, *, partition: int = 0) -> Cursor:
         """A cursor; it comes into being when it is first saved."""
@@ -306,12 +294,11 @@ class Client:
 
     def tables(self, pattern: str = "*") -> list[TableSummary]:
         """The tables whose names match a pattern."""
-        found: list[TableSummary] = self.request("table.list", {"pattern": pattern}, list[TableSummary])
-        return found
+        return self.request("table.list", {"pattern": pattern}, list[TableSummary])
 
     def create_table(self, name: str) -> Table:
         """Create a table; an existing one is left as it is."""
-        self.request("table.create", {"table": name}, Any)
+        self.call("table.create", {"table": name})
         return Table(self, name)
 
     def table(self, name: str) -> Table:

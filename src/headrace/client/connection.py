@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -17,6 +17,8 @@ import pyarrow.flight as flight
 from headrace.config.address import split_address
 from headrace.errors import BadRequest, Busy, HeadraceError, Unauthenticated, Unreachable
 from headrace.protocols.flight.codec import decode_error, encode
+
+Result = TypeVar("Result")
 
 DEFAULT_ADDRESS = "127.0.0.1:7070"
 CALL_TIMEOUT_S = 60.0
@@ -101,7 +103,7 @@ class Connection:
         self.flight.close()
 
 
-def decode_result(data: bytes, kind: Any) -> Any:
+def decode_result(data: bytes, kind: type[Result]) -> Result:
     """The result of a verb as a struct."""
     try:
         return msgspec.json.decode(data, type=kind)

@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 from headrace.admin.cursors import CursorMove
 from headrace.admin.requests import Index
 from headrace.admin.tables import Changed, Item
+from headrace.client.connection import Result
 from headrace.log.ops import PutResult
 from headrace.protocols.flight.codec import AtTime
 
@@ -19,7 +20,10 @@ Expectation = Literal["any", "absent", "present"] | bytes
 class Caller(Protocol):
     """What a handle needs of its client."""
 
-    def request(self, verb: str, params: dict[str, Any], kind: Any) -> Any:
+    def call(self, verb: str, params: dict[str, Any]) -> Any:
+        """Run a verb."""
+
+    def request(self, verb: str, params: dict[str, Any], kind: type[Result]) -> Result:
         """Run a verb and decode its result."""
 
 
@@ -37,24 +41,23 @@ class Cursor:
 
     def get(self) -> int | None:
         """The position, or None when it was never saved."""
-        found: Index = self._client.request("cursor.get", self._params(), Index)
-        return found.index
+        return self._client.request("cursor.get", self._params(), Index).index
 
     def save(self, index: int) -> int:
         """Move on to `index`; a lower one than saved changes nothing. Returns the position now stored."""
-        saved: Index = self._client.request("cursor.save", self._params(index=index), Index)
+        saved = self._client.request("cursor.save", self._params(index=index), Index)
         assert saved.index is not None
         return saved.index
 
     def reset(self, to: int | Literal["earliest", "latest"] | AtTime, *, dry_run: bool = False) -> CursorMove:
         """Move anywhere; with `dry_run` only say what that would mean."""
         params = self._params(to=to, dry_run=dry_run)
-        moves: list[CursorMove] = self._client.request("cursor.reset", params, list[CursorMove])
+        moves = self._client.request("cursor.reset", params, list[CursorMove])
         return moves[0]
 
     def delete(self) -> None:
         """Forget it: it holds nothing back any more."""
-        self._client.request("cursor.delete", self._params(), Any)
+        self._client.call("cursor.delete", self._params())
 
 
 class Table:
@@ -66,19 +69,19 @@ class Table:
 
     def get(self, key: bytes | str) -> bytes | None:
         """The value of a key, or None."""
-        item: Item = self._client.request("table.get", {"table": self.name, "key": _bytes(key)}, Item)
-        return item.value
+        return self._client.request("table.get", {"table": self.name, "key": _bytes(key)}, Item).value
 
     def put(self, key: bytes | str, value: bytes | str, *, expect: Expectation = "any") -> PutResult:
         """Set a key, if it is as expected: any, absent, present, or equal to the given bytes."""
-        params = {"table": self.name, "key": _bytes(key), "value": _bytes(value), **_expect(expect)}
-        changed: Changed = self._client.request("table.put", params, Changed)
-        return PutResult(changed.applied, changed.previous)
+        return self._change("table.put", {"value": _bytes(value)}, key, expect)
 
     def delete(self, key: bytes | str, *, expect: Expectation = "any") -> PutResult:
         """Remove a key, if it is as expected."""
-        params = {"table": self.name, "key": _bytes(key), **_expect(expect)}
-        changed: Changed = self._client.request("table.delete", params, Changed)
+        return self._change("table.delete", {}, key, expect)
+
+    def _change(self, verb: str, more: dict[str, Any], key: bytes | str, expect: Expectation) -> PutResult:
+        expected = {"expect_value": expect} if isinstance(expect, bytes) else {"expect": expect}
+        changed = self._client.request(verb, {"table": self.name, "key": _bytes(key), **more, **expected}, Changed)
         return PutResult(changed.applied, changed.previous)
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
@@ -86,7 +89,7 @@ class Table:
         offset = 0
         while True:
             params = {"table": self.name, "offset": offset, "limit": PAGE_ITEMS}
-            page: list[Item] = self._client.request("table.items", params, list[Item])
+            page = self._client.request("table.items", params, list[Item])
             for item in page:
                 yield item.key, item.value or b""
             if len(page) < PAGE_ITEMS:
@@ -95,12 +98,8 @@ class Table:
 
     def drop(self) -> None:
         """Delete the table with all its keys."""
-        self._client.request("table.drop", {"table": self.name}, Any)
+        self._client.call("table.drop", {"table": self.name})
 
 
 def _bytes(value: bytes | str) -> bytes:
     return value.encode() if isinstance(value, str) else value
-
-
-def _expect(expect: Expectation) -> dict[str, Any]:
-    return {"expect_value": expect} if isinstance(expect, bytes) else {"expect": expect}

@@ -3,6 +3,7 @@ import json
 import pytest
 
 from headrace.cli import output
+from headrace.cli.options import Answer
 from headrace.errors import BadRequest, DataDirectoryLocked, HeadraceError, UnknownStream
 
 
@@ -22,14 +23,17 @@ def test_an_empty_table_says_so_on_standard_error(capsys: pytest.CaptureFixture[
 
 
 def test_json_goes_to_standard_output(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
-    output.show({"a": 1}, True, lambda value: pytest.fail("rendered for people"))
+    answer = Answer(as_json=True)
+    answer.table({"a": 1}, ["people"], [["see this"]])
+    answer.line({"b": 2}, "people read this")
     output.print_json_line([1, 2])
-    assert capsysbinary.readouterr().out == b'{\n  "a": 1\n}\n[1,2]\n'
+    assert capsysbinary.readouterr().out == b'{\n  "a": 1\n}\n{\n  "b": 2\n}\n[1,2]\n'
 
 
-def test_for_people_the_renderer_is_called(capsys: pytest.CaptureFixture[str]) -> None:
-    output.show(3, False, lambda value: print(value + 1))
-    assert capsys.readouterr().out == "4\n"
+def test_people_see_a_table_or_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    Answer().table({"a": 1}, ["name"], [["orders"]])
+    Answer().line({"a": 1}, "[done]")
+    assert capsys.readouterr().out.split() == ["name", "orders", "[done]"]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ def _noon(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "place"),
+    ("text", "position"),
     [
         ("0", 0),
         ("120", 120),
@@ -27,18 +27,18 @@ def _noon(monkeypatch):
         ("2026-11-15T13:00:00+01:00", NOW),
     ],
 )
-def test_places(text, place):
-    assert positions.parse_place(text) == place
+def test_positions(text, position):
+    assert positions.parse_position(text) == position
 
 
 def test_a_time_without_a_zone_is_local():
-    assert positions.parse_place("2026-11-15T12:00:00").tzinfo is not None
+    assert positions.parse_position("2026-11-15T12:00:00").tzinfo is not None
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-5", "1.5.2"])
-def test_bad_places(text):
+def test_bad_positions(text):
     with pytest.raises(typer.BadParameter, match="is not an index"):
-        positions.parse_place(text)
+        positions.parse_position(text)
 
 
 def test_times_for_people():
