@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.status import Status
 
-from headrace.cli.output import JsonFlag, fail, notes, print_json, print_table
+from headrace.cli.output import JsonFlag, fail, print_json, print_table, spinner
 
 if TYPE_CHECKING:
     from headrace.doctor.benchmark import Figure
@@ -34,13 +32,8 @@ def bench(
         print_json(figures)
         return
     rows = [
-        [
-            figure.name,
-            f"{figure.value:,.0f}",
-            figure.unit,
-            None if figure.of_ceiling is None else f"{figure.of_ceiling:.0%}",
-        ]
-        for figure in figures
+        [one.name, f"{one.value:,.0f}", one.unit, None if one.of_ceiling is None else f"{one.of_ceiling:.0%}"]
+        for one in figures
     ]
     print_table(["measured", "#value", "unit", "#of the disk"], rows)
 
@@ -49,15 +42,8 @@ async def _measured(directory: Path, seconds: float) -> list[Figure]:
     from headrace.doctor.benchmark import measure
 
     figures: list[Figure] = []
-    status = Status("measuring", console=notes()) if sys.stderr.isatty() else None
-    if status is not None:
-        status.start()
-    try:
+    with spinner("measuring") as update:
         async for figure in measure(directory, seconds):
             figures.append(figure)
-            if status is not None:
-                status.update(f"{figure.name}: {figure.value:,.0f} {figure.unit}")
-    finally:
-        if status is not None:
-            status.stop()
+            update(f"{figure.name}: {figure.value:,.0f} {figure.unit}")
     return figures

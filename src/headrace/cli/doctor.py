@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
-from rich.status import Status
 from rich.text import Text
 
 from headrace.cli.options import TokenOption
-from headrace.cli.output import EXIT_FAILED, JsonFlag, notes, people, print_json
+from headrace.cli.output import EXIT_FAILED, JsonFlag, people, print_json, spinner
 from headrace.cli.up import ConfigOption, DataOption, SetOption, flags_of
 from headrace.config.load import load
 
@@ -41,8 +39,8 @@ def doctor(
 
     loaded = load(config, flags=flags_of(data, settings))
     found: list[Finding] = []
-    with Status("looking", console=notes()) if sys.stderr.isatty() else _Silent() as status:
-        for finding in examine(loaded.config, ports=ports, hub=hub, token=token, progress=status.update):
+    with spinner("looking") as update:
+        for finding in examine(loaded.config, ports=ports, hub=hub, token=token, progress=update):
             found.append(finding)
             if not as_json:
                 mark, style = MARKS[finding.level]
@@ -53,16 +51,3 @@ def doctor(
         print_json(found)
     if worst(found) == "fail":
         raise typer.Exit(EXIT_FAILED)
-
-
-class _Silent:
-    """Where nobody watches, no spinner turns."""
-
-    def __enter__(self) -> _Silent:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        return None
-
-    def update(self, text: str) -> None:
-        """Say nothing."""

@@ -5,13 +5,15 @@ Data goes to standard output and everything else to standard error, so that `hea
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Any, NoReturn
 
 import msgspec
 import typer
 from rich.console import Console
+from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
@@ -78,6 +80,16 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
         people().print(table)
     else:
         notes().print(Text(empty, style="dim"))
+
+
+@contextlib.contextmanager
+def spinner(text: str) -> Iterator[Callable[[str], None]]:
+    """A spinner beside a text, which the function that it gives changes. Where nobody watches, none turns."""
+    if not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    with Status(text, console=notes()) as status:
+        yield lambda text: status.update(text)
 
 
 def report(error: HeadraceError, as_json: bool) -> int:

@@ -11,8 +11,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
 import pyarrow as pa
+from msgspec import structs
 
 from headrace.admin.records import Sequence as ProducerSequence
 from headrace.admin.requests import Index
@@ -242,8 +242,8 @@ class Client:
         Several streams, or `partition=None` for all partitions, add the columns `stream` and `partition`. With `cursor`
         the start is where that cursor stands, and `Reader.save` moves it.
         """
-        asked = _Asked(start, end, limit, columns, types, on_trimmed, follow=False)
-        return self._open_reader(stream, partition, cursor, asked)
+        ticket = _ticket(start, end, limit, columns, types, on_trimmed, follow=False)
+        return self._open_reader(stream, partition, ticket, cursor, start is None)
 
     def follow(
         self,
@@ -258,29 +258,34 @@ class Client:
         on_trimmed: Literal["fail", "skip"] = "fail",
     ) -> Reader:
         """What is there, and then what comes, without end. Arguments are as in `read`."""
-        asked = _Asked(start, None, limit, columns, types, on_trimmed, follow=True)
-        return self._open_reader(stream, partition, cursor, asked)
+        ticket = _ticket(start, None, limit, columns, types, on_trimmed, follow=True)
+        return self._open_reader(stream, partition, ticket, cursor, start is None)
 
     def _open_reader(
-        self, stream: str | Sequence[str], partition: int | None, cursor: str | None, asked: _Asked
+        self,
+        stream: str | Sequence[str],
+        partition: int | None,
+        ticket: ReadTicket,
+        cursor: str | None,
+        at_cursor: bool,
     ) -> Reader:
         if isinstance(stream, str) and partition is not None:
             save = None
             if cursor is not None:
                 handle = self.cursor(cursor, stream, partition=partition)
                 save = handle.save
-                if asked.start is None:
-                    asked.start = handle.get()
-            return Reader(self._connection, asked.ticket(stream=stream, partition=partition), save=save)
+                if at_cursor and (index := handle.get()) is not None:
+                    ticket = structs.replace(ticket, start=index)
+            return Reader(self._connection, structs.replace(ticket, stream=stream, partition=partition), save=save)
         if cursor is not None:
             raise BadRequest("a cursor stands in one partition of one stream; give 'partition'")
         names = [stream] if isinstance(stream, str) else stream
-        ranges = [
-            Range(name, number, asked.start_word(), asked.end_word())
+        ranges = tuple(
+            Range(name, number, ticket.start, ticket.end)
             for name in names
             for number in (range(self.describe(name).partitions) if partition is None else [partition])
-        ]
-        return Reader(self._connection, asked.ticket(ranges=tuple(ranges)))
+        )
+        return Reader(self._connection, structs.replace(ticket, start="earliest", end=None, ranges=ranges))
 
     # Cursors and tables ----------------------------------------------------------------------------------------------
 
@@ -327,41 +332,25 @@ class Client:
         self.close()
 
 
-class _Asked(msgspec.Struct):
-    """What `read` and `follow` have in common."""
-
-    start: StartAt | None
-    end: EndAt
-    limit: int | None
-    columns: Sequence[str] | None
-    types: Sequence[str | None] | None
-    on_trimmed: Literal["fail", "skip"]
-    follow: bool
-
-    def start_word(self) -> int | Literal["earliest", "latest"] | AtTime:
-        """The start as a ticket says it."""
-        if self.start is None:
-            return "earliest"
-        return AtTime(to_microseconds(self.start)) if isinstance(self.start, datetime) else self.start
-
-    def end_word(self) -> int | Literal["latest"] | AtTime | None:
-        """The end as a ticket says it."""
-        return AtTime(to_microseconds(self.end)) if isinstance(self.end, datetime) else self.end
-
-    def ticket(
-        self, *, stream: str | None = None, partition: int = 0, ranges: tuple[Range, ...] | None = None
-    ) -> ReadTicket:
-        """The ticket."""
-        single = ranges is None
-        return ReadTicket(
-            stream=stream,
-            partition=partition,
-            start=self.start_word() if single else "earliest",
-            end=self.end_word() if single else None,
-            ranges=ranges,
-            limit=self.limit,
-            columns=None if self.columns is None else tuple(self.columns),
-            types=None if self.types is None else tuple(self.types),
-            follow=self.follow,
-            on_trimmed=self.on_trimmed,
-        )
+def _ticket(
+    start: StartAt | None,
+    end: EndAt,
+    limit: int | None,
+    columns: Sequence[str] | None,
+    types: Sequence[str | None] | None,
+    on_trimmed: Literal["fail", "skip"],
+    *,
+    follow: bool,
+) -> ReadTicket:
+    """What `read` and `follow` ask for, without the streams."""
+    if start is None:
+        start = "earliest"
+    return ReadTicket(
+        start=AtTime(to_microseconds(start)) if isinstance(start, datetime) else start,
+        end=AtTime(to_microseconds(end)) if isinstance(end, datetime) else end,
+        limit=limit,
+        columns=None if columns is None else tuple(columns),
+        types=None if types is None else tuple(types),
+        follow=follow,
+        on_trimmed=on_trimmed,
+    )
