@@ -56,7 +56,7 @@ def run(
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        scaler = Scaler(settings, config.parent, lambda found: _in_thread(loop, tell, found))
+        scaler = Scaler(settings, config.parent, lambda processes: _in_thread(loop, tell, processes))
         work = asyncio.ensure_future(scaler.run())
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, work.cancel)

@@ -32,8 +32,8 @@ def bench(
         print_json(figures)
         return
     rows = [
-        [one.name, f"{one.value:,.0f}", one.unit, None if one.of_ceiling is None else f"{one.of_ceiling:.0%}"]
-        for one in figures
+        [row.name, f"{row.value:,.0f}", row.unit, None if row.of_ceiling is None else f"{row.of_ceiling:.0%}"]
+        for row in figures
     ]
     print_table(["measured", "#value", "unit", "#of the disk"], rows)
 

@@ -32,16 +32,16 @@ def show(
 ) -> None:
     """Every setting as `headrace up` with the same options would see it."""
     if running:
-        found = answer.request("config.show", {}, list[Setting])
+        shown = answer.request("config.show", {}, list[Setting])
     else:
-        found = list(load(file, flags=flags_of(data, settings)).settings())
+        shown = list(load(file, flags=flags_of(data, settings)).settings())
     if changed:
-        found = [setting for setting in found if setting.origin != "default"]
+        shown = [setting for setting in shown if setting.origin != "default"]
     columns = ["setting", "value", *(["origin"] if origin else []), "meaning"]
     rows = [
-        [setting.key, _shown(setting), *([setting.origin] if origin else []), setting.description] for setting in found
+        [setting.key, _shown(setting), *([setting.origin] if origin else []), setting.description] for setting in shown
     ]
-    answer.table(found, columns, rows, empty="every setting has its default")
+    answer.table(shown, columns, rows, empty="every setting has its default")
 
 
 def _shown(setting: Setting) -> Any:

@@ -38,16 +38,16 @@ def doctor(
     from headrace.doctor import Finding, examine, worst
 
     loaded = load(config, flags=flags_of(data, settings))
-    found: list[Finding] = []
+    findings: list[Finding] = []
     with spinner("looking") as update:
         for finding in examine(loaded.config, ports=ports, hub=hub, token=token, progress=update):
-            found.append(finding)
+            findings.append(finding)
             if not as_json:
                 mark, style = MARKS[finding.level]
                 people().print(Text.assemble((mark, style), f" {finding.check}: {finding.text}"))
                 if finding.advice:
                     people().print(Text(f"    → {finding.advice}", style=style))
     if as_json:
-        print_json(found)
-    if worst(found) == "fail":
+        print_json(findings)
+    if worst(findings) == "fail":
         raise typer.Exit(EXIT_FAILED)

@@ -34,10 +34,10 @@ def run(
 ) -> None:
     """Run pipelines until they end or are stopped."""
     port = how.port()
-    found = [one for text in what for one in find(text, port)] if what else created(port, None)
-    if not found:
+    pipelines = [pipeline for text in what for pipeline in find(text, port)] if what else created(port, None)
+    if not pipelines:
         fail("there is no pipeline to run: name a file, or create one with `headrace pipeline create`")
-    run_all(found, how, trigger)
+    run_all(pipelines, how, trigger)
 
 
 @app.command("ls")
@@ -61,11 +61,11 @@ def _row(status: dict[str, Any]) -> list[Any]:
 @sharing(answer=Answer)
 def status(answer: Answer, name: str) -> None:
     """Everything about one pipeline."""
-    found = answer.call("pipeline.status", {"name": name})
-    rows = [("state", found["state"])]
+    told = answer.call("pipeline.status", {"name": name})
+    rows = [("state", told["state"])]
     for part in ("definition", "report"):
-        rows += [(key, value) for key, value in (found[part] or {}).items() if key not in ("name", "state")]
-    answer.table(found, ["what", "value"], rows)
+        rows += [(key, value) for key, value in (told[part] or {}).items() if key not in ("name", "state")]
+    answer.table(told, ["what", "value"], rows)
 
 
 @app.command()
@@ -103,16 +103,16 @@ def delete(hub: HubOptions, name: str) -> None:
 @sharing(hub=HubOptions)
 def start(hub: HubOptions, name: str) -> None:
     """Let the hub run a pipeline that is defined there, in a process of its own."""
-    found = hub.call("pipeline.start", {"name": name})
-    notes().print(f"{name} is {found['state']}; `headrace pipeline ls` shows how it does")
+    status = hub.call("pipeline.start", {"name": name})
+    notes().print(f"{name} is {status['state']}; `headrace pipeline ls` shows how it does")
 
 
 @app.command()
 @sharing(hub=HubOptions)
 def stop(hub: HubOptions, name: str) -> None:
     """Ask a running pipeline to stop after its batch."""
-    found = hub.call("pipeline.stop", {"name": name})
-    notes().print(f"{name} is {found['state']}" + ("; it was asked to stop" if found["report"] else ""))
+    status = hub.call("pipeline.stop", {"name": name})
+    notes().print(f"{name} is {status['state']}" + ("; it was asked to stop" if status["report"] else ""))
 
 
 @app.command()
@@ -144,12 +144,13 @@ def explain(what: str, *, how: SparkOptions) -> None:
     """What a pipeline reads and writes, and Spark's plan for it."""
     from headrace.spark.dataframes import read_stream
 
-    for one in find(what, how.port()):
+    for pipeline in find(what, how.port()):
         spark = how.session()
-        reads = ", ".join(stream for streams in one.sources.values() for stream in streams)
-        target = one.sink.target or one.sink.options.get("streamColumn", "")
-        typer.echo(f"{one.name}: {reads} → {one.sink.kind} {target}  (trigger {one.trigger}, {one.output_mode})")
-        result = one.result(spark, partial(read_stream, spark))
+        reads = ", ".join(stream for streams in pipeline.sources.values() for stream in streams)
+        target = pipeline.sink.target or pipeline.sink.options.get("streamColumn", "")
+        how_often = f"trigger {pipeline.trigger}, {pipeline.output_mode}"
+        typer.echo(f"{pipeline.name}: {reads} → {pipeline.sink.kind} {target}  ({how_often})")
+        result = pipeline.result(spark, partial(read_stream, spark))
         typer.echo(result._jdf.queryExecution().analyzed().toString())
 
 
@@ -169,14 +170,14 @@ def replay(
     from headrace.spark.pipelines.replay import replay as run_again
 
     port = how.port()
-    found = find(what, port)
-    if len(found) != 1:
-        fail(f"{what} has {len(found)} pipelines; name one as FILE:NAME")
+    pipelines = find(what, port)
+    if len(pipelines) != 1:
+        fail(f"{what} has {len(pipelines)} pipelines; name one as FILE:NAME")
     spark = how.session()
     sink = Sink("parquet" if into.endswith(".parquet") else "stream", into)
-    run_again(spark, port, found[0], sink, archive=archive, start=start, end=end)
+    run_again(spark, port, pipelines[0], sink, archive=archive, start=start, end=end)
     spark.stop()
-    notes().print(f"replayed {found[0].name} into {into}")
+    notes().print(f"replayed {pipelines[0].name} into {into}")
 
 
 app.registered_commands += builtin_commands.registered_commands

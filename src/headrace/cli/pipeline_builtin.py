@@ -56,10 +56,10 @@ def route(
     from headrace.spark.pipelines.builtin import route as make
 
     rules = []
-    for one in rule or []:
-        condition, separator, stream = one.rpartition("=>")
+    for text in rule or []:
+        condition, separator, stream = text.rpartition("=>")
         if not separator:
-            fail(f"--rule {one!r} is not 'CONDITION => STREAM'")
+            fail(f"--rule {text!r} is not 'CONDITION => STREAM'")
         rules.append((condition.strip(), stream.strip()))
     run_all([make(source, by_type=by_type, rules=rules, otherwise=otherwise)], how)
 

@@ -72,20 +72,20 @@ def add(
 
 @app.command()
 @sharing(security=open_security)
-def token(
-    security: Security,
-    name: UserArgument,
-    as_json: JsonFlag = False,
-) -> None:
+def token(security: Security, name: UserArgument, as_json: JsonFlag = False) -> None:
     """Give a user one more token."""
-    if name not in security.users_file.users():
-        fail(f"there is no user {name!r} in {security.users_file.path}; add it first", code="unknown-user")
+    _check_user(security, name, "; add it first")
     plain, digest = new_token()
     security.add_token(name, digest)
     if as_json:
         print_json({"user": name, "token": plain})
     else:
         _print_token(plain)
+
+
+def _check_user(security: Security, name: str, advice: str = "") -> None:
+    if name not in security.users_file.users():
+        fail(f"there is no user {name!r} in {security.users_file.path}{advice}", code="unknown-user")
 
 
 def _print_token(plain: str) -> None:
@@ -99,8 +99,8 @@ def list_users(security: Security, as_json: JsonFlag = False) -> None:
     """All users; never their secrets."""
     kept = security.users_file.users()
     listed = [
-        UserInfo(name, found.roles, found.secret is not None, len(found.tokens), name in kept)
-        for name, found in sorted(security.users().items())
+        UserInfo(name, user.roles, user.secret is not None, len(user.tokens), name in kept)
+        for name, user in sorted(security.users().items())
     ]
     if as_json:
         print_json(listed)
@@ -117,14 +117,9 @@ def _row(info: UserInfo) -> list[object]:
 
 @app.command("rm")
 @sharing(security=open_security)
-def remove(
-    security: Security,
-    name: UserArgument,
-    as_json: JsonFlag = False,
-) -> None:
+def remove(security: Security, name: UserArgument, as_json: JsonFlag = False) -> None:
     """Remove a user and all its tokens."""
-    if name not in security.users_file.users():
-        fail(f"there is no user {name!r} in {security.users_file.path}", code="unknown-user")
+    _check_user(security, name)
     security.remove_user(name)
     if as_json:
         print_json({"user": name, "removed": True})

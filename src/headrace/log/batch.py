@@ -66,6 +66,7 @@ LAYOUT = tuple(
 """The optional columns of a body in their order. `one`, `of` and `decode_single` name them by hand: they run for every
 append, and a caller's arguments have names and types."""
 
+_ORDER = tuple(slot.bit for slot in LAYOUT)
 _PADDING = tuple(b"\0" * ((-n) % 8) for n in range(8))
 
 
@@ -161,7 +162,7 @@ class Batch:
             records.num_rows,
             largest,
             (None, offsets, data),
-            [_arrow_section(records, slot, type) for slot in LAYOUT],
+            [_arrow_section(records, names, slot, type) for slot in LAYOUT],
         )
 
     @classmethod
@@ -191,16 +192,16 @@ class Batch:
     ) -> Batch:
         columns = nulls = 0
         parts: list[Section] = [b"", *_pad(payload[1]), *_pad(payload[2])]
-        for slot, sections in zip(LAYOUT, optional, strict=True):
+        for bit, sections in zip(_ORDER, optional, strict=True):
             if sections is None:
                 continue
-            columns |= slot.bit
+            columns |= bit
             if isinstance(sections, bytes):
                 columns |= ONE_TYPE
                 parts.append(sections)
                 continue
             if sections[0] is not None:
-                nulls |= slot.bit
+                nulls |= bit
                 parts += _pad(sections[0])
             for section in sections[1:]:
                 parts += _pad(section)
@@ -310,12 +311,15 @@ def _arrow_variable(records: pa.RecordBatch, name: str, wanted: pa.DataType) -> 
     return _arrow_validity(column), offsets.view(np.uint8).data, data
 
 
-def _arrow_section(records: pa.RecordBatch, slot: Slot, type: str | None) -> Column | VarColumn | bytes | None:
-    if slot.bit == TYPE and type is not None:
+def _arrow_section(
+    records: pa.RecordBatch, names: list[str], slot: Slot, type: str | None
+) -> Column | VarColumn | bytes | None:
+    bit, name, kind, is_fixed = slot
+    if bit == TYPE and type is not None:
         return _one_type(type)
-    if slot.name not in records.schema.names:
+    if name not in names:
         return None
-    return (_arrow_fixed if slot.is_fixed else _arrow_variable)(records, slot.name, slot.kind)
+    return (_arrow_fixed if is_fixed else _arrow_variable)(records, name, kind)
 
 
 class Columns:
@@ -330,14 +334,14 @@ class Columns:
         buffer = pa.py_buffer(body)
         self.payload, at = _read_variable(buffer, HEAD.size, count, False, pa.binary())
         self.optional: list[pa.Array | None] = []
-        for slot in LAYOUT:
+        for bit, _, kind, is_fixed in LAYOUT:
             array = None
-            if slot.bit == TYPE and columns & ONE_TYPE:
+            if bit == TYPE and columns & ONE_TYPE:
                 text, at = read_one_type(body, at)
                 array = repeated(text, count)
-            elif columns & slot.bit:
-                read = _read_fixed if slot.is_fixed else _read_variable
-                array, at = read(buffer, at, count, bool(nulls & slot.bit), slot.kind)
+            elif columns & bit:
+                read = _read_fixed if is_fixed else _read_variable
+                array, at = read(buffer, at, count, bool(nulls & bit), kind)
             self.optional.append(array)
 
     def to_arrow(self, base: int, time_us: int) -> pa.RecordBatch:

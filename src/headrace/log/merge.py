@@ -38,22 +38,29 @@ class Sections(NamedTuple):
 
     records: int
     payload: Variable
-    optional: list[Fixed | Variable | None]
+    optional: Sequence[Fixed | Variable | None]
     """In the order of `LAYOUT`."""
+
+
+_NONE = (None,) * len(LAYOUT)
 
 
 def split(body: bytes) -> Sections:
     """The sections of a body."""
     columns, nulls, count = HEAD.unpack_from(body)
     payload, at = _variable(body, HEAD.size, count, False)
+    if not columns:  # many have only payloads
+        return Sections(count, payload, _NONE)
     optional: list[Fixed | Variable | None] = []
     section: Fixed | Variable | None
     for bit, _, _, is_fixed in LAYOUT:
-        section = None
+        if not columns & bit:
+            optional.append(None)
+            continue
         if bit == TYPE and columns & ONE_TYPE:
             type, at = read_one_type(body, at)
             section = _spread(type, count)
-        elif columns & bit:
+        else:
             section, at = (_fixed if is_fixed else _variable)(body, at, count, bool(nulls & bit))
         optional.append(section)
     return Sections(count, payload, optional)

@@ -12,6 +12,8 @@ from headrace.log.columns import OPTIONAL, SCHEMA, TIMESTAMP
 
 # The log avoids `pa.array`, `pa.scalar` and `pa.repeat`: where pandas is installed the first call imports it, and all
 # other threads wait for a quarter of a second.
+_INTEGER = pa.int64()
+_OPTIONAL = tuple(column.kind.arrow for column in OPTIONAL)
 EMPTY = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in SCHEMA], schema=SCHEMA)
 
 
@@ -42,10 +44,7 @@ def assembled(
 ) -> pa.RecordBatch:
     """Stored records from their columns; those that the producers left out are null."""
     count = len(payload)
-    given = [
-        pa.nulls(count, column.kind.arrow) if array is None else array
-        for column, array in zip(OPTIONAL, optional, strict=True)
-    ]
+    given = [pa.nulls(count, kind) if array is None else array for kind, array in zip(_OPTIONAL, optional, strict=True)]
     return pa.RecordBatch.from_arrays(
-        [longs(indexes, pa.int64()), longs(times, TIMESTAMP), *given, payload], schema=SCHEMA
+        [longs(indexes, _INTEGER), longs(times, TIMESTAMP), *given, payload], schema=SCHEMA
     )
