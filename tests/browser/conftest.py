@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import threading
-from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
+from support.background import Background
 from support.hub_process import HubProcess
 from support.until import DEADLINE_S
 from test_programs import find
@@ -30,34 +27,6 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-
-Result = TypeVar("Result")
-
-
-class Background:
-    """An event loop in a thread of its own, for peers of the hub: the browser's own loop runs in this one."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self._started: list[Future[Any]] = []
-
-    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Do it and wait for the result."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(DEADLINE_S)
-
-    def start(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Do it until the test ends."""
-        self._started.append(asyncio.run_coroutine_threadsafe(work, self._loop))
-
-    def close(self) -> None:
-        for future in self._started:
-            future.cancel()
-        self.run(asyncio.sleep(0))
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(DEADLINE_S)
-        self._loop.close()
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from browser.conftest import Background
 from playwright.sync_api import Page, expect
+from support.background import Background
 from support.hub_process import HubProcess
 from support.until import until
 

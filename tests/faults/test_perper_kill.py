@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from interop.perper_support import agent
 from perper.protocol.cache import StreamListener
 from pyignite import Client, GenericObjectMeta
 from pyignite.datatypes import IntObject, String
 from pyignite.datatypes.prop_codes import PROP_NAME, PROP_QUERY_ENTITIES
 from support.hub_process import HubProcess
+from support.perper_agents import agent
 from support.until import DEADLINE_S, wait_until
 
 from headrace.config.address import split_address

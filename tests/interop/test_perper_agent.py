@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from interop.perper_support import HubThread, agent
 from pyignite import Client
+from support.perper_agents import HubThread, agent
 from support.until import wait_until
 
 from headrace.log.batch import Batch

@@ -17,7 +17,6 @@ from typing import Any
 import grpc
 import pyignite
 import pytest
-from interop.perper_support import HubThread
 from pyignite import AioClient, Client, GenericObjectMeta
 from pyignite.datatypes import (
     BoolObject,
@@ -39,6 +38,7 @@ from pyignite.datatypes.expiry_policy import ExpiryPolicy
 from pyignite.datatypes.prop_codes import PROP_CACHE_MODE, PROP_NAME, PROP_QUERY_ENTITIES
 from pyignite.datatypes.transactions import TransactionIsolation
 from pyignite.exceptions import CacheError, SQLError
+from support.perper_agents import HubThread
 from support.until import wait_until
 
 from headrace.config import Config, Grant, SecuritySection, Tls, User

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from interop.perper_support import HubThread
 from pyignite import AioClient
 from pyignite.aio_cache import AioCache
 from pyignite.datatypes import ExpiryPolicy
 from pyignite.datatypes.cluster_state import ClusterState
 from pyignite.datatypes.prop_codes import PROP_NAME, PROP_QUERY_ENTITIES
 from pyignite.exceptions import CacheError
+from support.perper_agents import HubThread
 
 # These only tell of a cache.
 NOT_OPERATIONS = {"cache_id", "cache_info", "client", "name", "settings"}

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from interop.perper_support import ENVIRONMENT, PREAMBLE, HubThread, agent
+from support.perper_agents import ENVIRONMENT, PREAMBLE, HubThread, agent
 from support.until import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.slow

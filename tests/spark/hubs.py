@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
-import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import pyarrow as pa
+from support.background import Background
 
 from headrace.config import Config
 from headrace.config import Log as LogSection
@@ -18,18 +16,13 @@ from headrace.hub import Hub
 from headrace.log.batch import Batch
 from headrace.log.ops import StreamOptions
 
-Result = TypeVar("Result")
-DEADLINE_S = 60.0
 
-
-class ThreadHub:
+class ThreadHub(Background):
     """A hub with Flight, nouns and Spark's verbs, driven from the test's own thread."""
 
     def __init__(self, data: Path, *, address: str = "127.0.0.1:0", config: Config | None = None, **log: Any) -> None:
+        super().__init__()
         self.data = data
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="hub", daemon=True)
-        self._thread.start()
         self._config = msgspec.structs.replace(config or Config(), log=LogSection(data=str(data), **log))
         self._address = address
         self._closing: list[Any] = []
@@ -48,20 +41,10 @@ class ThreadHub:
         self._closing.append(listener)
         self.address = listener.address
 
-    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Do something in the hub's loop and wait for it."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(DEADLINE_S)
-
-    def submit(self, work: Coroutine[Any, Any, Result]) -> concurrent.futures.Future[Result]:
-        """Begin something in the hub's loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
     def close(self) -> None:
         """Stop everything."""
         self.run(self._stop())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(DEADLINE_S)
-        self._loop.close()
+        super().close()
 
     async def _stop(self) -> None:
         for one in reversed(self._closing):

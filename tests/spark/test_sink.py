@@ -124,7 +124,7 @@ def test_every_completed_batch_moves_the_cursor_also_the_last(
 def test_processed_acknowledgements_wait_for_the_query(hub: ThreadHub, spark: Any, name: str, tmp_path: Path) -> None:
     hub.create(name, ack=f"processed:{name}")
     hub.append(name, [b"x"] * 3)
-    waiting = hub.submit(hub.hub.acknowledged(name, 3))
+    waiting = hub.start(hub.hub.acknowledged(name, 3))
     assert not waiting.done()
     frame = read_stream(spark, name, cursor=name)
     query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()

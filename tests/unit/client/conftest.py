@@ -3,13 +3,7 @@ from collections.abc import Iterator
 import pytest
 
 import headrace
-from headrace.testing import ServedHub, served_hub
-
-
-@pytest.fixture
-def served() -> Iterator[ServedHub]:
-    with served_hub() as hub:
-        yield hub
+from headrace.testing import ServedHub
 
 
 @pytest.fixture

@@ -4,13 +4,7 @@ import pyarrow.flight as flight
 import pytest
 from support.flight_peer import payloads, put
 
-from headrace.testing import ServedHub, served_hub
-
-
-@pytest.fixture
-def served() -> Iterator[ServedHub]:
-    with served_hub() as hub:
-        yield hub
+from headrace.testing import ServedHub
 
 
 @pytest.fixture

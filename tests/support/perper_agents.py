@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import subprocess
@@ -10,10 +9,11 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from support.background import Background
 from support.until import DEADLINE_S
 
 import headrace
@@ -27,7 +27,7 @@ from headrace.testing import memory_hub
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(headrace.__file__).parents[1])}
 
 
-class HubThread:
+class HubThread(Background):
     """The hub, its addresses, and a way to run a coroutine beside it."""
 
     hub: Hub
@@ -35,58 +35,30 @@ class HubThread:
     fabric: str
 
     def __init__(self, config: Config | None = None, disk: Any = None) -> None:
+        super().__init__()
         self._config = config
         self._disk = disk
-        self._started = threading.Event()
-        self._stop: asyncio.Event | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), daemon=True)
+        self._open = contextlib.AsyncExitStack()
 
-    async def _main(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._stop = asyncio.Event()
-        try:
-            async with memory_hub(self._config, disk=self._disk) as self.hub:
-                ignite = await serve_ignite(self.hub, "127.0.0.1:0")
-                fabric = await serve_fabric(self.hub, "127.0.0.1:0")
-                self.ignite, self.fabric = ignite.address, fabric.address
-                self._started.set()
-                await self._stop.wait()
-                await fabric.close()
-                await ignite.close()
-        except BaseException as error:
-            self._error = error
-            raise
-        finally:
-            self._started.set()
+    async def _serve(self) -> None:
+        self.hub = await self._open.enter_async_context(memory_hub(self._config, disk=self._disk))
+        ignite = await serve_ignite(self.hub, "127.0.0.1:0")
+        self._open.push_async_callback(ignite.close)
+        fabric = await serve_fabric(self.hub, "127.0.0.1:0")
+        self._open.push_async_callback(fabric.close)
+        self.ignite, self.fabric = ignite.address, fabric.address
 
     @property
     def ignite_port(self) -> int:
         return int(self.ignite.rpartition(":")[2])
 
-    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        assert self._loop is not None
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(DEADLINE_S)
-
-    def call(self, function: Callable[[], Any]) -> Any:
-        async def inside() -> Any:
-            return function()
-
-        return self.run(inside())
-
     def __enter__(self) -> HubThread:
-        self._thread.start()
-        assert self._started.wait(DEADLINE_S)
-        assert self._error is None, self._error
+        self.run(self._serve())
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._loop is not None
-        assert self._stop is not None
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(DEADLINE_S)
-        assert not self._thread.is_alive()
+        self.run(self._open.aclose())
+        self.close()
 
 
 class Agent:
