@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import ockam_application
 
-from headrace.protocols.ockam import application, bare, codec
+from headrace.protocols.ockam import bare, codec, routing
 from headrace.protocols.ockam.cbor import CborFraming
 from headrace.protocols.ockam.routing import (
     Address,
@@ -73,14 +74,16 @@ def test_text_and_data(vector: dict[str, Any]) -> None:
     reader.finish()
 
 
-def expected_request(f: dict[str, Any]) -> codec.Request | application.ClientRequest:
+def expected_request(f: dict[str, Any]) -> codec.Request | ockam_application.ClientRequest:
     match f["protocol"]:
         case "binary":
-            return application.Binary(bytes.fromhex(f["data_hex"]))
+            return ockam_application.Binary(bytes.fromhex(f["data_hex"]))
         case "stream_bidirectional":
-            return application.Subscribe(f["stream_name"], f["subscription_id"])
+            return ockam_application.Subscribe(f["stream_name"], f["subscription_id"])
         case "stream_bidirectional_publisher":
-            return application.SubscribePublisher(f["publisher_stream"], f["consumer_stream"], f["subscription_id"])
+            return ockam_application.SubscribePublisher(
+                f["publisher_stream"], f["consumer_stream"], f["subscription_id"]
+            )
         case "stream_push":
             return codec.PushRequest(f["request_id"], bytes.fromhex(f["data_hex"]))
         case "stream_pull":
@@ -115,9 +118,9 @@ def check_payload(raw: bytes, fields: dict[str, Any]) -> None:
         assert codec.encode_response(response) == raw
         return
     request = expected_request(fields)
-    if isinstance(request, application.ClientRequest):
-        assert application.decode_client_request(raw) == request
-        assert application.encode_client_request(request) == raw
+    if isinstance(request, ockam_application.ClientRequest):
+        assert ockam_application.decode_client_request(raw) == request
+        assert ockam_application.encode_client_request(request) == raw
     else:
         assert codec.decode_request(raw) == request
         assert codec.encode_request(request) == raw
@@ -140,8 +143,8 @@ def test_address(vector: dict[str, Any]) -> None:
 def test_old_tcp_address(vector: dict[str, Any]) -> None:
     raw, fields = bytes.fromhex(vector["hex"]), vector["fields"]
     (address,) = read_route(bare.Reader(b"\x01" + raw))
-    assert application.decode_old_tcp_value(address.value) == (fields["host"], fields["port"])
-    assert application.encode_old_tcp_value(fields["host"], fields["port"]) == address.value
+    assert ockam_application.decode_old_tcp_value(address.value) == (fields["host"], fields["port"])
+    assert ockam_application.encode_old_tcp_value(fields["host"], fields["port"]) == address.value
 
 
 def route_of(hops: list[dict[str, Any]]) -> Route:
@@ -193,7 +196,7 @@ def test_cbor_frame(vector: dict[str, Any]) -> None:
 @of_kind("app-elixir-bidirectional")
 def test_elixir_record(vector: dict[str, Any]) -> None:
     raw, fields = bytes.fromhex(vector["hex"]), vector["fields"]
-    stream, message = application.decode_bidirectional_record(raw)
+    stream, message = routing.decode_bidirectional_record(raw)
     assert stream == fields["return_stream"]
     check_message(message, fields["message"])
-    assert application.encode_bidirectional_record(stream, message) == raw
+    assert routing.encode_bidirectional_record(stream, message) == raw

@@ -5,8 +5,10 @@ Run for long by hand with any fuzzer that calls `fuzz(data)`; `test_fuzz_ockam.p
 
 from __future__ import annotations
 
+from support import ockam_application
+
 from headrace.protocols.errors import RemoteProtocolError
-from headrace.protocols.ockam import application, codec
+from headrace.protocols.ockam import codec
 from headrace.protocols.ockam.cbor import CborFraming
 from headrace.protocols.ockam.routing import Framing, LegacyFraming
 from headrace.protocols.ockam.session import Create, Get, Limits, Pull, Save, Session, State, Worker
@@ -85,7 +87,7 @@ def round_trip_payload(data: bytes) -> None:
             continue
         assert codec.encode_response(response) == data
     try:
-        extra = application.decode_client_request(data)
+        extra = ockam_application.decode_client_request(data)
     except RemoteProtocolError:
         return
-    assert application.encode_client_request(extra) == data
+    assert ockam_application.encode_client_request(extra) == data

@@ -26,7 +26,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from headrace.protocols.ockam.application import decode_bidirectional_record, encode_bidirectional_record
 from headrace.protocols.ockam.codec import StreamMessage
 from headrace.protocols.ockam.connection import (
     Connection,
@@ -37,6 +36,7 @@ from headrace.protocols.ockam.connection import (
     Stream,
     connect,
 )
+from headrace.protocols.ockam.routing import decode_bidirectional_record, encode_bidirectional_record
 
 __all__ = [
     "Connection",

@@ -126,6 +126,18 @@ def decode_wire(data: bytes) -> Message:
     return Message(onward, returning, payload, tracing)
 
 
+def encode_bidirectional_record(return_stream: str, message: Message) -> bytes:
+    """The record of an Elixir pair: the reply to the message goes to the return stream."""
+    return encode_string(return_stream) + encode_data(encode_wire(message))
+
+
+def decode_bidirectional_record(record: bytes) -> tuple[str, Message]:
+    reader = Reader(record)
+    return_stream, wire = reader.string(), reader.data()
+    reader.finish()
+    return return_stream, decode_wire(wire)
+
+
 class Assembly:
     """Joins received chunks until a whole frame is there, copying each byte once, however large the frame is."""
 

@@ -8,9 +8,10 @@ import bare as oracle
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support import ockam_application
 
 from headrace.protocols.errors import RemoteProtocolError
-from headrace.protocols.ockam import application, codec
+from headrace.protocols.ockam import codec, routing
 from headrace.protocols.ockam.bare import UINT_MAX, encode_uint
 from headrace.protocols.ockam.cbor import CborFraming
 from headrace.protocols.ockam.routing import Framing, LegacyFraming, Message, constant_head, encode_wire, local
@@ -323,12 +324,15 @@ def test_pull_replies_are_cut_to_what_fits() -> None:
 
 def test_other_payloads_of_published_clients_are_not_mistaken() -> None:
     with pytest.raises(RemoteProtocolError, match="not known"):
-        application.decode_client_request(codec.encode_request(codec.PushRequest(1, b"")))
+        ockam_application.decode_client_request(codec.encode_request(codec.PushRequest(1, b"")))
     with pytest.raises(RemoteProtocolError, match="left over"):
-        application.decode_client_request(codec.encode_payload("binary", b"\x00\x00"))
+        ockam_application.decode_client_request(codec.encode_payload("binary", b"\x00\x00"))
     for host in ("10.1.2.3", "2001:db8::1"):
-        assert application.decode_old_tcp_value(application.encode_old_tcp_value(host, 4000)) == (host, 4000)
+        assert ockam_application.decode_old_tcp_value(ockam_application.encode_old_tcp_value(host, 4000)) == (
+            host,
+            4000,
+        )
     with pytest.raises(RemoteProtocolError, match="old form"):
-        application.decode_old_tcp_value(b"localhost:4000")
+        ockam_application.decode_old_tcp_value(b"localhost:4000")
     with pytest.raises(RemoteProtocolError, match="left over"):
-        application.decode_bidirectional_record(b"\x01a\x04\x01\x00\x00\x00\x00")
+        routing.decode_bidirectional_record(b"\x01a\x04\x01\x00\x00\x00\x00")

@@ -1,10 +1,9 @@
-"""What the published clients put beside and inside the stream protocol. The hub stores it unread; tools can read it.
+"""What the published clients put beside and inside the stream protocol. The hub stores it unread.
 
 ```
 binary                           data                                      an Elixir publisher's input, local to it
 stream_bidirectional             string stream | string subscription       a request to an Elixir subscribe service
 stream_bidirectional_publisher   string publisher stream | string consumer stream | string subscription
-record of an Elixir pair         string return stream | data wire message  the reply goes to the return stream
 TCP address before August 2021   00 | 4 bytes | u16 little-endian port, or 01 | 8 × u16 little-endian | the port
 ```
 """
@@ -17,9 +16,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace.protocols.errors import RemoteProtocolError
-from headrace.protocols.ockam.bare import Reader, encode_data, encode_string
+from headrace.protocols.ockam.bare import encode_data, encode_string
 from headrace.protocols.ockam.codec import encode_payload, open_payload
-from headrace.protocols.ockam.routing import Message, decode_wire, encode_wire
 
 BINARY: Final = "binary"
 BIDIRECTIONAL: Final = "stream_bidirectional"
@@ -71,17 +69,6 @@ def decode_client_request(payload: bytes) -> ClientRequest:
         raise RemoteProtocolError(f"protocol {protocol!r} is not known")
     reader.finish()
     return request
-
-
-def encode_bidirectional_record(return_stream: str, message: Message) -> bytes:
-    return encode_string(return_stream) + encode_data(encode_wire(message))
-
-
-def decode_bidirectional_record(record: bytes) -> tuple[str, Message]:
-    reader = Reader(record)
-    return_stream, wire = reader.string(), reader.data()
-    reader.finish()
-    return return_stream, decode_wire(wire)
 
 
 def encode_old_tcp_value(host: str, port: int) -> bytes:
