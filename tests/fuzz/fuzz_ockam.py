@@ -11,7 +11,7 @@ from headrace.protocols.errors import RemoteProtocolError
 from headrace.protocols.ockam import codec
 from headrace.protocols.ockam.cbor import CborFraming
 from headrace.protocols.ockam.routing import Framing, LegacyFraming
-from headrace.protocols.ockam.session import Create, Get, Limits, Pull, Save, Session, State, Worker
+from headrace.protocols.ockam.session import Create, Get, Pull, Save, Session, State, Worker
 
 WORKER = Worker(b"ST_S_0011223344556677", "orders", 0)
 RESOLVE = {WORKER.address: WORKER}.get
@@ -31,7 +31,7 @@ def run_session(framing: Framing, chunks: list[bytes]) -> list[list[object]] | N
     """What a session makes of the bytes: records, other requests, replies and drops, each in order.
 
     None when the connection ended: then it depends on the cut how much was looked at before."""
-    session = Session(framing, RESOLVE, Limits())
+    session = Session(framing, RESOLVE)
     if framing.greeting:
         session.receive(framing.greeting)
     records: list[object] = []

@@ -22,9 +22,9 @@ The specification gives the two strings of the index requests in both orders; re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -129,6 +129,8 @@ class Error:
 
 Response = Init | PushConfirm | PullResponse | Index | Error
 
+Read = TypeVar("Read")
+
 
 def encode_payload(protocol: str, body: bytes) -> bytes:
     return encode_string(protocol) + encode_data(body)
@@ -168,28 +170,15 @@ def encode_request(request: Request) -> bytes:
 def decode_request(payload: bytes) -> Request:
     """The request in a payload. Whatever is not exactly one known request is a RemoteProtocolError."""
     protocol, reader = open_payload(payload)
-    read = _REQUESTS.get(protocol)
-    if read is None:
+    return _read(_REQUESTS, protocol, protocol, reader)
+
+
+def _read(table: Mapping[str, Callable[[str, Reader], Read]], shape: str, protocol: str, reader: Reader) -> Read:
+    if shape not in table:
         raise RemoteProtocolError(f"protocol {protocol!r} is not known")
-    request = read(protocol, reader)
+    value = table[shape](protocol, reader)
     reader.finish()
-    return request
-
-
-def _read_create(protocol: str, reader: Reader) -> Request:
-    return CreateRequest(protocol, reader.optional_string())
-
-
-def _read_create_partitioned(protocol: str, reader: Reader) -> Request:
-    return CreateRequest(protocol, reader.optional_string(), reader.uint())
-
-
-def _read_push(protocol: str, reader: Reader) -> Request:
-    return PushRequest(reader.uint(), reader.data())
-
-
-def _read_pull(protocol: str, reader: Reader) -> Request:
-    return PullRequest(reader.uint(), reader.uint(), reader.uint())
+    return value
 
 
 def _read_index(protocol: str, reader: Reader) -> Request:
@@ -217,11 +206,11 @@ def _read_index_partitioned(protocol: str, reader: Reader) -> Request:
 
 
 _REQUESTS: Final[dict[str, Callable[[str, Reader], Request]]] = {
-    CREATE: _read_create,
-    CREATE_PARTITIONED: _read_create_partitioned,
-    CREATE_PARTITIONS: _read_create_partitioned,
-    PUSH: _read_push,
-    PULL: _read_pull,
+    CREATE: lambda protocol, reader: CreateRequest(protocol, reader.optional_string()),
+    CREATE_PARTITIONED: lambda protocol, reader: CreateRequest(protocol, reader.optional_string(), reader.uint()),
+    CREATE_PARTITIONS: lambda protocol, reader: CreateRequest(protocol, reader.optional_string(), reader.uint()),
+    PUSH: lambda _, reader: PushRequest(reader.uint(), reader.data()),
+    PULL: lambda _, reader: PullRequest(reader.uint(), reader.uint(), reader.uint()),
     INDEX: _read_index,
     INDEX_PARTITIONED: _read_index_partitioned,
 }
@@ -253,25 +242,8 @@ def decode_response(payload: bytes, *, partitioned: bool = False) -> Response:
     be told apart by their bytes, only by what was asked.
     """
     protocol, reader = open_payload(payload)
-    response: Response
-    if protocol == PUSH:
-        response = PushConfirm(reader.uint(), reader.tag(2) == 0, reader.uint())
-    elif protocol == PULL:
-        response = PullResponse(reader.uint(), _read_records(reader))
-    elif protocol == CREATE:
-        response = Init(protocol, reader.string())
-    elif protocol in (CREATE_PARTITIONED, CREATE_PARTITIONS):
-        response = Init(protocol, reader.string(), reader.uint())
-    elif protocol in (INDEX, INDEX_PARTITIONED):
-        client_id, name = reader.string(), reader.string()
-        partition = reader.uint() if partitioned or protocol == INDEX_PARTITIONED else None
-        response = Index(protocol, client_id, name, reader.optional_uint(), partition)
-    elif protocol == ERROR:
-        response = Error(reader.string())
-    else:
-        raise RemoteProtocolError(f"protocol {protocol!r} is not known")
-    reader.finish()
-    return response
+    shape = INDEX_PARTITIONED if partitioned and protocol == INDEX else protocol
+    return _read(_RESPONSES, shape, protocol, reader)
 
 
 def _read_records(reader: Reader) -> list[StreamMessage]:
@@ -279,6 +251,23 @@ def _read_records(reader: Reader) -> list[StreamMessage]:
     if count * 2 > reader.left():
         raise RemoteProtocolError(f"{count} records are announced and {reader.left()} bytes are there")
     return [StreamMessage(reader.uint(), reader.data()) for _ in range(count)]
+
+
+def _read_index_reply_partitioned(protocol: str, reader: Reader) -> Response:
+    client_id, name, partition = reader.string(), reader.string(), reader.uint()
+    return Index(protocol, client_id, name, reader.optional_uint(), partition)
+
+
+_RESPONSES: Final[dict[str, Callable[[str, Reader], Response]]] = {
+    CREATE: lambda protocol, reader: Init(protocol, reader.string()),
+    CREATE_PARTITIONED: lambda protocol, reader: Init(protocol, reader.string(), reader.uint()),
+    CREATE_PARTITIONS: lambda protocol, reader: Init(protocol, reader.string(), reader.uint()),
+    PUSH: lambda _, reader: PushConfirm(reader.uint(), reader.tag(2) == 0, reader.uint()),
+    PULL: lambda _, reader: PullResponse(reader.uint(), _read_records(reader)),
+    INDEX: lambda protocol, reader: Index(protocol, reader.string(), reader.string(), reader.optional_uint()),
+    INDEX_PARTITIONED: _read_index_reply_partitioned,
+    ERROR: lambda _, reader: Error(reader.string()),
+}
 
 
 def _uint_if(value: int | None) -> bytes:

@@ -101,7 +101,7 @@ class Connection(asyncio.Protocol):
         self._push_addresses: dict[Route, Route] = {}
         self._writable = asyncio.Event()
         self._lost: ConnectionLost | None = None
-        self._failures: set[Callable[[OckamError], None]] = set()
+        self._asking: set[asyncio.Future[None]] = set()
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     # --- requests -------------------------------------------------------------------------------------------------
@@ -209,12 +209,8 @@ class Connection(asyncio.Protocol):
             elif len(answers) >= count:
                 done.set_result(None)
 
-        def fail(error: OckamError) -> None:
-            if not done.done():
-                done.set_exception(error)
-
         self._waiting[address] = arrived
-        self._failures.add(fail)
+        self._asking.add(done)
         try:
             self._write(self._framing.encode(Message(onward, (local(address),), codec.encode_request(request))))
             async with asyncio.timeout(self.timeout_s):
@@ -223,7 +219,7 @@ class Connection(asyncio.Protocol):
             raise NoAnswer(f"no answer to {request!r} in {self.timeout_s} s") from None
         finally:
             del self._waiting[address]
-            self._failures.discard(fail)
+            self._asking.discard(done)
         return answers
 
     def _push_address(self, stream: Stream) -> Route:
@@ -247,11 +243,10 @@ class Connection(asyncio.Protocol):
     # --- the socket -----------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast(asyncio.Transport, transport)  # uvloop has a class of its own
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop has a class of its own
         self._writable.set()
         if self._framing.greeting:
-            transport.write(self._framing.greeting)
+            self._transport.write(self._framing.greeting)
 
     def data_received(self, data: bytes) -> None:
         buffer = self._assembly.join(data)
@@ -309,8 +304,9 @@ class Connection(asyncio.Protocol):
             return
         self._lost = ConnectionLost(why)
         self._writable.set()
-        for fail in list(self._failures):
-            fail(self._lost)
+        for done in self._asking:
+            if not done.done():
+                done.set_exception(self._lost)
         groups, self._pushes = set(self._pushes.values()), {}
         for group in groups:
             group.fail(self._lost)

@@ -15,7 +15,6 @@ The length word could carry 65,535 bytes, and that much is received; the referen
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
@@ -39,8 +38,6 @@ REPLY_FIXED_BYTES_MAX: Final = 80
 RECORD_FIELDS_BYTES_MAX: Final = 20
 REPLY_OVERHEAD_BYTES_MAX: Final = ROUTE_BYTES_MAX + REPLY_FIXED_BYTES_MAX + RECORD_FIELDS_BYTES_MAX
 RECORD_BYTES_MAX: Final = SENT_FRAME_BYTES_MAX - REPLY_OVERHEAD_BYTES_MAX
-
-_LENGTH: Final = struct.Struct(">H")
 
 
 class Unroutable(RemoteProtocolError):
@@ -173,23 +170,15 @@ class Assembly:
 class Framing(Protocol):
     """How messages stand on a connection. Both framings have this shape; everything above them is the same."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def greeting(self) -> bytes:
-        """What each side sends once, before its first frame."""
-
-    @property
-    def header_bytes(self) -> int:
-        """The size of the length word."""
-
-    @property
-    def sent_bytes_max(self) -> int:
-        """The largest frame we send."""
-
-    @property
-    def record_bytes_max(self) -> int:
-        """The largest record that every puller on this framing can be sent."""
+    name: str
+    greeting: bytes
+    """What each side sends once, before its first frame."""
+    header_bytes: int
+    """The size of the length word."""
+    sent_bytes_max: int
+    """The largest frame we send."""
+    record_bytes_max: int
+    """The largest record that every puller on this framing can be sent."""
 
     def frame_size(self, buffer: bytes, position: int) -> int:
         """The length word at `position`, where at least `header_bytes` are."""
@@ -220,16 +209,17 @@ class LegacyFraming:
 
     def encode(self, message: Message) -> bytes:
         wire = encode_wire(message)
-        if len(wire) > SENT_FRAME_BYTES_MAX:
-            raise LocalProtocolError(f"a frame of {len(wire)} bytes is above {SENT_FRAME_BYTES_MAX}")
-        return _LENGTH.pack(len(wire)) + wire
+        return _length_word(len(wire)) + wire
 
     def envelope(self, onward: Route, returning: Route, payload_bytes: int) -> tuple[bytes, bytes]:
-        routes = encode_uint(WIRE_VERSION) + encode_route(onward) + encode_route(returning) + encode_uint(payload_bytes)
-        size = len(routes) + payload_bytes
-        if size > SENT_FRAME_BYTES_MAX:
-            raise LocalProtocolError(f"a frame of {size} bytes is above {SENT_FRAME_BYTES_MAX}")
-        return _LENGTH.pack(size) + routes, b""
+        head = constant_head(onward, returning) + encode_uint(payload_bytes)
+        return _length_word(len(head) + payload_bytes) + head, b""
+
+
+def _length_word(size: int) -> bytes:
+    if size > SENT_FRAME_BYTES_MAX:
+        raise LocalProtocolError(f"a frame of {size} bytes is above {SENT_FRAME_BYTES_MAX}")
+    return size.to_bytes(2, "big")
 
 
 def constant_head(onward: Route, returning: Route) -> bytes:

@@ -18,6 +18,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Coroutine
+from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.errors import Forbidden, HeadraceError, Unauthenticated, UnknownStream
@@ -32,7 +33,6 @@ from headrace.protocols.ockam.session import (
     Create,
     Get,
     HubRequest,
-    Limits,
     Pull,
     PushBatch,
     Save,
@@ -60,12 +60,9 @@ class Service(TcpServer["Connection"]):
         super().__init__(hub, "ockam")
         self.config = config
         self.addresses = addresses
-        self.streams = Streams(
-            hub, addresses, clamp=config.clamp_saved_index, unknown_is_zero=config.unknown_index == "zero"
-        )
+        self.streams = Streams(hub, addresses, config)
         self.saves: dict[IndexKey, asyncio.Task[Any]] = {}
         """The last Save of each index that is under way."""
-        self.limits = Limits(config.name_bytes_max, config.partitions_max, hub.config.log.record_bytes_max)
         self.metrics = hub.metrics.section(OckamMetrics)
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -98,17 +95,15 @@ class Service(TcpServer["Connection"]):
             await asyncio.wait(list(self._tasks))
 
 
+@dataclass(eq=False, slots=True)
 class PendingPush:
     """A batch on its way to the disk and, in mode `processed`, on to the cursor that acknowledges it."""
 
-    __slots__ = ("batch", "first", "received_s", "settled", "silent")
-
-    def __init__(self, batch: PushBatch) -> None:
-        self.received_s = time.perf_counter()
-        self.batch = batch
-        self.first: int | None = None
-        self.settled = False
-        self.silent = False
+    batch: PushBatch
+    received_s: float = field(default_factory=time.perf_counter)
+    first: int | None = None
+    settled: bool = False
+    silent: bool = False
 
 
 class Connection(TcpConnection, asyncio.Protocol):
@@ -118,8 +113,8 @@ class Connection(TcpConnection, asyncio.Protocol):
         super().__init__(service)
         self._service = service
         self._config = service.config
-        self.session = Session(framing, service.addresses.resolve, service.limits)
-        self.session.name_services(service.config.stream_services, service.config.index_services)
+        record_bytes_max = self.hub.config.log.record_bytes_max
+        self.session = Session(framing, service.addresses.resolve, service.config, record_bytes_max)
         self._may: Principal | None = None
         self._greeting_timer: asyncio.TimerHandle | None = None
         self._lane: deque[HubRequest] = deque()

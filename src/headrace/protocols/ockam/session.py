@@ -17,6 +17,7 @@ to everything else. Rules of this file:
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -37,10 +38,8 @@ from headrace.protocols.ockam.routing import (
     constant_head,
     local,
 )
+from headrace.protocols.ockam.settings import Ockam
 from headrace.protocols.state_machine import StateMachine
-
-STREAM_SERVICE_NAMES: Final = ("stream_service", "stream")
-INDEX_SERVICE_NAMES: Final = ("stream_index_service", "stream_index")
 
 
 class State(Enum):
@@ -113,16 +112,6 @@ class Dropped(Enum):
     UNKNOWN_ADDRESS = "unknown_address"
     LONG_ROUTE = "long_route"
     INDEX_REQUEST = "index_request"
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a peer may ask for. The defaults are those of the configuration section `ockam`."""
-
-    name_bytes_max: int = 500
-    partitions_max: int = 1_024
-    record_bytes_max: int = 1 << 40
-    """The framing has a limit of its own; the smaller one counts."""
 
 
 class Worker(NamedTuple):
@@ -202,23 +191,25 @@ class Turn:
 class Session:
     """One connection, seen from the server."""
 
-    def __init__(self, framing: Framing, resolve: Callable[[bytes], Worker | None], limits: Limits) -> None:
+    def __init__(
+        self,
+        framing: Framing,
+        resolve: Callable[[bytes], Worker | None],
+        settings: Ockam | None = None,
+        record_bytes_max: int = sys.maxsize,
+    ) -> None:
+        """`record_bytes_max` is the log's limit; the framing has one of its own, and the smaller one counts."""
         self.framing = framing
         self.state = State.GREETING if framing.greeting else State.OPEN
         self.last_error: str | None = None
         self.requests = 0
         self._resolve = resolve
-        self._limits = limits
-        self._record_bytes_max = min(framing.record_bytes_max, limits.record_bytes_max)
-        self._places: dict[bytes, Place] = {}
-        self.name_services(STREAM_SERVICE_NAMES, INDEX_SERVICE_NAMES)
+        self._settings = settings = settings or Ockam()
+        self._record_bytes_max = min(framing.record_bytes_max, record_bytes_max)
+        self._places = dict.fromkeys(map(str.encode, settings.stream_services), Place.SERVICE)
+        self._places |= dict.fromkeys(map(str.encode, settings.index_services), Place.INDEX)
         self._assembly = Assembly()
         self._repeated: tuple[bytes, PushRun, PushBatch] | None = None
-
-    def name_services(self, streams: Sequence[str], indexes: Sequence[str]) -> None:
-        """The addresses under which the two services answer."""
-        self._places = {name.encode(): Place.SERVICE for name in streams}
-        self._places |= {name.encode(): Place.INDEX for name in indexes}
 
     def describe(self) -> dict[str, object]:
         return {
@@ -343,7 +334,7 @@ class Session:
 
     def _check(self, request: codec.Request) -> None:
         """What decodes and still cannot be meant, or is more than a peer may ask for."""
-        limits = self._limits
+        limits = self._settings
         match request:
             case codec.CreateRequest(_, name, partitions):
                 if name == "":

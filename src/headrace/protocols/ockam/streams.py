@@ -25,6 +25,7 @@ from headrace.hub import Hub
 from headrace.log.ops import StreamOptions
 from headrace.protocols.ockam.addresses import AddressBook
 from headrace.protocols.ockam.session import Worker
+from headrace.protocols.ockam.settings import Ockam
 
 log = logging.getLogger(__name__)
 
@@ -56,11 +57,11 @@ def cursor_name(client_id: str) -> str:
 class Streams:
     """Streams and saved indexes as the two Ockam services see them."""
 
-    def __init__(self, hub: Hub, addresses: AddressBook, *, clamp: bool, unknown_is_zero: bool) -> None:
+    def __init__(self, hub: Hub, addresses: AddressBook, settings: Ockam) -> None:
         self._hub = hub
         self._addresses = addresses
-        self._clamp = clamp
-        self._unknown_is_zero = unknown_is_zero
+        self._clamp = settings.clamp_saved_index
+        self._unknown_is_zero = settings.unknown_index == "zero"
         self._oversized: dict[tuple[str, int, int], tuple[int, int]] = {}
         """(stream, partition, record limit) → a run of records above the limit: its first index, and where it ends."""
 

@@ -25,7 +25,6 @@ from headrace.protocols.ockam.session import (
     Create,
     Dropped,
     Get,
-    Limits,
     Place,
     Pull,
     PushRun,
@@ -44,8 +43,8 @@ FRAMINGS: list[Framing] = [LegacyFraming(), CborFraming()]
 both_framings = pytest.mark.parametrize("framing", FRAMINGS, ids=lambda framing: framing.name)
 
 
-def open_session(framing: Framing | None = None, limits: Limits | None = None) -> Session:
-    session = Session(framing or LegacyFraming(), WORKERS.get, limits or Limits())
+def open_session(framing: Framing | None = None) -> Session:
+    session = Session(framing or LegacyFraming(), WORKERS.get)
     if session.framing.greeting:
         session.receive(session.framing.greeting)
     return session
@@ -333,7 +332,7 @@ def test_malformed_messages_end_the_connection(raw: bytes) -> None:
 
 
 def test_greeting_then_frames_in_one_chunk() -> None:
-    session = Session(CborFraming(), WORKERS.get, Limits())
+    session = Session(CborFraming(), WORKERS.get)
     assert session.state is State.GREETING
     request = codec.encode_request(codec.CreateRequest(codec.CREATE, "s"))
     assert session.receive(b"\x01" + frame("stream", request, framing=CborFraming())).requests
@@ -341,13 +340,13 @@ def test_greeting_then_frames_in_one_chunk() -> None:
 
 
 def test_wrong_greeting() -> None:
-    session = Session(CborFraming(), WORKERS.get, Limits())
+    session = Session(CborFraming(), WORKERS.get)
     assert session.receive(b"\x02").ended == "the version byte is 2"
     assert session.state is State.CLOSED
 
 
 def test_late_greeting() -> None:
-    session = Session(CborFraming(), WORKERS.get, Limits())
+    session = Session(CborFraming(), WORKERS.get)
     assert session.greeting_late().ended == "no version byte in time"
     session.lost()
     assert session.state is State.CLOSED
@@ -363,7 +362,7 @@ def test_a_huge_announced_frame_ends_the_connection_at_once() -> None:
 
 @both_framings
 def test_byte_by_byte(framing: Framing) -> None:
-    session = Session(framing, WORKERS.get, Limits())
+    session = Session(framing, WORKERS.get)
     payload = codec.encode_request(codec.PushRequest(1, b"x" * 300))
     chunk = framing.greeting + frame(ORDERS.address, payload, framing=framing) * 3
     records = []
@@ -403,7 +402,7 @@ class SessionMachine(RuleBasedStateMachine):
     @initialize(framing=st.sampled_from(FRAMINGS))
     def start(self, framing: Framing) -> None:
         self.framing = framing
-        self.session = Session(framing, WORKERS.get, Limits())
+        self.session = Session(framing, WORKERS.get)
         self.wire = framing.greeting
         self.expected: list[object] = []
         self.seen: list[object] = []

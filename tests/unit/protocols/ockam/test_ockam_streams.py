@@ -16,6 +16,7 @@ from headrace.log.ops import StreamOptions
 from headrace.protocols.ockam import codec
 from headrace.protocols.ockam.addresses import AddressBook
 from headrace.protocols.ockam.session import Worker
+from headrace.protocols.ockam.settings import Ockam
 from headrace.protocols.ockam.streams import Streams
 from headrace.testing import MemoryDisk, memory_hub
 
@@ -259,7 +260,7 @@ async def test_others_are_served_while_records_that_are_too_large_are_stepped_ov
                 await asyncio.sleep(0)
                 served += 1
 
-        streams = Streams(hub, await AddressBook.open(hub, 9), clamp=True, unknown_is_zero=True)
+        streams = Streams(hub, await AddressBook.open(hub, 9), Ockam())
         others = asyncio.ensure_future(serve_others())
         found = await streams.read(Worker(address, "orders", 0), 0, 10, 60_000, 60_000)
         others.cancel()
