@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 from headrace.protocols.ambrosia.codec import RECORD_HEADER, RECORD_HEADER_BYTES, check_bytes, encode, zigzag_int
 from headrace.protocols.ambrosia.files import layout
 
@@ -36,14 +38,13 @@ def encode_disk_record(record: layout.DiskRecord) -> bytes:
 
 
 def _encode_output(output: layout.Output) -> bytes:
-    pages = b"".join(
-        layout._PAGE.pack(page.size, len(page.data))
-        + page.data
-        + layout._PAGE_COUNTS.pack(page.highest, page.lowest, page.unsent_replayable, page.total_replayable)
-        for page in output.pages
-    )
     counts = layout._OUTPUT.pack(output.last, output.trim, output.replayable_trim, len(output.pages))
-    return _name(output.destination) + counts + pages
+    return _name(output.destination) + counts + b"".join(output.pages)
+
+
+def encode_page(size: int, data: bytes, *counts: int) -> bytes:
+    """A page of messages not yet acknowledged: highest, lowest, unsent replayable and total replayable number."""
+    return struct.pack(f"<ii{len(data)}s4q", size, len(data), data, *counts)
 
 
 def encode_checkpoint_head(file: layout.CheckpointFile) -> bytes:

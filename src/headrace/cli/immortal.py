@@ -81,18 +81,11 @@ def list_immortals(answer: Answer) -> None:
 
 def _row(info: ImmortalInfo) -> list[Any]:
     newest = info.checkpoints[-1] if info.checkpoints else None
+    shown = None if newest is None else f"{newest.id} at {newest.position}, {newest.size} B"
     return [
-        info.name,
-        info.state,
-        info.receive,
-        info.send,
-        info.sequence,
-        info.log_next - info.log_first,
-        info.undelivered,
-        info.pending,
-        None if newest is None else f"{newest.id} at {newest.position}, {newest.size} B",
-        info.last_error,
-    ]
+        info.name, info.state, info.receive, info.send, info.sequence, info.log_next - info.log_first,
+        info.undelivered, info.pending, shown, info.last_error,
+    ]  # fmt: skip
 
 
 @app.command()

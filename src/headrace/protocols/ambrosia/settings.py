@@ -9,6 +9,9 @@ from msgspec import Meta
 from headrace.config.sections import Address, Bytes, Count, Int32, Section
 from headrace.units import GIB, MIB
 
+Sockets = Literal["listen", "connect"]
+Delivery = Literal["bare", "batch", "counted"]
+
 
 class ImmortalSection(Section, frozen=True):
     """One immortal: `[ambrosia.immortals.NAME]`."""
@@ -16,11 +19,11 @@ class ImmortalSection(Section, frozen=True):
     receive: Annotated[Address, Meta(description="Port on which the hub receives from the binding")] = "127.0.0.1:0"
     send: Annotated[Address, Meta(description="Port on which the hub sends to the binding")] = "127.0.0.1:0"
     sockets: Annotated[
-        Literal["listen", "connect"],
+        Sockets,
         Meta(description="`listen` on both ports, or `connect` out to the send port (C binding, before mid-2020)"),
     ] = "listen"
     delivery: Annotated[
-        Literal["bare", "batch", "counted"],
+        Delivery,
         Meta(description="Records hold `bare` RPCs, a `batch` (type 5), or also `counted` batches (type 13)"),
     ] = "bare"
     standby: Annotated[

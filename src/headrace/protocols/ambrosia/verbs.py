@@ -11,6 +11,7 @@ from headrace.hub.verbs import Nothing, Verbs
 from headrace.log.ops import CheckpointInfo
 from headrace.protocols.ambrosia.coordinator.coordinator import Coordinator
 from headrace.protocols.ambrosia.coordinator.instance import Instance
+from headrace.protocols.ambrosia.coordinator.store import producer_of
 from headrace.protocols.ambrosia.description import DescribedMessage, describe_messages
 from headrace.protocols.ambrosia.settings import ImmortalSection
 
@@ -189,8 +190,11 @@ class ImmortalVerbs:
         bounds = hub.bounds(instance.names.log)
         newest = instance.newest_checkpoint()
         position = link.feed.position if link is not None else newest.position if newest is not None else bounds.first
-        calls, impulses = instance.queue.stored_counts()
-        senders = [Peer(name, calls.get(name, 0), impulses.get(name, 0)) for name in sorted({*calls, *impulses})]
+        counts = instance.queue.stored_counts()
+        senders = [
+            Peer(name, counts.get(producer_of(name, True), 0), counts.get(producer_of(name, False), 0))
+            for name in sorted({producer.partition(":")[2] for producer in counts} - {""})
+        ]
         return ImmortalInfo(
             name=instance.name,
             registered=True,

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support.ambrosia_files import encode_checkpoint_head, encode_disk_record
+from support.ambrosia_files import encode_checkpoint_head, encode_disk_record, encode_page
 
 from headrace.protocols.ambrosia.codec import Call, Checkpoint, encode
 from headrace.protocols.ambrosia.files.layout import (
     CheckpointFile,
     DiskRecord,
     Output,
-    OutputPage,
     Trim,
     Watermark,
     decode_checkpoint_head,
@@ -32,7 +31,7 @@ FILE = CheckpointFile(
     watermarks=(Watermark(b"a", 1, 1),),
     trims=(Trim(b"b", 2),),
     inputs=(Watermark(b"c", 3, 3),),
-    outputs=(Output(b"d", 5, 4, 3, (OutputPage(1 << 20, b"page", 9, 8, 7, 6),)),),
+    outputs=(Output(b"d", 5, 4, 3, (encode_page(1 << 20, b"page", 9, 8, 7, 6),)),),
 )
 
 

@@ -162,7 +162,7 @@ async def test_looking_at_many_immortals_does_not_look_at_each_of_them_for_each_
         found = await call_verb(hub, "immortal.list")
         assert (len(found), listed) == (51, 0)
         assert [(peer.name, peer.calls, peer.impulses) for peer in found[0].senders] == [("a", 1, 0)]
-        assert set(ports.coordinator.instances["a"].queue.accepted) == {"a"}
+        assert set(ports.coordinator.instances["a"].queue.counts) == {"from:a"}
         await binding.close()
 
 

@@ -23,29 +23,23 @@ from headrace.log.batch import Batch
 from headrace.log.ops import Append, Appended, SaveCursor, SetProducer
 from headrace.protocols.ambrosia.call_reader import Calls
 from headrace.protocols.ambrosia.codec import RECORD_BYTES_MAX, RECORD_HEADER_BYTES
-from headrace.protocols.ambrosia.coordinator.store import (
-    ACCEPTED_PREFIX,
-    IMPULSES_PREFIX,
-    SEQUENCE_PRODUCER,
-    StreamNames,
-    accepted_from,
-    impulses_from,
-)
+from headrace.protocols.ambrosia.coordinator.store import SEQUENCE_PRODUCER, StreamNames, producer_of
 
 QUEUE_BYTES_MAX: Final = 1 << 20  # senders are held back while this much waits for the disk
 PIECE_BYTES_MAX: Final = RECORD_BYTES_MAX - RECORD_HEADER_BYTES
 CALL_OVERHEAD_BYTES: Final = 32  # offsets, sequence id and bits of one stream record; its label and sender come on top
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LoggedRecord:
-    """A log record that is durable: what a binding that has kept up is sent at once."""
+    """A record of the log: what a binding that has kept up is sent as soon as it is durable."""
 
-    first: int
-    count: int
     sequence: int
+    count: int
     replayable: int
     payload: bytes
+    first: int = -1
+    """The index of its first message, known once it is durable."""
 
 
 class Arrival(NamedTuple):
@@ -136,8 +130,7 @@ def _counters(arrivals: Iterable[Arrival]) -> dict[str, int]:
     counters: dict[str, int] = {}
     for arrival in arrivals:
         if arrival.sender is not None and arrival.number is not None:
-            producer = accepted_from if arrival.calls.replayable else impulses_from
-            counters[producer(arrival.sender)] = arrival.number
+            counters[producer_of(arrival.sender, arrival.calls.replayable)] = arrival.number
     return counters
 
 
@@ -167,40 +160,29 @@ class CallQueue:
         self.queued_bytes = 0
         self.to_log = False
         self.next_sequence = 0
-        self.accepted: dict[str, int] = {}
-        self.impulses: dict[str, int] = {}
+        self.counts: dict[str, int] = {}
         self.pending_bytes = 0
 
     @staticmethod
     def _new_future() -> asyncio.Future[None]:
         return asyncio.get_running_loop().create_future()
 
-    def count_of(self, sender: str) -> int:
-        """The number of the last replayable call accepted from a sender."""
-        count = self.accepted.get(sender)
+    def count_of(self, sender: str, replayable: bool = True) -> int:
+        """How many replayable calls, or impulses, were accepted from a sender: the number of the last one."""
+        producer = producer_of(sender, replayable)
+        count = self.counts.get(producer)
         if count is None:
-            count = self.accepted[sender] = max(self._floor(sender), self._stored(accepted_from(sender)))
+            floor = self._floor(sender) if replayable else 0
+            count = self.counts[producer] = max(floor, self._stored(producer))
         return count
 
-    def impulses_of(self, sender: str) -> int:
-        """How many impulses were accepted from a sender."""
-        count = self.impulses.get(sender)
-        if count is None:
-            count = self.impulses[sender] = self._stored(impulses_from(sender))
-        return count
-
-    def stored_counts(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Calls and impulses that are durable, by sender."""
-        calls: dict[str, int] = {}
-        impulses: dict[str, int] = {}
+    def stored_counts(self) -> dict[str, int]:
+        """All that is durable, by producer."""
+        counts: dict[str, int] = {}
         for stream in (self._names.pending, self._names.log):
-            producers = self._hub.producers(stream) if self._hub.has_stream(stream) else {}
-            for producer, number in producers.items():
-                for prefix, counts in ((ACCEPTED_PREFIX, calls), (IMPULSES_PREFIX, impulses)):
-                    if producer.startswith(prefix):
-                        sender = producer.removeprefix(prefix)
-                        counts[sender] = max(number, counts.get(sender, 0))
-        return calls, impulses
+            for producer, number in self._hub.producers(stream).items() if self._hub.has_stream(stream) else ():
+                counts[producer] = max(number, counts.get(producer, 0))
+        return counts
 
     def _stored(self, producer: str) -> int:
         stored = 0
@@ -209,9 +191,11 @@ class CallQueue:
                 stored = max(stored, self._hub.producer(stream, producer) or 0)
         return stored
 
-    def add(self, sender: str | None, calls: Calls, op: SaveCursor | None = None) -> None:
-        """Take calls in. They reach the log in this order, from the next `commit` on."""
-        number = None if sender is None else (self.accepted if calls.replayable else self.impulses)[sender]
+    def add(self, sender: str | None, calls: Calls, number: int | None, op: SaveCursor | None = None) -> None:
+        """Take calls in; `number` is the sender's count with them. They reach the log in this order, from the next
+        `commit` on."""
+        if sender is not None and number is not None:
+            self.counts[producer_of(sender, calls.replayable)] = number
         arrival = Arrival.of(sender, calls, op, number)
         self.queued_bytes += arrival.payload_bytes
         if arrival.payload_bytes <= PIECE_BYTES_MAX and arrival.stored_bytes <= self._transaction_bytes_max:
@@ -285,8 +269,7 @@ class CallQueue:
         """Go on after `drop`, with the counters as the log has them: none of its commits may be under way."""
         if self._dropped:
             self._dropped = False
-            self.accepted.clear()
-            self.impulses.clear()
+            self.counts.clear()
             self.next_sequence = self.stored_sequence()
             self.commit()
 
@@ -296,8 +279,8 @@ class CallQueue:
 
     def forget_sender(self, sender: str) -> None:
         """Count no more what came from a sender: another of that name begins anew."""
-        self.accepted.pop(sender, None)
-        self.impulses.pop(sender, None)
+        for replayable in (True, False):
+            self.counts.pop(producer_of(sender, replayable), None)
         self._queue = [
             arrival._replace(number=None) if arrival.sender == sender else arrival for arrival in self._queue
         ]
@@ -319,17 +302,17 @@ class CallQueue:
         arrivals = self._next_arrivals()
         stream = self._names.log if self.to_log else self._names.pending
         ops: list[Append | SetProducer | SaveCursor] = []
-        packed: list[tuple[int, int, int, bytes]] = []
+        logged: list[LoggedRecord] = []
         for record in _records(arrivals):
             sequence = self.next_sequence if self.to_log else None
             batch, data, replayable = pack(record, sequence)
             ops.append(Append(stream, batch))
             if sequence is not None:
-                packed.append((sequence, batch.count, replayable, data))
+                logged.append(LoggedRecord(sequence, batch.count, replayable, data))
                 self.next_sequence += 1
             else:
                 self.pending_bytes += len(data)
-        if packed:
+        if logged:
             ops.append(SetProducer(stream, SEQUENCE_PRODUCER, self.next_sequence))
         ops += [SetProducer(stream, producer, number) for producer, number in _counters(arrivals).items()]
         ops += [arrival.op for arrival in arrivals if arrival.op is not None]
@@ -337,9 +320,9 @@ class CallQueue:
         if not self._queue:  # else whoever waits for it waits for a later commit
             self._commit_done, self._queue_done = self._queue_done, self._commit_done
         future = self._hub.transact(ops)
-        future.add_done_callback(lambda done: self._committed(done, packed))
+        future.add_done_callback(lambda done: self._committed(done, logged))
 
-    def _committed(self, done: asyncio.Future[list[object]], packed: list[tuple[int, int, int, bytes]]) -> None:
+    def _committed(self, done: asyncio.Future[list[object]], logged: list[LoggedRecord]) -> None:
         assert self._commit_done is not None
         waited_for, self._commit_done = self._commit_done, None
         error = asyncio.CancelledError() if done.cancelled() else done.exception()
@@ -347,12 +330,9 @@ class CallQueue:
         if error is not None:
             self._on_failed(error)
             return
-        appended = [result for result in done.result() if isinstance(result, Appended)]
-        if packed:
-            self._on_logged(
-                [
-                    LoggedRecord(where.first, count, sequence, replayable, data)
-                    for where, (sequence, count, replayable, data) in zip(appended, packed, strict=True)
-                ]
-            )
+        if logged:
+            appended = (result for result in done.result() if isinstance(result, Appended))
+            for record, place in zip(logged, appended, strict=True):
+                record.first = place.first
+            self._on_logged(logged)
         self.commit()

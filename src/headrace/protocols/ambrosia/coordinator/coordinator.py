@@ -20,17 +20,10 @@ from headrace.protocols.ambrosia.coordinator.debug_session import DebugSession
 from headrace.protocols.ambrosia.coordinator.instance import Instance, state_version
 from headrace.protocols.ambrosia.coordinator.link import Link
 from headrace.protocols.ambrosia.coordinator.ports import MakeLink, PortPair
-from headrace.protocols.ambrosia.coordinator.store import (
-    Registration,
-    Sockets,
-    Store,
-    accepted_from,
-    check_name,
-    impulses_from,
-)
+from headrace.protocols.ambrosia.coordinator.store import Registration, Store, check_name, producer_of
 from headrace.protocols.ambrosia.metrics import AmbrosiaMetrics
 from headrace.protocols.ambrosia.session import Input, State
-from headrace.protocols.ambrosia.settings import Ambrosia, ImmortalSection
+from headrace.protocols.ambrosia.settings import Ambrosia, ImmortalSection, Sockets
 from headrace.protocols.errors import RemoteProtocolError
 from headrace.security.admission import Certificate
 
@@ -252,15 +245,12 @@ class Coordinator:
         if not registration.started:
             self.spawn(instance.ensure_started())  # its first start was interrupted after checkpoint 1
         if state_version(checkpoint) > registration.version:
-            self._note_upgrade(registration, state_version(checkpoint))
+            # The upgraded state became durable and the note of it did not: upgrading it once more would ruin it.
+            registration.version = state_version(checkpoint)
+            registration.upgrade_version = max(registration.upgrade_version, registration.version)
+            self.spawn(self.store.save(registration))
         upgrade = registration.upgrade_version > registration.version
         return Input.CONNECTED_UPGRADE if upgrade else Input.CONNECTED_RECOVER
-
-    def _note_upgrade(self, registration: Registration, version: int) -> None:
-        """The upgraded state became durable and the note of it did not: upgrading it once more would ruin it."""
-        registration.version = version
-        registration.upgrade_version = max(registration.upgrade_version, version)
-        self.spawn(self.store.save(registration))
 
     async def forget(self, name: str) -> None:
         """Remove an immortal with its log, checkpoints and all that waits for it, and its counters elsewhere.
@@ -302,8 +292,7 @@ class Coordinator:
             if other is not instance:
                 other.queue.forget_sender(instance.name)
                 for stream in {other.names.log, other.names.pending} & existing:
-                    resets.append(SetProducer(stream, accepted_from(instance.name), None))
-                    resets.append(SetProducer(stream, impulses_from(instance.name), None))
+                    resets += [SetProducer(stream, producer_of(instance.name, kind), None) for kind in (True, False)]
         if resets:  # whether or not they are counted yet: a commit that counts them may be under way
             await self.hub.transact(resets)
 

@@ -234,7 +234,7 @@ class Instance:
             if not calls:
                 await self.hub.save_cursor(CURSOR, inbox, after)
             for place, run in enumerate(calls, 1):
-                self.queue.add(None, run, SaveCursor(CURSOR, inbox, after) if place == len(calls) else None)
+                self.queue.add(None, run, None, SaveCursor(CURSOR, inbox, after) if place == len(calls) else None)
             self.queue.commit()
             await self.queue.flushed()
 

@@ -233,8 +233,8 @@ class Link:
         self._called.add(destination)
         self.counts["calls"] += count
         self.coordinator.metrics.calls.inc(count)
+        known = queue.count_of(sender, calls.replayable)
         if calls.replayable:
-            known = queue.count_of(sender)
             last = self.sent.get(destination.name, 0) + count
             self.sent[destination.name] = last
             repeated = min(count, max(0, known - (last - count)))
@@ -244,13 +244,12 @@ class Link:
                 if repeated == count:
                     return
                 calls = calls.without_first(repeated)
-            queue.accepted[sender] = last
         else:
-            queue.impulses[sender] = queue.impulses_of(sender) + count
+            last = known + count
         self._touched.add(destination)
         self._fresh.add(destination)
         self._shown.uses("write", destination.names.log)
-        queue.add(sender, calls)
+        queue.add(sender, calls, last)
 
     def _hold_back(self) -> None:
         """Stop reading while the log, a destination or the checkpoint has more than it can take."""

@@ -19,7 +19,7 @@ from typing import Final, cast
 from headrace.config.address import join_address, split_address
 from headrace.errors import HeadraceError
 from headrace.protocols.ambrosia.coordinator.link import Link
-from headrace.protocols.ambrosia.coordinator.store import Sockets
+from headrace.protocols.ambrosia.settings import Sockets
 
 logger = logging.getLogger("headrace.ambrosia")
 GRACE_S: Final = 1.0

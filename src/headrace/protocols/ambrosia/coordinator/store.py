@@ -17,26 +17,22 @@ Counters are producers of the log (and of `pending`), so they are durable in the
 from __future__ import annotations
 
 import json
-from typing import Final, Literal
+from typing import Final
 from urllib.parse import quote
 
 import msgspec
 
 from headrace.errors import BadRequest
 from headrace.hub import Hub
+from headrace.protocols.ambrosia.settings import Delivery, Sockets
 
 IMMORTALS_TABLE: Final = "ambrosia/immortals"
 INITIAL_TABLE: Final = "ambrosia/initial"
 FORGOTTEN_TABLE: Final = "ambrosia/forgotten"
 CURSOR: Final = "ambrosia"
 SEQUENCE_PRODUCER: Final = "sequence"
-ACCEPTED_PREFIX: Final = "from:"
-IMPULSES_PREFIX: Final = "impulses:"
 INITIAL_LABEL: Final = "initial"
 IMPULSE_PREFIX: Final = "impulse/"
-
-Sockets = Literal["listen", "connect"]
-Delivery = Literal["bare", "batch", "counted"]
 
 
 class Registration(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -73,14 +69,9 @@ class StreamNames:
         self.inbox = f"immortal/{quoted}/inbox"
 
 
-def accepted_from(sender: str) -> str:
-    """The producer that counts a sender's replayable calls."""
-    return ACCEPTED_PREFIX + sender
-
-
-def impulses_from(sender: str) -> str:
-    """The producer that counts a sender's impulses."""
-    return IMPULSES_PREFIX + sender
+def producer_of(sender: str, replayable: bool) -> str:
+    """The producer that counts a sender's replayable calls, or its impulses."""
+    return f"from:{sender}" if replayable else f"impulses:{sender}"
 
 
 def check_name(name: str) -> str:

@@ -37,7 +37,7 @@ _LONG: Final = struct.Struct("<q")
 _PAIR: Final = struct.Struct("<qq")
 _OUTPUT: Final = struct.Struct("<qqqi")
 _PAGE: Final = struct.Struct("<ii")
-_PAGE_COUNTS: Final = struct.Struct("<qqqq")
+PAGE_COUNTS_BYTES: Final = 4 * 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +70,6 @@ class DiskRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class OutputPage:
-    """A page of messages not yet acknowledged by their destination."""
-
-    size: int
-    data: bytes
-    highest: int
-    lowest: int
-    unsent_replayable: int
-    total_replayable: int
-
-
-@dataclass(frozen=True, slots=True)
 class Output:
     """What a checkpoint file keeps about one destination."""
 
@@ -89,7 +77,8 @@ class Output:
     last: int
     trim: int
     replayable_trim: int
-    pages: tuple[OutputPage, ...] = ()
+    pages: tuple[bytes, ...] = ()
+    """Messages not yet acknowledged by it, as they stand in the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +169,9 @@ def _decode_output(data: bytes, at: int) -> tuple[Output, int]:
     (last, trim, replayable_trim, count), at = _unpack(_OUTPUT, data, at)
     pages = []
     for _ in range(count):
-        (size, used), at = _unpack(_PAGE, data, at)
-        content, at = _take(data, at, used)
-        counts, at = _unpack(_PAGE_COUNTS, data, at)
-        pages.append(OutputPage(size, content, *counts))
+        (_, used), _ = _unpack(_PAGE, data, at)
+        page, at = _take(data, at, _PAGE.size + used + PAGE_COUNTS_BYTES)
+        pages.append(page)
     return Output(destination, last, trim, replayable_trim, tuple(pages)), at
 
 
