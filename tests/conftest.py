@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import fcntl
 import hashlib
 import os
 import subprocess
@@ -30,13 +31,19 @@ def futoin_node_modules() -> Path:
     wanted = (Path(__file__).parent / "interop" / "futoin" / "package.json").read_bytes()
     root = Path(os.environ.get("HEADRACE_TEST_CACHE", Path.home() / ".cache" / "headrace-tests"))
     folder = root / f"futoin-{hashlib.sha256(wanted).hexdigest()[:16]}"
-    if not (folder / "complete").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "package.json").write_bytes(wanted)
-        # No install scripts: native parts belong to the reference's database, which the clients do not need.
-        command = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts"]
-        done = subprocess.run(command, cwd=folder, check=False, timeout=280, capture_output=True, text=True)
-        if done.returncode != 0:
-            leave_out(f"FutoIn's published clients: npm cannot fetch them: {done.stderr.strip()[-500:]}")
-        (folder / "complete").touch()
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:  # two runs of the tests at once install it once
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "complete").exists():
+            _install(folder, wanted)
     return folder / "node_modules"
+
+
+def _install(folder: Path, wanted: bytes) -> None:
+    (folder / "package.json").write_bytes(wanted)
+    # No install scripts: native parts belong to the reference's database, which the clients do not need.
+    command = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts"]
+    done = subprocess.run(command, cwd=folder, check=False, timeout=280, capture_output=True, text=True)
+    if done.returncode != 0:
+        leave_out(f"FutoIn's published clients: npm cannot fetch them: {done.stderr.strip()[-500:]}")
+    (folder / "complete").touch()
