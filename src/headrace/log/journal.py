@@ -223,11 +223,9 @@ class FileJournal(JournalPort):
             yield lost
 
     def set_aside(self, torn: TornTail) -> None:
-        if torn.size:
-            data = self._disk.read_range(torn.path, torn.offset, torn.size)
-            self._disk.make_dirs(QUARANTINE)
-            with NewFile(self._disk, f"{QUARANTINE}/{torn.path.rpartition('/')[2]}.{torn.offset}") as kept:
-                kept.write(data)
+        self._disk.make_dirs(QUARANTINE)
+        with NewFile(self._disk, f"{QUARANTINE}/{torn.path.rpartition('/')[2]}.{torn.offset}") as kept:
+            kept.write(self._disk.read_range(torn.path, torn.offset, torn.size))
         cut(self._disk, torn)
 
     def open(self) -> None:

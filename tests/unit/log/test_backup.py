@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import threading
 from pathlib import Path
@@ -313,3 +314,30 @@ async def test_a_backup_takes_of_a_reused_journal_file_what_is_written_and_nothi
     copied = tmp_path / "backup" / journal.file_name(written.first_sequence)
     assert copied.stat().st_size == written.size
     await hub.close()
+
+
+async def test_what_cannot_be_linked_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another disk, or one that knows no links; any other error is one."""
+    hub = await Hub.open(str(tmp_path / "data"), RESTLESS)
+    await hub.create_stream("orders")
+    await hub.create_table("prices")
+    await filled(hub, 20)
+    link, number = os.link, errno.EXDEV
+
+    def refuse(source: Path, target: Path) -> None:
+        if backups.STAGING not in target.parts:
+            raise OSError(number, "injected")
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", refuse)
+    info = await hub.back_up(tmp_path / "copied")
+    assert (info.linked_bytes, info.streams) == (0, 2)
+    number = errno.EIO
+    with pytest.raises(BackupFailed, match="injected"):
+        await hub.back_up(tmp_path / "failed")
+    await hub.close()
+
+
+def test_a_directory_without_a_journal_is_no_data_directory(tmp_path: Path) -> None:
+    with pytest.raises(BadRequest, match="not a data directory"):
+        examine(tmp_path)

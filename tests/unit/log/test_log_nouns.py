@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from unit.log.helpers import again, do, fill, maintain, open_log, payloads
@@ -346,3 +347,23 @@ def test_checkpoints_go_with_their_stream(log: Log) -> None:
     maintain(log)
     assert isinstance(log.store.disk, MemoryDisk)
     assert not [path for path in log.store.disk.paths() if path.startswith("checkpoints/")]
+
+
+def test_a_number_that_the_journal_cannot_hold_is_refused_and_the_log_goes_on(log: Log) -> None:
+    with pytest.raises(BadRequest, match="CheckpointAdded does not fit the journal"):
+        do(log, ops.RegisterCheckpoint(1, "orders", 2**70, 0, {}))
+    do(log, ops.SaveCursor("c", "orders", 1))
+
+
+def test_a_scan_that_is_overtaken_by_a_trim_says_so(log: Log) -> None:
+    fill(log, "orders", 4)
+    partition = log.partition("orders")
+    read = partition.read
+
+    def trimmed_meanwhile(*arguments: Any) -> Any:
+        do(log, ops.Trim("orders", 2))
+        return read(*arguments)
+
+    partition.read = trimmed_meanwhile  # type: ignore[method-assign]
+    with pytest.raises(Trimmed):
+        list(log.scan("orders", 0, 4))

@@ -419,6 +419,8 @@ def test_a_damaged_snapshot_costs_nothing(finished: tuple[MemoryDisk, dict[str, 
     left = disk.after_kill()
     newest = snapshot.names(DirectoryStore(left))[-1]
     flip_at(left, newest, b"c")
+    assert [finding.kind for finding in examine_disk(left).findings] == ["damaged-snapshot"]
+    assert newest in snapshot.names(DirectoryStore(left)), "the doctor changes nothing"
     log = open_log(left)
     assert [found.kind for found in log.recovered.damage] == ["damaged-snapshot"]
     assert image(log) == truth
