@@ -90,9 +90,6 @@ class Calls:
             first, start = after, end
         return pieces
 
-    def __repr__(self) -> str:
-        return f"Calls({self.destination!r}, {self.label!r}, {self.count})"
-
 
 @dataclass(frozen=True, slots=True)
 class Malformed:

@@ -32,12 +32,10 @@ import xxhash
 from headrace.protocols.errors import LocalProtocolError, RemoteProtocolError
 
 RECORD_HEADER: Final = struct.Struct("<iiQq")
-RECORD_HEADER_BYTES: Final = RECORD_HEADER.size
+RECORD_HEADER_BYTES: Final = RECORD_HEADER.size  # 24
 SEQUENCE_CONTROL: Final = -1
 SEQUENCE_CHECKPOINT: Final = -2
 RECORD_BYTES_MAX: Final = 8 << 20  # a record is closed at this size; only one oversize message makes a larger one
-
-assert RECORD_HEADER_BYTES == 24
 
 
 class Type(IntEnum):

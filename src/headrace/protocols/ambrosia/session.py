@@ -206,8 +206,3 @@ class Session:
             transition = LINK.step(self.state, what), ()
         self.state, actions = transition
         return actions
-
-    @property
-    def primary(self) -> bool:
-        """Whether this link is, or is becoming, the one whose impulses count."""
-        return LINK.get(self.state, Input.IMPULSES) is not None and self.state is not State.DEBUGGING

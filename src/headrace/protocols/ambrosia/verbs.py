@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -10,6 +10,7 @@ from headrace.errors import BadRequest
 from headrace.hub.verbs import Nothing, Verbs
 from headrace.log.ops import CheckpointInfo
 from headrace.protocols.ambrosia.coordinator.coordinator import Coordinator
+from headrace.protocols.ambrosia.coordinator.debug_session import DebugSession
 from headrace.protocols.ambrosia.coordinator.instance import Instance
 from headrace.protocols.ambrosia.coordinator.store import producer_of
 from headrace.protocols.ambrosia.description import DescribedMessage, describe_messages
@@ -98,18 +99,19 @@ class DebugPorts(msgspec.Struct, frozen=True):
     first: int
     next: int
 
+    @classmethod
+    def of(cls, session: DebugSession, **more: Any) -> Self:
+        """Of a debugging session."""
+        ports, info = session.ports, session.checkpoint
+        return cls(ports.receive, ports.send, info.id, info.position, session.end, **more)
 
-class DebuggingInfo(msgspec.Struct, frozen=True):
+
+class DebuggingInfo(DebugPorts, frozen=True, kw_only=True):
     """A debugging session: waiting for its binding, replaying to it, or replayed."""
 
     name: str
     state: str
-    receive: str
-    send: str
-    checkpoint: int
-    first: int
     position: int
-    next: int
 
 
 class ImmortalVerbs:
@@ -149,20 +151,15 @@ class ImmortalVerbs:
 
     async def replay(self, request: ReplayRequest) -> DebugPorts:
         """Open a port pair for a debugging binding."""
-        session = await self._coordinator.replay(request.name, request.checkpoint, request.upgrade)
-        ports, info = session.ports, session.checkpoint
-        return DebugPorts(ports.receive, ports.send, info.id, info.position, session.end)
+        return DebugPorts.of(await self._coordinator.replay(request.name, request.checkpoint, request.upgrade))
 
     async def debugging(self, request: Nothing) -> list[DebuggingInfo]:
         """What has been opened by `immortal.replay` and not ended."""
         return [
-            DebuggingInfo(
-                name, session.state, session.ports.receive, session.ports.send,
-                session.checkpoint.id, session.checkpoint.position, session.position, session.end,
-            )
+            DebuggingInfo.of(session, name=name, state=session.state, position=session.position)
             for name, sessions in self._coordinator.debugging.items()
             for session in sessions
-        ]  # fmt: skip
+        ]
 
     async def end_replay(self, request: EndReplayRequest) -> None:
         """Its ports are free afterwards."""

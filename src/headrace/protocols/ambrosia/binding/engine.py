@@ -61,10 +61,9 @@ class Effect:
 class Engine:
     """One immortal and its deterministic surroundings."""
 
-    def __init__(self, factory: Callable[[], Immortal], name: str, initial: bytes = b"headrace") -> None:
+    def __init__(self, factory: Callable[[], Immortal], name: str) -> None:
         self.factory = factory
         self.name = name
-        self.initial = initial
         self.primary = False
         self.effects: dict[int, Effect] = {}
         self.immortal: Immortal
@@ -116,7 +115,7 @@ class Engine:
             self._remember()
             return
         if kind == Type.TAKE_BECOMING_PRIMARY_CHECKPOINT and not self._restored:
-            self._out.append(codec.encode(codec.InitialMessage(self.initial)))
+            self._out.append(codec.encode(codec.InitialMessage(b"headrace")))
             self._restored = True
         if kind != Type.TAKE_CHECKPOINT:
             self.primary = True

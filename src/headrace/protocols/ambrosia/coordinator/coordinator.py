@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
 from collections import Counter
@@ -175,10 +176,7 @@ class Coordinator:
         old = self.ports.get(instance.name)
         if old is not None:
             await old.close()
-
-        def link(receive: asyncio.Transport, send: asyncio.Transport) -> Link | None:
-            return self._link(instance, receive, send)
-
+        link = functools.partial(self._link, instance)
         ports = self._port_pair(instance, registration.sockets, registration.receive, registration.send, link)
         try:
             await ports.open()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -293,21 +292,3 @@ class Instance:
 def state_version(info: CheckpointInfo) -> int:
     """The version of the code that a checkpoint's state is for."""
     return int(info.meta.get("version", "0"))
-
-
-def sent_counts(info: CheckpointInfo) -> dict[str, int]:
-    """How many replayable calls the binding had sent to each destination when it took a checkpoint."""
-    counts: dict[str, int] = json.loads(info.meta.get("sent", "{}"))
-    return counts
-
-
-def stored_sequence(info: CheckpointInfo) -> int | None:
-    """The sequence id behind a checkpoint; None for one of a version that did not note it."""
-    noted = info.meta.get("sequence", "")
-    return int(noted) if noted.isdecimal() else None
-
-
-def checkpoint_meta(sent: dict[str, int], version: int, sequence: int | None) -> dict[str, str]:
-    """What these three read."""
-    meta = {"sent": json.dumps(sent), "version": str(version)}
-    return meta if sequence is None else meta | {"sequence": str(sequence)}

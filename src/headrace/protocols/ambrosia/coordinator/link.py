@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
@@ -13,7 +14,7 @@ from headrace.log.ops import CheckpointInfo
 from headrace.protocols.ambrosia.call_reader import Calls, Event, Malformed, MessageReader
 from headrace.protocols.ambrosia.codec import AttachTo, Blob, Checkpoint, InitialMessage, Signal, Type
 from headrace.protocols.ambrosia.coordinator.checkpoint_upload import CheckpointUpload
-from headrace.protocols.ambrosia.coordinator.instance import Instance, checkpoint_meta, sent_counts, stored_sequence
+from headrace.protocols.ambrosia.coordinator.instance import Instance
 from headrace.protocols.ambrosia.coordinator.record_feed import RecordFeed
 from headrace.protocols.ambrosia.session import Action, Input, Session, State
 from headrace.protocols.errors import RemoteProtocolError
@@ -47,6 +48,7 @@ class Link:
         self.held_back = False
         """Whether the binding is not read, because something else has to catch up first."""
         self.sent: dict[str, int] = {}
+        """How many replayable calls the binding has sent to each destination."""
         self.counts = {"calls": 0, "duplicates": 0, "discarded": 0, "checkpoints": 0}
         self.on_close: Callable[[], None] = lambda: None
         self._hub = coordinator.hub
@@ -90,9 +92,10 @@ class Link:
         self._stored_checkpoint = checkpoint
         self.feed.position = self._replay_end = self._hub.bounds(self.instance.names.log).next
         if checkpoint is not None:
-            self.sent = sent_counts(checkpoint)
+            self.sent = json.loads(checkpoint.meta.get("sent", "{}"))
             self.feed.position = checkpoint.position
-            self.feed.sequence = stored_sequence(checkpoint)
+            sequence = checkpoint.meta.get("sequence", "")  # the first versions did not note it
+            self.feed.sequence = int(sequence) if sequence.isdecimal() else None
         logger.info("immortal %s: %s", self.instance.name, how.value)
         self.input(how)
 
@@ -320,7 +323,10 @@ class Link:
         position, sequence = self._asked_at
         upgraded = self.session.state is State.UPGRADE_STORING
         version = self.registration.upgrade_version if upgraded else self.registration.version
-        info = await upload.commit(position, checkpoint_meta(upload.sent, version, sequence))
+        meta = {"sent": json.dumps(upload.sent), "version": str(version)}
+        if sequence is not None:
+            meta["sequence"] = str(sequence)
+        info = await upload.commit(position, meta)
         self._upload = None
         self.counts["checkpoints"] += 1
         self.coordinator.metrics.checkpoints.inc()

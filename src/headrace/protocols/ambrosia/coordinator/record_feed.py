@@ -40,9 +40,7 @@ JOIN_BYTES_MAX: Final = 64 << 10  # a larger record is not copied to stand behin
 
 def delivered_form(registration: Registration, sequence: int, messages: bytes, count: int, replayable: int) -> bytes:
     """The messages of a record, bare or as one batch. A batch of one is never sent; type 13 only where allowed."""
-    if count < 2:
-        return messages
-    delivery = registration.delivery(sequence)
+    delivery = registration.delivery(sequence) if count > 1 else "bare"
     if delivery == "bare" or (delivery == "batch" and replayable < count):
         return messages
     return frame_batch(messages, count, None if replayable == count else replayable)
