@@ -108,6 +108,21 @@ async def test_debugging_sessions_are_listed_and_ended() -> None:
         await binding.close()
 
 
+async def test_forgetting_an_immortal_ends_all_its_debugging_sessions() -> None:
+    async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start(b"V0", b"hi")
+        sessions = [await call_verb(hub, "immortal.replay", name="a") for _ in range(2)]
+        bindings = [await RawBinding.connect(session.receive, session.send) for session in sessions]
+        await until(lambda: {session.state for session in ports.coordinator.debugging["a"]} == {"replayed"})
+        await call_verb(hub, "immortal.forget", name="a")
+        for session in sessions:
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection(*split_address(session.receive))
+        for each in (binding, *bindings):
+            await each.close()
+
+
 async def test_transcript_checkpoint_asked_by_the_binding() -> None:
     section = ImmortalSection(committer=COMMITTER_B8)
     async with memory_hub(settings(a=section)) as hub, coordinator(hub) as ports:
