@@ -151,10 +151,10 @@ class Coordinator:
             raise UnknownImmortal(f"there is no immortal {name!r}; `headrace immortal ls` names all of them")
         return instance
 
-    async def register(self, name: str, wanted: ImmortalSection) -> Registration:
+    async def register(self, name: str, section: ImmortalSection) -> Registration:
         """Register an immortal, or change the options of one. Its committer id stays what it was."""
         instance = self.instances.get(check_name(name))
-        registration = _registration(name, wanted, instance)
+        registration = _registration(name, section, instance)
         is_new = instance is None
         if instance is None:  # nothing is noted before it is sure that it can be served: every start would fail on it
             instance = await self._open_instance(name, None)
@@ -312,8 +312,8 @@ class Coordinator:
         """Open a port pair on which a debugging binding is served from a checkpoint: it can change nothing."""
         instance = self.find(name)
         stored = instance.checkpoints()
-        wanted = [info for info in stored if checkpoint in (None, info.id)]
-        if not wanted or instance.registration is None:
+        candidates = [info for info in stored if checkpoint in (None, info.id)]
+        if not candidates or instance.registration is None:
             what = "a checkpoint" if checkpoint is None else f"checkpoint {checkpoint}"
             kept = ", ".join(str(info.id) for info in stored) or "none"
             raise BadRequest(f"immortal {name!r} has not {what}; kept are: {kept}")
@@ -321,7 +321,7 @@ class Coordinator:
         if len(sessions) >= DEBUGGING_MAX:
             raise Busy(f"immortal {name!r} has {DEBUGGING_MAX} debugging sessions open already")
         how = Input.CONNECTED_WHAT_IF if upgrade else Input.CONNECTED_DEBUG
-        session = DebugSession(wanted[-1], self.hub.bounds(instance.names.log).next)
+        session = DebugSession(candidates[-1], self.hub.bounds(instance.names.log).next)
 
         def link(receive: asyncio.Transport, send: asyncio.Transport) -> Link:
             session.link = Link(self, instance, receive, send)
@@ -380,20 +380,21 @@ class Coordinator:
             self.metrics.immortals.labels(state=state).set(states[state])
 
 
-def _registration(name: str, wanted: ImmortalSection, instance: Instance | None) -> Registration:
-    """What is wanted of an immortal, with what is known of it already."""
+def _registration(name: str, section: ImmortalSection, instance: Instance | None) -> Registration:
+    """An immortal as it is to be from now on: the options asked for, and what is known of it already."""
     known = None if instance is None else instance.registration
-    options = msgspec.structs.asdict(wanted)
+    options = msgspec.structs.asdict(section)
     delivery = options.pop("delivery")
     if instance is None or known is None:
-        options |= {"version": wanted.upgrade_version or 0, "deliveries": [(0, delivery)]}
-        if wanted.committer is None:
+        options |= {"version": section.upgrade_version or 0, "deliveries": [(0, delivery)]}
+        if section.committer is None:
             options["committer"] = new_committer()
     else:
         options |= {"version": known.version, "committer": known.committer, "started": known.started}
-        same = known.deliveries[-1][1] == delivery  # else there is a new form from the next record on
-        options["deliveries"] = [*known.deliveries, *(() if same else [(instance.queue.next_sequence, delivery)])]
-    if wanted.upgrade_version is None:
+        options["deliveries"] = known.deliveries
+        if known.deliveries[-1][1] != delivery:  # another form, from the next record on
+            options["deliveries"] = [*known.deliveries, (instance.queue.next_sequence, delivery)]
+    if section.upgrade_version is None:
         options["upgrade_version"] = options["version"]
     registration = Registration(name=name, **options)
     if registration.upgrade_version < registration.version:
