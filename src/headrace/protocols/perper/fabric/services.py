@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 from asyncio import Future
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Final, Literal
 
 from headrace.errors import HeadraceError
 from headrace.protocols.errors import RemoteProtocolError
@@ -28,7 +29,7 @@ from headrace.protocols.perper.settings import Perper
 from headrace.protocols.perper.state import Fabric
 
 if TYPE_CHECKING:
-    from headrace.security import Principal
+    from headrace.protocols.perper.fabric.server import ServerCall
 
 REGISTRY_AGENT: Final = "Registry"
 # Keys per turn of the event loop: long enough to fill frames, short enough to let others run.
@@ -46,38 +47,35 @@ class CallError(RemoteProtocolError):
         super().__init__(message)
 
 
-class Call(Protocol):
-    """What a handler may do with its call."""
+class Services:
+    """What the handlers of all calls share."""
 
-    principal: Principal
-    peer: str
+    def __init__(self, fabric: Fabric) -> None:
+        self.fabric = fabric
+        self.locks = Reservations()
+        self.missing_stream: str = fabric.hub.config.section(Perper).missing_stream
+        self.delivered = fabric.hub.metrics.protocol.of("fabric").records_out.inc
 
-    def uses(self, right: Literal["read", "write"], name: str) -> None:
-        """Remember, for people who look, that the client reads or writes a cache."""
+    def health(self) -> int:
+        """Serving, unless the hub's own checks say otherwise."""
+        return HEALTH_SERVING if self.fabric.hub.health.report().ready else HEALTH_NOT_SERVING
 
-    def send_headers(self) -> None:
-        """The initial metadata, at once."""
-
-    def send(self, message: Fields) -> None:
-        """One response."""
-
-    def send_raw(self, data: bytes) -> None:
-        """Responses with their prefixes."""
-
-    def writable(self) -> bool:
-        """Whether more may be sent without piling up."""
-
-    def end(self, status: int = http2.OK, message: str = "") -> None:
-        """The status."""
+    def counts(self, agent: str) -> tuple[int, int]:
+        """Executions of the agent, finished ones until they are removed; and instances of it."""
+        registered = self.fabric.executions.of_agent(REGISTRY_AGENT).values()
+        instances = sum(record.instance == agent for record in registered)
+        return len(self.fabric.executions.of_agent(agent)), instances
 
 
 class Handler:
     """One call's work. The base does nothing."""
 
-    def __init__(self, call: Call, services: Services) -> None:
+    def __init__(self, call: ServerCall, services: Services) -> None:
         self.call = call
         self.services = services
         self.fabric = services.fabric
+        self.stops: list[Callable[[], object]] = []
+        """What ends with the call."""
 
     def request(self, message: Message) -> None:
         """A request came."""
@@ -90,6 +88,8 @@ class Handler:
 
     def close(self) -> None:
         """The call is over, whatever ended it."""
+        for stop in self.stops:
+            stop()
 
     def check(self, right: Literal["read", "write"], name: str) -> None:
         """The caller needs a right on a cache."""
@@ -101,89 +101,77 @@ class Handler:
         self.call.uses(right, name)
 
 
-class ExecutionsHandler(Handler):
-    """Executions."""
+class AnsweringHandler(Handler):
+    """A call with one request and one response."""
 
-    _feed: ExecutionFeed | None = None
-
-    def request(self, message: Message) -> None:
-        """Start the feed."""
-        self.check("read", EXECUTIONS)
-        self.call.send_headers()
-        self._feed = ExecutionFeed(self.fabric.executions, Filter.of(message), self.call.send)
-        self._feed.start()
-
-    def close(self) -> None:
-        """Stop it."""
-        if self._feed is not None:
-            self._feed.close()
-
-
-class AllExecutionsHandler(Handler):
-    """AllExecutions."""
+    def __init__(self, answer: Callable[[Handler, Message], Fields], call: ServerCall, services: Services) -> None:
+        super().__init__(call, services)
+        self._answer = answer
 
     def request(self, message: Message) -> None:
-        """One snapshot."""
-        self.check("read", EXECUTIONS)
-        self.call.send({"executions": snapshot(self.fabric.executions, Filter.of(message))})
+        self.call.send(self._answer(self, message))
         self.call.end()
 
 
 class WaitingHandler(Handler):
-    """A call that is answered with Empty when a future is done."""
+    """A call that is answered with Empty when a future is done; at once when there is nothing to wait for."""
 
-    _future: Future[None] | None = None
+    def __init__(
+        self, future: Callable[[Handler, Message], Future[None] | None], call: ServerCall, services: Services
+    ) -> None:
+        super().__init__(call, services)
+        self._future = future
 
-    def wait_for(self, future: Future[None] | None) -> None:
-        """Answer then; at once when there is nothing to wait for."""
+    def request(self, message: Message) -> None:
+        future = self._future(self, message)
         if future is None:
             self._answer()
             return
-        self._future = future
+        self.stops.append(future.cancel)
         future.add_done_callback(lambda finished: None if finished.cancelled() else self._answer())
 
     def _answer(self) -> None:
         self.call.send({})
         self.call.end()
 
-    def close(self) -> None:
-        """Wait no longer."""
-        if self._future is not None:
-            self._future.cancel()
+
+# ---------------------------------------------------------------------------------------------------------- executions
 
 
-class ExecutionFinishedHandler(WaitingHandler):
+def all_executions(handler: Handler, message: Message) -> Fields:
+    """AllExecutions: one snapshot."""
+    handler.check("read", EXECUTIONS)
+    return {"executions": snapshot(handler.fabric.executions, Filter.of(message))}
+
+
+def execution_finished(handler: Handler, message: Message) -> Future[None] | None:
     """ExecutionFinished: also when the execution does not exist."""
+    handler.check("read", EXECUTIONS)
+    return handler.fabric.executions.finished(message.execution)
+
+
+class ExecutionsHandler(Handler):
+    """Executions."""
 
     def request(self, message: Message) -> None:
-        """Wait for the end."""
         self.check("read", EXECUTIONS)
-        self.wait_for(self.fabric.executions.finished(message.execution))
-
-
-class ListenerAttachedHandler(WaitingHandler):
-    """ListenerAttached."""
-
-    def request(self, message: Message) -> None:
-        """Wait for a listener."""
-        self.check("read", LISTENERS)
-        self.wait_for(self.fabric.listeners.attached(message.stream))
+        self.call.send_headers()
+        feed = ExecutionFeed(self.fabric.executions, Filter.of(message), self.call.send)
+        self.stops.append(feed.close)
+        feed.start()
 
 
 class ReserveExecutionHandler(Handler):
     """ReserveExecution."""
 
-    _reservation: SingleReservation | None = None
-
     def request(self, message: Message) -> None:
-        """Ask for the lock."""
         self.check("write", EXECUTIONS)
         self.call.send_headers()
         reservation = SingleReservation(
             self.fabric.executions, self.services.locks, message.workGroup, message.execution, self.call.peer
         )
         reservation.granted = self._granted
-        self._reservation = reservation
+        self.stops.append(reservation.close)
         reservation.start()
 
     def _granted(self, active: bool) -> None:
@@ -191,11 +179,6 @@ class ReserveExecutionHandler(Handler):
             self.call.send({})
         else:
             self.call.end(http2.CANCELLED, "the execution is finished or does not exist")
-
-    def close(self) -> None:
-        """Give it back."""
-        if self._reservation is not None:
-            self._reservation.close()
 
 
 class ReservedExecutionsHandler(Handler):
@@ -222,6 +205,7 @@ class ReservedExecutionsHandler(Handler):
                 self.call.send,
                 self.call.peer,
             )
+            self.stops.append(self._feed.close)
             self._feed.start()
             self._feed.add_permits(self._early_permits)
         if self._feed is None:
@@ -234,10 +218,14 @@ class ReservedExecutionsHandler(Handler):
         if self._feed is None:
             self.call.end(http2.INVALID_ARGUMENT, "no message carried a filter")
 
-    def close(self) -> None:
-        """The worker is gone."""
-        if self._feed is not None:
-            self._feed.close()
+
+# ------------------------------------------------------------------------------------------------------------- streams
+
+
+def listener_attached(handler: Handler, message: Message) -> Future[None] | None:
+    """ListenerAttached."""
+    handler.check("read", LISTENERS)
+    return handler.fabric.listeners.attached(message.stream)
 
 
 class StreamItemsHandler(Handler):
@@ -245,15 +233,15 @@ class StreamItemsHandler(Handler):
 
     _entry: Entry | None = None
     _feed: ItemFeed | None = None
-    _opening: asyncio.Task[None] | None = None
     _turn: asyncio.Handle | None = None
     _closed = False
 
     def request(self, message: Message) -> None:
         """Find the stream, and its keys."""
         self.check("read", self.fabric.catalogue.owner_of(message.stream))
-        self._opening = asyncio.ensure_future(self._open(message))
-        self._opening.add_done_callback(self._opened)
+        opening = asyncio.ensure_future(self._open(message))
+        opening.add_done_callback(self._opened)
+        self.stops.append(opening.cancel)
 
     async def _open(self, message: Message) -> None:
         name = message.stream
@@ -273,6 +261,7 @@ class StreamItemsHandler(Handler):
         self._entry = entry
         cache.watch(self._wake)
         entry.on_destroyed.add(self._destroyed)
+        self.stops += [partial(entry.on_destroyed.discard, self._destroyed), partial(cache.unwatch, self._wake)]
         self.call.send_headers()
         self._pump()
 
@@ -315,16 +304,10 @@ class StreamItemsHandler(Handler):
         self.call.end(http2.ABORTED, f"stream {self._entry.name if self._entry else ''!r} was destroyed")
 
     def close(self) -> None:
-        """Nobody listens here any more."""
         self._closed = True
-        if self._opening is not None:
-            self._opening.cancel()
         if self._turn is not None:
             self._turn.cancel()
-        if self._entry is not None:
-            self._entry.on_destroyed.discard(self._destroyed)
-            assert self._entry.cache is not None
-            self._entry.cache.unwatch(self._wake)
+        super().close()
 
 
 # ---------------------------------------------------------------------------------------------------------------- KEDA
@@ -336,82 +319,49 @@ def scaled_agent(reference: Message) -> tuple[str, dict[str, str]]:
     return metadata.get("agent") or reference.name, metadata
 
 
-class ScalerHandler(Handler):
-    """IsActive, GetMetricSpec and GetMetrics; finished executions count until they are removed."""
-
-    def counts(self, agent: str) -> tuple[int, int]:
-        """Executions of the agent, and instances of it."""
-        registered = self.fabric.executions.of_agent(REGISTRY_AGENT).values()
-        instances = sum(record.instance == agent for record in registered)
-        return len(self.fabric.executions.of_agent(agent)), instances
-
-    def request(self, message: Message) -> None:
-        """Answer."""
-        self.check("read", EXECUTIONS)
-        self.call.send(self.answer(message))
-        self.call.end()
-
-    def answer(self, message: Message) -> Fields:
-        """The response."""
-        raise NotImplementedError
+def is_active(handler: Handler, message: Message) -> Fields:
+    """IsActive: whether anything of the agent is counted."""
+    handler.check("read", EXECUTIONS)
+    return {"result": any(handler.services.counts(scaled_agent(message)[0]))}
 
 
-class IsActiveHandler(ScalerHandler):
-    """IsActive."""
-
-    def answer(self, message: Message) -> Fields:
-        """Whether anything of the agent is counted."""
-        return {"result": any(self.counts(scaled_agent(message)[0]))}
-
-
-class MetricSpecHandler(ScalerHandler):
+def metric_spec(handler: Handler, message: Message) -> Fields:
     """GetMetricSpec: only the metrics that have a target."""
-
-    def answer(self, message: Message) -> Fields:
-        """The metrics and their targets."""
-        agent, metadata = scaled_agent(message)
-        specs = []
-        for kind, key in (("executions", "targetExecutions"), ("instances", "targetInstances")):
-            if key in metadata:
-                if not (metadata[key].isascii() and metadata[key].isdigit() and len(metadata[key]) < 19):
-                    raise CallError(http2.INVALID_ARGUMENT, f"{key} is {metadata[key]!r}, not a number")
-                specs.append({"metricName": f"{agent}-{kind}", "targetSize": int(metadata[key])})
-        return {"metricSpecs": specs}
+    handler.check("read", EXECUTIONS)
+    agent, metadata = scaled_agent(message)
+    specs = []
+    for kind, key in (("executions", "targetExecutions"), ("instances", "targetInstances")):
+        if key in metadata:
+            if not (metadata[key].isascii() and metadata[key].isdigit() and len(metadata[key]) < 19):
+                raise CallError(http2.INVALID_ARGUMENT, f"{key} is {metadata[key]!r}, not a number")
+            specs.append({"metricName": f"{agent}-{kind}", "targetSize": int(metadata[key])})
+    return {"metricSpecs": specs}
 
 
-class MetricsHandler(ScalerHandler):
+def metrics(handler: Handler, message: Message) -> Fields:
     """GetMetrics: both, whichever was asked for."""
-
-    def answer(self, message: Message) -> Fields:
-        """The values."""
-        if not message.HasField("scaledObjectRef"):
-            raise CallError(http2.INVALID_ARGUMENT, "no scaledObjectRef")
-        agent, _ = scaled_agent(message.scaledObjectRef)
-        executions, instances = self.counts(agent)
-        return {
-            "metricValues": [
-                {"metricName": f"{agent}-executions", "metricValue": executions},
-                {"metricName": f"{agent}-instances", "metricValue": instances},
-            ]
-        }
+    handler.check("read", EXECUTIONS)
+    if not message.HasField("scaledObjectRef"):
+        raise CallError(http2.INVALID_ARGUMENT, "no scaledObjectRef")
+    agent, _ = scaled_agent(message.scaledObjectRef)
+    values = zip(("executions", "instances"), handler.services.counts(agent), strict=True)
+    return {"metricValues": [{"metricName": f"{agent}-{kind}", "metricValue": value} for kind, value in values]}
 
 
-class StreamIsActiveHandler(ScalerHandler):
+class StreamIsActiveHandler(Handler):
     """StreamIsActive: false first, then each change, at most one in 100 ms."""
 
     _agent = ""
-    _stops: tuple[Callable[[], None], ...] = ()
     _timer: asyncio.TimerHandle | None = None
     _active = False
 
     def request(self, message: Message) -> None:
-        """Start watching."""
         self.check("read", EXECUTIONS)
         self._agent = scaled_agent(message)[0]
         self.call.send_headers()
         self.call.send({"result": False})
         watch = self.fabric.executions.watch
-        self._stops = tuple(watch(agent, self._changed) for agent in {self._agent, REGISTRY_AGENT})
+        self.stops += [watch(agent, self._changed) for agent in {self._agent, REGISTRY_AGENT}]
         self._schedule()
 
     def _changed(self, execution: str, before: Execution | None, now: Execution | None) -> None:
@@ -423,15 +373,13 @@ class StreamIsActiveHandler(ScalerHandler):
 
     def _report(self) -> None:
         self._timer = None
-        active = any(self.counts(self._agent))
+        active = any(self.services.counts(self._agent))
         if active != self._active:
             self._active = active
             self.call.send({"result": active})
 
     def close(self) -> None:
-        """Stop watching."""
-        for stop in self._stops:
-            stop()
+        super().close()
         if self._timer is not None:
             self._timer.cancel()
 
@@ -439,23 +387,17 @@ class StreamIsActiveHandler(ScalerHandler):
 # ----------------------------------------------------------------------------------------------- health and reflection
 
 
-class HealthCheckHandler(Handler):
+def health(handler: Handler, message: Message) -> Fields:
     """Health check, by service; the empty name is the whole server."""
-
-    def request(self, message: Message) -> None:
-        """Answer."""
-        if message.service and message.service not in SERVICES:
-            self.call.end(http2.NOT_FOUND, f"there is no service {message.service!r}")
-            return
-        self.call.send({"status": self.services.health()})
-        self.call.end()
+    if message.service and message.service not in SERVICES:
+        raise CallError(http2.NOT_FOUND, f"there is no service {message.service!r}")
+    return {"status": handler.services.health()}
 
 
 class HealthWatchHandler(Handler):
     """Health watch: the state now; it ends with the server."""
 
     def request(self, message: Message) -> None:
-        """Answer and stay."""
         self.call.send_headers()
         known = not message.service or message.service in SERVICES
         self.call.send({"status": self.services.health() if known else HEALTH_SERVICE_UNKNOWN})
@@ -488,36 +430,22 @@ class ReflectionHandler(Handler):
         self.call.end()
 
 
-HANDLERS: Final[dict[str, type[Handler]]] = {
+HANDLERS: Final[dict[str, Callable[[ServerCall, Services], Handler]]] = {
     "/perper.Fabric/Executions": ExecutionsHandler,
-    "/perper.Fabric/AllExecutions": AllExecutionsHandler,
-    "/perper.Fabric/ExecutionFinished": ExecutionFinishedHandler,
+    "/perper.Fabric/AllExecutions": partial(AnsweringHandler, all_executions),
+    "/perper.Fabric/ExecutionFinished": partial(WaitingHandler, execution_finished),
     "/perper.Fabric/ReserveExecution": ReserveExecutionHandler,
     "/perper.Fabric/ReservedExecutions": ReservedExecutionsHandler,
     "/perper.Fabric/StreamItems": StreamItemsHandler,
-    "/perper.Fabric/ListenerAttached": ListenerAttachedHandler,
-    "/externalscaler.ExternalScaler/IsActive": IsActiveHandler,
+    "/perper.Fabric/ListenerAttached": partial(WaitingHandler, listener_attached),
+    "/externalscaler.ExternalScaler/IsActive": partial(AnsweringHandler, is_active),
     "/externalscaler.ExternalScaler/StreamIsActive": StreamIsActiveHandler,
-    "/externalscaler.ExternalScaler/GetMetricSpec": MetricSpecHandler,
-    "/externalscaler.ExternalScaler/GetMetrics": MetricsHandler,
-    "/grpc.health.v1.Health/Check": HealthCheckHandler,
+    "/externalscaler.ExternalScaler/GetMetricSpec": partial(AnsweringHandler, metric_spec),
+    "/externalscaler.ExternalScaler/GetMetrics": partial(AnsweringHandler, metrics),
+    "/grpc.health.v1.Health/Check": partial(AnsweringHandler, health),
     "/grpc.health.v1.Health/Watch": HealthWatchHandler,
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": ReflectionHandler,
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": ReflectionHandler,
 }
 # What may be asked without saying who one is.
 OPEN_PATHS: Final = frozenset(path for path in HANDLERS if path.startswith("/grpc."))
-
-
-class Services:
-    """What the handlers of all calls share."""
-
-    def __init__(self, fabric: Fabric) -> None:
-        self.fabric = fabric
-        self.locks = Reservations()
-        self.missing_stream: str = fabric.hub.config.section(Perper).missing_stream
-        self.delivered = fabric.hub.metrics.protocol.of("fabric").records_out.inc
-
-    def health(self) -> int:
-        """Serving, unless the hub's own checks say otherwise."""
-        return HEALTH_SERVING if self.fabric.hub.health.report().ready else HEALTH_NOT_SERVING
