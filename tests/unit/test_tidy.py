@@ -52,10 +52,6 @@ UNBROKEN_WORD_MIN = 80
 LIMITS = {"src": (500, 60)}
 LIMITS_ELSEWHERE = (600, 70)
 """How many lines a file and a function of a folder may have."""
-STILL_LARGE = {
-    "src/headrace/protocols/perper/state.py",
-}
-"""Files, and functions as `file:name`, of src that are above their limit. The list only gets shorter."""
 
 PRAGMA = re.compile(r"\s+# (?:type: ignore|noqa|pragma).*$")
 UNFINISHED = re.compile(r"\b(?:TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
@@ -214,26 +210,19 @@ def lines_are_short(house: House) -> Iterator[str]:
                 yield f"{house.at(file, number)}: {len(text)} characters"
 
 
-def large_ones(house: House) -> Iterator[tuple[str, str]]:
-    """Files and functions above their limit: their name in `STILL_LARGE`, and what to say of them."""
+def files_and_functions_are_small(house: House) -> Iterator[str]:
     for file in house.files:
         name = str(file.relative_to(house.root))
         lines_max, function_lines_max = LIMITS.get(name.partition("/")[0], LIMITS_ELSEWHERE)
         lines = len(file.read_text(encoding="utf-8").splitlines())
         if lines > lines_max:
-            yield name, f"{house.at(file)}: {lines} lines, {lines_max} at most"
+            yield f"{house.at(file)}: {lines} lines, {lines_max} at most"
         for node in nodes_of(file):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 length = (node.end_lineno or 0) - node.lineno + 1
                 if length > function_lines_max:
                     where = f"{house.at(file, node.lineno)}: {node.name}"
-                    yield f"{name}:{node.name}", f"{where} has {length} lines, {function_lines_max} at most"
-
-
-def files_and_functions_are_small(house: House) -> Iterator[str]:
-    found = dict(large_ones(house))
-    yield from (text for name, text in found.items() if name not in STILL_LARGE)
-    yield from (f"{name}: is small enough now: take it off STILL_LARGE" for name in sorted(STILL_LARGE - set(found)))
+                    yield f"{where} has {length} lines, {function_lines_max} at most"
 
 
 def nothing_unfinished_is_left_lying_about(house: House) -> Iterator[str]:
@@ -323,10 +312,7 @@ def test_tidy(rule: Callable[[House], Iterator[str]]) -> None:
 
 
 @pytest.mark.parametrize("rule", BROKEN, ids=lambda rule: rule.__name__)
-def test_the_rules_can_fail(
-    rule: Callable[[House], Iterator[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(globals(), "STILL_LARGE", set())
+def test_the_rules_can_fail(rule: Callable[[House], Iterator[str]], tmp_path: Path) -> None:
     for name, text in BROKEN[rule].items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -334,13 +320,6 @@ def test_the_rules_can_fail(
     file = next(iter(BROKEN[rule]))
     assert offenders
     assert all(offender.startswith((f"{file}:2: ", f"{file}:1: ")) for offender in offenders)
-
-
-def test_a_file_that_became_small_is_taken_off_the_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(globals(), "STILL_LARGE", {"src/a.py"})
-    assert list(files_and_functions_are_small(House(tmp_path))) == [
-        "src/a.py: is small enough now: take it off STILL_LARGE"
-    ]
 
 
 def test_a_file_without_a_room_is_found(tmp_path: Path) -> None:

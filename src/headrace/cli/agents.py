@@ -56,7 +56,7 @@ def run(
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        scaler = Scaler(settings, config.parent, lambda processes: _in_thread(loop, tell, processes))
+        scaler = Scaler(settings, config.parent, lambda processes: loop.run_in_executor(None, tell, processes))
         work = asyncio.ensure_future(scaler.run())
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, work.cancel)
@@ -65,10 +65,6 @@ def run(
             await work
 
     asyncio.run(main())
-
-
-def _in_thread(loop: asyncio.AbstractEventLoop, function: Any, argument: Any) -> None:
-    loop.run_in_executor(None, function, argument)
 
 
 @app.command("ls")

@@ -1,4 +1,7 @@
-"""Waiting for a number to pass another: for records, cursors and streams that are still to come."""
+"""Waiting for a number to pass another: for records, cursors and streams that are still to come.
+
+What either has happened or has not needs no number: `future(key)` is done with `notify(key)`.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +21,21 @@ class Waiters:
 
     async def wait(self, key: Any, above: int) -> None:
         """Until `notify(key, value)` comes with a value above."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        entry = (above, future)
-        self._waiting[key].append(entry)
-        try:
-            await future
-        finally:
-            if entry in (waiting := self._waiting.get(key, [])):
-                waiting.remove(entry)
-                if not waiting:
-                    del self._waiting[key]
+        await self.future(key, above)
 
-    def notify(self, key: Any, value: int) -> None:
+    def future(self, key: Any, above: int = 0) -> asyncio.Future[None]:
+        """The same, for those who must be on the list at once. One that is cancelled is forgotten."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[key].append((above, future))
+        future.add_done_callback(lambda _: self._forget(key, (above, future)))
+        return future
+
+    def _forget(self, key: Any, entry: tuple[int, asyncio.Future[None]]) -> None:
+        self._waiting[key].remove(entry)
+        if not self._waiting[key]:
+            del self._waiting[key]
+
+    def notify(self, key: Any, value: int = 1) -> None:
         for above, future in self._waiting.get(key, ()):
             if value > above and not future.done():
                 future.set_result(None)

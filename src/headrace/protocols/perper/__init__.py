@@ -1,8 +1,8 @@
 """Perper Fabric: Apache Ignite's thin client protocol for the data, a gRPC service for waiting and notification.
 
 `ignite/` and `fabric/` are the two halves on the wire. What both share lies beside them: `records` (the two record
-types the fabric reads), `registry` (binary types), `caches` (caches as tables and streams of the hub), `state`
-(executions, listeners and the wake-ups that hang on them).
+types the fabric reads), `registry` (binary types), `catalogue` (caches as tables and streams of the hub), `books`
+(executions, listeners and the wake-ups that hang on them), `state` (all of it together).
 """
 
 from __future__ import annotations

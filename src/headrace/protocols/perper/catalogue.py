@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import BadRequest, StreamExists
+from headrace.hub.waiters import Waiters
 from headrace.log.ops import Delete, Op, StreamOptions
 from headrace.protocols.perper.errors import PeerError, Status, cache_does_not_exist, cache_exists
 from headrace.protocols.perper.ignite.binary import code_point_hash, java_hash
@@ -27,7 +28,6 @@ from headrace.protocols.perper.ignite.reader import Reader
 from headrace.protocols.perper.stream_view import ViewCache
 from headrace.protocols.perper.streams import RecentValues, StreamCache
 from headrace.protocols.perper.tables import Expiries, TableCache
-from headrace.protocols.perper.waiters import NamedWaiters
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
@@ -86,7 +86,7 @@ class Catalogue:
         self._views: dict[str, Entry] = {}
         self._view_ids: dict[int, str] = {}
         self._creating = asyncio.Lock()
-        self._wanted = NamedWaiters()
+        self._wanted = Waiters()
         self.expiries = Expiries(hub)
 
     async def load(self) -> None:
@@ -127,7 +127,7 @@ class Catalogue:
         self._by_name[entry.name] = entry
         for number in entry.ids:
             self._by_id[number] = entry
-        self._wanted.tell(entry.name)
+        self._wanted.notify(entry.name)
 
     def _remove_expired(self, name: str, key: bytes) -> asyncio.Future[Any] | None:
         entry = self._by_name.get(name)
@@ -187,7 +187,7 @@ class Catalogue:
         while (entry := self.find_name(name)) is None:
             foreign = {(name, 0), _split_partition(name)}
             signs: list[asyncio.Future[Any]] = [
-                self._wanted.wait(name),
+                self._wanted.future(name),
                 *(asyncio.ensure_future(self._hub.wait_stream(stream, number + 1)) for stream, number in foreign),
             ]
             try:

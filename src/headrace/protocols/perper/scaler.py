@@ -172,7 +172,7 @@ class Scaler:
     """All processes of one settings file."""
 
     def __init__(
-        self, config: AgentsConfig, folder: Path, report: Callable[[list[ProcessInfo]], None] = lambda processes: None
+        self, config: AgentsConfig, folder: Path, report: Callable[[list[ProcessInfo]], object] = lambda processes: None
     ) -> None:
         """`folder` is what directories are relative to; `report` hears of the processes after each change."""
         self._config = config

@@ -1,24 +1,24 @@
-"""What the fabric knows beside the bytes in the caches: executions, listeners, and who waits for which of them to
-change.
+"""What both listeners share: caches, types, and the two caches whose records the fabric reads itself.
 
-Both books are folds of their cache's table. They change only when the change is on disk, in the order of the log, and
-before the client that made the change gets its answer; so whatever is announced over gRPC can be read over Ignite.
+A listener's record is a cursor of its stream too, and a stream whose last listener has left is emptied.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from asyncio import Future
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from headrace.errors import HeadraceError, LogFailed, UnknownStream
 from headrace.log.ops import ANY, Delete, DeleteCursor, Op, Put, SaveCursor
+from headrace.protocols.perper.books import Executions, Listeners
 from headrace.protocols.perper.catalogue import EXECUTIONS, LISTENERS, Catalogue, Entry
-from headrace.protocols.perper.errors import BinaryError, PeerError, Status
-from headrace.protocols.perper.ignite.binary import NULL, STRING, decode_string
+from headrace.protocols.perper.errors import PeerError, Status
+from headrace.protocols.perper.ignite.binary import STRING, decode_string
 from headrace.protocols.perper.metrics import PerperMetrics
 from headrace.protocols.perper.records import (
     LISTENER_HOLDS_ALL,
@@ -32,8 +32,9 @@ from headrace.protocols.perper.registry import TypeRegistry
 from headrace.protocols.perper.settings import Perper
 from headrace.protocols.perper.stream_view import ViewCache
 from headrace.protocols.perper.streams import StreamCache
-from headrace.protocols.perper.tables import Expiries, Expiry, TableCache, succeeded, transact
-from headrace.protocols.perper.waiters import NamedWaiters
+from headrace.protocols.perper.tables import Expiry, TableCache, succeeded, transact
+from headrace.serving.listener import Listener
+from headrace.serving.tcp import TcpServer, address_of
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
@@ -49,23 +50,16 @@ CLEANUP_RETRY_S: Final = 5.0
 # What the log takes as the name of a cursor.
 CURSOR_NAME_BYTES_MAX = 512
 
-# (execution id, the record before or None, the record now or None)
-ExecutionWatcher = Callable[[str, Execution | None, Execution | None], None]
-
 
 class RecordTable(TableCache):
     """One of the two caches whose values the fabric reads: a value it cannot read is refused before it is stored."""
 
     def __init__(
-        self,
-        hub: Hub,
-        name: str,
-        expiries: Expiries,
-        read: Callable[[bytes], Any],
-        apply: Callable[[str, Any], None],
+        self, fabric: Fabric, name: str, read: Callable[[bytes], Any], apply: Callable[[str, Any], None]
     ) -> None:
         """`read` makes a record of a value; `apply` tells the book of the record an id has now, None for none."""
-        super().__init__(hub, name, expiries)
+        super().__init__(fabric.hub, name, fabric.catalogue.expiries)
+        self._fabric = fabric
         self._read = read
         self._apply = apply
 
@@ -119,13 +113,8 @@ class RecordTable(TableCache):
 
     def remove_expired(self, key: bytes) -> Future[Any]:
         """Remove, and tell the book."""
-
-        def removed(finished: Future[Any]) -> None:
-            if succeeded(finished):
-                self._tell(key, None, None)
-
         future = super().remove_expired(key)
-        future.add_done_callback(removed)
+        future.add_done_callback(lambda finished: self._tell(key, None, None) if succeeded(finished) else None)
         return future
 
     def _applied(self, finished: Future[Any], key: bytes, value: bytes | None, record: Any) -> None:
@@ -148,160 +137,12 @@ def _identity(key: bytes) -> str:
     return decode_string(key, 0, len(key))[0] or ""
 
 
-class Times(NamedTuple):
-    """When an execution was stored and when it finished."""
-
-    started_us: int | None
-    finished_us: int | None
-
-
-class Executions:
-    """All executions, by id and by agent, and those who watch them."""
-
-    def __init__(self, now_us: Callable[[], int] = lambda: 0) -> None:
-        self._now_us = now_us
-        self._all: dict[str, Execution] = {}
-        self._times: dict[str, Times] = {}
-        self._by_agent: dict[str, dict[str, Execution]] = {}
-        self._watchers: dict[str, dict[ExecutionWatcher, None]] = {}  # told in the order they came
-        self._finished = NamedWaiters()
-
-    def __len__(self) -> int:
-        return len(self._all)
-
-    def get(self, execution: str) -> Execution | None:
-        """The record of an execution."""
-        return self._all.get(execution)
-
-    def of_agent(self, agent: str) -> dict[str, Execution]:
-        """The executions of an agent, finished ones too, in the order they came."""
-        return self._by_agent.get(agent, {})
-
-    def times(self, execution: str) -> Times:
-        """When it was stored and when it finished, as far as this start of the hub has seen it."""
-        return self._times.get(execution, Times(None, None))
-
-    def agents(self) -> dict[str, int]:
-        """How many executions each agent has."""
-        return {agent: len(records) for agent, records in self._by_agent.items()}
-
-    def apply(self, execution: str, now: Execution | None) -> None:
-        """A record was put or removed."""
-        self.tell(execution, self.note(execution, now), now)
-
-    def note(self, execution: str, now: Execution | None) -> Execution | None:
-        """Write down the record an execution has now. The one it had before, for `tell`."""
-        before = self._all.get(execution)
-        if before is not None and (now is None or now.agent != before.agent):
-            del self._by_agent[before.agent][execution]
-            if not self._by_agent[before.agent]:
-                del self._by_agent[before.agent]
-        if now is None:
-            self._all.pop(execution, None)
-            self._times.pop(execution, None)
-        else:
-            self._note_time(execution, before, now)
-            self._all[execution] = now
-            self._by_agent.setdefault(now.agent, {})[execution] = now
-        return before
-
-    def tell(self, execution: str, before: Execution | None, now: Execution | None) -> None:
-        """Those who wait for the execution or watch its agent hear of the change."""
-        if now is None or now.finished:
-            self._finished.tell(execution)
-        agents = {record.agent for record in (before, now) if record is not None}
-        for agent in agents:
-            for watcher in tuple(self._watchers.get(agent, ())):
-                try:
-                    watcher(execution, before, now)
-                except Exception:  # one listener's trouble is not the others'
-                    logger.exception("a listener could not be told of execution %r", execution)
-
-    def _note_time(self, execution: str, before: Execution | None, now: Execution) -> None:
-        times = Times(self._now_us(), None) if before is None else self.times(execution)
-        if now.finished and (before is None or not before.finished):
-            times = times._replace(finished_us=self._now_us())
-        self._times[execution] = times
-
-    def forget_times(self) -> None:
-        """What was read at the start is older than that, nobody knows how much."""
-        self._times.clear()
-
-    def watch(self, agent: str, watcher: ExecutionWatcher) -> Callable[[], None]:
-        """Hear of every change to the agent's executions; the result ends it."""
-        self._watchers.setdefault(agent, {})[watcher] = None
-
-        def stop() -> None:
-            watchers = self._watchers.get(agent)
-            if watchers is not None:
-                watchers.pop(watcher, None)
-                if not watchers:
-                    del self._watchers[agent]
-
-        return stop
-
-    def finished(self, execution: str) -> Future[None] | None:
-        """A future for the end of an execution; None when it has ended or is not there."""
-        record = self._all.get(execution)
-        if record is None or record.finished:
-            return None
-        return self._finished.wait(execution)
-
-
-class Listeners:
-    """All stream listeners, by stream."""
-
-    def __init__(self, changed: Callable[[str], None]) -> None:
-        self._all: dict[str, StreamListener] = {}
-        self._by_stream: dict[str, dict[str, int]] = {}
-        self._attached = NamedWaiters()
-        self._changed = changed
-
-    def __len__(self) -> int:
-        return len(self._all)
-
-    def get(self, listener: str) -> StreamListener | None:
-        """The record of a listener."""
-        return self._all.get(listener)
-
-    def of_stream(self, stream: str) -> dict[str, int]:
-        """Position by listener."""
-        return self._by_stream.get(stream, {})
-
-    def streams(self) -> list[str]:
-        """The streams that have listeners."""
-        return list(self._by_stream)
-
-    def apply(self, listener: str, now: StreamListener | None) -> None:
-        """A record was put or removed."""
-        before = self._all.pop(listener, None)
-        if before is not None and (now is None or now.stream != before.stream):
-            positions = self._by_stream[before.stream]
-            del positions[listener]
-            if not positions:
-                del self._by_stream[before.stream]
-            self._changed(before.stream)
-        if now is not None:
-            self._all[listener] = now
-            self._by_stream.setdefault(now.stream, {})[listener] = now.position
-            self._attached.tell(now.stream)
-            self._changed(now.stream)
-
-    def attached(self, stream: str) -> Future[None] | None:
-        """A future for the first listener of a stream; None when there is one."""
-        if stream in self._by_stream:
-            return None
-        return self._attached.wait(stream)
-
-
 class ListenerTable(RecordTable):
     """`stream-listeners`: a listener's position is a cursor of the stream too, saved in the same transaction."""
 
-    fabric: Fabric
-
     def _store(self, key: bytes, value: bytes, expect: Any, expiry: Expiry | None, record: Any) -> Future[Any]:
         """With the cursor when the stream is there."""
-        cursor = self.fabric.cursor_for(_identity(key), record)
+        cursor = self._fabric.cursor_for(_identity(key), record)
         if cursor is None or expiry is not None or self._expiries.has(self.name, key):
             return super()._store(key, value, expect, expiry, record)
         return transact(self._hub, [Put(self.name, key, value, expect), cursor])
@@ -309,8 +150,8 @@ class ListenerTable(RecordTable):
     def _erase(self, key: bytes, expect: Any) -> Future[Any]:
         """With the cursor."""
         listener = _identity(key)
-        record = self.fabric.listeners.get(listener)
-        cursor = None if record is None else self.fabric.stored_cursor(listener, record.stream)
+        record = self._fabric.listeners.get(listener)
+        cursor = None if record is None else self._fabric.stored_cursor(listener, record.stream)
         if cursor is None or self._expiries.has(self.name, key):
             return super()._erase(key, expect)
         return transact(self._hub, [Delete(self.name, key, expect), cursor])
@@ -322,6 +163,7 @@ class Fabric:
     def __init__(self, hub: Hub) -> None:
         section = hub.config.section(Perper)
         self.hub = hub
+        self.users = 0
         self.registry = TypeRegistry(hub, section.types_max)
         self.catalogue = Catalogue(hub, section.caches_max, section.recent_bytes_max)
         self.executions = Executions(hub.clock.now_us)
@@ -336,10 +178,13 @@ class Fabric:
         """Read everything that was there before."""
         await self.registry.load()
         await self.catalogue.load()
-        executions = self._install(EXECUTIONS, RecordTable, self._read_execution, self._execution_changed)
-        listeners = self._install(LISTENERS, ListenerTable, self._read_listener, self._listener_stored)
-        assert isinstance(listeners, ListenerTable)
-        listeners.fabric = self
+        schema = self.registry.schema
+        executions = RecordTable(self, EXECUTIONS, lambda value: read_execution(value, schema), self._execution_changed)
+        listeners = ListenerTable(self, LISTENERS, lambda value: read_listener(value, schema), self._listener_stored)
+        for table in (executions, listeners):
+            entry = self.catalogue.find_name(table.name)
+            assert entry is not None
+            entry.cache = table
         executions.load()
         self.executions.forget_times()
         await self.hub.create_table(LISTENED_TABLE)
@@ -347,25 +192,6 @@ class Fabric:
         listeners.load()
         for stream in self._listened.difference(self.listeners.streams()):
             self._listener_changed(stream)
-
-    def _install(
-        self,
-        name: str,
-        kind: type[RecordTable],
-        read: Callable[[bytes], Any],
-        apply: Callable[[str, Any], None],
-    ) -> RecordTable:
-        entry = self.catalogue.find_name(name)
-        assert entry is not None
-        table = kind(self.hub, name, self.catalogue.expiries, read, apply)
-        entry.cache = table
-        return table
-
-    def _read_execution(self, value: bytes) -> Execution:
-        return read_execution(value, self.registry.schema)
-
-    def _read_listener(self, value: bytes) -> StreamListener:
-        return read_listener(value, self.registry.schema)
 
     def _execution_changed(self, execution: str, now: Execution | None) -> None:
         before = self.executions.note(execution, now)
@@ -410,36 +236,23 @@ class Fabric:
 
     def cursor_for(self, listener: str, record: StreamListener) -> SaveCursor | None:
         """Where a listener stands in its stream: at the first record it still needs. None when it needs none."""
-        entry = self.catalogue.find_name(record.stream)
-        if entry is None or not entry.ready or record.position == LISTENER_HOLDS_NOTHING:
+        cache = self._stream_cache(record.stream)
+        if cache is None or not cache.ready or record.position == LISTENER_HOLDS_NOTHING:
             return None
         if not listener.isprintable() or not 0 < len(listener.encode()) <= CURSOR_NAME_BYTES_MAX:
             return None  # ids are free text; one that is no name for a cursor does without
-        if isinstance(entry.cache, StreamCache):
-            bounds = self.hub.bounds(record.stream)
-            if record.position == LISTENER_HOLDS_ALL:
-                index = bounds.first
-            else:
-                found = entry.cache.keys.oldest_index_from(record.position)
-                index = bounds.next if found is None else found
-        elif isinstance(entry.cache, ViewCache):
-            view = entry.cache
-            bounds = self.hub.bounds(view.stream, view.partition)
-            index = min(max(record.position, bounds.first), bounds.next)
-            return SaveCursor(listener, view.stream, index, view.partition, True)
-        else:
-            return None
-        return SaveCursor(listener, record.stream, index, 0, True)
+        return SaveCursor(listener, cache.stream, cache.index_from(record.position), cache.partition, True)
 
     def stored_cursor(self, listener: str, stream: str) -> DeleteCursor | None:
         """What removes the cursor of a listener; None when it has none."""
-        entry = self.catalogue.find_name(stream)
-        if entry is None or entry.cache is None or entry.cache.kind == "table":
+        cache = self._stream_cache(stream)
+        if cache is None or self.hub.cursor(listener, cache.stream, cache.partition) is None:
             return None
-        partition = entry.cache.partition if isinstance(entry.cache, ViewCache) else 0
-        if self.hub.cursor(listener, entry.owner, partition) is None:
-            return None
-        return DeleteCursor(listener, entry.owner, partition)
+        return DeleteCursor(listener, cache.stream, cache.partition)
+
+    def _stream_cache(self, name: str) -> StreamCache | ViewCache | None:
+        entry = self.catalogue.find_name(name)
+        return None if entry is None or isinstance(entry.cache, TableCache) else entry.cache
 
     # ephemeral streams
 
@@ -512,7 +325,6 @@ class Fabric:
 
 
 _fabrics: WeakKeyDictionary[Any, Future[Fabric]] = WeakKeyDictionary()
-_users: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
 
 async def acquire(hub: Hub) -> Fabric:
@@ -530,17 +342,31 @@ async def acquire(hub: Hub) -> Fabric:
             raise
         loading.set_result(fabric)
     fabric = await asyncio.shield(loading)
-    _users[hub] = _users.get(hub, 0) + 1
+    fabric.users += 1
     return fabric
 
 
 async def release(hub: Hub) -> None:
     """One listener less; the last one closes the fabric."""
-    _users[hub] -= 1
-    if _users[hub] == 0:
-        loading = _fabrics.pop(hub)
-        del _users[hub]
-        await loading.result().close()
+    fabric = _fabrics[hub].result()
+    fabric.users -= 1
+    if fabric.users == 0:
+        del _fabrics[hub]
+        await fabric.close()
 
 
-__all__ = ["NULL", "BinaryError", "Entry", "Fabric", "acquire", "release"]
+async def listen(
+    shared: TcpServer[Any], address: str, connection: Callable[[], Any], tls: ssl.SSLContext | None = None
+) -> Listener:
+    """Listen with a fabric that was acquired; it is released when the listener closes, or cannot open."""
+    try:
+        server = await shared.listen(address, connection, tls)
+    except BaseException:
+        await release(shared.hub)
+        raise
+
+    async def close() -> None:
+        await shared.stop(server)
+        await release(shared.hub)
+
+    return Listener(address_of(server), close)

@@ -78,6 +78,11 @@ class ViewCache(FollowedCache):
         record = await self._record(index)
         return None if record is None else encode_byte_array(record[0])
 
+    def index_from(self, key: int) -> int:
+        """Where the first record lies that somebody at `key` still needs."""
+        bounds = self._hub.bounds(self.stream, self.partition)
+        return min(max(key, bounds.first), bounds.next)
+
     def all_keys(self) -> Iterator[bytes]:
         """The keys of all items."""
         bounds = self._hub.bounds(self.stream, self.partition)

@@ -27,6 +27,7 @@ from headrace.protocols.perper.cache import FollowedCache
 from headrace.protocols.perper.ignite.binary import LONG, encode_byte_array, encode_long
 from headrace.protocols.perper.ignite.reader import I64
 from headrace.protocols.perper.keys import KeyIndex
+from headrace.protocols.perper.records import LISTENER_HOLDS_ALL
 from headrace.protocols.perper.tables import Expiry, Outcome, meets
 
 if TYPE_CHECKING:
@@ -217,6 +218,12 @@ class StreamCache(FollowedCache):
             return None
         payload, kind = record
         return payload if kind == ITEM else encode_byte_array(payload)  # what another protocol wrote is a byte array
+
+    def index_from(self, key: int) -> int:
+        """Where the first record lies that somebody at `key` still needs."""
+        bounds = self._hub.bounds(self.name)
+        oldest = bounds.first if key == LISTENER_HOLDS_ALL else self.keys.oldest_index_from(key)
+        return bounds.next if oldest is None else oldest
 
     def all_keys(self) -> list[bytes]:
         """The keys of all items, longs in order first."""

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+from headrace.protocols.perper.books import Executions
 from headrace.protocols.perper.records import Execution
-from headrace.protocols.perper.state import Executions
 
 Send = Callable[[dict[str, Any]], None]
 START_OF_STREAM = {"startOfStream": True}
@@ -96,8 +96,8 @@ class Reserver(Protocol):
 
     worker: str
 
-    def offered(self, execution: str) -> bool:
-        """The lock of `execution` is free: take it, or say no."""
+    def offered(self, execution: str) -> None:
+        """The lock of `execution` is free: take it, or leave it."""
 
 
 Key = tuple[str, str]  # work group, execution
@@ -163,21 +163,11 @@ class ReservedFeed:
         self._group = group
         self._wanted = wanted
         self._send = send
-        self._permits = 0
+        self.permits = 0  # how many executions the worker will still take
+        self.delivered: set[str] = set()  # delivered here and not ended
         self._ready: dict[str, None] = {}  # announced, not known to be taken by another
         self._contended: set[str] = set()  # announced, taken by another; its lock will be offered
-        self._delivered: set[str] = set()  # delivered here and not ended
         self._stop: Callable[[], None] | None = None
-
-    @property
-    def permits(self) -> int:
-        """How many executions the worker will still take."""
-        return self._permits
-
-    @property
-    def delivered(self) -> set[str]:
-        """What the worker has now."""
-        return self._delivered
 
     def start(self) -> None:
         """The initial executions are known: say so, and deliver as permits allow."""
@@ -190,11 +180,11 @@ class ReservedFeed:
 
     def add_permits(self, count: int) -> None:
         """The worker will take so many more."""
-        self._permits = min(self._permits + count, 2**64 - 1)
+        self.permits = min(self.permits + count, 2**64 - 1)
         self._deliver()
 
     def _deliver(self) -> None:
-        while self._permits and self._ready:
+        while self.permits and self._ready:
             execution = next(iter(self._ready))
             del self._ready[execution]
             self._try(execution)
@@ -208,23 +198,22 @@ class ReservedFeed:
         if not self._locks.take((self._group, execution), self):
             self._contended.add(execution)
             return
-        self._permits -= 1
-        self._delivered.add(execution)
+        self.permits -= 1
+        self.delivered.add(execution)
         self._send(announcement(execution, record))
 
-    def offered(self, execution: str) -> bool:
+    def offered(self, execution: str) -> None:
         """Another worker gave the execution back."""
         self._contended.discard(execution)
-        if self._permits:
+        if self.permits:
             self._try(execution)
         else:
             self._locks.forget((self._group, execution), self)
             self._ready = {execution: None, **self._ready}
-        return execution in self._delivered
 
     def _changed(self, execution: str, before: Execution | None, now: Execution | None) -> None:
         if self._wanted.matches(now):
-            if execution not in self._delivered and execution not in self._contended:
+            if execution not in self.delivered and execution not in self._contended:
                 self._ready[execution] = None
                 self._deliver()
             return
@@ -232,9 +221,9 @@ class ReservedFeed:
         if execution in self._contended:
             self._contended.discard(execution)
             self._locks.forget((self._group, execution), self)
-        if execution in self._delivered:
+        if execution in self.delivered:
             assert before is not None
-            self._delivered.discard(execution)
+            self.delivered.discard(execution)
             self._send(announcement(execution, before, cancelled=True))
             self._locks.release((self._group, execution), self)
 
@@ -242,11 +231,11 @@ class ReservedFeed:
         """The worker is gone: what it had goes to others."""
         if self._stop is not None:
             self._stop()
-        self._permits = 0
+        self.permits = 0
         for execution in self._contended:
             self._locks.forget((self._group, execution), self)
         self._contended.clear()
-        delivered, self._delivered = self._delivered, set()
+        delivered, self.delivered = self.delivered, set()
         for execution in delivered:
             self._locks.release((self._group, execution), self)
 
@@ -264,19 +253,12 @@ class SingleReservation:
     def start(self) -> None:
         """Ask for the lock. `granted(True)` when it is held; `granted(False)` when the execution is not active."""
         if self._locks.take(self._key, self):
-            self._check()
+            record = self._book.get(self._key[1])
+            self.granted(record is not None and not record.finished)
 
-    def _check(self) -> None:
-        record = self._book.get(self._key[1])
-        active = record is not None and not record.finished
-        self.granted(active)
-
-    def offered(self, execution: str) -> bool:
+    def offered(self, execution: str) -> None:
         """The lock became free."""
-        if self._locks.take(self._key, self):
-            self._check()
-            return True
-        return False
+        self.start()
 
     def close(self) -> None:
         """The caller is gone."""

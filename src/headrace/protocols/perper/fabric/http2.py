@@ -26,7 +26,7 @@ RECEIVE_WINDOW_BYTES: Final = 1024 * 1024
 FRAME_HEADER_BYTES: Final = 9
 
 OK, CANCELLED, UNKNOWN, INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND = 0, 1, 2, 3, 4, 5
-PERMISSION_DENIED, RESOURCE_EXHAUSTED, FAILED_PRECONDITION, ABORTED = 7, 8, 9, 10
+PERMISSION_DENIED, RESOURCE_EXHAUSTED, ABORTED = 7, 8, 10
 UNIMPLEMENTED, INTERNAL, UNAVAILABLE, UNAUTHENTICATED = 12, 13, 14, 16
 
 _TIMEOUT_UNITS_S: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
@@ -94,27 +94,18 @@ class ConnectionEnded(NamedTuple):
     reason: str
 
 
-Event = (
-    CallStarted
-    | Headers
-    | MessageReceived
-    | RequestsEnded
-    | CallEnded
-    | CallReset
-    | BadMessage
-    | Room
-    | ConnectionEnded
-)
+CallEvent = CallStarted | Headers | MessageReceived | RequestsEnded | CallEnded | CallReset | BadMessage | Room
+Event = CallEvent | ConnectionEnded
 
 
 class _Stream:
-    __slots__ = ("buffer", "ending", "queue", "refused", "status")
+    __slots__ = ("buffer", "ending", "has_status", "queue", "refused")
 
     def __init__(self) -> None:
         self.buffer = MessageBuffer()
         self.queue = bytearray()
         self.ending: list[tuple[str, str]] | None = None
-        self.status = False
+        self.has_status = False
         self.refused = False  # the peer sent what cannot be read: nothing more of this call is looked at
 
 
@@ -152,11 +143,6 @@ class GrpcConnection:
         self._h2.initiate_connection()
         self._h2.increment_flow_control_window(16 * RECEIVE_WINDOW_BYTES)
 
-    @property
-    def calls(self) -> int:
-        """How many calls are open."""
-        return len(self._streams)
-
     # in
 
     def receive(self, data: bytes) -> list[Event]:
@@ -169,7 +155,7 @@ class GrpcConnection:
         # h2 looks at a frame's length only when the frame is whole: without this a peer could make it keep 16 MiB.
         if len(self._h2.incoming_buffer._data) > self._h2.max_inbound_frame_size + FRAME_HEADER_BYTES:
             return self._over("HTTP/2: a frame is longer than was agreed")
-        if goodbye := next((one for one in events if isinstance(one, h2.events.ConnectionTerminated)), None):
+        if goodbye := next((event for event in events if isinstance(event, h2.events.ConnectionTerminated)), None):
             # h2 has heard it already: nothing that came before it in the same bytes can be answered any more.
             return self._over(f"goodbye with code {goodbye.error_code}")
         for event in events:
@@ -190,7 +176,7 @@ class GrpcConnection:
         elif isinstance(event, h2.events.WindowUpdated | h2.events.RemoteSettingsChanged):
             self._window(getattr(event, "stream_id", 0) or 0, found)
         elif isinstance(event, h2.events.ResponseReceived):
-            self._response(event.stream_id, dict(event.headers), event.stream_ended is not None, found)
+            self._response(event.stream_id, dict(event.headers), found)
         elif isinstance(event, h2.events.TrailersReceived):
             self._status(event.stream_id, dict(event.headers), found)
         elif isinstance(event, h2.events.StreamEnded):
@@ -204,7 +190,7 @@ class GrpcConnection:
         if headers.get(":method") != "POST" or not headers.get("content-type", "").startswith("application/grpc"):
             with contextlib.suppress(h2.exceptions.StreamClosedError):  # given up in the same bytes
                 self._h2.send_headers(event.stream_id, [(":status", "415")], end_stream=True)
-            self._forget(event.stream_id)
+            del self._streams[event.stream_id]
             return
         found.append(CallStarted(event.stream_id, headers.get(":path", ""), headers))
 
@@ -238,25 +224,23 @@ class GrpcConnection:
             if number in self._streams and len(stream.queue) < QUEUE_BYTES_MAX and stream.ending is None:
                 found.append(Room(number))
 
-    def _response(self, stream_id: int, headers: dict[str, str], ended: bool, found: list[Event]) -> None:
+    def _response(self, stream_id: int, headers: dict[str, str], found: list[Event]) -> None:
         if "grpc-status" in headers:
             self._status(stream_id, headers, found)
         elif headers.get(":status") != "200":
-            stream = self._streams.get(stream_id)
-            if stream is not None:
-                stream.status = True
-            found.append(CallEnded(stream_id, UNKNOWN, f"HTTP status {headers.get(':status')}"))
+            self._call_ended(stream_id, UNKNOWN, f"HTTP status {headers.get(':status')}", found)
         else:
             found.append(Headers(stream_id, headers))
 
     def _status(self, stream_id: int, headers: dict[str, str], found: list[Event]) -> None:
-        stream = self._streams.get(stream_id)
-        if stream is not None:
-            stream.status = True
         text = headers.get("grpc-status", "2")
-        found.append(
-            CallEnded(stream_id, int(text) if text.isdigit() else UNKNOWN, unquote(headers.get("grpc-message", "")))
-        )
+        status = int(text) if text.isdigit() else UNKNOWN
+        self._call_ended(stream_id, status, unquote(headers.get("grpc-message", "")), found)
+
+    def _call_ended(self, stream_id: int, status: int, message: str, found: list[Event]) -> None:
+        if stream_id in self._streams:
+            self._streams[stream_id].has_status = True
+        found.append(CallEnded(stream_id, status, message))
 
     def _ended(self, stream_id: int, found: list[Event]) -> None:
         stream = self._streams.get(stream_id)
@@ -268,7 +252,7 @@ class GrpcConnection:
             found.append(RequestsEnded(stream_id))
             return
         del self._streams[stream_id]
-        if not stream.status:
+        if not stream.has_status:
             found.append(CallEnded(stream_id, UNKNOWN, "the call ended without a status"))
 
     # out
@@ -327,7 +311,7 @@ class GrpcConnection:
         if not headers_sent:
             head = [(":status", "200"), ("content-type", "application/grpc")]
             self._h2.send_headers(stream_id, head + trailers, end_stream=True)
-            self._forget(stream_id)
+            del self._streams[stream_id]
             return
         stream.ending = trailers
         self._pump(stream_id, stream)
@@ -360,11 +344,7 @@ class GrpcConnection:
             stream.ending = None
             return
         self._h2.send_headers(stream_id, stream.ending, end_stream=True)
-        self._forget(stream_id)
-
-    def _forget(self, stream_id: int) -> None:
-        """The server's side of a call is over; a client that still sends is told to stop."""
-        self._streams.pop(stream_id, None)
+        del self._streams[stream_id]
 
     def goodbye(self) -> None:
         """Tell the peer that this connection ends."""

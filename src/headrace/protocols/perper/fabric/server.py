@@ -21,12 +21,12 @@ from headrace.protocols.perper.fabric.services import (
 from headrace.protocols.perper.fabric.session import CallSession, Event
 from headrace.protocols.perper.metrics import PerperMetrics
 from headrace.protocols.perper.settings import Perper
-from headrace.protocols.perper.state import acquire, release
+from headrace.protocols.perper.state import acquire, listen
 from headrace.protocols.perper.verbs import register
 from headrace.security import Principal
 from headrace.security.admission import Nobody, from_header
 from headrace.serving.listener import Listener
-from headrace.serving.tcp import TcpConnection, TcpServer, address_of
+from headrace.serving.tcp import TcpConnection, TcpServer
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
@@ -322,14 +322,4 @@ async def serve(hub: Hub, address: str) -> Listener:
     context = hub.security.tls("fabric")
     if context is not None:
         context.set_alpn_protocols(["h2"])
-    try:
-        server = await shared.listen(address, lambda: Connection(shared), context)
-    except BaseException:
-        await release(hub)
-        raise
-
-    async def close() -> None:
-        await shared.stop(server)
-        await release(hub)
-
-    return Listener(address_of(server), close)
+    return await listen(shared, address, lambda: Connection(shared), context)

@@ -24,12 +24,12 @@ from headrace.protocols.perper.ignite.session import Session, Slot, State
 from headrace.protocols.perper.ignite.shapes import OPERATIONS
 from headrace.protocols.perper.metrics import PerperMetrics
 from headrace.protocols.perper.settings import Perper
-from headrace.protocols.perper.state import Fabric, acquire, release
+from headrace.protocols.perper.state import Fabric, acquire, listen
 from headrace.protocols.perper.streams import StreamCache
 from headrace.protocols.perper.tables import TableCache
 from headrace.security.admission import Nobody, Password
 from headrace.serving.listener import Listener
-from headrace.serving.tcp import TcpConnection, TcpServer, address_of
+from headrace.serving.tcp import TcpConnection, TcpServer
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
@@ -432,14 +432,4 @@ async def serve(hub: Hub, address: str) -> Listener:
     """Listen for thin clients."""
     fabric = await acquire(hub)
     shared = IgniteServer(hub, fabric)
-    try:
-        server = await shared.listen(address, lambda: Connection(shared))
-    except BaseException:
-        await release(hub)
-        raise
-
-    async def close() -> None:
-        await shared.stop(server)
-        await release(hub)
-
-    return Listener(address_of(server), close)
+    return await listen(shared, address, lambda: Connection(shared))

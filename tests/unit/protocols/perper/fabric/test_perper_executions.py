@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from headrace.protocols.errors import LocalProtocolError
+from headrace.protocols.perper.books import Executions
 from headrace.protocols.perper.fabric.executions import (
     ExecutionFeed,
     Filter,
@@ -20,7 +21,6 @@ from headrace.protocols.perper.fabric.executions import (
 )
 from headrace.protocols.perper.fabric.session import CallSession, Event
 from headrace.protocols.perper.records import Execution
-from headrace.protocols.perper.state import Executions
 
 ANY = Filter("a", "", "")
 

@@ -228,11 +228,11 @@ async def test_a_listener_that_waits_for_its_stream(name: str) -> None:
         client, rpc = await pair.client(), await pair.rpc()
         call = rpc.start(ITEMS, {"stream": name, "startKey": 0, "stride": 1})
         await asyncio.wait_for(call.headers, 60)
-        await until(lambda: pair.fabric.catalogue._wanted.count(name))
+        await until(lambda: pair.fabric.catalogue._wanted._waiting.get(name))
         await new_stream(client, name)
         await client.request(1002, key(0), key("x"), cache=name)
         assert await keys(call, 1) == [0]
-        assert not pair.fabric.catalogue._wanted.count(name)
+        assert not pair.fabric.catalogue._wanted._waiting.get(name)
         assert not pair.hub._new_streams._waiting
 
 
@@ -240,7 +240,7 @@ async def test_a_listener_that_waits_for_a_stream_of_another_protocol() -> None:
     async with served(Config(perper=Perper(missing_stream="wait"))) as pair:
         rpc = await pair.rpc()
         calls = [rpc.start(ITEMS, {"stream": name, "startKey": 0, "stride": 1}) for name in ("orders", "orders:1")]
-        await until(lambda: all(map(pair.fabric.catalogue._wanted.count, ("orders", "orders:1"))))
+        await until(lambda: {"orders", "orders:1"} <= pair.fabric.catalogue._wanted._waiting.keys())
         await pair.hub.create_stream("orders")
         await pair.hub.append("orders", Batch.of([b"a"]))
         assert await keys(calls[0], 1) == [0]
@@ -252,7 +252,7 @@ async def test_a_listener_that_waits_for_a_stream_of_another_protocol() -> None:
 async def test_who_waits_for_a_stream_is_told_when_the_log_has_failed() -> None:
     async with served(Config(perper=Perper(missing_stream="wait"))) as pair:
         call = (await pair.rpc()).start(ITEMS, {"stream": "later"})
-        await until(lambda: pair.fabric.catalogue._wanted.count("later"))
+        await until(lambda: pair.fabric.catalogue._wanted._waiting.get("later"))
         pair.hub._give_up(LogFailed("no disk"))
         with pytest.raises(RpcError, match="no disk"):
             await asyncio.wait_for(call.next(), 60)
@@ -292,9 +292,9 @@ async def test_listener_attached() -> None:
         path = "/perper.Fabric/ListenerAttached"
         waiting = asyncio.ensure_future(rpc.call(path, {"stream": "s"}))
         given_up = rpc.start(path, {"stream": "s"})
-        await until(lambda: pair.fabric.listeners._attached.count("s") == 2)
+        await until(lambda: len(pair.fabric.listeners._attached._waiting["s"]) == 2)
         given_up.cancel()
-        await until(lambda: pair.fabric.listeners._attached.count("s") == 1)
+        await until(lambda: len(pair.fabric.listeners._attached._waiting["s"]) == 1)
         await put_listener(client, "l", "s", HIGHEST)
         await waiting
         await rpc.call(path, {"stream": "s"})
@@ -548,7 +548,7 @@ async def test_a_stopping_hub_says_so() -> None:
     async with served() as pair:
         rpc = await pair.rpc()
         call = rpc.start("/perper.Fabric/ListenerAttached", {"stream": "s"})
-        await until(lambda: pair.fabric.listeners._attached.count("s"))
+        await until(lambda: pair.fabric.listeners._attached._waiting.get("s"))
     with pytest.raises(RpcError) as ended:
         await call.next()
     assert ended.value.status == http2.UNAVAILABLE

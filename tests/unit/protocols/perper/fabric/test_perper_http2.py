@@ -58,7 +58,7 @@ def test_a_call_there_and_back(step: int) -> None:
     pair.move()
     assert [type(event) for event in pair.at_client] == [http2.Headers, http2.MessageReceived, http2.CallEnded]
     assert pair.at_client[-1] == http2.CallEnded(stream, 0, "")
-    assert (pair.client.calls, pair.server.calls) == (0, 0)
+    assert (pair.client._streams, pair.server._streams) == ({}, {})
 
 
 def test_errors_before_and_after_headers() -> None:
@@ -157,11 +157,11 @@ def test_what_is_not_grpc_is_told_so() -> None:
     assert server.receive(client.data_to_send()) == []
     events = client.receive_data(server.data_to_send())
     assert any(dict(getattr(event, "headers", None) or {}).get(b":status") == b"415" for event in events)
-    assert server.calls == 0
+    assert not server._streams
     client.send_headers(3, [(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "h")])
     client.reset_stream(3)
     server.receive(client.data_to_send())
-    assert server.calls == 0
+    assert not server._streams
 
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
