@@ -60,17 +60,19 @@ def first_sequence_of(path: str) -> int:
     return int(path.rpartition("/")[2].removesuffix(SUFFIX))
 
 
-def scan(disk: Disk) -> Iterator[Stored]:
-    """Everything that the journal holds, in order. Reads one file at a time."""
+def scan(disk: Disk) -> Generator[Stored, None, int]:
+    """Everything that the journal holds, in order, and the sequence that comes next. Reads one file at a time."""
     paths = journal_files(disk)
-    expected = first_sequence_of(paths[0]) if paths else 0
+    expected = following = first_sequence_of(paths[0]) if paths else 0
     for path, after in itertools.zip_longest(paths, paths[1:]):
-        first, following = first_sequence_of(path), first_sequence_of(after) if after else None
+        first = first_sequence_of(path)
         if first > expected:
             yield LostFrames(expected, first, path, 0, 0)
         data = disk.read(path)
         _check_version(path, data)
-        expected = yield from _scan_file(path, data, first, following)
+        expected = yield from _scan_file(path, data, first, first_sequence_of(after) if after else None)
+        following = max(following, expected)
+    return following
 
 
 def _check_version(path: str, data: bytes) -> None:
@@ -211,11 +213,7 @@ class FileJournal(JournalPort):
                 f"the journal begins at frame {first_sequence_of(paths[0])} and no intact snapshot reaches "
                 "that far: restore the data directory from a backup"
             )
-        self.next_sequence = first_sequence_of(paths[-1]) if paths else 0
-        for stored in scan(self._disk):
-            if not isinstance(stored, TornTail):
-                self.next_sequence = max(self.next_sequence, stored.next_sequence)
-            yield stored
+        self.next_sequence = yield from scan(self._disk)
         if self.next_sequence < sequence:
             # One frame behind the snapshot counts as lost, so that the next start finds the same.
             lost = LostFrames(self.next_sequence, sequence + 1, paths[-1], self._disk.size(paths[-1]), 0)

@@ -30,10 +30,6 @@ class GoodFrame(NamedTuple):
     path: str
     offset: int
 
-    @property
-    def next_sequence(self) -> int:
-        return self.sequence + 1
-
 
 class LostFrames(NamedTuple):
     """Frames that were durable once and cannot be read; nobody knows what was in them."""

@@ -40,7 +40,8 @@ def folded(*frames: GoodFrame | LostFrames, state: State | None = None, segments
             work.add(frame)
         else:
             work.lose(frame)
-    work.finish(frames[-1].next_sequence)
+    last = frames[-1]
+    work.finish(last.sequence + 1 if isinstance(last, GoodFrame) else last.next_sequence)
     return state, report
 
 
