@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 from support.background import Background
 from support.hub_process import HubProcess
 from support.until import DEADLINE_S
@@ -27,6 +27,9 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+
+
+expect.set_options(timeout=DEADLINE_S * 1000)  # the default of 5 s is too short for a busy machine
 
 
 @pytest.fixture
