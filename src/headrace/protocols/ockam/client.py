@@ -23,8 +23,9 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+import msgspec
 
 from headrace.protocols.ockam.codec import StreamMessage
 from headrace.protocols.ockam.connection import (
@@ -62,16 +63,14 @@ RETRY_S_MAX: Final = 5.0
 Dial = Callable[[], Awaitable[Connection]]
 
 
-@dataclass(frozen=True, slots=True)
-class Hole:
+class Hole(msgspec.Struct, frozen=True):
     """Indexes that were not delivered and will not be: removed by retention, damaged, or too large for the framing."""
 
     first: int
     last: int
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(msgspec.Struct, frozen=True):
     """What one pull brought."""
 
     messages: list[StreamMessage]
@@ -137,10 +136,9 @@ class Link:
             await connection.close()
 
 
-@dataclass(slots=True, eq=False)
-class _Unconfirmed:
+class _Unconfirmed(msgspec.Struct, eq=False):
     records: Sequence[bytes]
-    done: asyncio.Future[list[int]] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    done: asyncio.Future[list[int]] = msgspec.field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 class Publisher:

@@ -23,9 +23,9 @@ The specification gives the two strings of the index requests in both orders; re
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -45,29 +45,25 @@ ERROR: Final = "error"
 INVALID_REQUEST: Final = "Invalid request"
 
 
-@dataclass(frozen=True, slots=True)
-class CreateRequest:
+class CreateRequest(msgspec.Struct, frozen=True):
     protocol: str
     stream_name: str | None
     partitions: int | None = None
     """None in the plain form."""
 
 
-@dataclass(frozen=True, slots=True)
-class PushRequest:
+class PushRequest(msgspec.Struct, frozen=True):
     request_id: int
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class PullRequest:
+class PullRequest(msgspec.Struct, frozen=True):
     request_id: int
     index: int
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
-class GetIndex:
+class GetIndex(msgspec.Struct, frozen=True):
     protocol: str
     client_id: str
     stream_name: str
@@ -75,8 +71,7 @@ class GetIndex:
     """None in the plain form, which means partition 0 and is answered in the plain form."""
 
 
-@dataclass(frozen=True, slots=True)
-class SaveIndex:
+class SaveIndex(msgspec.Struct, frozen=True):
     protocol: str
     client_id: str
     stream_name: str
@@ -87,34 +82,29 @@ class SaveIndex:
 Request = CreateRequest | PushRequest | PullRequest | GetIndex | SaveIndex
 
 
-@dataclass(frozen=True, slots=True)
-class Init:
+class Init(msgspec.Struct, frozen=True):
     protocol: str
     stream_name: str
     partition: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PushConfirm:
+class PushConfirm(msgspec.Struct, frozen=True):
     request_id: int
     ok: bool
     index: int
 
 
-@dataclass(slots=True)
-class StreamMessage:
+class StreamMessage(msgspec.Struct):
     index: int
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class PullResponse:
+class PullResponse(msgspec.Struct, frozen=True):
     request_id: int
     messages: list[StreamMessage]
 
 
-@dataclass(frozen=True, slots=True)
-class Index:
+class Index(msgspec.Struct, frozen=True):
     protocol: str
     client_id: str
     stream_name: str
@@ -122,8 +112,7 @@ class Index:
     partition: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Error:
+class Error(msgspec.Struct, frozen=True):
     reason: str
 
 

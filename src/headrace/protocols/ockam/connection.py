@@ -12,8 +12,9 @@ import itertools
 import logging
 import ssl
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal, cast
+
+import msgspec
 
 from headrace.config.address import split_address
 from headrace.protocols.errors import LocalProtocolError, RemoteProtocolError
@@ -44,8 +45,7 @@ class NoAnswer(OckamError):
     """Nothing came back in time. Addresses that do not exist are answered by silence: create the stream again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stream:
+class Stream(msgspec.Struct, frozen=True):
     """A stream partition and the way to it."""
 
     name: str

@@ -15,8 +15,9 @@ The length word could carry 65,535 bytes, and that much is received; the referen
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
+
+import msgspec
 
 from headrace.protocols.errors import LocalProtocolError, RemoteProtocolError
 from headrace.protocols.ockam.bare import Reader, encode_data, encode_string, encode_uint
@@ -61,8 +62,7 @@ def local(name: str | bytes) -> Address:
     return Address(LOCAL, name.encode() if isinstance(name, str) else name)
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(msgspec.Struct, frozen=True):
     """A payload, where it goes, and how to answer it."""
 
     onward: Route

@@ -18,8 +18,9 @@ import logging
 import time
 from collections import deque
 from collections.abc import Coroutine
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from headrace.errors import Forbidden, HeadraceError, Unauthenticated, UnknownStream
 from headrace.hub import Hub
@@ -95,12 +96,11 @@ class Service(TcpServer["Connection"]):
             await asyncio.wait(list(self._tasks))
 
 
-@dataclass(eq=False, slots=True)
-class PendingPush:
+class PendingPush(msgspec.Struct, eq=False):
     """A batch on its way to the disk and, in mode `processed`, on to the cursor that acknowledges it."""
 
     batch: PushBatch
-    received_s: float = field(default_factory=time.perf_counter)
+    received_s: float = msgspec.field(default_factory=time.perf_counter)
     first: int | None = None
     settled: bool = False
     silent: bool = False

@@ -3,8 +3,7 @@
 Ockam has no login and no session in its original framing: a connection is a pipe for routed messages, and the newer
 framing adds only a greeting. So there are two small tables here, and the code below only looks things up in them.
 
-`CONNECTION` is the life of a connection. `ANSWERED` says which requests each kind of address takes, and what happens
-to everything else. Rules of this file:
+`CONNECTION` is the life of a connection. `ANSWERED` says which requests each kind of address takes. Rules of this file:
 
 1. A state changes only by `CONNECTION.step`: an event that the table does not have is our own bug.
 2. Whatever the peer sends ends in exactly one of: a hub request, a reply, a counted drop, or the end of the connection.
@@ -19,9 +18,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
+
+import msgspec
 
 from headrace.protocols.errors import RemoteProtocolError
 from headrace.protocols.ockam import codec
@@ -89,17 +89,10 @@ class Place(Enum):
     INDEX = "index service"
 
 
-class Refusal(Enum):
-    """What becomes of a payload that a place does not take."""
-
-    ERROR = "error"
-    SILENCE = "silence"
-
-
-ANSWERED: Final[dict[Place, tuple[tuple[type[codec.Request], ...], Refusal]]] = {
-    Place.SERVICE: ((codec.CreateRequest,), Refusal.ERROR),
-    Place.WORKER: ((codec.PushRequest, codec.PullRequest), Refusal.ERROR),
-    Place.INDEX: ((codec.GetIndex, codec.SaveIndex), Refusal.SILENCE),
+ANSWERED: Final[dict[Place, tuple[type[codec.Request], ...]]] = {
+    Place.SERVICE: (codec.CreateRequest,),
+    Place.WORKER: (codec.PushRequest, codec.PullRequest),
+    Place.INDEX: (codec.GetIndex, codec.SaveIndex),
 }
 
 
@@ -122,30 +115,27 @@ class Worker(NamedTuple):
     partition: int
 
 
-@dataclass(slots=True)
-class PushRun:
+class PushRun(msgspec.Struct):
     """Pushes that stand together in a batch and are confirmed along the same route."""
 
     route: Route
     offset: int | None
     """Where in the batch they begin; None for pushes that are refused and have no place in it."""
-    ids: list[bytes] = field(default_factory=list)
+    ids: list[bytes] = []
 
 
-@dataclass(slots=True)
-class PushBatch:
+class PushBatch(msgspec.Struct):
     """All pushes to one stream partition in one received chunk: one append."""
 
     worker: Worker
-    records: list[bytes] = field(default_factory=list)
-    runs: list[PushRun] = field(default_factory=list)
+    records: list[bytes] = []
+    runs: list[PushRun] = []
 
     def count(self) -> int:
         return sum(len(run.ids) for run in self.runs)
 
 
-@dataclass(frozen=True, slots=True)
-class Create:
+class Create(msgspec.Struct, frozen=True):
     """A stream to open; `service` is the name the client used for us."""
 
     service: bytes
@@ -153,37 +143,33 @@ class Create:
     request: codec.CreateRequest
 
 
-@dataclass(frozen=True, slots=True)
-class Pull:
+class Pull(msgspec.Struct, frozen=True):
     worker: Worker
     route: Route
     request: codec.PullRequest
 
 
-@dataclass(frozen=True, slots=True)
-class Get:
+class Get(msgspec.Struct, frozen=True):
     service: bytes
     route: Route
     request: codec.GetIndex
 
 
-@dataclass(frozen=True, slots=True)
-class Save:
+class Save(msgspec.Struct, frozen=True):
     request: codec.SaveIndex
 
 
 HubRequest = Create | Pull | Get | Save
 
 
-@dataclass(slots=True)
-class Turn:
+class Turn(msgspec.Struct):
     """What one received chunk asks for."""
 
-    pushes: dict[Worker, PushBatch] = field(default_factory=dict)
-    requests: list[HubRequest] = field(default_factory=list)
-    replies: list[bytes] = field(default_factory=list)
+    pushes: dict[Worker, PushBatch] = {}
+    requests: list[HubRequest] = []
+    replies: list[bytes] = []
     """Ready to send: they need nothing from the hub."""
-    dropped: list[Dropped] = field(default_factory=list)
+    dropped: list[Dropped] = []
     ended: str | None = None
     """Why the connection must be closed."""
 
@@ -300,16 +286,15 @@ class Session:
         self._request(place, worker, message, turn)
 
     def _request(self, place: Place, worker: Worker | None, message: Message, turn: Turn) -> None:
-        taken, refusal = ANSWERED[place]
         own = message.onward[0].value
         try:
             request = codec.decode_request(message.payload)
-            if not isinstance(request, taken):
+            if not isinstance(request, ANSWERED[place]):
                 raise RemoteProtocolError(f"a {place.value} does not take a {type(request).__name__}")
             self._check(request)
         except RemoteProtocolError as error:
             self.last_error = str(error)
-            if refusal is Refusal.SILENCE:
+            if place is Place.INDEX:
                 self._drop(Dropped.INDEX_REQUEST, turn)
                 return
             self.state = CONNECTION.step(self.state, Event.INVALID)

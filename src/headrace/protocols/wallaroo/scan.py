@@ -14,6 +14,7 @@ are gathered by one `take` over the received bytes.
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -124,39 +125,18 @@ def _same(data: Bytes, position: int, length: int, layout: Layout, count: int) -
     return count if same.all() else int(same.argmin())
 
 
+@dataclass(eq=False, slots=True)
 class Rows:
     """Consecutive messages as columns over the bytes they came in."""
 
-    __slots__ = (
-        "_data",
-        "_ends",
-        "_key_starts",
-        "_payload_starts",
-        "event_times",
-        "flags",
-        "message_ids",
-        "stream_ids",
-    )
-
-    def __init__(
-        self,
-        data: Bytes,
-        stream_ids: U64,
-        message_ids: U64,
-        event_times: I64 | None,
-        flags: npt.NDArray[np.uint16] | None,
-        key_starts: I64 | None,
-        payload_starts: I64,
-        ends: I64,
-    ) -> None:
-        self._data = data
-        self.stream_ids = stream_ids
-        self.message_ids = message_ids
-        self.event_times = event_times
-        self.flags = flags
-        self._key_starts = key_starts
-        self._payload_starts = payload_starts
-        self._ends = ends
+    _data: Bytes
+    stream_ids: U64
+    message_ids: U64
+    event_times: I64 | None
+    flags: npt.NDArray[np.uint16] | None
+    _key_starts: I64 | None
+    _payload_starts: I64
+    _ends: I64
 
     @property
     def count(self) -> int:

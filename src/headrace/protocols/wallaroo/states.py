@@ -46,12 +46,7 @@ _SESSION: dict[SessionState, dict[SessionEvent, SessionState]] = {
     _S.CONNECTED: {_E.HELLO: _S.HANDSHAKE, _E.ERROR: _S.ERROR, _E.CLOSE: _S.DISCONNECTED},
     _S.HANDSHAKE: {_E.OK: _S.STREAMING, _E.ERROR: _S.ERROR, _E.CLOSE: _S.DISCONNECTED},
     _S.STREAMING: {
-        _E.NOTIFY: _S.STREAMING,
-        _E.NOTIFY_ACK: _S.STREAMING,
-        _E.MESSAGE: _S.STREAMING,
-        _E.EOS: _S.STREAMING,
-        _E.ACK: _S.STREAMING,
-        _E.NACK: _S.STREAMING,
+        **dict.fromkeys((_E.NOTIFY, _E.NOTIFY_ACK, _E.MESSAGE, _E.EOS, _E.ACK, _E.NACK), _S.STREAMING),
         _E.RESTART: _S.DISCONNECTED,
         _E.ERROR: _S.ERROR,
         _E.CLOSE: _S.DISCONNECTED,
@@ -61,9 +56,7 @@ _SESSION: dict[SessionState, dict[SessionEvent, SessionState]] = {
 
 SESSION = StateMachine("wallaroo/connection", SessionState.CONNECTED, _SESSION)
 
-FROM_CONNECTOR: frozenset[type] = frozenset(
-    {frames.Hello, frames.Notify, frames.Message, frames.Eos, frames.Error},
-)
+FROM_CONNECTOR: frozenset[type] = frozenset({frames.Hello, frames.Notify, frames.Message, frames.Eos, frames.Error})
 """What a connector may send. The rest is the worker's, and refused from a connector by name."""
 
 FROM_WORKER: frozenset[type] = frozenset(
