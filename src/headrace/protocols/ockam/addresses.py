@@ -34,12 +34,7 @@ _KEY_BYTES: Final = 32
 _LOOK_AGAIN_AFTER_S: Final = 10.0
 
 
-class _Place(msgspec.Struct, array_like=True, frozen=True):
-    stream: str
-    partition: int
-
-
-_decoder: Final = msgspec.msgpack.Decoder(_Place)
+_decoder: Final = msgspec.msgpack.Decoder(tuple[str, int])
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
@@ -85,8 +80,7 @@ class AddressBook:
             stored = self._hub.get(TABLE, address) if address.startswith(PREFIX) else None
             if stored is None:
                 return None
-            place = _decoder.decode(stored)
-            worker = self._known[address] = Worker(address, place.stream, place.partition)
+            worker = self._known[address] = Worker(address, *_decoder.decode(stored))
         try:
             info = self._hub.stream(worker.stream)
         except UnknownStream:
@@ -108,7 +102,7 @@ class AddressBook:
         workers = self._workers(stream, partitions)
         fresh = self._fresh(workers)
         self._check_room(len(fresh))
-        writes = [self._hub.put(TABLE, w.address, _encode(_Place(w.stream, w.partition))) for w in fresh]
+        writes = [self._hub.put(TABLE, w.address, _encode((w.stream, w.partition))) for w in fresh]
         await asyncio.gather(*writes)
         for worker in workers:
             if self.resolve(worker.address) != worker:

@@ -311,8 +311,8 @@ def scan_pushes(
             continue
         alike = _frames_alike(buffer, position, stride, id_start - position, at - position, stop - length - position)
         last = stop + alike * stride
-        ids += [buffer[one : one + at - id_start] for one in range(id_start + stride, last, stride)]
-        records += [buffer[one - length : one] for one in range(stop + stride, last + 1, stride)]
+        ids += [buffer[start : start + at - id_start] for start in range(id_start + stride, last, stride)]
+        records += [buffer[after - length : after] for after in range(stop + stride, last + 1, stride)]
         alone = 0 if alike >= _ALIKE_WORTH_LOOKING else _LOOK_AGAIN_AFTER
         position = last
     return position

@@ -29,7 +29,7 @@ from headrace.log.ops import Appended
 from headrace.protocols.ockam.addresses import AddressBook
 from headrace.protocols.ockam.cbor import CborFraming
 from headrace.protocols.ockam.metrics import OckamMetrics
-from headrace.protocols.ockam.routing import Framing, LegacyFraming
+from headrace.protocols.ockam.routing import Framing, LegacyFraming, Route
 from headrace.protocols.ockam.session import (
     Create,
     Get,
@@ -43,7 +43,7 @@ from headrace.protocols.ockam.session import (
     Worker,
 )
 from headrace.protocols.ockam.settings import Ockam
-from headrace.protocols.ockam.streams import Found, Streams
+from headrace.protocols.ockam.streams import PullResult, Streams
 from headrace.security import Principal, Right
 from headrace.security.admission import Certificate
 from headrace.serving.listener import Listener
@@ -74,19 +74,16 @@ class Service(TcpServer["Connection"]):
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def dropped(self, reason: str) -> None:
-        self.metrics.dropped.labels(reason=reason).inc()
-
-    def pulled(self, count: int, found: Found) -> None:
+    def pulled(self, count: int, result: PullResult) -> None:
         self.metrics.pulls.inc()
         self.counters.records_out.inc(count)
-        last_sent = found.indexes[count - 1] if count else -1
-        skipped = found.oversized + sum(index < last_sent for index in found.oversized_between)
+        last_sent = result.indexes[count - 1] if count else -1
+        skipped = result.oversized + sum(index < last_sent for index in result.oversized_between)
         if skipped:
             self.counters.skipped.inc(skipped)
-        if found.damaged:
-            self.metrics.damaged.inc(found.damaged)
-        if found.trimmed:
+        if result.damaged:
+            self.metrics.damaged.inc(result.damaged)
+        if result.trimmed:
             self.metrics.pulls_trimmed.inc()
 
     async def close(self, *servers: asyncio.Server) -> None:
@@ -137,7 +134,9 @@ class Connection(TcpConnection, asyncio.Protocol):
         if self.session.framing.greeting:
             self.transport.write(self.session.framing.greeting)
             loop = asyncio.get_running_loop()
-            self._greeting_timer = loop.call_later(self._config.greeting_timeout_s, self._greeting_late)
+            self._greeting_timer = loop.call_later(
+                self._config.greeting_timeout_s, lambda: self._act(self.session.greeting_late())
+            )
 
     def data_received(self, data: bytes) -> None:
         self.counters.received_bytes.inc(len(data))
@@ -183,15 +182,12 @@ class Connection(TcpConnection, asyncio.Protocol):
         """Saves leave the lane at once, and still wait for the disk."""
         return len(self._lane) + self._saving
 
-    def _greeting_late(self) -> None:
-        self._act(self.session.greeting_late())
-
     def _act(self, turn: Turn) -> None:
         for reply in turn.replies:
             self.write(reply)
             self.counters.peer_error("invalid-request")
         for why in turn.dropped:
-            self._service.dropped(why.value)
+            self._service.metrics.dropped.labels(reason=why.value).inc()
         for batch in turn.pushes.values():
             self._push(batch)
         if turn.requests:
@@ -320,11 +316,14 @@ class Connection(TcpConnection, asyncio.Protocol):
             self._allowed("write", name)
             workers = await streams.open(name, request.partitions or 1)
         except HeadraceError as error:
-            self.session.last_error = str(error)
-            self.write(self.session.error(create.service, create.route, str(error)))
-            self.counters.peer_error(error.code)
+            self._refuse(create.service, create.route, error)
             return
         self.write(self.session.created(create, name, workers))
+
+    def _refuse(self, own: bytes, route: Route, error: HeadraceError) -> None:
+        self.session.last_error = str(error)
+        self.write(self.session.error(own, route, str(error)))
+        self.counters.peer_error(error.code)
 
     async def _pull(self, pull: Pull) -> None:
         worker, request = pull.worker, pull.request
@@ -335,7 +334,7 @@ class Connection(TcpConnection, asyncio.Protocol):
         session = self.session
         try:
             self._allowed("read", worker.stream)
-            found = await self._service.streams.read(
+            result = await self._service.streams.read(
                 worker,
                 request.index,
                 limit,
@@ -345,9 +344,7 @@ class Connection(TcpConnection, asyncio.Protocol):
         except UnknownStream:
             return  # deleted: an address that does not exist
         except Forbidden as error:
-            session.last_error = str(error)
-            self.write(session.error(worker.address, pull.route, str(error)))
-            self.counters.peer_error(error.code)
+            self._refuse(worker.address, pull.route, error)
             return
         except HeadraceError as error:
             # The specification has no reply for this; the reference sends an empty list, and so clients ask again.
@@ -356,8 +353,8 @@ class Connection(TcpConnection, asyncio.Protocol):
             self._service.metrics.pulls_failed.inc()
             self.write(session.pulled(pull, (), ())[0])
             return
-        reply, count = session.pulled(pull, found.indexes, found.records)
-        self._service.pulled(count, found)
+        reply, count = session.pulled(pull, result.indexes, result.records)
+        self._service.pulled(count, result)
         self.write(reply)
 
     def _save(self, save: Save) -> None:
@@ -371,7 +368,7 @@ class Connection(TcpConnection, asyncio.Protocol):
             try:
                 self._allowed("write", request.stream_name)
                 if not await streams.save_index(request.client_id, request.stream_name, partition, request.index):
-                    self._service.dropped("save_without_stream")
+                    self._service.metrics.dropped.labels(reason="save_without_stream").inc()
             except HeadraceError as error:  # a Save has no reply, not even for an error
                 log.warning("index of client %r in %r not saved: %s", request.client_id, request.stream_name, error)
                 self.session.last_error = str(error)

@@ -81,7 +81,7 @@ CONNECTION = StateMachine(
 MACHINES = (CONNECTION,)
 
 
-class Place(Enum):
+class Endpoint(Enum):
     """What stands behind a local address."""
 
     SERVICE = "stream service"
@@ -89,10 +89,10 @@ class Place(Enum):
     INDEX = "index service"
 
 
-ANSWERED: Final[dict[Place, tuple[type[codec.Request], ...]]] = {
-    Place.SERVICE: (codec.CreateRequest,),
-    Place.WORKER: (codec.PushRequest, codec.PullRequest),
-    Place.INDEX: (codec.GetIndex, codec.SaveIndex),
+ANSWERED: Final[dict[Endpoint, tuple[type[codec.Request], ...]]] = {
+    Endpoint.SERVICE: (codec.CreateRequest,),
+    Endpoint.WORKER: (codec.PushRequest, codec.PullRequest),
+    Endpoint.INDEX: (codec.GetIndex, codec.SaveIndex),
 }
 
 
@@ -192,8 +192,8 @@ class Session:
         self._resolve = resolve
         self._settings = settings = settings or Ockam()
         self._record_bytes_max = min(framing.record_bytes_max, record_bytes_max)
-        self._places = dict.fromkeys(map(str.encode, settings.stream_services), Place.SERVICE)
-        self._places |= dict.fromkeys(map(str.encode, settings.index_services), Place.INDEX)
+        self._endpoints = dict.fromkeys(map(str.encode, settings.stream_services), Endpoint.SERVICE)
+        self._endpoints |= dict.fromkeys(map(str.encode, settings.index_services), Endpoint.INDEX)
         self._assembly = Assembly()
         self._repeated: tuple[bytes, PushRun, PushBatch] | None = None
 
@@ -275,26 +275,26 @@ class Session:
         if hop.type != LOCAL:
             self._drop(Dropped.NOT_LOCAL, turn)  # never dialled: that would make the hub an open relay
             return
-        place = self._places.get(hop.value)
+        endpoint = self._endpoints.get(hop.value)
         worker = None
-        if place is None:
+        if endpoint is None:
             worker = self._resolve(hop.value)
             if worker is None:
                 self._drop(Dropped.UNKNOWN_ADDRESS, turn)
                 return
-            place = Place.WORKER
-        self._request(place, worker, message, turn)
+            endpoint = Endpoint.WORKER
+        self._request(endpoint, worker, message, turn)
 
-    def _request(self, place: Place, worker: Worker | None, message: Message, turn: Turn) -> None:
+    def _request(self, endpoint: Endpoint, worker: Worker | None, message: Message, turn: Turn) -> None:
         own = message.onward[0].value
         try:
             request = codec.decode_request(message.payload)
-            if not isinstance(request, ANSWERED[place]):
-                raise RemoteProtocolError(f"a {place.value} does not take a {type(request).__name__}")
+            if not isinstance(request, ANSWERED[endpoint]):
+                raise RemoteProtocolError(f"a {endpoint.value} does not take a {type(request).__name__}")
             self._check(request)
         except RemoteProtocolError as error:
             self.last_error = str(error)
-            if place is Place.INDEX:
+            if endpoint is Endpoint.INDEX:
                 self._drop(Dropped.INDEX_REQUEST, turn)
                 return
             self.state = CONNECTION.step(self.state, Event.INVALID)

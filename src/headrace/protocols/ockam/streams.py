@@ -36,7 +36,7 @@ _GENERATED_BYTES: Final = 4
 _SKIP_BYTES: Final = 4 << 20
 
 
-class Found(NamedTuple):
+class PullResult(NamedTuple):
     """What a pull gets, and how many records it cannot get."""
 
     indexes: Sequence[int]
@@ -84,7 +84,7 @@ class Streams:
             await self._hub.grow_stream(name, partitions)
         return await self._addresses.register(name, partitions)
 
-    async def read(self, worker: Worker, start: int, limit: int, bytes_max: int, record_bytes_max: int) -> Found:
+    async def read(self, worker: Worker, start: int, limit: int, bytes_max: int, record_bytes_max: int) -> PullResult:
         """At most `limit` records from `start` on, leaving out those that cannot be sent or are damaged.
 
         At least one record is found if there is any that can be sent, however many stand before it that cannot: an
@@ -110,13 +110,13 @@ class Streams:
                 break
             indexes, records, left_out = sendable(batch, record_bytes_max)
             if records:
-                return Found(indexes, records, oversized, left_out, damaged, trimmed)
+                return PullResult(indexes, records, oversized, left_out, damaged, trimmed)
             oversized += len(left_out)
             start = left_out[-1] + 1
             run = self._skip(worker, record_bytes_max, left_out[0], start)
             bytes_max = _SKIP_BYTES
             await asyncio.sleep(0)  # what is read from memory lets nobody else run, and there may be much to step over
-        return Found((), (), oversized, (), damaged, trimmed)
+        return PullResult((), (), oversized, (), damaged, trimmed)
 
     def _skip(self, worker: Worker, record_bytes_max: int, first: int, end: int) -> tuple[int, int]:
         """Remember a run of oversized records, so that the next pull steps over it at once."""

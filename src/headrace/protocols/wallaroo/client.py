@@ -29,11 +29,9 @@ from headrace.protocols.wallaroo.client_session import (
     Event,
     Failed,
     Item,
-    Opened,
     OutStream,
     Refused,
     Restarted,
-    Welcomed,
 )
 from headrace.protocols.wallaroo.codec import DRAFT, V3, Dialect
 from headrace.protocols.wallaroo.states import SessionState
@@ -187,8 +185,6 @@ class Connector:
         self._task: asyncio.Task[None] | None = None
         self._failure: HeadraceError | None = None
         self._changed = asyncio.Event()
-        self._opened: dict[int, int] = {}
-        """How often each stream was opened: a source compares it to learn that it must rewind."""
         self._pumping = False
 
     async def __aenter__(self) -> Connector:
@@ -214,29 +210,29 @@ class Connector:
         id. However often the connection is lost, the source is rewound to the hub's point and goes on."""
         out = self._session.add_stream(source.name.encode(), rewindable=True)
         self._pump()
-        opened = 0
-        told: int | None = None
+        openings = 0
+        reported: int | None = None
         while not out.ended:
             await self._until(lambda: out.ended or out.opened)
-            if opened != self._opened.get(out.id, 0):
-                opened = self._opened[out.id]
+            if openings != out.openings:
+                openings = out.openings
                 source.rewind(out.point)
-            if out.point != told and progress is not None:
-                told = out.point
-                await _maybe(progress(told or 0))
+            if out.point != reported and progress is not None:
+                reported = out.point
+                await _maybe(progress(reported or 0))
             if out.opened and not out.ending:
                 items = await source.read(READ_ITEMS)
-                if opened == self._opened.get(out.id, 0) and out.opened:
+                if openings == out.openings and out.opened:
                     self._offer(out, items)
             await self._until(
-                lambda seen=opened, last=told: (  # type: ignore[misc]
+                lambda seen=openings, last=reported: (  # type: ignore[misc]
                     out.ended
-                    or self._opened.get(out.id, 0) != seen
+                    or out.openings != seen
                     or (out.opened and not out.ending and out.unacked < QUEUED_MAX)
                     or (progress is not None and out.point != last)
                 )
             )
-        if out.point != told and progress is not None:
+        if out.point != reported and progress is not None:
             await _maybe(progress(out.point or 0))
         return out.point
 
@@ -321,8 +317,6 @@ class Connector:
     def _on_events(self, events: list[Event]) -> None:
         for event in events:
             match event:
-                case Opened(stream_id):
-                    self._opened[stream_id] = self._opened.get(stream_id, 0) + 1
                 case Acked() | Ended():
                     self._attempt = 0
                 case Restarted(address):
@@ -336,8 +330,6 @@ class Connector:
                     self._hang_up()
                 case Refused():
                     asyncio.get_running_loop().call_later(PAUSE_S_MAX, self._retry_refused)
-                case Welcomed():
-                    pass
         if events:
             self._wake()
 

@@ -117,6 +117,8 @@ class OutStream:
     name: bytes
     rewindable: bool
     opened: bool = False
+    openings: int = 0
+    """How often it was opened: a source compares it to learn that it must rewind."""
     notify_due: int = 1
     """How many NOTIFYs are owed: one at the start, and one for each NACK."""
     refused: bool = False
@@ -241,8 +243,11 @@ class ClientSession:
                 events.append(Welcomed(credits))
             case _ if self.state is not SessionState.STREAMING:
                 raise PeerFault(f"Bad protocol FSM state: {type(frame).__name__.lower()} before ok")
-            case frames.NotifyAck(success, stream_id, point):
-                self._on_notify_ack(success, self._known(stream_id), point, events)
+            case frames.NotifyAck(True, stream_id, point):
+                self._resume(self._known(stream_id), None if point == NO_POINT else point, events)
+            case frames.NotifyAck(False, stream_id):
+                self._known(stream_id).refused = True
+                events.append(Refused(stream_id))
             case frames.Ack(credits, acks):
                 self._on_ack(credits, acks, events)
             case frames.Nack(credits, stream_id, point):
@@ -313,13 +318,6 @@ class ClientSession:
             self.offer(stream, [Item(min((last or 0) + 1, NO_POINT), None, flags=flags)])
         stream.ending = True
 
-    def _on_notify_ack(self, success: bool, stream: OutStream, point: int, events: list[Event]) -> None:
-        if not success:
-            stream.refused = True
-            events.append(Refused(stream.id))
-            return
-        self._resume(stream, None if point == NO_POINT else point, events)
-
     def _resume(self, stream: OutStream, point: int | None, events: list[Event]) -> None:
         """The hub is at `point`: send what is behind it."""
         if stream.rewindable:
@@ -328,6 +326,7 @@ class ClientSession:
         else:
             self._replay_from(stream, point)
         stream.opened = True
+        stream.openings += 1
         events.append(Opened(stream.id, point))
 
     def _replay_from(self, stream: OutStream, point: int | None) -> None:
@@ -342,10 +341,10 @@ class ClientSession:
             return
         if point == (stream.point or None):  # the draft's 0 says "none"
             return
-        found = _count_through(queue, point)
-        if not found and stream.point is not None:
+        count = _count_through(queue, point)
+        if not count and stream.point is not None:
             raise CannotResume(_cannot(stream, point))
-        stream.free(queue, found)
+        stream.free(queue, count)
         stream.point = point
 
     def _on_ack(self, credits: int, acks: tuple[tuple[int, int], ...], events: list[Event]) -> None:

@@ -68,7 +68,7 @@ class Lane:
     def take(self) -> tuple[list[Waiting], list[Op]]:
         """Everything that waits, as one transaction."""
         taken, self.waiting = self.waiting, []
-        return taken, [operation for each in taken for operation in each.operations]
+        return taken, [operation for waiting in taken for operation in waiting.operations]
 
 
 def batch_of(rows: Rows, type: str, unit: str) -> Batch:
@@ -78,12 +78,9 @@ def batch_of(rows: Rows, type: str, unit: str) -> Batch:
     keys = rows.keys()
     if times is None and keys is None and (matrix := rows.even_payloads()) is not None:
         return Batch.even(matrix, ids, type=type)
-    names = ["payload", "id"]
-    columns = [rows.payloads(), pa.array(ids)]
+    columns = {"payload": rows.payloads(), "id": pa.array(ids)}
     if times is not None:
-        names.append("event_time")
-        columns.append(times)
+        columns["event_time"] = times
     if keys is not None:
-        names.append("key")
-        columns.append(keys)
-    return Batch.from_arrow(pa.RecordBatch.from_arrays(columns, names=names), type=type)
+        columns["key"] = keys
+    return Batch.from_arrow(pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)), type=type)

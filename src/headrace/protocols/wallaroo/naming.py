@@ -13,6 +13,7 @@ from headrace.errors import BadRequest
 from headrace.protocols.wallaroo.frames import PeerFault
 
 FIELD = re.compile(r"\{(\w+)\}([./:_-]?)")
+ESCAPED = re.compile(r"[\x00-\x1f%\x7f-\x9f\ud800-\udfff]")
 FIELDS = frozenset({"program", "instance", "stream"})
 
 
@@ -39,13 +40,8 @@ def stream_name(rule: str, program: bytes, instance: bytes, stream: bytes) -> st
 
 
 def printable(name: bytes) -> str:
-    text = name.decode("utf-8", "surrogateescape")
-    return "".join(_escape(character) if _must_escape(character) else character for character in text)
+    return ESCAPED.sub(_escape, name.decode("utf-8", "surrogateescape"))
 
 
-def _must_escape(character: str) -> bool:
-    return character < " " or character == "%" or "\x7f" <= character < "\xa0" or "\ud800" <= character <= "\udfff"
-
-
-def _escape(character: str) -> str:
-    return "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogateescape"))
+def _escape(match: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in match[0].encode("utf-8", "surrogateescape"))

@@ -46,7 +46,7 @@ Bytes = npt.NDArray[np.uint8]
 """Received bytes."""
 
 
-class Layout:
+class MessageLayout:
     """Where the fixed fields of a MESSAGE are, in one dialect."""
 
     def __init__(self, dialect: Dialect, fields: list[tuple[str, str]]) -> None:
@@ -59,12 +59,12 @@ class Layout:
         self.length_min = self.fixed.itemsize - LENGTH_BYTES
 
 
-V3_LAYOUT = Layout(V3, [("stream", ">u8"), ("id", ">u8"), ("time", ">i8"), ("key_length", ">u2")])
-DRAFT_LAYOUT = Layout(DRAFT, [("stream", "<u8"), ("flags", "<u2"), ("id", "<u8")])
-LAYOUTS: dict[Dialect, Layout] = {V3: V3_LAYOUT, DRAFT: DRAFT_LAYOUT}
+V3_LAYOUT = MessageLayout(V3, [("stream", ">u8"), ("id", ">u8"), ("time", ">i8"), ("key_length", ">u2")])
+DRAFT_LAYOUT = MessageLayout(DRAFT, [("stream", "<u8"), ("flags", "<u2"), ("id", "<u8")])
+LAYOUTS: dict[Dialect, MessageLayout] = {V3: V3_LAYOUT, DRAFT: DRAFT_LAYOUT}
 
 
-def scan_messages(data: Bytes, position: int, length_max: int, layout: Layout) -> tuple[I64, I64, int]:
+def scan_messages(data: Bytes, position: int, length_max: int, layout: MessageLayout) -> tuple[I64, I64, int]:
     """The starts and ends of the whole MESSAGE frames from `position` on, and the position after them.
 
     Stops at the first frame that is another kind, incomplete, too short or too long: the caller looks at that one.
@@ -106,19 +106,19 @@ def scan_messages(data: Bytes, position: int, length_max: int, layout: Layout) -
     return begins, ends, position
 
 
-def _uniform(data: Bytes, position: int, length: int, layout: Layout) -> int:
+def _uniform(data: Bytes, position: int, length: int, layout: MessageLayout) -> int:
     """How many whole frames of this very length and tag follow one another from here; at least one."""
     stride = length + LENGTH_BYTES
-    whole = (len(data) - position) // stride
-    count, looked = min(whole, 64), 0
+    count_max = (len(data) - position) // stride
+    count, looked = min(count_max, 64), 0
     while True:  # look ever further ahead: a short run must not cost a look at all that follows
-        found = looked + _same(data, position + looked * stride, length, layout, count - looked)
-        if found < count or count == whole:
-            return found
-        looked, count = count, min(whole, 4 * count)
+        alike = looked + _same(data, position + looked * stride, length, layout, count - looked)
+        if alike < count or count == count_max:
+            return alike
+        looked, count = count, min(count_max, 4 * count)
 
 
-def _same(data: Bytes, position: int, length: int, layout: Layout, count: int) -> int:
+def _same(data: Bytes, position: int, length: int, layout: MessageLayout, count: int) -> int:
     stride = length + LENGTH_BYTES
     heads: npt.NDArray[Any] = np.ndarray((count,), layout.head, data, position, (stride,))
     same = (heads["length"] == length) & (heads["tag"] == layout.tag)
@@ -141,11 +141,6 @@ class Rows:
     @property
     def count(self) -> int:
         return len(self.message_ids)
-
-    @property
-    def nbytes(self) -> int:
-        """Payload bytes, for accounting."""
-        return int((self._ends - self._payload_starts).sum())
 
     def select(self, which: npt.NDArray[Any] | slice) -> Rows:
         """Some of the rows, in the order they came: a mask, a slice, or ascending positions."""
@@ -234,7 +229,7 @@ def fresh_ids(ids: npt.NDArray[np.uint64], last_seen: int | None) -> npt.NDArray
     return fresh
 
 
-def read_rows(data: Bytes, starts: I64, ends: I64, layout: Layout) -> tuple[Rows, PeerFault | None]:
+def read_rows(data: Bytes, starts: I64, ends: I64, layout: MessageLayout) -> tuple[Rows, PeerFault | None]:
     """The rows of the frames up to the first one whose fields contradict its length or the rules, and that fault."""
     fixed = _fixed_fields(data, starts, ends, layout)
     if layout is V3_LAYOUT:
@@ -242,7 +237,7 @@ def read_rows(data: Bytes, starts: I64, ends: I64, layout: Layout) -> tuple[Rows
     return _draft_rows(data, starts, ends, fixed)
 
 
-def _fixed_fields(data: Bytes, starts: I64, ends: I64, layout: Layout) -> npt.NDArray[Any]:
+def _fixed_fields(data: Bytes, starts: I64, ends: I64, layout: MessageLayout) -> npt.NDArray[Any]:
     size = layout.fixed.itemsize
     count = len(starts)
     stride = int(ends[0] - starts[0])
@@ -436,7 +431,7 @@ class FrameBuffer:
             key = "a HELLO" if self._first else "wallaroo.frame_bytes_max"
             raise PeerFault(f"Frame of {length} bytes is above the limit of {maximum} bytes ({key})")
 
-    def _messages(self, layout: Layout) -> Rows:
+    def _messages(self, layout: MessageLayout) -> Rows:
         data = self._chunk[: self._end]
         starts, ends, position = scan_messages(data, self._position, self._frame_bytes_max, layout)
         if not len(starts):

@@ -24,7 +24,7 @@ from headrace.protocols.wallaroo.lane import Lane, Waiting
 from headrace.protocols.wallaroo.requests import Close, Greet, Open, Release, Request, Store
 from headrace.protocols.wallaroo.session import ServerSession
 from headrace.protocols.wallaroo.states import StreamState
-from headrace.protocols.wallaroo.worker import Rewind, Worker
+from headrace.protocols.wallaroo.worker import TABLE, Rewind, Worker
 from headrace.security import Principal
 from headrace.security.admission import Nobody, Token, Unreadable
 from headrace.security.login_limit import TooManyLogins
@@ -202,7 +202,7 @@ class Connection(TcpConnection, asyncio.BufferedProtocol):
     def _succeed(self, name: str) -> None:
         """Draft: who resumes a stream takes it over from an earlier connection of the same connector."""
         for other in list(self.worker.connections):
-            if other is not self and other.same_connector(self) and any(x.name == name for x in other._lanes.values()):
+            if other is not self and other.same_connector(self) and other.holds(name):
                 other._do(other.session.fail(f"Stream {name!r} was resumed by a newer connection"))
 
     async def _refuse(self, request: Open, name: str) -> None:
@@ -222,6 +222,9 @@ class Connection(TcpConnection, asyncio.BufferedProtocol):
     def same_connector(self, other: Connection) -> bool:
         mine, theirs = self.session, other.session
         return (mine.program, mine.instance) == (theirs.program, theirs.instance)
+
+    def holds(self, name: str) -> bool:
+        return any(lane.name == name for lane in self._lanes.values())
 
     def busy_with(self, name: str) -> int:
         """How many of its transactions on a stream are under way."""
@@ -275,7 +278,7 @@ class Connection(TcpConnection, asyncio.BufferedProtocol):
     def _submitted(self, lane: Lane, taken: list[Waiting], done: asyncio.Future[list[Any]]) -> None:
         lane.busy = False
         self._under_way -= 1
-        self._in_flight_bytes -= sum(each.nbytes for each in taken)
+        self._in_flight_bytes -= sum(waiting.nbytes for waiting in taken)
         error = None if done.cancelled() else done.exception()
         self.worker.resolved(lane.name)
         if self.is_lost:
@@ -283,8 +286,7 @@ class Connection(TcpConnection, asyncio.BufferedProtocol):
         if error is not None or done.cancelled():
             self._hub_failed(error or HeadraceError("the hub is closing"))
             return
-        records = sum(each.records for each in taken)
-        self.counters.records_in.inc(records)
+        self.counters.records_in.inc(sum(waiting.records for waiting in taken))
         ends = [result.first + result.count for result in done.result() if isinstance(result, Appended)]
         try:
             self._finish(lane, ends[-1] if ends else None, taken)
@@ -319,8 +321,8 @@ class Connection(TcpConnection, asyncio.BufferedProtocol):
 
     def _acknowledge(self, taken: list[Waiting]) -> None:
         requests: list[Request] = []
-        for each in taken:
-            requests += self.session.stored(each.ticket)
+        for waiting in taken:
+            requests += self.session.stored(waiting.ticket)
         self.counters.ack_seconds.observe(time.perf_counter() - taken[0].received_s)
         self._do(requests)
 
@@ -419,7 +421,7 @@ class Connection(TcpConnection, asyncio.BufferedProtocol):
 async def serve(hub: Hub, address: str) -> Listener:
     """Listen for connectors."""
     worker = Worker(hub)
-    await worker.start()
+    await hub.create_table(TABLE)
     server = await worker.listen(address, lambda: Connection(worker))
     hub.verbs.register(
         "stream.rewind",

@@ -13,10 +13,10 @@ from headrace.protocols.wallaroo.codec import DRAFT, V3, Dialect
 from headrace.protocols.wallaroo.codec_v2 import V2_2018_12, V2_2019_03
 from headrace.protocols.wallaroo.frames import Frame, Message, PeerFault
 
-GENERATIONS: dict[str, Dialect] = {each.name: each for each in (DRAFT, V2_2018_12, V2_2019_03, V3)}
+GENERATIONS: dict[str, Dialect] = {dialect.name: dialect for dialect in (DRAFT, V2_2018_12, V2_2019_03, V3)}
 
 
-class Seen(NamedTuple):
+class CapturedFrame(NamedTuple):
     """One frame of a capture. `frame` is `None` and `fault` says why when it cannot be read."""
 
     offset: int
@@ -26,28 +26,28 @@ class Seen(NamedTuple):
     fault: str | None
 
 
-def read_trace(data: bytes, dialect: Dialect) -> Iterator[Seen]:
+def read_trace(data: bytes, dialect: Dialect) -> Iterator[CapturedFrame]:
     """The frames of one direction of a connection. A frame that cannot be read does not hide those behind it."""
     offset = 0
     while offset < len(data):
         length = int.from_bytes(data[offset : offset + 4], "little" if dialect.order == "<" else "big")
         body = data[offset + 4 : offset + 4 + length]
         if len(data) - offset < 4 or len(body) < length:
-            yield Seen(offset, len(data) - offset, None, None, "the capture ends in the middle of a frame")
+            yield CapturedFrame(offset, len(data) - offset, None, None, "the capture ends in the middle of a frame")
             return
-        yield _seen(offset, body, dialect)
+        yield _captured(offset, body, dialect)
         offset += 4 + length
 
 
-def _seen(offset: int, body: bytes, dialect: Dialect) -> Seen:
+def _captured(offset: int, body: bytes, dialect: Dialect) -> CapturedFrame:
     try:
         frame = dialect.decode(body)
     except PeerFault as fault:
-        return Seen(offset, len(body), None, None, str(fault))
+        return CapturedFrame(offset, len(body), None, None, str(fault))
     inner = None
     if dialect is V3 and isinstance(frame, Message) and frame.stream_id == 0 and frame.payload:
         try:
             inner = two_phase.decode(frame.payload)
         except PeerFault:
             inner = None  # stream 0 is an ordinary stream for sources
-    return Seen(offset, len(body), frame, inner, None)
+    return CapturedFrame(offset, len(body), frame, inner, None)

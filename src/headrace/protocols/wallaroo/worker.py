@@ -91,10 +91,7 @@ class Worker(TcpServer["Connection"]):
 
     def _count_credits(self) -> None:
         window = self.settings.window_credits
-        self.metrics.credits_out.set(sum(window - each.session.credits_used for each in self.connections))
-
-    async def start(self) -> None:
-        await self.hub.create_table(TABLE)
+        self.metrics.credits_out.set(sum(window - peer.session.credits_used for peer in self.connections))
 
     # Names and points.
 
@@ -111,7 +108,7 @@ class Worker(TcpServer["Connection"]):
         """The durable points of a connector's streams, once its earlier connections have come to rest."""
         end = asyncio.get_running_loop().time() + self.settings.open_wait_s
         await self._settle(connection, end)
-        found = []
+        points = []
         for key, value in self.hub.items(TABLE):
             owner = msgspec.json.decode(key, type=Introduced)
             if owner != Introduced.of(connection.session, owner.stream_id):
@@ -125,8 +122,8 @@ class Worker(TcpServer["Connection"]):
                 await use.changed(left)
             point = self.hub.producer(name, own_producer(owner)) if self.hub.has_stream(name) else None
             if point is not None and point != 0:  # the draft's 0 says "none"
-                found.append((owner.stream_id, point))
-        return found
+                points.append((owner.stream_id, point))
+        return points
 
     async def _settle(self, connection: Connection, end: float) -> None:
         """Let earlier connections of the same connector be read to their end.
@@ -168,7 +165,7 @@ class Worker(TcpServer["Connection"]):
 
     def _is_unsettled(self, use: Use, name: str, connection: Connection) -> bool:
         """Whether something under way decides where `connection` resumes: not the work of other connectors."""
-        others = [one for one in use.holders if not one.session.ended and not one.same_connector(connection)]
+        others = [peer for peer in use.holders if not peer.session.ended and not peer.same_connector(connection)]
         return use.rewinds > 0 or use.under_way > sum(other.busy_with(name) for other in others)
 
     def release(self, name: str, connection: Connection) -> None:
@@ -218,7 +215,7 @@ class Worker(TcpServer["Connection"]):
             while use.under_way:
                 await use.changed()
             before = await self._move_points(request)
-            told = self._tell(request, use)
+            connections = self._tell(request, use)
         finally:
             use.rewinds -= 1
             use.wake()
@@ -226,7 +223,7 @@ class Worker(TcpServer["Connection"]):
                 connection.let_go()
             self._drop_unused(request.stream, use)
         self.metrics.rewinds.inc()
-        return Rewound(request.stream, before, request.point, told)
+        return Rewound(request.stream, before, request.point, connections)
 
     async def _move_points(self, request: Rewind) -> int | None:
         """Of all connectors that ever had the stream; returns where the foremost one was."""
@@ -241,7 +238,7 @@ class Worker(TcpServer["Connection"]):
 
     def _tell(self, request: Rewind, use: Use) -> int:
         """Those that have the stream, and in the draft also those that have ended it. Returns how many."""
-        ended = [(one, id) for one in self.connections for id in one.ended_streams(request.stream)]
+        ended = [(peer, id) for peer in self.connections for id in peer.ended_streams(request.stream)]
         concerned = dict.fromkeys([*use.holders.items(), *ended])  # both: its end waits for a pipeline
         for connection, stream_id in concerned:
             connection.rewind(stream_id, request.point, restart=request.how == "restart")

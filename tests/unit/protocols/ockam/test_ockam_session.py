@@ -24,8 +24,8 @@ from headrace.protocols.ockam.session import (
     ANSWERED,
     Create,
     Dropped,
+    Endpoint,
     Get,
-    Place,
     Pull,
     PushRun,
     Save,
@@ -391,7 +391,7 @@ def test_any_cut_gives_the_same_pushes(cuts: list[int], sizes: list[int]) -> Non
 
 
 def test_every_place_is_answered_for() -> None:
-    assert set(ANSWERED) == set(Place)
+    assert set(ANSWERED) == set(Endpoint)
     taken = [kind for kinds in ANSWERED.values() for kind in kinds]
     assert len(taken) == len(set(taken)) == 5
 
