@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import IO
 
 import pytest
-import typer
+from click.testing import Result
 from support.wallaroo_peer import hub_and_address, records
+from typer.testing import CliRunner
 
-from headrace.cli import rewind as rewind_command
+from headrace.cli.options import Answer
+from headrace.cli.stream import app
 
 pytestmark = pytest.mark.slow
 
@@ -92,18 +94,19 @@ async def test_what_goes_wrong_is_one_line(tmp_path: Path) -> None:
     assert b"neither v3 nor draft" in errors
 
 
-def test_rewind_asks_for_one_place(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rewind_asks_for_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[dict[str, object]] = []
 
-    def call(hub: str, token: str | None, verb: str, request: dict[str, object]) -> dict[str, object]:
+    def call(answer: Answer, verb: str, request: dict[str, object]) -> dict[str, object]:
         calls.append(request)
         return {"stream": "s", "before": 9, "point": request["point"], "connections": 1}
 
-    monkeypatch.setattr(rewind_command, "call", call)
-    rewind_command.rewind("s", to=5)
-    rewind_command.rewind("s", to_start=True, close=True, as_json=True)
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(app, ["rewind", "s", *arguments])
+
+    monkeypatch.setattr(Answer, "call", call)
+    assert "from 9 back to message id 5; 1 connections told" in run("--to", "5").output
+    assert json.loads(run("--to-start", "--close", "--json").output)["point"] is None
     assert calls == [{"stream": "s", "point": 5, "how": "restart"}, {"stream": "s", "point": None, "how": "close"}]
-    assert "from 9 back to message id 5; 1 connections told" in capsys.readouterr().out
-    for wrong in ({}, {"to": 1, "to_start": True}):
-        with pytest.raises(typer.Exit):
-            rewind_command.rewind("s", **wrong)  # type: ignore[arg-type]
+    for wrong in ([], ["--to", "1", "--to-start"]):
+        assert run(*wrong).exit_code == 2
