@@ -8,9 +8,10 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from support.perper_peer import read_answer
 
 from headrace.protocols.perper.ignite import binary, codec, shapes
-from headrace.protocols.perper.ignite.configuration import read_answer, write_request
+from headrace.protocols.perper.ignite.configuration import write_request
 from headrace.protocols.perper.ignite.reader import Reader
 from headrace.protocols.perper.ignite.types import read_type
 

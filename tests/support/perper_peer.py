@@ -16,7 +16,8 @@ from headrace.protocols.perper.fabric.client import FabricClient
 from headrace.protocols.perper.fabric.server import serve as serve_fabric
 from headrace.protocols.perper.ignite.binary import encode_long, encode_string
 from headrace.protocols.perper.ignite.client import IgniteClient
-from headrace.protocols.perper.ignite.configuration import Configuration
+from headrace.protocols.perper.ignite.configuration import ANSWER, EXPIRY_POLICY, PROPERTIES, Configuration
+from headrace.protocols.perper.ignite.reader import Reader
 from headrace.protocols.perper.ignite.server import serve as serve_ignite
 from headrace.protocols.perper.records import Execution, StreamListener, write_execution, write_listener
 from headrace.testing import memory_hub
@@ -87,3 +88,12 @@ async def put_execution(
 
 async def put_listener(client: IgniteClient, name: str, stream: str, position: int) -> None:
     await client.request(1001, key(name), write_listener(StreamListener(stream, position)), cache="stream-listeners")
+
+
+def read_answer(reader: Reader, version: tuple[int, int, int]) -> Configuration:
+    """A cache's configuration as operation 1055 answers it."""
+    reader.int()
+    properties = {code: PROPERTIES[code].read(reader) for code, _ in ANSWER}
+    if version >= (1, 6, 0):
+        properties[EXPIRY_POLICY] = PROPERTIES[EXPIRY_POLICY].read(reader)
+    return Configuration(properties)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.errors import BadRequest, StreamExists
 from headrace.hub.waiters import Waiters
 from headrace.log.ops import Delete, Op, StreamOptions
-from headrace.protocols.perper.errors import PeerError, Status, cache_does_not_exist, cache_exists
+from headrace.protocols.perper.errors import PeerError, Refused, Status, cache_does_not_exist, cache_exists
 from headrace.protocols.perper.ignite.binary import code_point_hash, java_hash
 from headrace.protocols.perper.ignite.configuration import Configuration, read_configuration, write_request
 from headrace.protocols.perper.ignite.reader import Reader
@@ -263,21 +263,16 @@ class Catalogue:
 
     def _check(self, entry: Entry) -> None:
         if not entry.name:
-            raise PeerError(Status.FAILED, "a cache needs a name")
+            raise Refused("a cache needs a name")
         if entry.name.startswith("perper."):
-            raise PeerError(
-                Status.FAILED, f"cache name {entry.name!r}: names that begin with 'perper.' belong to the fabric itself"
-            )
+            raise Refused(f"cache name {entry.name!r}: names that begin with 'perper.' belong to the fabric itself")
         if len(self._by_name) >= self._caches_max:
-            raise PeerError(
-                Status.FAILED, f"there are {self._caches_max} caches already; the limit is set by 'perper.caches_max'"
-            )
+            raise Refused(f"there are {self._caches_max} caches already; the limit is set by 'perper.caches_max'")
         for number in entry.ids:
             other = self._by_id.get(number)
             if other is not None:
-                raise PeerError(
-                    Status.FAILED,
-                    f"cache {entry.name!r} has the same id {number} as cache {other.name!r}: choose another name",
+                raise Refused(
+                    f"cache {entry.name!r} has the same id {number} as cache {other.name!r}: choose another name"
                 )
 
     async def _new_table(self, name: str) -> TableCache:
@@ -313,11 +308,9 @@ class Catalogue:
     async def destroy(self, entry: Entry) -> None:
         """Remove a cache and all it holds."""
         if entry.name in SPECIAL:
-            raise PeerError(Status.FAILED, f"cache {entry.name!r} belongs to the fabric and cannot be destroyed")
+            raise Refused(f"cache {entry.name!r} belongs to the fabric and cannot be destroyed")
         if isinstance(entry.cache, ViewCache):
-            raise PeerError(
-                Status.FAILED, f"cache {entry.name!r} is a stream that another protocol writes: delete it there"
-            )
+            raise Refused(f"cache {entry.name!r} is a stream that another protocol writes: delete it there")
         async with self._creating:
             if self._by_name.get(entry.name) is not entry:
                 raise cache_does_not_exist(java_hash(entry.name))

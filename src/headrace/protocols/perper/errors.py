@@ -33,11 +33,15 @@ class PeerError(RemoteProtocolError):
         super().__init__(message)
 
 
-class BinaryError(PeerError):
-    """A data object or a request body that cannot be read."""
+class Refused(PeerError):
+    """A request that is not done for a reason without a status of its own."""
 
     def __init__(self, message: str) -> None:
         super().__init__(Status.FAILED, message)
+
+
+class BinaryError(Refused):
+    """A data object or a request body that cannot be read."""
 
 
 class FrameError(RemoteProtocolError):

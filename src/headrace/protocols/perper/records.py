@@ -30,6 +30,9 @@ from headrace.protocols.perper.ignite.binary import (
 EXECUTION_FIELDS: Final = ("agent", "instance", "delegate", "finished", "parameters", "result", "error")
 LISTENER_FIELDS: Final = ("stream", "position")
 
+# The agent whose executions are the instances of all agents.
+REGISTRY_AGENT: Final = "Registry"
+
 EXECUTION_TYPE: Final = type_id("ExecutionData")
 LISTENER_TYPE: Final = type_id("StreamListener")
 

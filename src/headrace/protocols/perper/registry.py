@@ -5,7 +5,7 @@ from __future__ import annotations
 from asyncio import Future
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.protocols.perper.errors import BinaryError, PeerError, Status
+from headrace.protocols.perper.errors import BinaryError, Refused
 from headrace.protocols.perper.ignite.reader import I32, Reader
 from headrace.protocols.perper.ignite.types import BinaryType, for_clients, merge, read_type, write_type
 
@@ -53,10 +53,7 @@ class TypeRegistry:
         """Merge a type in. The future is done when it is on disk; None when it is there already."""
         old = self._types.get(new.type_id)
         if old is None and len(self._types) >= self._types_max:
-            raise PeerError(
-                Status.FAILED,
-                f"there are {self._types_max} binary types already; the limit is set by 'perper.types_max'",
-            )
+            raise Refused(f"there are {self._types_max} binary types already; the limit is set by 'perper.types_max'")
         merged = merge(old, new)
         if merged == old:
             return self._storing.get(new.type_id)

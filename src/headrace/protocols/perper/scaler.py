@@ -23,11 +23,13 @@ import msgspec
 from headrace.config.address import split_address
 from headrace.errors import BadConfig
 from headrace.protocols.perper.fabric.client import FabricClient, RpcError
+from headrace.protocols.perper.records import REGISTRY_AGENT
 
 logger = logging.getLogger("headrace.perper.scaler")
 
-REGISTRY_AGENT = "Registry"
 RECONNECT_S_MAX = 5.0
+# The hub forgets a runner that has not reported for three times this.
+REPORT_S = 5.0
 
 
 class BadAgentsConfig(BadConfig):
@@ -258,7 +260,3 @@ class Scaler:
                 self._report(now)
                 told, told_at = now, time.monotonic()
             await asyncio.sleep(0.2)
-
-
-# The hub forgets a runner that has not reported for three times this.
-REPORT_S = 5.0

@@ -17,7 +17,7 @@ from headrace.errors import HeadraceError, LogFailed, UnknownStream
 from headrace.log.ops import ANY, Delete, DeleteCursor, Op, Put, SaveCursor
 from headrace.protocols.perper.books import Executions, Listeners
 from headrace.protocols.perper.catalogue import EXECUTIONS, LISTENERS, Catalogue, Entry
-from headrace.protocols.perper.errors import PeerError, Status
+from headrace.protocols.perper.errors import PeerError, Refused
 from headrace.protocols.perper.ignite.binary import STRING, decode_string
 from headrace.protocols.perper.metrics import PerperMetrics
 from headrace.protocols.perper.records import (
@@ -133,7 +133,7 @@ class RecordTable(TableCache):
 
 def _identity(key: bytes) -> str:
     if key[0] != STRING:
-        raise PeerError(Status.FAILED, f"keys of this cache are strings; found a data object of type {key[0]}")
+        raise Refused(f"keys of this cache are strings; found a data object of type {key[0]}")
     return decode_string(key, 0, len(key))[0] or ""
 
 

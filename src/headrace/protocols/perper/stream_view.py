@@ -61,14 +61,12 @@ class ViewCache(FollowedCache):
     @property
     def arrivals(self) -> int:
         """Where the next new item will stand in the order of arrival."""
-        following: int = self._hub.bounds(self.stream, self.partition).next
-        return following
+        return self._hub.bounds(self.stream, self.partition).next
 
     def size(self) -> int:
         """How many items there are."""
         bounds = self._hub.bounds(self.stream, self.partition)
-        size: int = bounds.next - bounds.first
-        return size
+        return bounds.next - bounds.first
 
     def get(self, key: bytes) -> Future[Any] | None:
         """The payload at an index, as a byte array."""

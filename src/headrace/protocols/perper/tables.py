@@ -215,7 +215,7 @@ class TableCache(Cache):
         super().__init__(hub, name)
         self._expiries = expiries
         self._keys: KeyIndex | None = None
-        self._arrivals = 0
+        self.arrivals = 0  # where the next new item will stand in the order of arrival
 
     # reading
 
@@ -223,13 +223,11 @@ class TableCache(Cache):
         """The value of `key`."""
         if self._expiries.expired(self.name, key):
             return None
-        value: bytes | None = self._hub.get(self.name, key)
-        return value
+        return self._hub.get(self.name, key)
 
     def size(self) -> int:
         """How many entries there are."""
-        size: int = self._hub.table_size(self.name)
-        return size
+        return self._hub.table_size(self.name)
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """All entries, as they are now."""
@@ -269,7 +267,7 @@ class TableCache(Cache):
         if operation is None:
             future = self._hub.put(self.name, key, value, expect=expect)
         else:
-            future = self._transact(Put(self.name, key, value, expect=expect), operation, before)
+            future = self._with_deadline(Put(self.name, key, value, expect=expect), operation, before)
         if key[0] == LONG:
             future.add_done_callback(lambda finished: self._note_if_applied(finished, key, present=True))
         return future
@@ -290,7 +288,7 @@ class TableCache(Cache):
         if operation is None:
             future = self._hub.delete(self.name, key, expect=expect)
         else:
-            future = self._transact(Delete(self.name, key, expect=expect), operation, before)
+            future = self._with_deadline(Delete(self.name, key, expect=expect), operation, before)
         if key[0] == LONG:
             future.add_done_callback(lambda finished: self._note_if_applied(finished, key, present=False))
         return future
@@ -299,10 +297,9 @@ class TableCache(Cache):
         """Remove everything."""
         return self.delete_many([key for key, _ in self._hub.items(self.name)])
 
-    def _transact(self, first: Put | Delete, second: Put | Delete, before: int | None) -> Future[Any]:
+    def _with_deadline(self, change: Put | Delete, deadline: Put | Delete, before: int | None) -> Future[Any]:
         """A change and its deadline, both or none; `before` is the deadline the entry had."""
-
-        return transact(self._hub, [first, second], lambda: self._expiries.restore(self.name, first.key, before))
+        return transact(self._hub, [change, deadline], lambda: self._expiries.restore(self.name, change.key, before))
 
     def _remove_if_expired(self, key: bytes) -> None:
         if self._expiries.due(self.name, key):
@@ -313,8 +310,7 @@ class TableCache(Cache):
         deadline, removed = self._expiries.removal(self.name, key)
         future = self._hub.transact([Delete(self.name, key), deadline])
         future.add_done_callback(removed)
-        if self._keys is not None and key[0] == LONG:
-            self._keys.remove(I64.unpack_from(key, 1)[0])
+        self._note(key, present=False)
         return future
 
     # listening: a table with long keys can be listened to like a stream
@@ -325,15 +321,8 @@ class TableCache(Cache):
         if self._keys is None:
             self._keys = KeyIndex()
             for key, _ in self._hub.items(self.name):
-                if key[0] == LONG:
-                    self._keys.put(I64.unpack_from(key, 1)[0], self._arrivals)
-                    self._arrivals += 1
+                self._note(key, present=True)
         return self._keys
-
-    @property
-    def arrivals(self) -> int:
-        """Where the next new item will stand in the order of arrival."""
-        return self._arrivals
 
     def _note_if_applied(self, finished: Future[Any], key: bytes, *, present: bool) -> None:
         if succeeded(finished) and finished.result().applied:
@@ -352,6 +341,6 @@ class TableCache(Cache):
         if not present:
             self._keys.remove(number)
         elif number not in self._keys:
-            self._keys.put(number, self._arrivals)
-            self._arrivals += 1
+            self._keys.put(number, self.arrivals)
+            self.arrivals += 1
             self._wake()

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.errors import ConditionFailed
 from headrace.log.ops import ABSENT, ANY, PRESENT, Delete, Put
-from headrace.protocols.perper.errors import PeerError, Status
+from headrace.protocols.perper.errors import PeerError, Refused, Status
 from headrace.protocols.perper.ignite.binary import NULL
 from headrace.protocols.perper.tables import Outcome, TableCache, chain, meets
 
@@ -130,7 +130,7 @@ class Transaction:
 
 def _rolled_back() -> PeerError:
     text = "transaction has been rolled back: another client changed what it had read; try again"
-    return PeerError(Status.FAILED, text)
+    return Refused(text)
 
 
 def _conflict(error: Exception) -> None:
@@ -148,7 +148,7 @@ class Transactions:
     def start(self, concurrency: int, isolation: int, timeout_ms: int) -> int:
         """A new transaction; its number. It is rolled back when its time is over."""
         if concurrency not in (0, 1) or isolation not in tuple(Isolation):
-            raise PeerError(Status.FAILED, f"unknown concurrency {concurrency} or isolation {isolation}")
+            raise Refused(f"unknown concurrency {concurrency} or isolation {isolation}")
         if len(self._open) >= self._count_max:
             raise PeerError(
                 Status.TX_LIMIT_EXCEEDED, f"Active transactions per connection limit ({self._count_max}) exceeded"
@@ -201,7 +201,7 @@ def check_not_null(**arguments: bytes) -> None:
     """Keys and values may not be null."""
     for name, value in arguments.items():
         if value[0] == NULL:
-            raise PeerError(Status.FAILED, f"Argument may not be null: {name}")
+            raise Refused(f"Argument may not be null: {name}")
 
 
 def nothing(_: Any) -> None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.hub.verbs import Nothing
-from headrace.protocols.perper.scaler import REGISTRY_AGENT, REPORT_S, ProcessInfo
+from headrace.protocols.perper.records import REGISTRY_AGENT
+from headrace.protocols.perper.scaler import REPORT_S, ProcessInfo
 
 if TYPE_CHECKING:
     from headrace.hub import Hub

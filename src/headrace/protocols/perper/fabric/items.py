@@ -71,8 +71,3 @@ class ItemFeed:
         if found:
             self._next = found[-1] + self._stride
         return found
-
-    @property
-    def position(self) -> int | None:
-        """For people who look: the last key sent, or the one it waits for."""
-        return self._next if self._stride else self._last

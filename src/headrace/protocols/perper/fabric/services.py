@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 from headrace.errors import HeadraceError
-from headrace.protocols.errors import RemoteProtocolError
 from headrace.protocols.perper.catalogue import EXECUTIONS, LISTENERS, Entry
+from headrace.protocols.perper.errors import PeerError
 from headrace.protocols.perper.fabric import http2
 from headrace.protocols.perper.fabric.codec import Fields, Message, encode_keys
 from headrace.protocols.perper.fabric.descriptors import SERVICES, file_named, files_of_symbol
@@ -24,27 +24,21 @@ from headrace.protocols.perper.fabric.executions import (
     snapshot,
 )
 from headrace.protocols.perper.fabric.items import ItemFeed
-from headrace.protocols.perper.records import Execution
+from headrace.protocols.perper.records import REGISTRY_AGENT, Execution
 from headrace.protocols.perper.settings import Perper
 from headrace.protocols.perper.state import Fabric
 
 if TYPE_CHECKING:
     from headrace.protocols.perper.fabric.server import ServerCall
 
-REGISTRY_AGENT: Final = "Registry"
 # Keys per turn of the event loop: long enough to fill frames, short enough to let others run.
 KEYS_PER_TURN: Final = 2_000
 SCALER_DEBOUNCE_S: Final = 0.1
 HEALTH_SERVING, HEALTH_NOT_SERVING, HEALTH_SERVICE_UNKNOWN = 1, 2, 3
 
 
-class CallError(RemoteProtocolError):
-    """The call ends with this status."""
-
-    def __init__(self, status: int, message: str) -> None:
-        self.status = status
-        self.message = message
-        super().__init__(message)
+class CallError(PeerError):
+    """The call ends with this status, one of gRPC's."""
 
 
 class Services:

@@ -22,7 +22,7 @@ from struct import Struct
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from headrace.protocols.perper.errors import BinaryError, FrameError, PeerError, Status
+from headrace.protocols.perper.errors import BinaryError, FrameError, PeerError, Refused, Status
 from headrace.protocols.perper.ignite.binary import DEFAULT_NESTING_MAX, encode_string, read_object
 from headrace.protocols.perper.ignite.configuration import write_answer
 from headrace.protocols.perper.ignite.reader import I32, Reader
@@ -136,11 +136,6 @@ class FrameBuffer:
         """Put back frames that were cut and must wait, before whatever is kept already."""
         self._keep(rest + b"".join(self._kept), 4)
 
-    @property
-    def kept_bytes(self) -> int:
-        """What waits for the rest of its frame."""
-        return self._kept_bytes
-
 
 def frame(payload: bytes) -> bytes:
     """A payload with its length before it."""
@@ -249,7 +244,7 @@ def decode_request(data: bytes, start: int, end: int, depth_max: int = DEFAULT_N
         reader.finish()
     except BinaryError as error:
         text = f"{operation.name}: {error.message}"
-        return BadRequest(request_id, PeerError(Status.FAILED, text))
+        return BadRequest(request_id, Refused(text))
     return Request(op, request_id, arguments, cache, flags, expiry, transaction)
 
 

@@ -57,7 +57,7 @@ _INDEX: Final = row(STRING, BYTE, INT, many(row(STRING, BOOL), 2), of=QueryIndex
 _ENTITY: Final = row(row(*[STRING] * 5), many(_FIELD, 13), _NAME_PAIRS, many(_INDEX, 10), of=QueryEntity)
 _THREE_LONGS: Final = row(LONG, LONG, LONG)
 
-_PROPERTIES: Final[dict[int, Form]] = {
+PROPERTIES: Final[dict[int, Form]] = {
     **dict.fromkeys((NAME, 100, 203, 400), STRING),
     **dict.fromkeys((5, 6, 101, 205, 405, 406), BOOL),
     **dict.fromkeys((301, 302, 304, 306, 402), LONG),
@@ -98,9 +98,9 @@ def read_configuration(reader: Reader) -> Configuration:
     properties: dict[int, Any] = {}
     for _ in range(count):
         code = reader.short()
-        if code not in _PROPERTIES:
+        if code not in PROPERTIES:
             raise BinaryError(f"unknown cache property {code}")
-        properties[code] = _PROPERTIES[code].read(reader)
+        properties[code] = PROPERTIES[code].read(reader)
     return Configuration(properties)
 
 
@@ -108,13 +108,13 @@ def write_request(configuration: Configuration, declared_length: int | None = No
     """The properties as a client sends them. `declared_length` overrides the length, to say it as pyignite does."""
     parts = [I16.pack(len(configuration.properties))]
     for code, value in configuration.properties.items():
-        parts += (I16.pack(code), _PROPERTIES[code].write(value))
+        parts += (I16.pack(code), PROPERTIES[code].write(value))
     body = b"".join(parts)
     return INT.write(len(body) if declared_length is None else declared_length) + body
 
 
 # What a cache says of itself when nothing else was asked for, in the order of the answer to 1055.
-_ANSWER: Final[tuple[tuple[int, Any], ...]] = (
+ANSWER: Final[tuple[tuple[int, Any], ...]] = (
     (2, 1), (3, 0), (1, 2), (5, True), (100, None), (405, True), (406, False), (400, None), (402, 0), (403, 500),
     (206, 1024), (0, None), (101, False), (404, 4), (202, 0), (201, 1), (6, True), (303, 524288), (304, 3), (301, 0),
     (300, 1), (305, 0), (306, 0), (302, 10000), (205, False), (204, -1), (203, None), (4, 2), (KEY_CONFIGURATION, []),
@@ -124,17 +124,8 @@ _ANSWER: Final[tuple[tuple[int, Any], ...]] = (
 
 def write_answer(configuration: Configuration, version: tuple[int, int, int]) -> bytes:
     """The full configuration as operation 1055 answers it."""
-    parts = [_PROPERTIES[code].write(configuration.properties.get(code, default)) for code, default in _ANSWER]
+    parts = [PROPERTIES[code].write(configuration.properties.get(code, default)) for code, default in ANSWER]
     if version >= (1, 6, 0):
-        parts.append(_PROPERTIES[EXPIRY_POLICY].write(configuration.expiry))
+        parts.append(PROPERTIES[EXPIRY_POLICY].write(configuration.expiry))
     body = b"".join(parts)
     return INT.write(len(body)) + body
-
-
-def read_answer(reader: Reader, version: tuple[int, int, int]) -> Configuration:
-    """The opposite of `write_answer`."""
-    reader.int()
-    properties = {code: _PROPERTIES[code].read(reader) for code, _ in _ANSWER}
-    if version >= (1, 6, 0):
-        properties[EXPIRY_POLICY] = _PROPERTIES[EXPIRY_POLICY].read(reader)
-    return Configuration(properties)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from headrace.log.ops import ANY
 from headrace.protocols.perper.catalogue import AnyCache, Entry
-from headrace.protocols.perper.errors import PeerError, Status
+from headrace.protocols.perper.errors import PeerError, Refused, Status
 from headrace.protocols.perper.ignite.binary import LONG, NULL
 from headrace.protocols.perper.ignite.codec import Request
 from headrace.protocols.perper.ignite.configuration import Configuration
@@ -112,10 +112,7 @@ class Operations:
             is_item = request.op == 1002 and request.arguments[0][0] == LONG
             raise NotReady(entry, stream=is_item or cache is not None)
         if isinstance(cache, ViewCache):
-            raise PeerError(
-                Status.FAILED,
-                f"cache {cache.name!r} is a stream that another protocol writes: it can only be read here",
-            )
+            raise Refused(f"cache {cache.name!r} is a stream that another protocol writes: it can only be read here")
         return cache
 
     def _for_reading(self, request: Request) -> AnyCache | None:
@@ -208,9 +205,7 @@ class Operations:
     def _scan(self, request: Request) -> Any:
         query_filter, page_size, partition, _local = request.arguments
         if query_filter[0] != NULL:
-            raise PeerError(
-                Status.FAILED, "scan with a filter is not supported: filter on the client, or read with Spark"
-            )
+            raise Refused("scan with a filter is not supported: filter on the client, or read with Spark")
         if len(self._cursors) >= self._cursors_max:
             raise PeerError(
                 Status.TOO_MANY_CURSORS,
@@ -251,7 +246,7 @@ class Operations:
         configuration = Configuration({0: request.arguments[0]}) if by_name else request.arguments[0]
         name = configuration.name
         if not name:
-            raise PeerError(Status.FAILED, "a cache needs a name")
+            raise Refused("a cache needs a name")
         self._check("write", name)
         must_be_new = request.op in (1051, 1053)
         work = self.fabric.catalogue.create(name, configuration, by_name=by_name, must_be_new=must_be_new)
@@ -266,7 +261,7 @@ class Operations:
         platform, type_id = request.arguments
         name = self.fabric.registry.name(platform, type_id)
         if name is None:
-            raise PeerError(Status.FAILED, f"Failed to resolve class name [platformId={platform}, typeId={type_id}]")
+            raise Refused(f"Failed to resolve class name [platformId={platform}, typeId={type_id}]")
         return name
 
     def _put_type_name(self, request: Request) -> Any:
@@ -285,7 +280,7 @@ class Operations:
 
     def _set_cluster_state(self, request: Request) -> None:
         if request.arguments[0] != CLUSTER_ACTIVE:
-            raise PeerError(Status.FAILED, "the cluster state cannot be changed: a hub that runs is active")
+            raise Refused("the cluster state cannot be changed: a hub that runs is active")
 
     def _refuse_sql(self, request: Request) -> None:
         raise PeerError(
@@ -304,7 +299,7 @@ class Operations:
         if cache is None:
             raise NotReady(self._entry(request), stream=False)
         if not isinstance(cache, TableCache):
-            raise PeerError(Status.FAILED, f"cache {cache.name!r} is a stream: transactions are for tables")
+            raise Refused(f"cache {cache.name!r} is a stream: transactions are for tables")
         for argument in request.arguments:
             if isinstance(argument, bytes):
                 check_not_null(argument=argument)

@@ -10,19 +10,7 @@ from typing import Final, Literal, NamedTuple
 
 from headrace.protocols.perper.ignite.binary import NULL, NULL_OBJECT, wrap
 from headrace.protocols.perper.ignite.configuration import read_configuration, write_request
-from headrace.protocols.perper.ignite.reader import (
-    BOOL,
-    BYTE,
-    INT,
-    LONG,
-    OBJECT,
-    STRING,
-    TEXT,
-    Form,
-    Reader,
-    many,
-    row,
-)
+from headrace.protocols.perper.ignite.reader import BOOL, BYTE, INT, LONG, OBJECT, STRING, TEXT, Form, Reader, many, row
 from headrace.protocols.perper.ignite.types import read_type, write_type
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from headrace.protocols.perper.errors import BinaryError, PeerError, Status
+from headrace.protocols.perper.errors import BinaryError, PeerError, Refused
 from headrace.protocols.perper.ignite.reader import BOOL, INT, STRING, TEXT, Reader, many, row
 
 
@@ -90,6 +90,4 @@ def merge(old: BinaryType | None, new: BinaryType) -> BinaryType:
 
 
 def _conflict(kind: BinaryType, what: str) -> PeerError:
-    return PeerError(
-        Status.FAILED, f"binary type {kind.name!r} [typeId={kind.type_id}] conflicts with the registered one: {what}"
-    )
+    return Refused(f"binary type {kind.name!r} [typeId={kind.type_id}] conflicts with the registered one: {what}")

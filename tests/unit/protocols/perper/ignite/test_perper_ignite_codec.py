@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.perper_peer import read_answer
 
 from headrace.protocols.perper.errors import BinaryError, FrameError, PeerError
 from headrace.protocols.perper.ignite import codec, shapes
@@ -17,7 +18,6 @@ from headrace.protocols.perper.ignite.configuration import (
     QueryEntity,
     QueryField,
     QueryIndex,
-    read_answer,
     read_configuration,
     write_answer,
     write_request,
@@ -35,7 +35,7 @@ def test_frames_are_found_however_they_are_cut(payloads: list[bytes], step: int)
         chunk, spans = buffer.feed(data[start : start + step])
         found += [chunk[a:b] for a, b in spans]
     assert found == payloads
-    assert buffer.kept_bytes == 0
+    assert buffer._kept_bytes == 0
 
 
 def test_a_large_frame_is_joined_once() -> None:
