@@ -321,7 +321,9 @@ class TableCache(Cache):
         if self._keys is None:
             self._keys = KeyIndex()
             for key, _ in self._hub.items(self.name):
-                self._note(key, present=True)
+                if key[0] == LONG:
+                    self._keys.put(I64.unpack_from(key, 1)[0], self.arrivals)
+                    self.arrivals += 1
         return self._keys
 
     def _note_if_applied(self, finished: Future[Any], key: bytes, *, present: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING, Final, Literal
 
 from headrace.errors import HeadraceError
@@ -56,7 +57,6 @@ class ServerCall:
         self._method = method
         self._headers_sent = False
         self._timer: asyncio.TimerHandle | None = None
-        self._queued_bytes = 0
         self.handler: Handler = HANDLERS[path](self, connection.server.services)
         connection.server.counts.calls.labels(method=method.name).inc()
 
@@ -69,7 +69,8 @@ class ServerCall:
 
     def uses(self, right: Literal["read", "write"], name: str) -> None:
         """Remember, for people who look, that the client reads or writes a cache."""
-        self._connection.uses(right, name)
+        if self._connection.handle is not None:
+            self._connection.handle.uses(right, name)
 
     def send_headers(self) -> None:
         """The initial metadata, at once."""
@@ -89,7 +90,7 @@ class ServerCall:
         self.send_headers()
         self._connection.grpc.send(self._stream, data)
         self._connection.flush_soon()
-        if self._connection.grpc.queued_bytes(self._stream) > self._connection.server.queue_bytes_max:
+        if self._connection.grpc.queued_bytes(self._stream) > self._connection.server.settings.frame_bytes_max:
             self.end(http2.RESOURCE_EXHAUSTED, "the client reads too slowly: too much is waiting for it")
             self._connection.grpc.reset(self._stream)
 
@@ -144,7 +145,7 @@ class ServerCall:
         if self._timer is not None:
             self._timer.cancel()
         self.handler.close()
-        self._connection.forget(self._stream)
+        self._connection.calls.pop(self._stream, None)
         self._connection.server.counts.calls.labels(method=self._method.name).dec()
 
 
@@ -156,8 +157,8 @@ class Connection(TcpConnection, asyncio.Protocol):
     def __init__(self, server: FabricServer) -> None:
         super().__init__(server)
         self.server = server
-        self.grpc = http2.GrpcConnection(client=False, calls_max=server.calls_max)
-        self._calls: dict[int, ServerCall] = {}
+        self.grpc = http2.GrpcConnection(client=False, calls_max=server.settings.calls_max)
+        self.calls: dict[int, ServerCall] = {}
         self._early: dict[int, list[http2.Event]] = {}
         self._flush_due = False
         self._served = 0
@@ -168,13 +169,13 @@ class Connection(TcpConnection, asyncio.Protocol):
 
     def closed(self, error: Exception | None) -> None:
         """The client is gone: its reservations go to others at once."""
-        for call in list(self._calls.values()):
+        for call in list(self.calls.values()):
             call.over(Event.LOST)
 
     def resume_writing(self) -> None:
         """The client reads again."""
         super().resume_writing()
-        for call in list(self._calls.values()):
+        for call in list(self.calls.values()):
             call.handler.room()
 
     def data_received(self, data: bytes) -> None:
@@ -194,7 +195,7 @@ class Connection(TcpConnection, asyncio.Protocol):
         elif event.stream in self._early:
             self._early[event.stream].append(event)  # the password is being checked
         else:
-            call = self._calls.get(event.stream)
+            call = self.calls.get(event.stream)
             if call is not None:
                 self._pass_on(call, event)
 
@@ -243,15 +244,11 @@ class Connection(TcpConnection, asyncio.Protocol):
         self._flush()
 
     def _admit(self, event: http2.CallStarted, method: Method, principal: Principal) -> None:
-        call = self._calls[event.stream] = ServerCall(self, event.stream, event.path, method, principal)
+        call = self.calls[event.stream] = ServerCall(self, event.stream, event.path, method, principal)
         self._served += 1
         timeout_s = http2.parse_timeout_s(event.headers.get("grpc-timeout", ""))
         if timeout_s is not None:
             call.set_deadline(timeout_s)
-
-    def forget(self, stream: int) -> None:
-        """A call is over."""
-        self._calls.pop(stream, None)
 
     # out
 
@@ -267,31 +264,23 @@ class Connection(TcpConnection, asyncio.Protocol):
 
     def stop(self) -> None:
         """The listener stops: calls end with UNAVAILABLE, which clients take as a reason to come again."""
-        for call in list(self._calls.values()):
+        for call in list(self.calls.values()):
             call.end(http2.UNAVAILABLE, "the hub is stopping")
         self.grpc.goodbye()
         self._flush()
         self.transport.close()
 
     def describe(self) -> dict[str, object]:
-        methods: dict[str, int] = {}
-        for call in self._calls.values():
-            methods[call.path] = methods.get(call.path, 0) + 1
-        calls = list(self._calls.values())[:CALLS_SHOWN_MAX]
+        calls = list(self.calls.values())[:CALLS_SHOWN_MAX]
         permits = [call.handler.permits for call in calls if isinstance(call.handler, ReservedExecutionsHandler)]
         return {
-            "calls": methods,
+            "calls": dict(Counter(call.path for call in self.calls.values())),
             "calls_served": self._served,
             "call_states": [[call.path.rpartition("/")[2], call.session.state.value] for call in calls],
             "permits": sum(permits) if permits else None,
             "slow": not self.peer_reads,
             "last_error": self.last_error,
         }
-
-    def uses(self, right: Literal["read", "write"], name: str) -> None:
-        """For the list of sessions."""
-        if self.handle is not None:
-            self.handle.uses(right, name)
 
 
 class FabricServer(TcpServer[Connection]):
@@ -300,9 +289,7 @@ class FabricServer(TcpServer[Connection]):
     def __init__(self, hub: Hub, services: Services) -> None:
         super().__init__(hub, "fabric")
         self.services = services
-        section = hub.config.section(Perper)
-        self.calls_max = section.calls_max
-        self.queue_bytes_max = section.frame_bytes_max
+        self.settings = hub.config.section(Perper)
         self.counts = hub.metrics.section(PerperMetrics)
         hub.metrics.before_scrape(self._refresh)
 

@@ -56,7 +56,7 @@ class Connection(TcpConnection, asyncio.Protocol):
     def __init__(self, server: IgniteServer) -> None:
         super().__init__(server)
         self._server = server
-        self._session = Session(server.node_id, server.frame_bytes_max, server.nesting_max)
+        self._session = Session(server.node_id, server.settings.frame_bytes_max, server.settings.nesting_max)
         self._operations: Operations | None = None
         self._backlog: deque[tuple[Request, Slot]] = deque()
         self._writes_pending = 0
@@ -74,7 +74,7 @@ class Connection(TcpConnection, asyncio.Protocol):
 
     def opened(self) -> None:
         """A client came."""
-        self._login_timer = asyncio.get_running_loop().call_later(self._server.login_s, self._check_login)
+        self._login_timer = asyncio.get_running_loop().call_later(self._server.settings.login_s, self._check_login)
 
     def _check_login(self) -> None:
         if self._session.state is not State.READY:
@@ -148,7 +148,9 @@ class Connection(TcpConnection, asyncio.Protocol):
             return
         self._user = principal.name
         assert self.handle is not None
-        self._operations = Operations(self._server.fabric, principal, self._server.cursors_max, self.handle.uses)
+        self._operations = Operations(
+            self._server.fabric, principal, self._server.settings.cursors_max, self.handle.uses
+        )
         self.transport.write(self._session.welcome(handshake))
         self.transport.resume_reading()
         early, self._early = self._early, b""
@@ -376,7 +378,7 @@ class Connection(TcpConnection, asyncio.Protocol):
 
     def has_room(self) -> bool:
         """Read no further while answers pile up."""
-        return self._session.waiting <= self._server.requests_max
+        return self._session.waiting <= self._server.settings.requests_max
 
     def stop(self) -> None:
         """The listener stops."""
@@ -411,14 +413,9 @@ class IgniteServer(TcpServer[Connection]):
 
     def __init__(self, hub: Hub, fabric: Fabric) -> None:
         super().__init__(hub, "ignite")
-        section = hub.config.section(Perper)
+        self.settings = hub.config.section(Perper)
         self.fabric = fabric
         self.node_id = uuid.uuid4()
-        self.frame_bytes_max = section.frame_bytes_max
-        self.nesting_max = section.nesting_max
-        self.cursors_max = section.cursors_max
-        self.requests_max = section.requests_max
-        self.login_s = section.login_s
         operations = hub.metrics.section(PerperMetrics).operations
         self._counters = {op: operations.labels(operation=line.name) for op, line in OPERATIONS.items()}
 
