@@ -146,9 +146,9 @@ class AgentProcess:
         )
         self._state = "running"
         ended = asyncio.ensure_future(self._process.wait())
-        told = asyncio.ensure_future(self._stopping.wait())
-        await asyncio.wait((ended, told), return_when=asyncio.FIRST_COMPLETED)
-        told.cancel()
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        await asyncio.wait((ended, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
         if not ended.done():
             self._state = "stopping"
             await self._end(self._process)
@@ -211,26 +211,26 @@ class Scaler:
         client = await FabricClient.connect(*split_address(self._config.fabric))
         try:
             call = client.start("/perper.Fabric/Executions", {"agent": REGISTRY_AGENT})
-            wanted: dict[str, str] | None = {}
+            instances: dict[str, str] | None = {}
             async for message in call:
                 if message.startOfStream:
-                    assert wanted is not None
-                    self._compare(wanted)
-                    wanted = None
+                    assert instances is not None
+                    self._compare(instances)
+                    instances = None
                 elif message.cancelled:
                     self._stop_instance(message.execution)
-                elif wanted is not None:
-                    wanted[message.execution] = message.instance
+                elif instances is not None:
+                    instances[message.execution] = message.instance
                 else:
                     self._start_instance(message.instance, message.execution)
         finally:
             await client.close()
 
-    def _compare(self, wanted: dict[str, str]) -> None:
+    def _compare(self, instances: dict[str, str]) -> None:
         for agent, instance in list(self._processes):
-            if not instance.startswith("#") and wanted.get(instance) != agent:
+            if not instance.startswith("#") and instances.get(instance) != agent:
                 self._stop_instance(instance)
-        for instance, agent in wanted.items():
+        for instance, agent in instances.items():
             self._start_instance(agent, instance)
 
     def _start_instance(self, agent: str, instance: str) -> None:
@@ -252,11 +252,11 @@ class Scaler:
             task.add_done_callback(self._stops.discard)
 
     async def _keep_reporting(self) -> None:
-        told: list[ProcessInfo] | None = None
-        told_at = 0.0
+        reported: list[ProcessInfo] | None = None
+        reported_at = 0.0
         while True:
             now = self.processes()
-            if now != told or time.monotonic() - told_at > REPORT_S:
+            if now != reported or time.monotonic() - reported_at > REPORT_S:
                 self._report(now)
-                told, told_at = now, time.monotonic()
+                reported, reported_at = now, time.monotonic()
             await asyncio.sleep(0.2)

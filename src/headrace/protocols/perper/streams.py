@@ -132,15 +132,15 @@ class StreamCache(FollowedCache):
 
     def _scan(self, start: int, end: int) -> tuple[list[pa.RecordBatch], int]:
         """The columns that tell the keys, and where to go on. Items whose records are damaged or trimmed are gone."""
-        found: list[pa.RecordBatch] = []
+        batches: list[pa.RecordBatch] = []
         try:
-            found.extend(self._hub.scan(self.name, start, end, columns=["index", "id", "key", "type"]))
+            batches.extend(self._hub.scan(self.name, start, end, columns=["index", "id", "key", "type"]))
         except Damaged as damage:
             logger.error("stream %r: items at indexes %d to %d are damaged", self.name, damage.first, damage.last)
-            return found, damage.last + 1
+            return batches, damage.last + 1
         except Trimmed as trimmed:
-            return found, trimmed.first
-        return found, end
+            return batches, trimmed.first
+        return batches, end
 
     def _apply_batch(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows == 0:

@@ -162,20 +162,20 @@ class Transactions:
 
     def get(self, number: int) -> Transaction:
         """An open transaction."""
-        found = self._open.get(number)
-        if found is None:
+        transaction = self._open.get(number)
+        if transaction is None:
             raise PeerError(
                 Status.TX_NOT_FOUND, f"Transaction with id {number} not found: it has ended, or its time is over"
             )
-        return found
+        return transaction
 
     def end(self, number: int) -> Transaction:
         """Take a transaction out: it is committed or forgotten now."""
-        found = self.get(number)
+        transaction = self.get(number)
         del self._open[number]
-        if found.timer is not None:
-            found.timer.cancel()
-        return found
+        if transaction.timer is not None:
+            transaction.timer.cancel()
+        return transaction
 
     def close(self) -> None:
         """The client is gone: nothing of its transactions happens."""

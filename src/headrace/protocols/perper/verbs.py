@@ -83,11 +83,11 @@ class FabricVerbs:
         """Instances, with their processes; then the processes that belong to no instance."""
         processes: dict[tuple[str, str | None], tuple[ProcessInfo, str]] = {}
         rest: list[AgentInfo] = []
-        for runner, (told, found) in list(self._reports.items()):
-            if time.monotonic() - told > 3 * REPORT_S:
+        for runner, (reported_at, reported) in list(self._reports.items()):
+            if time.monotonic() - reported_at > 3 * REPORT_S:
                 del self._reports[runner]
                 continue
-            for process in found:
+            for process in reported:
                 if process.instance is None:
                     rest.append(AgentInfo(None, process.agent, process, runner))
                 else:
@@ -96,7 +96,7 @@ class FabricVerbs:
             AgentInfo(name, record.instance, *processes.pop((record.instance, name), (None, None)))
             for name, record in self._fabric.executions.of_agent(REGISTRY_AGENT).items()
         ]
-        left = [AgentInfo(instance, agent, *found) for (agent, instance), found in processes.items()]
+        left = [AgentInfo(instance, agent, *process) for (agent, instance), process in processes.items()]
         return instances + left + rest
 
     async def executions(self, request: ExecutionsQuery) -> list[ExecutionInfo]:
@@ -104,12 +104,12 @@ class FabricVerbs:
         book = self._fabric.executions
         workers = {execution: holder.worker for (_, execution), holder in self._holders().items()}
         agents = list(book.agents()) if request.agent is None else [request.agent]
-        found = ((agent, name, record) for agent in agents for name, record in book.of_agent(agent).items())
+        records = ((agent, name, record) for agent in agents for name, record in book.of_agent(agent).items())
         return [
             ExecutionInfo(
                 name, agent, record.instance, record.delegate, record.finished, workers.get(name), *book.times(name)
             )
-            for agent, name, record in itertools.islice(found, min(max(0, request.limit), len(book)))
+            for agent, name, record in itertools.islice(records, min(max(0, request.limit), len(book)))
         ]
 
     async def caches(self, request: Nothing) -> list[CacheInfo]:

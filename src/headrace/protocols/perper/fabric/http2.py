@@ -139,6 +139,7 @@ class GrpcConnection:
             },
         )
         self._streams: dict[int, _Stream] = {}
+        self._events: list[Event] = []
         self.ended = False
         self._h2.initiate_connection()
         self._h2.increment_flow_control_window(16 * RECEIVE_WINDOW_BYTES)
@@ -147,7 +148,7 @@ class GrpcConnection:
 
     def receive(self, data: bytes) -> list[Event]:
         """Feed bytes. A broken connection gives `ConnectionEnded`; what must still be sent is in `data_to_send`."""
-        found: list[Event] = []
+        self._events = []
         try:
             events = self._h2.receive_data(data)
         except (h2.exceptions.ProtocolError, UnicodeDecodeError) as error:
@@ -159,8 +160,8 @@ class GrpcConnection:
             # h2 has heard it already: nothing that came before it in the same bytes can be answered any more.
             return self._over(f"goodbye with code {goodbye.error_code}")
         for event in events:
-            self._translate(event, found)
-        return found
+            self._translate(event)
+        return self._events
 
     def _over(self, reason: str) -> list[Event]:
         """Nothing can be sent or received any more; calls that are open find no stream to send on."""
@@ -168,23 +169,23 @@ class GrpcConnection:
         self._streams.clear()
         return [ConnectionEnded(reason)]
 
-    def _translate(self, event: h2.events.Event, found: list[Event]) -> None:
+    def _translate(self, event: h2.events.Event) -> None:
         if isinstance(event, h2.events.DataReceived):
-            self._data(event, found)
+            self._data(event)
         elif isinstance(event, h2.events.RequestReceived):
-            self._request(event, found)
+            self._request(event)
         elif isinstance(event, h2.events.WindowUpdated | h2.events.RemoteSettingsChanged):
-            self._window(getattr(event, "stream_id", 0) or 0, found)
+            self._window(getattr(event, "stream_id", 0) or 0)
         elif isinstance(event, h2.events.ResponseReceived):
-            self._response(event.stream_id, dict(event.headers), found)
+            self._response(event.stream_id, dict(event.headers))
         elif isinstance(event, h2.events.TrailersReceived):
-            self._status(event.stream_id, dict(event.headers), found)
+            self._status(event.stream_id, dict(event.headers))
         elif isinstance(event, h2.events.StreamEnded):
-            self._ended(event.stream_id, found)
+            self._ended(event.stream_id)
         elif isinstance(event, h2.events.StreamReset) and self._streams.pop(event.stream_id, None) is not None:
-            found.append(CallReset(event.stream_id))
+            self._events.append(CallReset(event.stream_id))
 
-    def _request(self, event: h2.events.RequestReceived, found: list[Event]) -> None:
+    def _request(self, event: h2.events.RequestReceived) -> None:
         headers = dict(event.headers)
         self._streams[event.stream_id] = _Stream()
         if headers.get(":method") != "POST" or not headers.get("content-type", "").startswith("application/grpc"):
@@ -192,9 +193,9 @@ class GrpcConnection:
                 self._h2.send_headers(event.stream_id, [(":status", "415")], end_stream=True)
             del self._streams[event.stream_id]
             return
-        found.append(CallStarted(event.stream_id, headers.get(":path", ""), headers))
+        self._events.append(CallStarted(event.stream_id, headers.get(":path", ""), headers))
 
-    def _data(self, event: h2.events.DataReceived, found: list[Event]) -> None:
+    def _data(self, event: h2.events.DataReceived) -> None:
         stream = self._streams.get(event.stream_id)
         if event.flow_controlled_length:
             self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
@@ -206,54 +207,54 @@ class GrpcConnection:
             stream.refused = True
             stream.buffer = MessageBuffer()
             status = RESOURCE_EXHAUSTED if isinstance(error, TooLong) else UNIMPLEMENTED
-            found.append(BadMessage(event.stream_id, status, str(error)))
+            self._events.append(BadMessage(event.stream_id, status, str(error)))
             return
-        found += [MessageReceived(event.stream_id, message) for message in messages]
+        self._events += [MessageReceived(event.stream_id, message) for message in messages]
 
-    def _window(self, stream_id: int, found: list[Event]) -> None:
+    def _window(self, stream_id: int) -> None:
         for number in [stream_id] if stream_id else list(self._streams):
             stream = self._streams.get(number)
             if stream is None or not (stream.queue or stream.ending):
                 if stream is not None and stream_id:
-                    found.append(Room(number))
+                    self._events.append(Room(number))
                 continue
             try:
                 self._pump(number, stream)
             except h2.exceptions.StreamClosedError:
                 continue  # the peer made room and gave the call up in the same bytes: its reset comes next
             if number in self._streams and len(stream.queue) < QUEUE_BYTES_MAX and stream.ending is None:
-                found.append(Room(number))
+                self._events.append(Room(number))
 
-    def _response(self, stream_id: int, headers: dict[str, str], found: list[Event]) -> None:
+    def _response(self, stream_id: int, headers: dict[str, str]) -> None:
         if "grpc-status" in headers:
-            self._status(stream_id, headers, found)
+            self._status(stream_id, headers)
         elif headers.get(":status") != "200":
-            self._call_ended(stream_id, UNKNOWN, f"HTTP status {headers.get(':status')}", found)
+            self._call_ended(stream_id, UNKNOWN, f"HTTP status {headers.get(':status')}")
         else:
-            found.append(Headers(stream_id, headers))
+            self._events.append(Headers(stream_id, headers))
 
-    def _status(self, stream_id: int, headers: dict[str, str], found: list[Event]) -> None:
+    def _status(self, stream_id: int, headers: dict[str, str]) -> None:
         text = headers.get("grpc-status", "2")
         status = int(text) if text.isdigit() else UNKNOWN
-        self._call_ended(stream_id, status, unquote(headers.get("grpc-message", "")), found)
+        self._call_ended(stream_id, status, unquote(headers.get("grpc-message", "")))
 
-    def _call_ended(self, stream_id: int, status: int, message: str, found: list[Event]) -> None:
+    def _call_ended(self, stream_id: int, status: int, message: str) -> None:
         if stream_id in self._streams:
             self._streams[stream_id].has_status = True
-        found.append(CallEnded(stream_id, status, message))
+        self._events.append(CallEnded(stream_id, status, message))
 
-    def _ended(self, stream_id: int, found: list[Event]) -> None:
+    def _ended(self, stream_id: int) -> None:
         stream = self._streams.get(stream_id)
         if stream is None:
             return
         if not self._client:
             if stream.buffer.kept_bytes:
-                found.append(BadMessage(stream_id, INTERNAL, "the request ends inside of a message"))
-            found.append(RequestsEnded(stream_id))
+                self._events.append(BadMessage(stream_id, INTERNAL, "the request ends inside of a message"))
+            self._events.append(RequestsEnded(stream_id))
             return
         del self._streams[stream_id]
         if not stream.has_status:
-            found.append(CallEnded(stream_id, UNKNOWN, "the call ended without a status"))
+            self._events.append(CallEnded(stream_id, UNKNOWN, "the call ended without a status"))
 
     # out
 

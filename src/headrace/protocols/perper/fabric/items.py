@@ -58,16 +58,16 @@ class ItemFeed:
     def take(self, limit: int) -> list[int]:
         """The next keys that are there, up to `limit`."""
         if not self._stride:
-            found = self._keys.above(self._last, limit, self._index_min)
-            if found:
-                self._last = found[-1]
-            return found
+            keys = self._keys.above(self._last, limit, self._index_min)
+            if keys:
+                self._last = keys[-1]
+            return keys
         if self._next is None:
             # An empty stream: it starts with the first key to appear, which is the smallest of what came together.
             self._next = self._keys.first() if self._stride > 0 else self._keys.last()
             if self._next is None:
                 return []
-        found = self._keys.run(self._next, self._stride, limit)
-        if found:
-            self._next = found[-1] + self._stride
-        return found
+        keys = self._keys.run(self._next, self._stride, limit)
+        if keys:
+            self._next = keys[-1] + self._stride
+        return keys

@@ -110,7 +110,7 @@ class FrameBuffer:
                 return b"", []
             data = b"".join(self._kept)
         spans: list[tuple[int, int]] = []
-        position, size, wanted = 0, len(data), 4
+        position, size, bytes_wanted = 0, len(data), 4
         unpack = I32.unpack_from
         while size - position >= 4:
             length = unpack(data, position)[0]
@@ -120,17 +120,17 @@ class FrameBuffer:
                 )
             end = position + 4 + length
             if end > size:
-                wanted = 4 + length
+                bytes_wanted = 4 + length
                 break
             spans.append((position + 4, end))
             position = end
-        self._keep(data[position:], wanted)
+        self._keep(data[position:], bytes_wanted)
         return data, spans
 
-    def _keep(self, rest: bytes, wanted: int) -> None:
+    def _keep(self, rest: bytes, bytes_wanted: int) -> None:
         self._kept = [rest] if rest else []
         self._kept_bytes = len(rest)
-        self._wanted_bytes = wanted
+        self._wanted_bytes = bytes_wanted
 
     def take_rest(self, rest: bytes) -> None:
         """Put back frames that were cut and must wait, before whatever is kept already."""
@@ -210,13 +210,13 @@ def common_features(features: bytes) -> bytes:
 
 def _read_plain(data: bytes, position: int, end: int, count: int, depth_max: int) -> tuple[bytes, ...]:
     """The objects of a body that holds nothing else: the hot path of puts and gets."""
-    found = []
+    objects = []
     for _ in range(count):
         value, position = read_object(data, position, end, depth_max)
-        found.append(value)
+        objects.append(value)
     if position != end:
         raise BinaryError(f"{end - position} bytes are left over after the body")
-    return tuple(found)
+    return tuple(objects)
 
 
 def decode_request(data: bytes, start: int, end: int, depth_max: int = DEFAULT_NESTING_MAX) -> Request | BadRequest:

@@ -220,10 +220,10 @@ class Operations:
 
     def _next_page(self, request: Request) -> Any:
         number: int = request.arguments[0]
-        found = self._cursors.get(number)
-        if found is None:
+        cursor = self._cursors.get(number)
+        if cursor is None:
             raise _no_cursor(number)
-        return Pending(asyncio.ensure_future(self._page(number, *found)), _same)
+        return Pending(asyncio.ensure_future(self._page(number, *cursor)), _same)
 
     async def _page(self, number: int, cursor: Cursor, rows: int) -> Page:
         page = await cursor.page(rows)
@@ -382,9 +382,9 @@ class Cursor:
         if self._cache is None or isinstance(self._cache, TableCache):
             return next(self._pairs, None)
         for key in self._keys:
-            found = await self._cache.page([key])
-            if found:
-                return found[0]
+            rows = await self._cache.page([key])
+            if rows:
+                return rows[0]
         return None
 
     async def page(self, rows: int) -> Page:

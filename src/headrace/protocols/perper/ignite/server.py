@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from headrace.errors import Busy, HeadraceError, LimitExceeded, UnknownStream
+from headrace.protocols.perper.catalogue import Entry
 from headrace.protocols.perper.errors import FrameError, PeerError, Status
 from headrace.protocols.perper.ignite.binary import NULL
 from headrace.protocols.perper.ignite.codec import BadRequest, Handshake, Request
@@ -246,9 +247,9 @@ class Connection(TcpConnection, asyncio.Protocol):
         """A place in the order that several answers share is filled when all of them are known."""
         known = [part.data for part in parts if part.data is not None]
         if len(known) == len(parts):
-            whole = b"".join(known)
-            self._answer_bytes -= len(whole)  # they are counted with the place they share
-            self._fill(slot, whole)
+            data = b"".join(known)
+            self._answer_bytes -= len(data)  # they are counted with the place they share
+            self._fill(slot, data)
 
     def _admit(self, request: Request, slot: Slot) -> None:
         if self._backlog or self._must_wait(request):
@@ -270,9 +271,9 @@ class Connection(TcpConnection, asyncio.Protocol):
         assert self._operations is not None
         try:
             answer = self._operations.execute(request)
-        except NotReady as wanted:
+        except NotReady as error:
             self._backlog.appendleft((request, slot))
-            self._prepare(wanted)
+            self._prepare(error.entry, error.stream)
             return
         except (PeerError, HeadraceError) as error:
             self._fail(slot, request.request_id, error)
@@ -329,10 +330,10 @@ class Connection(TcpConnection, asyncio.Protocol):
         finally:
             self._draining = False
 
-    def _prepare(self, wanted: NotReady) -> None:
+    def _prepare(self, entry: Entry, stream: bool) -> None:
         """Make or load the cache; requests wait in order meanwhile."""
         self._blocked = True
-        work = asyncio.ensure_future(self._server.fabric.catalogue.prepare(wanted.entry, stream=wanted.stream))
+        work = asyncio.ensure_future(self._server.fabric.catalogue.prepare(entry, stream=stream))
 
         def prepared(finished: Future[None]) -> None:
             self._blocked = False
