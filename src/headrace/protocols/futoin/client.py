@@ -178,14 +178,12 @@ class Client:
 
     def _request(self, function: str, params: dict[str, Any], rid: str) -> bytes:
         credentials = self._credentials
-        if not isinstance(credentials, Signer):
-            return codec.request(function, params, rid, credentials, self._coding)
-        message = {"f": function, "p": params, "rid": rid}
-        # What is signed is what the peer decodes, so numbers must have been through the coding.
-        decoded = codec.decode_object(codec.encode_object(message, self._coding), self._coding)
-        signature = mac.sign(credentials.key, mac.SMAC_ALGORITHMS[credentials.algorithm], decoded)
-        sec = f"-smac:{credentials.user}:{credentials.algorithm}:{signature}"
-        return codec.request(function, params, rid, sec, self._coding)
+        if isinstance(credentials, Signer):
+            # What is signed is what the peer decodes, so numbers must have been through the coding.
+            unsigned = codec.decode_object(codec.request(function, params, rid, None, self._coding), self._coding)
+            signature = mac.sign(credentials.key, mac.SMAC_ALGORITHMS[credentials.algorithm], unsigned)
+            credentials = f"-smac:{credentials.user}:{credentials.algorithm}:{signature}"
+        return codec.request(function, params, rid, credentials, self._coding)
 
     async def _read(self) -> None:
         try:

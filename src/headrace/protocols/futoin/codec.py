@@ -17,8 +17,10 @@ with the parameters' types checked on the way. Anything else comes back as `Devi
 
 from __future__ import annotations
 
+import functools
+import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, Protocol, cast
 
@@ -28,24 +30,13 @@ from msgspec import UNSET, Raw, UnsetType
 from headrace.protocols.errors import RemoteProtocolError
 from headrace.protocols.futoin import cbor
 from headrace.protocols.futoin.errors import INVALID_REQUEST, NOT_SUPPORTED_VERSION, UNKNOWN_INTERFACE, PeerError
-from headrace.protocols.futoin.interface import (
-    CALLS,
-    COMPONENT_PATTERN,
-    EVENT_ID_PATTERN,
-    EVENT_TYPE_PATTERN,
-    EVENTS_MAX,
-    FUNCTION_PARAMS,
-    INTERFACES,
-    RECEIVER,
-    Call,
-    Interface,
-    Params,
-)
+from headrace.protocols.futoin.interface import CALLS, FUNCTION_PARAMS, INTERFACES, RECEIVER, Call, Interface, Params
 
 DATA_DEPTH_MAX = 100
 """Nesting of event data. JavaScript, Python and msgspec all go far deeper; nobody means it."""
 
-REQUEST_KEYS = frozenset(("f", "p", "rid", "forcersp", "sec", "obf"))
+OPTIONAL_FIELDS = {"rid": str | None, "forcersp": bool | None, "sec": str | dict[str, Any] | None, "obf": Any}
+"""What a request may have besides `f` and `p`."""
 
 
 class Coding(Enum):
@@ -58,6 +49,10 @@ class Coding(Enum):
 
 PREFIXES = {Coding.JSON: b"", Coding.MESSAGEPACK: b"MPCK", Coding.CBOR: b"CBOR"}
 PREFIX_BYTES = 4
+_CODINGS = {prefix: coding for coding, prefix in PREFIXES.items()}
+
+Sign = Callable[[dict[str, Any]], str]
+"""Makes the signature of a message."""
 
 
 class Request(Protocol):
@@ -77,8 +72,15 @@ class Deviation(msgspec.Struct):
 
     @property
     def rid(self) -> str | None:
-        rid = self.fields.get("rid") if isinstance(self.fields, dict) else None
+        rid = self._get("rid")
         return rid if isinstance(rid, str) else None
+
+    @property
+    def sec(self) -> Any:
+        return self._get("sec")
+
+    def _get(self, name: str) -> Any:
+        return self.fields.get(name) if isinstance(self.fields, dict) else None
 
     @property
     def is_answer(self) -> bool:
@@ -94,13 +96,7 @@ class Undecodable(RemoteProtocolError):
 def _request_type(call: Call) -> type[msgspec.Struct]:
     return msgspec.defstruct(
         f"{call.interface.name.replace('.', '_')}_{call.minor}_{call.function}",
-        [
-            ("p", FUNCTION_PARAMS[call.function]),
-            ("rid", str | None, None),
-            ("sec", str | dict[str, Any] | None, None),
-            ("forcersp", bool | None, None),
-            ("obf", Any, None),
-        ],
+        [("p", FUNCTION_PARAMS[call.function]), *((name, kind, None) for name, kind in OPTIONAL_FIELDS.items())],
         tag_field="f",
         tag=call.name,
         forbid_unknown_fields=True,
@@ -111,14 +107,7 @@ REQUEST_TYPES = {call.name: _request_type(call) for call in CALLS.values()}
 CALL_OF: dict[type, Call] = {REQUEST_TYPES[name]: call for name, call in CALLS.items()}
 
 
-def _union(types: Sequence[type]) -> Any:
-    union: Any = types[0]
-    for one in types[1:]:
-        union = union | one
-    return union
-
-
-_REQUESTS = _union(list(REQUEST_TYPES.values()))
+_REQUESTS: Any = functools.reduce(operator.or_, REQUEST_TYPES.values())
 _decode_json = msgspec.json.Decoder(_REQUESTS).decode
 _decode_msgpack = msgspec.msgpack.Decoder(_REQUESTS).decode
 _decode_json_object = msgspec.json.Decoder().decode
@@ -129,14 +118,7 @@ _encode_msgpack = msgspec.msgpack.Encoder().encode
 
 def coding_of(message: bytes) -> Coding:
     """FTN3 1.13: the first bytes tell the coding."""
-    if message[:1] == b"{":
-        return Coding.JSON
-    prefix = message[:PREFIX_BYTES]
-    if prefix == b"MPCK":
-        return Coding.MESSAGEPACK
-    if prefix == b"CBOR":
-        return Coding.CBOR
-    return Coding.JSON
+    return _CODINGS.get(bytes(message[:PREFIX_BYTES]), Coding.JSON)
 
 
 def decode(message: bytes, coding: Coding) -> Request | Deviation:
@@ -198,31 +180,29 @@ class Event(msgspec.Struct, gc=False):
     ts: str
 
 
-class _OnEventsParams(msgspec.Struct):
-    seq: int
-    events: Any
+def result(value: Any, rid: str | None, coding: Coding, sign: Sign | None = None) -> bytes:
+    """The reply to a call that went well, signed where the request was."""
+    return _reply(Result(value, UNSET if rid is None else rid), coding, sign)
 
 
-class _OnEvents(msgspec.Struct):
-    f: str
-    p: _OnEventsParams
-    rid: str
-
-
-def result(value: Any, rid: str | None, coding: Coding) -> bytes:
-    """The reply to a call that went well."""
-    return encode_object(Result(value, UNSET if rid is None else rid), coding)
-
-
-def failure(error: PeerError, rid: str | None, coding: Coding) -> bytes:
+def failure(error: PeerError, rid: str | None, coding: Coding, sign: Sign | None = None) -> bytes:
     """The reply to a call that did not."""
     text = UNSET if error.text is None else error.text
-    return encode_object(Failure(UNSET if rid is None else rid, error.name, text), coding)
+    return _reply(Failure(UNSET if rid is None else rid, error.name, text), coding, sign)
+
+
+def _reply(reply: Result | Failure, coding: Coding, sign: Sign | None) -> bytes:
+    message = encode_object(reply, coding)
+    if sign is None:
+        return message
+    reply.sec = sign(decode_object(message, coding))  # what is signed is what the peer decodes
+    return encode_object(reply, coding)
 
 
 def on_events(seq: int, events: list[Event] | Raw, rid: str, minor: int, coding: Coding) -> bytes:
     """The call that pushes a group to a consumer (FTN18 3.3.3); the events may be encoded already."""
-    return encode_object(_OnEvents(f"{RECEIVER}:1.{minor}:onEvents", _OnEventsParams(seq, events), rid), coding)
+    message = {"f": f"{RECEIVER}:1.{minor}:onEvents", "p": {"seq": seq, "events": events}, "rid": rid}
+    return encode_object(message, coding)
 
 
 def request(call: str, params: dict[str, Any], rid: str | None, sec: str | None, coding: Coding) -> bytes:
@@ -241,12 +221,8 @@ def event_payload(data: Raw, coding: Coding, bytes_max: int) -> bytes:
     Byte strings of binary codings become base64 text, since JSON has none.
     """
     try:
-        if coding is Coding.JSON:
-            payload = bytes(data)
-            _decode_json_object(payload)  # `Raw` was only skipped over: text and number ranges are not checked yet
-        else:
-            payload = _encode_json(_decode_msgpack_object(data))
-            _decode_json_object(payload)
+        payload = bytes(data) if coding is Coding.JSON else _encode_json(_decode_msgpack_object(data))
+        _decode_json_object(payload)  # `Raw` was only skipped over: text and number ranges are not checked yet
     except (msgspec.MsgspecError, UnicodeError, RecursionError, TypeError, ValueError, OverflowError) as error:
         raise PeerError(INVALID_REQUEST, f"Event data cannot be kept as JSON: {error}") from error
     if len(payload) > bytes_max:
@@ -323,49 +299,21 @@ def _served_call(interface: Interface, version: str, function: str) -> Call:
 
 def _check_fields(fields: dict[Any, Any]) -> None:
     for key in fields:
-        if key not in REQUEST_KEYS:
+        if key not in ("f", "p") and key not in OPTIONAL_FIELDS:
             raise PeerError(INVALID_REQUEST, f"Unknown request field: {key}")
     if not isinstance(fields.get("p"), dict):
         raise PeerError(INVALID_REQUEST, "Invalid message: p")
-    if not isinstance(fields.get("rid"), str | None):
-        raise PeerError(INVALID_REQUEST, "Invalid message: rid")
-    if not isinstance(fields.get("forcersp"), bool | None):
-        raise PeerError(INVALID_REQUEST, "Invalid message: forcersp")
-    if not isinstance(fields.get("sec"), str | dict | None):
-        raise PeerError(INVALID_REQUEST, "Invalid message: sec")
+    for name, kind in OPTIONAL_FIELDS.items():
+        if not _fits(fields.get(name), kind):
+            raise PeerError(INVALID_REQUEST, f"Invalid message: {name}")
 
 
-def _is_text(pattern: str) -> Callable[[Any], bool]:
-    compiled = re.compile(pattern)
-    return lambda value: isinstance(value, str) and compiled.search(value) is not None
-
-
-_is_event_type = _is_text(EVENT_TYPE_PATTERN)
-_is_event_id = _is_text(EVENT_ID_PATTERN)
-
-
-def _is_want(value: Any) -> bool:
-    return value is None or (isinstance(value, list) and all(map(_is_event_type, value)))
-
-
-def _is_integer(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+def _fits(value: Any, kind: Any) -> bool:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
         return False
-    return value == value // 1 and -(2**31) <= value < 2**31
-
-
-def _is_last_id(value: Any) -> bool:
-    return value is None or _is_event_id(value)
-
-
-PARAMETER_CHECKS: dict[str, Callable[[Any], bool]] = {
-    "type": _is_event_type,
-    "data": lambda value: True,
-    "component": _is_text(COMPONENT_PATTERN),
-    "last_id": _is_last_id,
-    "want": _is_want,
-    "echo": _is_integer,
-}
+    return True
 
 
 def _check_params(call: Call, params: dict[Any, Any]) -> None:
@@ -377,7 +325,7 @@ def _check_params(call: Call, params: dict[Any, Any]) -> None:
         if field.name not in params:
             if field.required:
                 raise PeerError(INVALID_REQUEST, f"Missing parameter: {call.name}({field.name})")
-        elif not PARAMETER_CHECKS[field.name](params[field.name]):
+        elif field.type is not Raw and not _fits(params[field.name], field.type):
             shown = str(params[field.name])[:100]
             raise PeerError(INVALID_REQUEST, f'Type mismatch for parameter: {call.name}({field.name}) = "{shown}"')
 
@@ -401,6 +349,3 @@ def answer(fields: dict[str, Any]) -> Answer | None:
         return Answer(rid, fields.get("r"))
     text = fields.get("edesc")
     return Answer(rid, None, str(error), text if isinstance(text, str) else None)
-
-
-assert EVENTS_MAX == 1000

@@ -164,7 +164,7 @@ class Connection:
     def _added(self, rid: str | None, coding: Coding, caller: Caller, index: int, error: BaseException | None) -> None:
         self._under_way -= 1
         if error is None:
-            self._write_soon(self._dispatcher.result(str(index + 1), rid, coding, caller))
+            self._write_soon(codec.result(str(index + 1), rid, coding, caller.sign))
         else:
             self._failed(error, rid, coding, caller)
 
@@ -190,7 +190,7 @@ class Connection:
                 self._ready(call, request, caller, coding)
                 return
             value = await self._dispatcher.perform(call, request.p, caller, self._place, coding)
-            self._write_soon(self._dispatcher.result(value, request.rid, coding, caller))
+            self._write_soon(codec.result(value, request.rid, coding, None if caller is None else caller.sign))
         except Exception as error:
             self._failed(error, request.rid, coding, caller)
 
@@ -206,7 +206,7 @@ class Connection:
         service = self._dispatcher.service
         self._user = caller.user
         self._session.uses("read", self._place.name)
-        reply = self._dispatcher.result(True, request.rid, coding, caller)
+        reply = codec.result(True, request.rid, coding, caller.sign)
         if params.component == LIVE:
             live = LiveReceiver(service, self._place, self, call, coding, params.want)
             if self._live is not None:

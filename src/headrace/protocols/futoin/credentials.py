@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.errors import Unauthenticated
 from headrace.protocols.futoin import mac
+from headrace.protocols.futoin.codec import Sign
 from headrace.protocols.futoin.errors import INVALID_REQUEST, NOT_IMPLEMENTED, SECURITY_ERROR, PeerError
 from headrace.protocols.futoin.settings import Futoin
 from headrace.security import BUILT_IN_ROLES, Principal, Right
@@ -31,6 +33,8 @@ KNOWN_FOR_S = 1.0
 """How long a good `user:secret` is remembered; so long does a changed password still work."""
 KNOWN_MAX = 10_000
 ANONYMOUS_USER = "anonymous"
+DECOY_KEY = b"\0" * 32
+"""A key nobody has: checking an unknown user takes as long as checking a known one."""
 
 
 class Signed(NamedTuple):
@@ -41,15 +45,14 @@ class Signed(NamedTuple):
 
 
 class Caller:
-    """Who calls. With a key, every answer is signed with it."""
+    """Who calls. With `sign`, every answer is signed by it."""
 
-    __slots__ = ("_allowed", "algorithm", "key", "principal", "user")
+    __slots__ = ("_allowed", "principal", "sign", "user")
 
-    def __init__(self, principal: Principal, key: bytes | None = None, algorithm: str = "") -> None:
+    def __init__(self, principal: Principal, sign: Sign | None = None) -> None:
         self.principal = principal
         self.user = principal.name
-        self.key = key
-        self.algorithm = algorithm
+        self.sign = sign
         self._allowed: dict[tuple[str, str], bool] = {}
 
     def may(self, right: Right, stream: str, verb: str) -> bool:
@@ -58,10 +61,6 @@ class Caller:
         if allowed is None:
             allowed = self._allowed[verb, stream] = self.principal.may(right, stream, verb=verb)
         return allowed
-
-    def signature(self, reply: dict[str, Any]) -> str | None:
-        """What goes into the `sec` of a reply."""
-        return None if self.key is None else mac.sign(self.key, self.algorithm, reply)
 
 
 LEGACY_FAILED = "Legacy Signature Verification Failed"
@@ -118,7 +117,7 @@ def from_basic(header: str) -> str | None:
     try:
         return base64.b64decode(rest.strip(), validate=True).decode()
     except (binascii.Error, ValueError):
-        raise PeerError(SECURITY_ERROR, BASIC_FAILED) from None
+        return "-"  # no form of sec begins so: refused like any wrong one
 
 
 class Guard:
@@ -130,8 +129,6 @@ class Guard:
         # Not among the known: nobody may become it by what they write into `sec`.
         self._anonymous: tuple[float, Caller] | None = None
         self._mac_keys = {user: base64.b64decode(key) for user, key in hub.config.section(Futoin).mac_keys.items()}
-        # A key nobody has: checking an unknown user takes as long as checking a known one.
-        self._decoy = b"\0" * 32
 
     def remembered(self, sec: str | dict[str, Any] | None) -> Caller | None:
         """The caller of a `user:secret` that was good a moment ago: the way of nearly every request."""
@@ -146,7 +143,8 @@ class Guard:
         """Who nobody is where `futoin.insecure` lets them in."""
         now_s = time.monotonic()
         if self._anonymous is None or self._anonymous[0] < now_s:
-            caller = Caller(self._hub.admission.admit_now("futoin", "", Nobody(_local_writer())))
+            writer = Principal(ANONYMOUS_USER, ("writer",), tuple(BUILT_IN_ROLES["writer"]))
+            caller = Caller(self._hub.admission.admit_now("futoin", "", Nobody(writer)))
             self._anonymous = (now_s + KNOWN_FOR_S, caller)
         return self._anonymous[1]
 
@@ -174,14 +172,11 @@ class Guard:
         return caller
 
     def _check_signature(self, claim: Signed, message: dict[str, Any], peer: str) -> Caller:
-        key = self._mac_keys.get(claim.user)
+        key = self._mac_keys.get(claim.user, DECOY_KEY)
 
         def verify() -> bool:
-            return mac.verify(key or self._decoy, claim.algorithm, message, claim.signature) and key is not None
+            is_right = mac.verify(key, claim.algorithm, message, claim.signature)
+            return is_right and claim.user in self._mac_keys
 
-        shown = Signature(claim.user, verify)
-        return Caller(self._hub.admission.admit_now("futoin", peer, shown, claim.failed), key, claim.algorithm)
-
-
-def _local_writer() -> Principal:
-    return Principal(ANONYMOUS_USER, ("writer",), tuple(BUILT_IN_ROLES["writer"]))
+        principal = self._hub.admission.admit_now("futoin", peer, Signature(claim.user, verify), claim.failed)
+        return Caller(principal, functools.partial(mac.sign, key, claim.algorithm))

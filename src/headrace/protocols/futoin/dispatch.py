@@ -6,8 +6,6 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, cast
 
-import msgspec
-
 from headrace.protocols.futoin import codec, interface
 from headrace.protocols.futoin.codec import Coding, Deviation, Request
 from headrace.protocols.futoin.credentials import Caller, Guard
@@ -39,9 +37,7 @@ class Dispatcher:
         self, message: Request | Deviation, data: bytes, coding: Coding, channel: Channel
     ) -> Caller | None:
         """Who sent `message`; None for nobody. Raises for a claim that is wrong: that comes before everything else."""
-        sec = message.fields.get("sec") if isinstance(message, Deviation) and isinstance(message.fields, dict) else None
-        if not isinstance(message, Deviation):
-            sec = message.sec
+        sec = message.sec
         known = self.guard.remembered(sec)
         if known is not None:
             return known
@@ -97,28 +93,10 @@ class Dispatcher:
         self.service.add(place, params.type, payload, added)
         return str(await future + 1)
 
-    def result(self, value: Any, rid: str | None, coding: Coding, caller: Caller | None) -> bytes:
-        """A good reply, signed where the request was."""
-        if caller is None or caller.key is None:
-            return codec.result(value, rid, coding)
-        reply = codec.Result(value, msgspec.UNSET if rid is None else rid)
-        reply.sec = self._signature(reply, coding, caller)
-        return codec.encode_object(reply, coding)
-
     def failure(self, error: BaseException, rid: str | None, coding: Coding, caller: Caller | None) -> bytes:
         """An error as a reply, signed where the request was."""
         refusal = from_hub(error)
         if refusal.name == INTERNAL_ERROR:
             logger.error("a call failed: %s", refusal.text, exc_info=error)
         self._peer_errors.labels(protocol="futoin", code=refusal.name).inc()
-        if caller is None or caller.key is None:
-            return codec.failure(refusal, rid, coding)
-        text = msgspec.UNSET if refusal.text is None else refusal.text
-        reply = codec.Failure(msgspec.UNSET if rid is None else rid, refusal.name, text)
-        reply.sec = self._signature(reply, coding, caller)
-        return codec.encode_object(reply, coding)
-
-    def _signature(self, reply: Any, coding: Coding, caller: Caller) -> str:
-        signature = caller.signature(codec.decode_object(codec.encode_object(reply, coding), coding))
-        assert signature is not None
-        return signature
+        return codec.failure(refusal, rid, coding, None if caller is None else caller.sign)

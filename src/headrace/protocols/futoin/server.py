@@ -49,7 +49,7 @@ PATH_FORM_PARTS = 3
 KNOWN_PART_BYTES_MAX = 2048
 """Longer names of streams are not remembered: paths come from anyone, and may have 64 KiB."""
 # FTN5: a parameter whose declared type is not text is written as JSON. `data` may be anything: JSON where it parses.
-JSON_PARAMETERS = frozenset(("want", "echo"))
+JSON_PARAMETERS = frozenset(("want", "echo", "data"))
 
 
 class NotFound(RemoteProtocolError):
@@ -128,7 +128,7 @@ class Application:
             caller = await dispatcher.caller(message, data, coding, channel)
             call = dispatcher.checked(message, caller, channel, place)
             value = await dispatcher.perform(call, message.p, caller, place, coding)  # type: ignore[union-attr]
-            return dispatcher.result(value, rid, coding, caller), coding
+            return codec.result(value, rid, coding, None if caller is None else caller.sign), coding
         except codec.Undecodable:
             # As executors do: what cannot be read is an empty request, and the reply is JSON.
             return dispatcher.failure(PeerError(INVALID_REQUEST, "Missing req.f"), None, Coding.JSON, None), Coding.JSON
@@ -252,16 +252,14 @@ def parse_path(raw: bytes, prefix: str) -> tuple[Place, list[str]]:
     return parse(stream), [_unquoted(part) for part in rest]
 
 
-@functools.lru_cache(maxsize=4096)
-def _known_place(part: bytes) -> Place:
-    return _parse_stream(part)
-
-
 def _parse_stream(part: bytes) -> Place:
     name, _, partition = part.partition(PARTITION_MARK)
     if partition and not (partition.isdigit() and len(partition) < 6):
         raise NotFound("the partition is not a number")
     return Place(_unquoted(name), int(partition or b"0"))
+
+
+_known_place = functools.lru_cache(maxsize=4096)(_parse_stream)
 
 
 def _unquoted(part: bytes) -> str:
@@ -283,19 +281,12 @@ def path_form_message(rest: list[str], scope: Scope) -> bytes:
     else:
         for name, value in scope["headers"]:
             if name == b"authorization":
-                message["sec"] = _basic(value.decode("latin-1"))
+                message["sec"] = credentials.from_basic(value.decode("latin-1"))
     return codec.encode_object(message, Coding.JSON)
 
 
-def _basic(header: str) -> str | None:
-    try:
-        return credentials.from_basic(header)
-    except PeerError:
-        return "-"  # no form of sec begins so: refused like any wrong one
-
-
 def _parameter(name: str, text: str) -> Any:
-    if name not in JSON_PARAMETERS and name != "data":
+    if name not in JSON_PARAMETERS:
         return text
     try:
         return msgspec.json.decode(text)
