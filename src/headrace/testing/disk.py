@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from headrace.log.disk import AppendFile, SyncedFile
-
-Names = list[str]
+from headrace.log.disk import AppendFile
 
 
 class _MemoryFile:
@@ -142,8 +141,9 @@ class MemoryDisk:
         def inside(path: str) -> bool:
             return path.rpartition("/")[0] == directory
 
-        kept = {path: file for path, file in self._durable_names.items() if not inside(path)}
-        self._durable_names = kept | {path: file for path, file in self._names.items() if inside(path)}
+        for path in filter(inside, list(self._durable_names)):
+            del self._durable_names[path]
+        self._durable_names.update({path: file for path, file in self._names.items() if inside(path)})
 
     def free_bytes(self) -> int:
         return self._free_bytes - sum(len(file.data) for file in self._names.values())
@@ -181,7 +181,7 @@ class MemoryDisk:
         file.durable += data
         self._names[path] = self._durable_names[path] = file
 
-    def paths(self) -> Names:
+    def paths(self) -> Sequence[str]:
         """All files, by name."""
         return sorted(self._names)
 
@@ -194,68 +194,52 @@ Calls = list[tuple[str, str]]
 """What was done, and to which path."""
 
 
-class _FaultyFile:
-    def __init__(self, disk: FaultyDisk, path: str, file: AppendFile) -> None:
+class _FaultyAppendFile(_MemoryAppendFile):
+    def __init__(self, disk: FaultyDisk, path: str, file: _MemoryFile) -> None:
+        super().__init__(file)
         self._disk = disk
         self._path = path
-        self._file = file
 
     def write(self, *pieces: bytes | memoryview) -> int:
         data = b"".join(pieces)
-        self._disk.before("write", self._path)
-        written = self._file.write(data[: self._disk.take_room(len(data), self._path)])
-        self._disk.after("write", self._path)
-        return written
-
-    def begin_sync(self) -> None:
-        self._file.begin_sync()
+        with self._disk.call("write", self._path):
+            return super().write(data[: self._disk.take_room(len(data), self._path)])
 
     def sync(self) -> None:
-        self._disk.before("sync", self._path)
-        self._file.sync()
-        self._disk.after("sync", self._path)
+        with self._disk.call("sync", self._path):
+            super().sync()
 
     def truncate(self, size: int) -> None:
-        self._disk.before("truncate", self._path)
-        self._file.truncate(size)
-        self._disk.after("truncate", self._path)
-
-    def close(self) -> None:
-        self._file.close()
+        with self._disk.call("truncate", self._path):
+            super().truncate(size)
 
 
-class _FaultySyncedFile:
+class _FaultySyncedFile(_MemorySyncedFile):
     """Each write is two calls, so that a power cut may come between what is written and what is durable."""
 
-    def __init__(self, disk: FaultyDisk, path: str, file: _MemorySyncedFile) -> None:
+    def __init__(self, disk: FaultyDisk, path: str, file: _MemoryFile) -> None:
+        super().__init__(file)
         self._disk = disk
         self._path = path
-        self._file = file
 
     def write_at(self, offset: int, pieces: Sequence[bytes]) -> None:
         data = b"".join(pieces)
         at = 0
         while at < len(data):
-            self._disk.before("write", self._path)
-            size = self._disk.take_room(len(data) - at, self._path)
-            self._file.put(offset + at, data[at : at + size])
-            self._disk.after("write", self._path)
+            with self._disk.call("write", self._path):
+                size = self._disk.take_room(len(data) - at, self._path)
+                self.put(offset + at, data[at : at + size])
             at += size
-        self._disk.before("sync", self._path)
-        self._file.sync(offset, len(data))
-        self._disk.after("sync", self._path)
+        with self._disk.call("sync", self._path):
+            self.sync(offset, len(data))
 
     def truncate(self, size: int) -> None:
-        self._disk.before("truncate", self._path)
-        self._file.truncate(size)
-        self._disk.after("truncate", self._path)
-
-    def close(self) -> None:
-        self._file.close()
+        with self._disk.call("truncate", self._path):
+            super().truncate(size)
 
 
-class FaultyDisk:
-    """Passes everything on to a disk in memory and counts the calls that change it; fails the one it is told to.
+class FaultyDisk(MemoryDisk):
+    """Shares the files of a disk in memory and counts the calls that change it; fails the one it is told to.
 
     Calls are counted from 1 in `calls`. `fail(n, errno)` makes the n-th raise; `kill(n, before=…)` ends the "process"
     right before or after it; `short_writes` cuts every write to that many bytes, as write(2) may; `room_bytes` is how
@@ -263,7 +247,8 @@ class FaultyDisk:
     """
 
     def __init__(self, disk: MemoryDisk, short_writes: int | None = None) -> None:
-        self._disk = disk
+        super().__init__(disk._free_bytes)
+        self._names, self._durable_names = disk._names, disk._durable_names
         self._short_writes = short_writes
         self._errors: dict[int, int] = {}
         self._persistent: tuple[str, int] | None = None
@@ -300,81 +285,43 @@ class FaultyDisk:
         self.room_bytes -= size
         return size
 
-    def before(self, call: str, path: str) -> None:
-        """Bookkeeping at the start of a call."""
-        self.calls.append((call, path))
+    @contextlib.contextmanager
+    def call(self, kind: str, path: str) -> Iterator[None]:
+        """Around each call that changes something: counted, and failed if it is the one to fail."""
+        self.calls.append((kind, path))
         number = len(self.calls)
         if self._kill == (number, True):
-            raise DiskKilled(f"before {call} of {path}")
+            raise DiskKilled(f"before {kind} of {path}")
         error = self._errors.get(number)
-        if self._persistent is not None and self._persistent[0] == call:
+        if self._persistent is not None and self._persistent[0] == kind:
             error = self._persistent[1]
         if error is not None:
             raise OSError(error, "injected", path)
-
-    def after(self, call: str, path: str) -> None:
-        if self._kill == (len(self.calls), False):
-            raise DiskKilled(f"after {call} of {path}")
+        yield
+        if self._kill == (number, False):
+            raise DiskKilled(f"after {kind} of {path}")
 
     def create(self, path: str) -> AppendFile:
-        self.before("create", path)
-        file = self._disk.create(path)
-        self.after("create", path)
-        return _FaultyFile(self, path, file)
+        with self.call("create", path):
+            super().create(path)
+        return self.open_append(path)
 
     def open_append(self, path: str) -> AppendFile:
-        return _FaultyFile(self, path, self._disk.open_append(path))
+        return _FaultyAppendFile(self, path, self._find(path))
 
-    def open_synced(self, path: str) -> SyncedFile:
-        self.before("create", path)
-        file = self._disk.open_synced(path)
-        self.after("create", path)
-        return _FaultySyncedFile(self, path, file)
+    def open_synced(self, path: str) -> _MemorySyncedFile:
+        with self.call("create", path):
+            super().open_synced(path)
+        return _FaultySyncedFile(self, path, self._find(path))
 
     def rename(self, old: str, new: str) -> None:
-        self.before("rename", new)
-        self._disk.rename(old, new)
-        self.after("rename", new)
+        with self.call("rename", new):
+            super().rename(old, new)
 
     def unlink(self, path: str) -> None:
-        self.before("unlink", path)
-        self._disk.unlink(path)
-        self.after("unlink", path)
+        with self.call("unlink", path):
+            super().unlink(path)
 
     def sync_dir(self, directory: str) -> None:
-        self.before("sync_dir", directory)
-        self._disk.sync_dir(directory)
-        self.after("sync_dir", directory)
-
-    def read(self, path: str) -> bytes:
-        return self._disk.read(path)
-
-    def read_range(self, path: str, offset: int, size: int) -> bytes:
-        return self._disk.read_range(path, offset, size)
-
-    def map(self, path: str) -> pa.Buffer:
-        return self._disk.map(path)
-
-    def size(self, path: str) -> int:
-        return self._disk.size(path)
-
-    def list(self, directory: str) -> list[str]:
-        return self._disk.list(directory)
-
-    def make_dirs(self, directory: str) -> None:
-        self._disk.make_dirs(directory)
-
-    def remove_dir(self, directory: str) -> None:
-        self._disk.remove_dir(directory)
-
-    def free_bytes(self) -> int:
-        return self._disk.free_bytes()
-
-    def local_path(self, path: str) -> str | None:
-        return self._disk.local_path(path)
-
-    def handover(self) -> tuple[str, int] | None:
-        return self._disk.handover()
-
-    def close(self) -> None:
-        self._disk.close()
+        with self.call("sync_dir", directory):
+            super().sync_dir(directory)
