@@ -28,7 +28,8 @@ def document(listeners: Mapping[str, str], streams: Iterable[tuple[str, int]]) -
     operations: dict[str, Any] = {}
     for stream, partitions in streams:
         key = _key(stream, channels)
-        channels[key] = _channel(stream, partitions)
+        messages = {"record": {"$ref": "#/components/messages/record"}}
+        channels[key] = {"address": stream, "messages": messages, "x-partitions": partitions}
         for action, verb in (("receive", "append"), ("send", "read")):
             operations[f"{verb}-{key}"] = {"action": action, "channel": {"$ref": f"#/channels/{key}"}}
     return {
@@ -45,15 +46,6 @@ def document(listeners: Mapping[str, str], streams: Iterable[tuple[str, int]]) -
         "operations": operations,
         "components": {"messages": {"record": {"title": "Record", "headers": RECORD_HEADERS, "payload": True}}},
     }
-
-
-def _channel(stream: str, partitions: int) -> dict[str, Any]:
-    channel: dict[str, Any] = {
-        "address": stream,
-        "messages": {"record": {"$ref": "#/components/messages/record"}},
-        "x-partitions": partitions,
-    }
-    return channel
 
 
 def _key(stream: str, taken: Mapping[str, Any]) -> str:

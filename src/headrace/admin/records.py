@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from headrace.admin.requests import Asked, check_at_least, check_between, index_of
+from headrace.admin.requests import Asked, StreamName, check_at_least, check_between, index_of
 from headrace.errors import BadRequest
 from headrace.log.batch import Batch
 from headrace.log.columns import OPTIONAL, plain_rows
@@ -32,10 +32,9 @@ class NewRecord(Asked, frozen=True, omit_defaults=True):
     key: bytes | None = None
 
 
-class StreamAppend(Asked, frozen=True):
+class StreamAppend(StreamName, frozen=True):
     """A small append: all records or none."""
 
-    stream: str
     records: list[NewRecord]
     partition: int = 0
     producer: str | None = None
@@ -50,10 +49,9 @@ class AppendResult(msgspec.Struct, frozen=True):
     duplicate: bool
 
 
-class StreamRead(Asked, frozen=True):
+class StreamRead(StreamName, frozen=True):
     """A small read. With `text`, payloads that are UTF-8 come as `text` and not as base64."""
 
-    stream: str
     start: int | Literal["earliest", "latest"] = "earliest"
     partition: int = 0
     limit: int = 100
@@ -83,10 +81,9 @@ class Page(msgspec.Struct, frozen=True):
     end: int
 
 
-class ProducerName(Asked, frozen=True):
+class ProducerName(StreamName, frozen=True):
     """Names a producer in one partition."""
 
-    stream: str
     producer: str
     partition: int = 0
 

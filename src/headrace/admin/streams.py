@@ -13,10 +13,9 @@ if TYPE_CHECKING:
     from headrace.hub import Hub
 
 
-class StreamCreate(Asked, frozen=True):
+class StreamCreate(StreamName, frozen=True):
     """A new stream. With `exist_ok` an existing one is left as it is."""
 
-    stream: str
     partitions: int = 1
     options: StreamOptions = StreamOptions()
     exist_ok: bool = True
@@ -29,32 +28,28 @@ class StreamList(Asked, frozen=True):
     kind: Literal["stream", "table"] | None = "stream"
 
 
-class StreamGrow(Asked, frozen=True):
+class StreamGrow(StreamName, frozen=True):
     """More partitions; never fewer."""
 
-    stream: str
     partitions: int
 
 
-class StreamTrim(Asked, frozen=True):
+class StreamTrim(StreamName, frozen=True):
     """Forget records below the index `before`."""
 
-    stream: str
     before: int
     partition: int = 0
 
 
-class StreamSetOptions(Asked, frozen=True):
+class StreamSetOptions(StreamName, frozen=True):
     """Replace the options of a stream."""
 
-    stream: str
     options: StreamOptions
 
 
-class IndexAtTime(Asked, frozen=True):
+class IndexAtTime(StreamName, frozen=True):
     """The first record accepted at `time_us` (microseconds since 1970) or later."""
 
-    stream: str
     time_us: int
     partition: int = 0
 
@@ -86,12 +81,9 @@ class StreamDescription(StreamSummary, frozen=True):
     cursors: list[CursorInfo]
 
 
-class PartitionSegments(msgspec.Struct, frozen=True):
+class PartitionSegments(PartitionBounds, frozen=True):
     """The sealed Arrow files of a partition. Records of first ≤ index < next that no file holds are the hub's."""
 
-    partition: int
-    first: int
-    next: int
     segments: list[SegmentInfo]
 
 
@@ -185,11 +177,10 @@ class Streams:
         """Sealed files, for readers on the same machine."""
         info = self._hub.stream(asked.stream)
         numbers = range(info.partitions) if asked.partition is None else [asked.partition]
-        partitions = []
-        for number in numbers:
-            bounds = self._hub.bounds(info.name, number)
-            files = self._hub.segments(info.name, number)
-            partitions.append(PartitionSegments(number, bounds.first, bounds.next, files))
+        partitions = [
+            PartitionSegments(number, *self._hub.bounds(info.name, number), self._hub.segments(info.name, number))
+            for number in numbers
+        ]
         return StreamSegments(info.name, info.id, partitions)
 
     async def checkpoints(self, asked: StreamName) -> list[CheckpointInfo]:

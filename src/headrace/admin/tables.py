@@ -23,36 +23,30 @@ class TableName(Asked, frozen=True):
     table: str
 
 
-class TableKey(Asked, frozen=True):
+class TableKey(TableName, frozen=True):
     """Names a key of a table."""
 
-    table: str
     key: bytes
 
 
-class TablePut(Asked, frozen=True):
+class TablePut(TableKey, frozen=True):
     """Set a key. It fails unless the key is as expected: `any`, `absent`, `present`, or equal to `expect_value`."""
 
-    table: str
-    key: bytes
     value: bytes
     expect: Literal["any", "absent", "present"] = "any"
     expect_value: bytes | None = None
 
 
-class TableDelete(Asked, frozen=True):
+class TableDelete(TableKey, frozen=True):
     """Remove a key, if it is as expected."""
 
-    table: str
-    key: bytes
     expect: Literal["any", "absent", "present"] = "any"
     expect_value: bytes | None = None
 
 
-class TableItems(Asked, frozen=True):
+class TableItems(TableName, frozen=True):
     """The entries of a table, from number `offset` on."""
 
-    table: str
     offset: int = 0
     limit: int = 1000
 

@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -22,11 +22,11 @@ from headrace.client.connection import CALL_TIMEOUT_S, Connection, Result, decod
 from headrace.client.handles import Cursor, Table
 from headrace.client.puts import NotStored
 from headrace.client.reader import Reader
-from headrace.client.records import is_arrow, split_batch, to_batch, to_microseconds
+from headrace.client.records import is_arrow, to_batch, to_microseconds
 from headrace.client.writer import Writer
 from headrace.errors import BadRequest, Closed, HeadraceError, Unreachable
 from headrace.log.ops import Appended, Bounds, CursorInfo, StreamOptions
-from headrace.protocols.flight.codec import AtTime, Range, ReadTicket
+from headrace.protocols.flight.codec import AtTime, Range, ReadTicket, split
 
 # Open puts that `append` keeps, one for each stream partition lately appended to.
 WRITERS_KEPT = 16
@@ -163,7 +163,7 @@ class Client:
             raise BadRequest("'producer' and 'sequence' belong together: give both, or none")
         batch = to_batch(data, **columns)
         if is_arrow(data) and producer is None and batch.nbytes > PART_BYTES:
-            return self._append_parts(stream, split_batch(batch, PART_BYTES), partition)
+            return self._append_parts(stream, split(batch, PART_BYTES), partition)
         give_up = time.monotonic() + retry_s
         while True:
             writer = self._writer(stream, partition)
@@ -180,7 +180,7 @@ class Client:
                 self._forget_writer(stream, partition, writer)
                 raise
 
-    def _append_parts(self, stream: str, parts: list[pa.RecordBatch], partition: int) -> Appended:
+    def _append_parts(self, stream: str, parts: Iterable[pa.RecordBatch], partition: int) -> Appended:
         with self.writer(stream, partition=partition) as writer:
             results = [future.result() for future in [writer.append(part) for part in parts]]
         return Appended(results[0].first, sum(result.count for result in results), False)

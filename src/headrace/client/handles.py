@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.admin.cursors import CursorMove
 from headrace.admin.requests import Index
 from headrace.admin.tables import Changed, Item
-from headrace.client.connection import Result
 from headrace.log.ops import PutResult
 from headrace.protocols.flight.codec import AtTime
+
+if TYPE_CHECKING:
+    from headrace.client.client import Client
 
 PAGE_ITEMS = 1_000
 
 Expectation = Literal["any", "absent", "present"] | bytes
 
 
-class Caller(Protocol):
-    """What a handle needs of its client."""
-
-    def call(self, verb: str, params: dict[str, Any]) -> Any:
-        """Run a verb."""
-
-    def request(self, verb: str, params: dict[str, Any], kind: type[Result]) -> Result:
-        """Run a verb and decode its result."""
-
-
 class Cursor:
     """A consumer's position in one partition: the index it reads next."""
 
-    def __init__(self, client: Caller, name: str, stream: str, partition: int) -> None:
+    def __init__(self, client: Client, name: str, stream: str, partition: int) -> None:
         self._client = client
         self.name = name
         self.stream = stream
@@ -51,9 +43,8 @@ class Cursor:
 
     def reset(self, to: int | Literal["earliest", "latest"] | AtTime, *, dry_run: bool = False) -> CursorMove:
         """Move anywhere; with `dry_run` only say what that would mean."""
-        params = self._params(to=to, dry_run=dry_run)
-        moves = self._client.request("cursor.reset", params, list[CursorMove])
-        return moves[0]
+        [move] = self._client.request("cursor.reset", self._params(to=to, dry_run=dry_run), list[CursorMove])
+        return move
 
     def delete(self) -> None:
         """Forget it: it holds nothing back any more."""
@@ -63,7 +54,7 @@ class Cursor:
 class Table:
     """A durable map from keys to values, both bytes."""
 
-    def __init__(self, client: Caller, name: str) -> None:
+    def __init__(self, client: Client, name: str) -> None:
         self._client = client
         self.name = name
 

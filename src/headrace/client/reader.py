@@ -61,11 +61,9 @@ class Reader:
             return self._stream.read_chunk().data
         except StopIteration:
             return None
-        except flight.FlightCancelledError as error:
-            if self._closed:
-                return None
-            raise to_headrace_error(error, self._connection.address) from None
         except (flight.FlightError, pa.ArrowException, OSError) as error:
+            if self._closed and isinstance(error, flight.FlightCancelledError):
+                return None
             raise to_headrace_error(error, self._connection.address) from None
 
     def batches(self) -> Iterator[pa.RecordBatch]:

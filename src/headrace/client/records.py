@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from headrace.errors import BadRequest
 from headrace.log.columns import BYTES, INTEGER, SCHEMA, TIME
-from headrace.protocols.flight.codec import PutColumns, split
+from headrace.protocols.flight.codec import PutColumns
 
 MICROSECONDS_PER_SECOND = 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -110,11 +110,6 @@ def to_batch(
 def is_arrow(data: object) -> bool:
     """Whether data is columns already: pyarrow, pandas, Polars, DuckDB."""
     return isinstance(data, pa.Table | pa.RecordBatch) or hasattr(data, "__arrow_c_stream__")
-
-
-def split_batch(batch: pa.RecordBatch, bytes_max: int) -> list[pa.RecordBatch]:
-    """The batch in parts that are not larger, unless a single record is."""
-    return list(split(batch, bytes_max))
 
 
 def _from_arrow(data: Any) -> pa.RecordBatch:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from headrace.console.rates import Rates
 from headrace.console.wire_forms import ProtocolFrame, record_frames
 from headrace.errors import BadRequest
 from headrace.log.columns import plain_rows
-from headrace.log.ops import CursorInfo, StreamInfo
+from headrace.log.ops import Bounds, CursorInfo, StreamInfo
 from headrace.protocols.descriptor import SeenRecord
 from headrace.security import current
 
@@ -106,7 +107,7 @@ class StreamView(msgspec.Struct, frozen=True):
     row: StreamRow
     kind: str
     created_us: int
-    bounds: list[tuple[int, int]]
+    bounds: list[Bounds]
     producers: list[Producer]
     writers: list[Peer]
     readers: list[Peer]
@@ -151,9 +152,7 @@ class Views:
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._seen: dict[str, int] = {}
-        self._seen_at = 0.0
-        self._rates: dict[str, float] = {}
+        self._rates = Rates()
         self._histories: dict[str, RateHistory] = {}
 
     def register(self) -> None:
@@ -169,20 +168,17 @@ class Views:
             raise BadRequest(f"offset is at least 0 and limit from 1 to {ROWS_MAX}")
         self._measure_rates()
         may = current().may
-        infos = [
-            info
-            for info in self._hub.streams("*", asked.kind)
-            if _fits(info.name, asked.text) and may("read", info.name)
-        ]
+        streams = self._hub.streams("*", asked.kind)
+        infos = [info for info in streams if _fits(info.name, asked.text) and may("read", info.name)]
         cursors: dict[str, list[CursorInfo]] = {}
         for cursor in self._hub.cursors():
             cursors.setdefault(cursor.stream, []).append(cursor)
         users = self._users()
         keys = {
             "name": lambda info: info.name,
-            "records": lambda info: -self._records(info),
+            "records": lambda info: -_count(self._bounds(info)),
             "bytes": lambda info: -self._hub.stored_bytes(info.name),
-            "rate": lambda info: -self._rates.get(info.name, 0.0),
+            "rate": lambda info: -self._rates.of(info.name),
             "cursors": lambda info: -len(cursors.get(info.name, ())),
         }
         infos.sort(key=keys[asked.order], reverse=asked.descending)
@@ -201,12 +197,11 @@ class Views:
             for partition in range(info.partitions)
             for name, sequence in itertools.islice(self._hub.producers(info.name, partition).items(), ROWS_MAX)
         ]
-        bounds = [self._hub.bounds(info.name, number) for number in range(info.partitions)]
         return StreamView(
             row=self._row(info, cursors, users),
             kind=info.kind,
             created_us=info.created_us,
-            bounds=[(one.first, one.next) for one in bounds],
+            bounds=self._bounds(info),
             producers=producers[:ROWS_MAX],
             writers=users["write"].get(info.name, [])[:ROWS_MAX],
             readers=users["read"].get(info.name, [])[:ROWS_MAX],
@@ -233,32 +228,25 @@ class Views:
 
     def _measure_rates(self) -> None:
         """Rates since the last look, if that is long enough ago to say anything."""
-        now = time.monotonic()
-        passed = now - self._seen_at
-        if passed < RATE_AGE_MIN_S:
-            return
-        seen = {info.name: self._next(info) for info in self._hub.streams("*", None)}
-        if self._seen:
-            self._rates = {name: (value - self._seen.get(name, value)) / passed for name, value in seen.items()}
-        self._seen, self._seen_at = seen, now
+        if self._rates.age_s() >= RATE_AGE_MIN_S:
+            self._rates.measure({info.name: self._next(info) for info in self._hub.streams("*", None)})
+
+    def _bounds(self, info: StreamInfo) -> list[Bounds]:
+        return [self._hub.bounds(info.name, number) for number in range(info.partitions)]
 
     def _next(self, info: StreamInfo) -> int:
-        return sum(self._hub.bounds(info.name, number).next for number in range(info.partitions))
-
-    def _records(self, info: StreamInfo) -> int:
-        bounds = (self._hub.bounds(info.name, number) for number in range(info.partitions))
-        return sum(one.next - one.first for one in bounds)
+        return sum(bounds.next for bounds in self._bounds(info))
 
     def _row(self, info: StreamInfo, cursors: list[CursorInfo], users: dict[str, dict[str, list[Peer]]]) -> StreamRow:
-        bounds = [self._hub.bounds(info.name, number) for number in range(info.partitions)]
+        bounds = self._bounds(info)
         return StreamRow(
             name=info.name,
             partitions=info.partitions,
-            first=min(one.first for one in bounds),
-            next=max(one.next for one in bounds),
-            records=sum(one.next - one.first for one in bounds),
+            first=min(first for first, _ in bounds),
+            next=max(following for _, following in bounds),
+            records=_count(bounds),
             bytes=self._hub.stored_bytes(info.name),
-            rate=round(self._rates.get(info.name, 0.0), 1),
+            rate=round(self._rates.of(info.name), 1),
             writers=len(users["write"].get(info.name, ())),
             readers=len(users["read"].get(info.name, ())),
             cursors=len(cursors),
@@ -287,6 +275,10 @@ class Views:
         return record_frames(msgspec.convert(row, SeenRecord))
 
 
+def _count(bounds: list[Bounds]) -> int:
+    return sum(following - first for first, following in bounds)
+
+
 def _cursor_row(cursor: CursorInfo, now_us: int) -> CursorRow:
     age_s = (now_us - cursor.updated_us) / 1_000_000
     stuck = None
@@ -296,8 +288,6 @@ def _cursor_row(cursor: CursorInfo, now_us: int) -> CursorRow:
 
 
 def _fits(name: str, text: str) -> bool:
-    if not text:
-        return True
     if any(character in text for character in "*?["):
         return fnmatch.fnmatchcase(name, text)
     return text.lower() in name.lower()

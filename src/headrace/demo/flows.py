@@ -16,6 +16,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 logger = logging.getLogger("headrace.demo")
 
@@ -27,24 +28,24 @@ RETRY_S = 1.0
 ACK_WEIGHT = 0.1
 
 
+@dataclass
 class Flow:
     """One stream: who writes it, who reads it, and how that goes. Counts are of this run."""
 
-    def __init__(self, name: str, stream: str, writer: str, reader: str) -> None:
-        self.name = name
-        self.stream = stream
-        self.writer = writer
-        self.reader = reader
-        self.sent = 0
-        self.read = 0
-        self.first_read: int | None = None
-        self.position = 0
-        """Index that the reader wants next."""
-        self.ack_ms: float | None = None
-        self.last = ""
-        """What the reader saw last, in words."""
-        self.errors = 0
-        self.error = ""
+    name: str
+    stream: str
+    writer: str
+    reader: str
+    sent: int = 0
+    read: int = 0
+    first_read: int | None = None
+    position: int = 0
+    """Index that the reader wants next."""
+    ack_ms: float | None = None
+    last: str = ""
+    """What the reader saw last, in words."""
+    errors: int = 0
+    error: str = ""
 
     @contextlib.contextmanager
     def sending(self, count: int = 1) -> Iterator[None]:

@@ -12,7 +12,7 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,13 @@ from headrace import connect_async
 from headrace.config import Listen, LoggingSection
 from headrace.config.address import split_address
 from headrace.config.load import Loaded, load
+from headrace.console.rates import Rates
 from headrace.demo.consumers import CONSUMERS, NAME
 from headrace.demo.flows import LEDGER, TILL, Flow, keep_going, make_flows
 from headrace.demo.pipeline import PipelineProcess, spark_is_there
 from headrace.demo.producers import PRODUCERS
-from headrace.demo.view import Frame, PipelineRow, Rates, View, flow_row, pipeline_row
+from headrace.demo.view import Frame, PipelineRow, View, flow_row, pipeline_row
+from headrace.log.ops import Bounds
 from headrace.serving.runtime import Runtime
 from headrace.telemetry import log_lines
 
@@ -84,7 +86,7 @@ class Demo:
         for flow in self._flows.values():
             if not flow.stream.startswith("immortal/") and flow.writer != "Perper":
                 await hub.create_stream(flow.stream)
-        self._stored_before = {name: self._next(runtime, flow) for name, flow in self._flows.items()}
+        self._stored_before = {name: bounds.next for name, bounds in self._bounds(runtime).items()}
         self._announce(runtime)
         pipeline = PipelineProcess(self._directory, runtime.addresses["flight"])
         producers = self._start(PRODUCERS, runtime)
@@ -114,22 +116,19 @@ class Demo:
     def _console_url(self, runtime: Runtime) -> str:
         return f"http://{runtime.addresses['http']}/"
 
-    def _bounds(self, runtime: Runtime, flow: Flow) -> tuple[int, int]:
-        if not runtime.hub.streams(flow.stream):
-            return 0, 0
-        bounds = runtime.hub.bounds(flow.stream)
-        return bounds.first, bounds.next
+    def _bounds(self, runtime: Runtime) -> dict[str, Bounds]:
+        """Of each flow's stream, as far as it is there."""
+        hub = runtime.hub
+        return {
+            name: hub.bounds(flow.stream) if hub.streams(flow.stream) else Bounds(0, 0)
+            for name, flow in self._flows.items()
+        }
 
-    def _next(self, runtime: Runtime, flow: Flow) -> int:
-        return self._bounds(runtime, flow)[1]
-
-    def _stored_lag(self, runtime: Runtime, flow: Flow) -> int:
+    def _stored_lag(self, runtime: Runtime, flow: Flow, bounds: Bounds) -> int:
         """How far the reader's saved position is behind; all of the stream when it has saved none."""
-        first, following = self._bounds(runtime, flow)
-        if not following:
-            return 0
-        found = [one.lag for one in runtime.hub.cursors(stream=flow.stream) if NAME in one.name.lower().split(":")[-1]]
-        return min(found, default=following - first)
+        cursors = runtime.hub.cursors(stream=flow.stream) if bounds.next else []
+        lags = [cursor.lag for cursor in cursors if NAME in cursor.name.lower().split(":")[-1]]
+        return min(lags, default=bounds.next - bounds.first)
 
     def _start(self, parts: dict[str, Any], runtime: Runtime) -> list[asyncio.Task[None]]:
         return [
@@ -159,13 +158,12 @@ class Demo:
             failed.cancel()
 
     def _frame(self, runtime: Runtime, pipeline: PipelineRow) -> Frame:
-        nexts = {name: self._next(runtime, flow) for name, flow in self._flows.items()}
-        rates = self._rates.measure(nexts)
-        lags = {name: self._stored_lag(runtime, flow) for name, flow in self._flows.items()}
-        rows = [
-            flow_row(flow, self._bounds(runtime, flow), self._stored_before[name], rates.get(name, 0.0), lags[name])
-            for name, flow in self._flows.items()
-        ]
+        bounds = self._bounds(runtime)
+        self._rates.measure({name: of_stream.next for name, of_stream in bounds.items()})
+        rows = []
+        for name, flow in self._flows.items():
+            lag = self._stored_lag(runtime, flow, bounds[name])
+            rows.append(flow_row(flow, bounds[name], self._stored_before[name], self._rates.of(name), lag))
         resumed = any(self._stored_before.values())
         uptime_s = time.monotonic() - self._started_s
         return Frame(self._console_url(runtime), resumed, uptime_s, rows, pipeline)
@@ -177,19 +175,6 @@ async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-@contextlib.contextmanager
-def _signals_set(stop: asyncio.Event) -> Iterator[None]:
-    loop = asyncio.get_running_loop()
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    for number in numbers:
-        loop.add_signal_handler(number, stop.set)
-    try:
-        yield
-    finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)
-
-
 async def run(
     directory: Path, view: View, *, flags: Sequence[str] = (), seconds: float | None = None, with_spark: bool = True
 ) -> Frame:
@@ -198,5 +183,11 @@ async def run(
     with (directory / "hub.log").open("a", encoding="utf-8") as output, view:
         log_lines.set_up(LoggingSection(level="info", format="text"), output)
         demo = Demo(directory, view, with_spark=with_spark)
-        with _signals_set(demo.stop):
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, demo.stop.set)
+        try:
             return await demo.run(loaded, seconds)
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.demo.flows import Flow
+from headrace.log.ops import Bounds
 
 LINES_EVERY_S = 2.0
 LAST_WIDTH = 36
@@ -62,45 +63,12 @@ class Frame(msgspec.Struct, frozen=True):
     pipeline: PipelineRow
 
 
-class Rates:
-    """Records per second of each stream, from its bounds."""
-
-    def __init__(self) -> None:
-        self._before: dict[str, int] = {}
-        self._at_s = 0.0
-        self._rates: dict[str, float] = {}
-
-    def measure(self, nexts: Mapping[str, int]) -> Mapping[str, float]:
-        """Since the last look."""
-        now_s = time.monotonic()
-        passed_s = now_s - self._at_s
-        if self._before and passed_s > 0:
-            self._rates = {name: (value - self._before.get(name, value)) / passed_s for name, value in nexts.items()}
-        self._before, self._at_s = dict(nexts), now_s
-        return self._rates
-
-
-def flow_row(flow: Flow, bounds: tuple[int, int], stored_before: int, rate: float, stored_lag: int) -> FlowRow:
+def flow_row(flow: Flow, bounds: Bounds, stored_before: int, rate: float, stored_lag: int) -> FlowRow:
     """A flow and where its stream stands; `stored_lag` counts until the reader has read something itself."""
     first, following = bounds
     lag = max(0, following - max(flow.position, first)) if flow.read else stored_lag
-    return FlowRow(
-        flow.name,
-        flow.stream,
-        flow.writer,
-        flow.reader,
-        first,
-        following,
-        stored_before,
-        flow.sent,
-        flow.read,
-        flow.first_read,
-        rate,
-        flow.ack_ms,
-        lag,
-        flow.last,
-        flow.error,
-    )
+    own = {name: getattr(flow, name) for name in FlowRow.__struct_fields__ if hasattr(flow, name)}
+    return FlowRow(**own, first=first, next=following, stored_before=stored_before, rate=rate, lag=lag)
 
 
 def pipeline_row(state: str, known: Sequence[Mapping[str, Any]]) -> PipelineRow:

@@ -7,10 +7,11 @@ is what the disk does without us: the same bytes written and synced by a bare lo
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import msgspec
 import pyarrow as pa
 
 from headrace.config import Config, Log
+from headrace.doctor.machine import sync_times
 from headrace.hub import Hub
 from headrace.log.batch import Batch
 
@@ -47,12 +49,8 @@ async def measure(folder: Path, seconds: float) -> AsyncIterator[Figure]:
         try:
             for size, count in ((100, 1000), (1024, 1000)):
                 rate = await append_per_s(hub, f"bytes-{size}", size, count, seconds)
-                yield Figure(
-                    f"append {size} B, batches of {count}",
-                    rate,
-                    "records/s",
-                    rate * size / ceiling if ceiling else None,
-                )
+                of_ceiling = rate * size / ceiling if ceiling else None
+                yield Figure(f"append {size} B, batches of {count}", rate, "records/s", of_ceiling)
             yield Figure("append 100 B, one at a time", await round_trips_per_s(hub, seconds), "records/s")
             yield Figure("append to 1000 streams at once", await many_streams_per_s(hub, 1000, seconds), "records/s")
             yield Figure("read 100 B, every byte touched", await reads_per_s(hub, "bytes-100", seconds), "records/s")
@@ -71,19 +69,12 @@ def syncs_per_s(folder: Path, seconds: float) -> float:
 
 
 def _synced_writes(folder: Path, size: int, seconds: float) -> float:
-    data = os.urandom(size)
-    file = folder / "ceiling"
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    try:
-        count, began = 0, time.perf_counter()
-        while time.perf_counter() - began < seconds:
-            os.write(descriptor, data)
-            os.fdatasync(descriptor)
+    count, spent_s = 0, 0.0
+    with contextlib.closing(sync_times(folder, size)) as times:
+        while spent_s < seconds:
+            spent_s += next(times)
             count += 1
-        return count / (time.perf_counter() - began)
-    finally:
-        os.close(descriptor)
-        file.unlink()
+    return count / spent_s
 
 
 async def append_per_s(hub: Hub, stream: str, size: int, count: int, seconds: float) -> float:
@@ -98,22 +89,23 @@ async def round_trips_per_s(hub: Hub, seconds: float) -> float:
     """One record, wait for the acknowledgement, the next: what latency allows."""
     await hub.create_stream("round-trips")
     batch = Batch.one(os.urandom(100))
-    done, began = 0, time.perf_counter()
-    while time.perf_counter() - began < seconds:
+
+    async def append() -> int:
         await hub.append("round-trips", batch)
-        done += 1
-    return done / (time.perf_counter() - began)
+        return 1
+
+    return await _per_s(append, seconds)
 
 
 async def many_streams_per_s(hub: Hub, streams: int, seconds: float) -> float:
     """One record for each of many streams per round: one sync serves all."""
     await asyncio.gather(*(hub.create_stream(f"many-{number}") for number in range(streams)))
     batch = Batch.one(os.urandom(100))
-    done, began = 0, time.perf_counter()
-    while time.perf_counter() - began < seconds:
-        await asyncio.gather(*(hub.append(f"many-{number}", batch) for number in range(streams)))
-        done += streams
-    return done / (time.perf_counter() - began)
+
+    async def append_to_all() -> int:
+        return len(await asyncio.gather(*(hub.append(f"many-{number}", batch) for number in range(streams))))
+
+    return await _per_s(append_to_all, seconds)
 
 
 async def reads_per_s(hub: Hub, stream: str, seconds: float) -> float:
@@ -130,9 +122,14 @@ async def reads_per_s(hub: Hub, stream: str, seconds: float) -> float:
             rows += records.num_rows
         return rows
 
+    return await _per_s(lambda: asyncio.to_thread(scan_once), seconds)
+
+
+async def _per_s(step: Callable[[], Awaitable[int]], seconds: float) -> float:
+    """What the steps did, one after the other, per second."""
     done, began = 0, time.perf_counter()
     while time.perf_counter() - began < seconds:
-        done += await asyncio.to_thread(scan_once)
+        done += await step()
     return done / (time.perf_counter() - began)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import os
 import resource
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 from headrace.config import Config
@@ -74,13 +75,13 @@ def check_speed(data: Path) -> Iterator[Finding]:
         yield ok("disk", text)
 
 
-def sync_times(folder: Path, size: int, count: int) -> Iterator[float]:
+def sync_times(folder: Path, size: int, count: int | None = None) -> Generator[float]:
     """Seconds of each write with its fdatasync, at the end of a growing file, as the journal does it."""
     data = os.urandom(size)  # not zeros: file systems that compress would cheat
     file = folder / f".headrace-doctor-{os.getpid()}"
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
     try:
-        for _ in range(count):
+        for _ in itertools.count() if count is None else range(count):
             began = time.perf_counter()
             os.write(descriptor, data)
             os.fdatasync(descriptor)

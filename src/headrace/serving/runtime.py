@@ -60,9 +60,6 @@ PROTOCOL_OF_SERVICE = {"nouns": "admin", "pipelines": "spark"}
 LAG_INTERVAL_S = 1.0
 
 EXIT_OK = 0
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_LOCKED = 3
 EXIT_LOG_FAILED = 4
 
 

@@ -4,8 +4,9 @@ import pandas
 import pyarrow as pa
 import pytest
 
-from headrace.client.records import Record, records_of, split_batch, to_batch, to_microseconds
+from headrace.client.records import Record, records_of, to_batch, to_microseconds
 from headrace.errors import BadRequest
+from headrace.protocols.flight.codec import split
 
 
 @pytest.mark.parametrize(
@@ -96,5 +97,5 @@ def test_a_record_reads_its_payload():
 
 
 def test_split_batch():
-    parts = split_batch(to_batch([b"x" * 100] * 8), 250)
+    parts = split(to_batch([b"x" * 100] * 8), 250)
     assert [part.num_rows for part in parts] == [2, 2, 2, 2]

@@ -4,6 +4,7 @@ from rich.console import Console
 
 from headrace.demo.flows import Flow, make_flows
 from headrace.demo.view import Frame, PipelineRow, View, draw, flow_line, flow_row, pipeline_line, pipeline_row
+from headrace.log.ops import Bounds
 
 
 def frame() -> Frame:
@@ -11,15 +12,15 @@ def frame() -> Frame:
     with flow.sending():
         pass
     flow.seen(6, '{"item": "pear"}')
-    row = flow_row(flow, (0, 1234), 6, 9.5, 99)
+    row = flow_row(flow, Bounds(0, 1234), 6, 9.5, 99)
     return Frame("http://127.0.0.1:8080/", True, 12.0, [row], PipelineRow("running", 3, 50.0, 480.0, 7))
 
 
 def test_the_lag_is_that_of_the_saved_position_until_something_is_read() -> None:
     flow = Flow("orders", "demo.orders", "Wallaroo", "FutoIn")
-    assert flow_row(flow, (10, 50), 0, 0.0, 7).lag == 7
+    assert flow_row(flow, Bounds(10, 50), 0, 0.0, 7).lag == 7
     flow.seen(4, "")
-    assert flow_row(flow, (10, 50), 0, 0.0, 7).lag == 40
+    assert flow_row(flow, Bounds(10, 50), 0, 0.0, 7).lag == 40
 
 
 def test_a_line_tells_index_rate_lag_and_batches() -> None:
