@@ -17,9 +17,8 @@ from headrace.protocols.futoin.credentials import Caller
 from headrace.protocols.futoin.dispatch import Dispatcher
 from headrace.protocols.futoin.errors import INVALID_REQUEST, PeerError
 from headrace.protocols.futoin.interface import LIVE, MIB, Call
-from headrace.protocols.futoin.push import Answered, LiveReceiver, Receivers, ReliableReceiver
-from headrace.protocols.futoin.service import Place
-from headrace.protocols.futoin.session import Channel
+from headrace.protocols.futoin.push import Answered, LiveReceiver, Receiver, ReliableReceiver
+from headrace.protocols.futoin.session import Channel, Endpoint
 
 logger = logging.getLogger("headrace.futoin")
 
@@ -39,11 +38,10 @@ class Connection:
     """What is under way with one peer."""
 
     def __init__(
-        self, dispatcher: Dispatcher, receivers: Receivers, place: Place, channel: Channel, receive: Receive, send: Send
+        self, dispatcher: Dispatcher, endpoint: Endpoint, channel: Channel, receive: Receive, send: Send
     ) -> None:
         self._dispatcher = dispatcher
-        self._receivers = receivers
-        self._place = place
+        self._endpoint = endpoint
         self._channel = channel
         self._receive = receive
         self._send = send
@@ -62,22 +60,19 @@ class Connection:
         self._writer: asyncio.Task[None] | None = None
         self._rids = 0
         self._calls: dict[str, tuple[Answered, asyncio.TimerHandle]] = {}
-        self._reliable: dict[str, ReliableReceiver] = {}
-        self._live: LiveReceiver | None = None
+        self._receiving: dict[str, Receiver] = {}
         self._user = ""
         self._last_error = ""
         self._session = dispatcher.hub.sessions.open("futoin", channel.peer, self._describe)
 
     def _describe(self) -> dict[str, object]:
-        receivers = [receiver.describe() for receiver in self._reliable.values()]
-        if self._live is not None:
-            receivers.append(self._live.describe())
+        receivers = sorted(self._receiving.values(), key=lambda receiver: receiver.component == LIVE)
         return {
-            "stream": self._place.name,
+            "stream": self._endpoint.stream,
             "user": self._user,
             "calls": self._under_way,
             "to_write": len(self._outgoing),
-            "receivers": receivers,
+            "receivers": [receiver.describe() for receiver in receivers],
             "last_error": self._last_error,
         }
 
@@ -107,11 +102,9 @@ class Connection:
         if self._closed:
             return
         self._closed = True
-        for receiver in self._reliable.values():
+        for receiver in self._receiving.values():
             receiver.close()
-            self._receivers.leave(receiver)
-        if self._live is not None:
-            self._live.close()
+            self._dispatcher.receivers.leave(receiver)
         for _, timer in self._calls.values():
             timer.cancel()
         self._calls.clear()
@@ -131,13 +124,13 @@ class Connection:
                 return
             rid = message.rid
             caller = await self._dispatcher.caller(message, data, coding, self._channel)
-            call = self._dispatcher.checked(message, caller, self._channel, self._place)
+            call = self._dispatcher.checked(message, caller, self._channel, self._endpoint)
             request = cast(Request, message)
             if call.function == "addEvent" and caller is not None:
-                self._session.uses("write", self._place.name)
+                self._session.uses("write", self._endpoint.stream)
                 await self._add(request, caller, coding)
             elif call.function == "pollEvents":
-                self._session.uses("read", self._place.name)
+                self._session.uses("read", self._endpoint.stream)
                 self._begin(self._poll(call, request, caller, coding))
             else:
                 # Quick ones are done before the next message is read: whoever registers and says that it is ready in
@@ -153,13 +146,13 @@ class Connection:
         params = cast(interface.AddEvent, request.p)
         service = self._dispatcher.service
         payload = codec.event_payload(params.data, coding, self._dispatcher.data_bytes_max)
-        if not service.is_ready(self._place):
-            await service.prepare(self._place, caller.principal)
+        if not service.is_ready(self._endpoint):
+            await service.prepare(self._endpoint, caller.principal)
         if self._dispatcher.hub.congested:
             await self._dispatcher.hub.drained()
         self._user = caller.user
         self._under_way += 1
-        service.add(self._place, params.type, payload, functools.partial(self._added, request.rid, coding, caller))
+        service.add(self._endpoint, params.type, payload, functools.partial(self._added, request.rid, coding, caller))
 
     def _added(self, rid: str | None, coding: Coding, caller: Caller, index: int, error: BaseException | None) -> None:
         self._under_way -= 1
@@ -186,10 +179,10 @@ class Connection:
     async def _perform(self, call: Call, request: Request, caller: Caller | None, coding: Coding) -> None:
         try:
             if call.function == "readyToReceive" and caller is not None:
-                await self._dispatcher.service.prepare(self._place, caller.principal)
+                await self._dispatcher.service.prepare(self._endpoint, caller.principal)
                 self._ready(call, request, caller, coding)
                 return
-            value = await self._dispatcher.perform(call, request.p, caller, self._place, coding)
+            value = await self._dispatcher.perform(call, request.p, caller, self._endpoint, coding)
             self._write_soon(codec.result(value, request.rid, coding, None if caller is None else caller.sign))
         except Exception as error:
             self._failed(error, request.rid, coding, caller)
@@ -203,25 +196,28 @@ class Connection:
     def _ready(self, call: Call, request: Request, caller: Caller, coding: Coding) -> None:
         """FTN18 3.3.2 readyToReceive: the reply goes first, then the groups."""
         params = cast(interface.ReadyToReceive, request.p)
-        service = self._dispatcher.service
         self._user = caller.user
-        self._session.uses("read", self._place.name)
+        self._session.uses("read", self._endpoint.stream)
         reply = codec.result(True, request.rid, coding, caller.sign)
-        if params.component == LIVE:
-            live = LiveReceiver(service, self._place, self, call, coding, params.want)
-            if self._live is not None:
-                self._live.close()
-            self._live = live
-            self._write_soon(reply)
-            live.start(self._push_ended)
-            return
-        reliable = ReliableReceiver(
-            service, self._place, self, call, coding, params.want, caller.user, params.component
+        is_live = params.component == LIVE
+        receiver = (LiveReceiver if is_live else ReliableReceiver)(
+            self._dispatcher.service,
+            self._endpoint,
+            self,
+            call,
+            coding,
+            None if params.want is None else frozenset(params.want),
+            caller.user,
+            params.component,
         )
-        self._receivers.take_place(reliable)
-        self._reliable[f"{caller.user}:{params.component}"] = reliable
+        key = LIVE if is_live else f"{caller.user}:{params.component}"
+        if not is_live:
+            self._dispatcher.receivers.take_place(receiver)
+        elif key in self._receiving:
+            self._receiving[key].close()
+        self._receiving[key] = receiver
         self._write_soon(reply)
-        reliable.start(self._push_ended)
+        receiver.start(self._push_ended)
 
     def _push_ended(self) -> None:
         """Pushing cannot go on: the protocol has no word for that, so the consumer must see its connection end."""

@@ -11,8 +11,9 @@ from headrace.protocols.futoin.codec import Coding, Deviation, Request
 from headrace.protocols.futoin.credentials import Caller, Guard
 from headrace.protocols.futoin.errors import INTERNAL_ERROR, PeerError, from_hub
 from headrace.protocols.futoin.interface import ENVELOPE_BYTES, Call
-from headrace.protocols.futoin.service import Place, Service
-from headrace.protocols.futoin.session import Channel, check_constraints
+from headrace.protocols.futoin.push import Receivers
+from headrace.protocols.futoin.service import Service
+from headrace.protocols.futoin.session import Channel, Endpoint, check_constraints
 from headrace.protocols.futoin.settings import Futoin
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class Dispatcher:
         self.settings = hub.config.section(Futoin)
         self.service = Service(hub)
         self.guard = Guard(hub)
+        self.receivers = Receivers()
         # An event must fit alone into the reply to a poll: its own overhead, and that of the reply.
         self.data_bytes_max = self.settings.message_bytes_max - 2 * ENVELOPE_BYTES
         self._peer_errors = hub.metrics.protocol.peer_errors
@@ -48,7 +50,9 @@ class Dispatcher:
                 raise PeerError("InvalidRequest", "The message is nested too deep to be signed") from error
         return self.guard.anonymous() if channel.open_to_all else None
 
-    def checked(self, message: Request | Deviation, caller: Caller | None, channel: Channel, place: Place) -> Call:
+    def checked(
+        self, message: Request | Deviation, caller: Caller | None, channel: Channel, endpoint: Endpoint
+    ) -> Call:
         """The call that `message` makes, if the rules of FTN3 and the caller's rights allow it."""
         if isinstance(message, Deviation):
             raise codec.explain(
@@ -59,23 +63,23 @@ class Dispatcher:
         call = codec.CALL_OF[type(message)]
         check_constraints(call.interface, channel, caller is not None)
         if caller is not None:
-            self.service.check_right(caller, call.function, place.name)
+            self.service.check_right(caller, call.function, endpoint.stream)
         return call
 
-    async def perform(self, call: Call, params: Any, caller: Caller | None, place: Place, coding: Coding) -> Any:
+    async def perform(self, call: Call, params: Any, caller: Caller | None, endpoint: Endpoint, coding: Coding) -> Any:
         """Do what was asked, except readyToReceive, which needs a connection."""
         if call.function == "ping":
             return {"echo": int(params.echo)}
         assert caller is not None, "only ping is open to nobody"
-        await self.service.prepare(place, caller.principal)
+        await self.service.prepare(endpoint, caller.principal)
         if isinstance(params, interface.AddEvent):
-            return await self.add(params, place, coding)
+            return await self.add(params, endpoint, coding)
         if isinstance(params, interface.RegisterConsumer):
-            return await self.service.register(place, caller.user, params.component)
+            return await self.service.register(endpoint, caller.user, params.component)
         params = cast(interface.PollEvents, params)
-        return await self.service.poll(place, caller.user, params, call, coding)
+        return await self.service.poll(endpoint, caller.user, params, call, coding)
 
-    async def add(self, params: interface.AddEvent, place: Place, coding: Coding) -> str:
+    async def add(self, params: interface.AddEvent, endpoint: Endpoint, coding: Coding) -> str:
         """The id of the new event, once it is durable."""
         payload = codec.event_payload(params.data, coding, self.data_bytes_max)
         if self.hub.congested:
@@ -90,7 +94,7 @@ class Dispatcher:
             else:
                 future.set_exception(error)
 
-        self.service.add(place, params.type, payload, added)
+        self.service.add(endpoint, params.type, payload, added)
         return str(await future + 1)
 
     def failure(self, error: BaseException, rid: str | None, coding: Coding, caller: Caller | None) -> bytes:

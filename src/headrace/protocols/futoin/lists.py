@@ -14,6 +14,7 @@ from msgspec import Raw
 
 from headrace.protocols.futoin import codec
 from headrace.protocols.futoin.codec import Coding, Event
+from headrace.protocols.futoin.session import Endpoint
 
 CACHE_BYTES_MAX = 32 * 1024 * 1024
 """Memory for all cached lists of one hub."""
@@ -38,11 +39,10 @@ def encoded(events: list[Event], coding: Coding) -> Any:
     return Raw(codec.encode_object(events, coding).removeprefix(codec.PREFIXES[coding]))
 
 
-class Key(NamedTuple):
-    """Where and how a list was asked for."""
+class Selection(NamedTuple):
+    """Which events are asked for, and how they are to be written."""
 
-    stream: str
-    partition: int
+    endpoint: Endpoint
     start: int
     want: frozenset[str] | None
     coding: Coding
@@ -54,21 +54,21 @@ class ListCache:
 
     def __init__(self, bytes_max: int = CACHE_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
-        self._lists: OrderedDict[Key, EventList] = OrderedDict()
+        self._lists: OrderedDict[Selection, EventList] = OrderedDict()
         self.bytes = 0
 
-    def get(self, key: Key) -> EventList | None:
-        found = self._lists.get(key)
-        if found is not None:
-            self._lists.move_to_end(key)
-        return found
+    def get(self, selection: Selection) -> EventList | None:
+        events = self._lists.get(selection)
+        if events is not None:
+            self._lists.move_to_end(selection)
+        return events
 
-    def put(self, key: Key, found: EventList) -> None:
+    def put(self, selection: Selection, events: EventList) -> None:
         """Keep a list that will never change."""
-        if not isinstance(found.events, Raw) or key in self._lists:
+        if not isinstance(events.events, Raw) or selection in self._lists:
             return
-        self._lists[key] = found
-        self.bytes += _size(found)
+        self._lists[selection] = events
+        self.bytes += _size(events)
         while self.bytes > self._bytes_max:
             _, oldest = self._lists.popitem(last=False)
             self.bytes -= _size(oldest)
@@ -77,5 +77,5 @@ class ListCache:
         return len(self._lists)
 
 
-def _size(found: EventList) -> int:
-    return len(memoryview(found.events))
+def _size(events: EventList) -> int:
+    return len(memoryview(events.events))

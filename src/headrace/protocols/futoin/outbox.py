@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import re
 import time
@@ -46,7 +47,6 @@ TABLE = "headrace_outbox"
 DATA_BYTES_MAX = MESSAGE_BYTES_DEFAULT - 2 * ENVELOPE_BYTES
 """The same limit as addEvent's: what is larger could not be shown to every consumer."""
 STREAM_NAME_BYTES_MAX = 512
-BATCH_ROWS_MAX = 1000
 IDLE_MIN_S = 0.02
 IDLE_MAX_S = 1.0
 RETRY_MAX_S = 30.0
@@ -112,11 +112,9 @@ def add_event(database: Executes, stream: str, type: str, data: Any, *, table: s
     text = msgspec.json.encode(data)
     if len(text) > DATA_BYTES_MAX:
         raise BadRequest(f"event data has {len(text)} bytes as JSON; at most {DATA_BYTES_MAX} are taken")
-    mark = dialect_of(database).mark
-    database.execute(
-        f"INSERT INTO {table} (stream, type, data, time_us) VALUES ({mark}, {mark}, {mark}, {mark})",
-        (stream, type, text.decode(), time.time_ns() // 1000),
-    )
+    marks = ", ".join([dialect_of(database).mark] * 4)
+    values = (stream, type, text.decode(), time.time_ns() // 1000)
+    database.execute(f"INSERT INTO {table} (stream, type, data, time_us) VALUES ({marks})", values)
 
 
 def _check_table(table: str) -> None:
@@ -174,13 +172,9 @@ class ClientSink:
 
     async def append(self, stream: str, events: Events, producer: str, sequence: int) -> None:
         await self._client.create(stream, exist_ok=True)
+        payloads, types, times_us = events
         await self._client.append(
-            stream,
-            events.payloads,
-            type=events.types,
-            event_time=events.times_us,
-            producer=producer,
-            sequence=sequence,
+            stream, payloads, type=types, event_time=times_us, producer=producer, sequence=sequence
         )
 
     async def last_sequence(self, stream: str, producer: str) -> int | None:
@@ -253,25 +247,17 @@ class Store:
 
     def numbered(self) -> list[list[Row]]:
         """The batches that wait, lowest number first."""
-        rows = self._run(
-            f"SELECT batch, id, stream, type, data, time_us FROM {self._table} "
-            f"WHERE batch IS NOT NULL ORDER BY batch, id LIMIT {2 * self._rows_max}"
-        ).fetchall()
-        self._connection.commit()
-        batches: dict[int, list[Row]] = {}
-        for values in rows:
-            row = Row(*values)
-            batches.setdefault(row.batch, []).append(row)
-        found = [batches[number] for number in sorted(batches)]
-        if len(rows) == 2 * self._rows_max and len(found) > 1:
-            found.pop()  # it may go on beyond what was read
+        rows = self._rows(f"batch IS NOT NULL ORDER BY batch, id LIMIT {2 * self._rows_max}")
+        batches = [list(batch) for _, batch in itertools.groupby(rows, key=lambda row: row.batch)]
+        if len(rows) == 2 * self._rows_max and len(batches) > 1:
+            batches.pop()  # it may go on beyond what was read
         elif len(rows) == 2 * self._rows_max:
-            found = [self._batch(rows[0][0])]  # numbered when more rows were taken at a time
-        return found
+            batches = [self._rows("batch = ? ORDER BY id", rows[0].batch)]  # more rows were taken at a time then
+        return batches
 
-    def _batch(self, number: int) -> list[Row]:
+    def _rows(self, condition: str, *parameters: Any) -> list[Row]:
         rows = self._run(
-            f"SELECT batch, id, stream, type, data, time_us FROM {self._table} WHERE batch = ? ORDER BY id", number
+            f"SELECT {', '.join(Row._fields)} FROM {self._table} WHERE {condition}", *parameters
         ).fetchall()
         self._connection.commit()
         return [Row(*values) for values in rows]
@@ -289,21 +275,13 @@ class Relay:
     """Moves rows from one database's outbox to a hub, each exactly once. Run one for each `name`."""
 
     def __init__(
-        self,
-        connect: Callable[[], Any],
-        sink: Sink,
-        *,
-        name: str,
-        table: str = TABLE,
-        batch_rows_max: int = BATCH_ROWS_MAX,
+        self, connect: Callable[[], Any], sink: Sink, *, name: str, table: str = TABLE, batch_rows_max: int = 1000
     ) -> None:
         """`connect` opens a DB-API connection; it is called in the relay's own thread."""
-        self._connect = connect
+        self._connect: Callable[[], Store] = lambda: Store(connect(), name, table, batch_rows_max)
         self._sink = sink
         self._name = name
         self._producer = f"outbox:{name}"
-        self._table = table
-        self._rows_max = batch_rows_max
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"outbox-{name}")
         self._store: Store | None = None
         self._checked: set[str] = set()
@@ -316,16 +294,13 @@ class Relay:
         try:
             while True:
                 try:
-                    moved = await self.run_once()
+                    moved, longest_s = await self.run_once(), IDLE_MAX_S
                 except OutboxError:
                     raise
                 except Exception as error:
                     logger.warning("outbox %s: %s; tried again in %.1f s", self._name, error, pause_s)
                     await self._drop_store()
-                    moved = 0
-                    longest_s = RETRY_MAX_S
-                else:
-                    longest_s = IDLE_MAX_S
+                    moved, longest_s = 0, RETRY_MAX_S
                 pause_s = IDLE_MIN_S if moved else min(pause_s * 2, longest_s)
                 if not moved:
                     await asyncio.sleep(pause_s)
@@ -375,7 +350,7 @@ class Relay:
 
     def _open(self) -> Store:
         if self._store is None:
-            self._store = Store(self._connect(), self._name, self._table, self._rows_max)
+            self._store = self._connect()
         return self._store
 
     async def _in_thread(self, work: Callable[..., Any], *arguments: Any) -> Any:

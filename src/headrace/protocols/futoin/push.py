@@ -13,15 +13,16 @@ import functools
 import logging
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from headrace.errors import HeadraceError
 from headrace.protocols.futoin import codec
 from headrace.protocols.futoin.codec import Answer, Coding
 from headrace.protocols.futoin.interface import ENVELOPE_BYTES, EVENTS_MAX, Call
-from headrace.protocols.futoin.lists import EventList
-from headrace.protocols.futoin.service import Place, Service, cursor_name
-from headrace.protocols.futoin.session import Delivery, Group, LiveDelivery
+from headrace.protocols.futoin.lists import Selection
+from headrace.protocols.futoin.service import Service, cursor_name
+from headrace.protocols.futoin.session import Delivery, Endpoint, Group, LiveDelivery
 
 logger = logging.getLogger("headrace.futoin")
 
@@ -43,21 +44,26 @@ class Peer(Protocol):
         """Entered when the peer has taken what was sent: a group is made within."""
 
 
+@dataclass(eq=False)
 class Receiver:
     """What both ways of pushing share: reading groups and sending them."""
 
-    def __init__(
-        self, service: Service, place: Place, peer: Peer, call: Call, coding: Coding, want: list[str] | None
-    ) -> None:
-        self.service = service
-        self.place = place
-        self._peer = peer
-        self._call = call
-        self._coding = coding
-        self._want = None if want is None else frozenset(want)
-        self._bytes_max = call.push_bytes_max - ENVELOPE_BYTES
+    service: Service
+    endpoint: Endpoint
+    peer: Peer
+    call: Call
+    coding: Coding
+    want: frozenset[str] | None
+    user: str
+    component: str
+
+    def __post_init__(self) -> None:
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+
+    def describe(self) -> dict[str, object]:
+        """What the session shows."""
+        raise NotImplementedError
 
     def start(self, ended: Callable[[], None]) -> None:
         """Begin to push; `ended` is called if this cannot go on."""
@@ -67,10 +73,10 @@ class Receiver:
         try:
             await self._run()
         except HeadraceError as error:  # stream deleted, consumer dropped, hub closing, log failed
-            logger.info("push of %s ended: %s", self.place.name, error)
+            logger.info("push of %s ended: %s", self.endpoint.stream, error)
             ended()
         except Exception:
-            logger.exception("push of %s failed", self.place.name)
+            logger.exception("push of %s failed", self.endpoint.stream)
             ended()
 
     async def _run(self) -> None:
@@ -81,16 +87,15 @@ class Receiver:
         if self._task is not None:
             self._task.cancel()
 
-    async def _list(self, start: int, end: int) -> EventList:
-        return await self.service.event_list(self.place, start, self._want, self._coding, self._bytes_max, end)
+    def _selection(self, start: int) -> Selection:
+        return Selection(self.endpoint, start, self.want, self.coding, self.call.push_bytes_max - ENVELOPE_BYTES)
 
     def _end(self) -> int:
-        return self.service.hub.bounds(self.place.name, self.place.partition).next
+        return self.service.hub.bounds(*self.endpoint).next
 
     def _send(self, seq: int, events: Any, count: int, answered: Answered) -> None:
-        rid = self._peer.next_rid()
-        message = codec.on_events(seq, events, rid, self._call.minor, self._coding)
-        self._peer.call(rid, message, answered)
+        rid = self.peer.next_rid()
+        self.peer.call(rid, codec.on_events(seq, events, rid, self.call.minor, self.coding), answered)
         self.service.metrics.groups.inc()
         self.service.records_out.inc(count)
 
@@ -103,26 +108,17 @@ class Receiver:
 class ReliableReceiver(Receiver):
     """A registered consumer: groups in order from its cursor, which moves when the consumer says it has them."""
 
-    def __init__(
-        self,
-        service: Service,
-        place: Place,
-        peer: Peer,
-        call: Call,
-        coding: Coding,
-        want: list[str] | None,
-        user: str,
-        component: str,
-    ) -> None:
-        super().__init__(service, place, peer, call, coding, want)
-        self.user = user
-        self.component = component
-        self._cursor = cursor_name(user, component)
-        self.delivery = Delivery(service.position(place, user, component), service.settings.push_window)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._cursor = cursor_name(self.user, self.component)
+        self.delivery = Delivery(self._stored(), self.service.settings.push_window)
         self._saved = self.delivery.position
         self._saving: asyncio.Task[None] | None = None
         self._repeats: set[asyncio.Task[None]] = set()
         self._pauses: dict[int, asyncio.TimerHandle] = {}
+
+    def _stored(self) -> int:
+        return self.service.position(self.endpoint, self.user, self.component)
 
     def describe(self) -> dict[str, object]:
         delivery = self.delivery
@@ -147,20 +143,20 @@ class ReliableReceiver(Receiver):
         delivery = self.delivery
         while True:
             await self._until(lambda: delivery.may_send)
-            async with self._peer.room():
-                delivery.advance(self.service.position(self.place, self.user, self.component))
-                found = await self._list(delivery.next, self._end())
+            async with self.peer.room():
+                delivery.advance(self._stored())
+                event_list = await self.service.event_list(self._selection(delivery.next), self._end())
                 if not delivery.may_send:  # a group was refused while the log was read
                     continue
-                if found.count:
-                    group = delivery.send(found.next)
-                    self._send(group.seq, found.events, found.count, functools.partial(self._answered, group.seq))
+                if event_list.count:
+                    seq = delivery.send(event_list.next).seq
+                    self._send(seq, event_list.events, event_list.count, functools.partial(self._answered, seq))
                     continue
-            if found.next > delivery.next:
-                delivery.skip(found.next)
+            if event_list.next > delivery.next:
+                delivery.skip(event_list.next)
                 self._save_later(SKIP_SAVE_S)
             else:
-                await hub.wait(self.place.name, delivery.next, self.place.partition)
+                await hub.wait(self.endpoint.stream, delivery.next, self.endpoint.partition)
 
     def _answered(self, seq: int, answer: Answer | None) -> None:
         # FTN18 2.2.2: "Consumer responses with success only after events are reliably scheduled". The result is a
@@ -193,13 +189,11 @@ class ReliableReceiver(Receiver):
         """The same events under the same seq, read again."""
         answered = functools.partial(self._answered, group.seq)
         try:
-            async with self._peer.room():
-                page = await self.service.page(
-                    self.place, group.first, self._want, self._coding, self._bytes_max, group.next, whole=True
-                )
+            async with self.peer.room():
+                page = await self.service.page(self._selection(group.first), group.next, whole=True)
                 self._send(group.seq, page.events, len(page.events), answered)
         except HeadraceError as error:
-            logger.info("a group of %s cannot be sent again yet: %s", self.place.name, error)
+            logger.info("a group of %s cannot be sent again yet: %s", self.endpoint.stream, error)
             answered(None)
 
     def _save_later(self, pause_s: float) -> None:
@@ -213,9 +207,10 @@ class ReliableReceiver(Receiver):
             await asyncio.sleep(pause_s)
         try:
             while self._saved < self.delivery.position:
-                self.service.position(self.place, self.user, self.component)  # a dropped consumer does not come back
+                self._stored()  # a dropped consumer does not come back
                 position = self.delivery.position
-                await self.service.hub.save_cursor(self._cursor, self.place.name, position, self.place.partition)
+                stream, partition = self.endpoint
+                await self.service.hub.save_cursor(self._cursor, stream, position, partition)
                 self._saved = position
         except HeadraceError as error:
             logger.warning("the position of consumer %s was not saved: %s", self._cursor, error)
@@ -226,14 +221,11 @@ class ReliableReceiver(Receiver):
 class LiveReceiver(Receiver):
     """The reserved component LIVE: what is added from now on, dropped where the consumer cannot keep up."""
 
-    def __init__(
-        self, service: Service, place: Place, peer: Peer, call: Call, coding: Coding, want: list[str] | None
-    ) -> None:
-        super().__init__(service, place, peer, call, coding, want)
-        settings = service.settings
-        self.delivery = LiveDelivery(
-            self._end(), settings.live_window, max(settings.live_backlog_events, EVENTS_MAX), EVENTS_MAX
-        )
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        settings = self.service.settings
+        backlog_max = max(settings.live_backlog_events, EVENTS_MAX)
+        self.delivery = LiveDelivery(self._end(), settings.live_window, backlog_max, EVENTS_MAX)
 
     def describe(self) -> dict[str, object]:
         delivery = self.delivery
@@ -250,20 +242,20 @@ class LiveReceiver(Receiver):
         delivery = self.delivery
         while True:
             await self._until(lambda: delivery.may_send)
-            async with self._peer.room():
+            async with self.peer.room():
                 end = self._end()
                 dropped = delivery.drop_backlog(end)
                 if dropped:
                     self.service.metrics.dropped_groups.inc(dropped)
-                found = await self._list(delivery.next, end)
-                if found.count:
-                    seq = delivery.send(found.next)
-                    self._send(seq, found.events, found.count, functools.partial(self._answered, seq))
+                event_list = await self.service.event_list(self._selection(delivery.next), end)
+                if event_list.count:
+                    seq = delivery.send(event_list.next)
+                    self._send(seq, event_list.events, event_list.count, functools.partial(self._answered, seq))
                     continue
-            if found.next > delivery.next:
-                delivery.skip(found.next)
+            if event_list.next > delivery.next:
+                delivery.skip(event_list.next)
             else:
-                await hub.wait(self.place.name, delivery.next, self.place.partition)
+                await hub.wait(self.endpoint.stream, delivery.next, self.endpoint.partition)
 
     def _answered(self, seq: int, answer: Answer | None) -> None:
         # The published LiveReceiver answers every group with an error although it has taken it.
@@ -275,16 +267,15 @@ class Receivers:
     """Who receives what. A new readyToReceive of the same consumer takes the place of the old one."""
 
     def __init__(self) -> None:
-        self._reliable: dict[tuple[str, int, str, str], ReliableReceiver] = {}
+        self._reliable: dict[tuple[Endpoint, str, str], Receiver] = {}
 
-    def take_place(self, receiver: ReliableReceiver) -> None:
+    def take_place(self, receiver: Receiver) -> None:
         key = self._key(receiver)
-        old = self._reliable.get(key)
-        if old is not None:
-            old.close()
+        if key in self._reliable:
+            self._reliable[key].close()
         self._reliable[key] = receiver
 
-    def leave(self, receiver: ReliableReceiver) -> None:
+    def leave(self, receiver: Receiver) -> None:
         key = self._key(receiver)
         if self._reliable.get(key) is receiver:
             del self._reliable[key]
@@ -296,5 +287,5 @@ class Receivers:
         self._reliable.clear()
 
     @staticmethod
-    def _key(receiver: ReliableReceiver) -> tuple[str, int, str, str]:
-        return receiver.place.name, receiver.place.partition, receiver.user, receiver.component
+    def _key(receiver: Receiver) -> tuple[Endpoint, str, str]:
+        return receiver.endpoint, receiver.user, receiver.component

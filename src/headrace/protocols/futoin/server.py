@@ -25,9 +25,7 @@ from headrace.protocols.futoin.codec import Coding
 from headrace.protocols.futoin.connection import Connection
 from headrace.protocols.futoin.dispatch import Dispatcher
 from headrace.protocols.futoin.errors import INVALID_REQUEST, PeerError
-from headrace.protocols.futoin.push import Receivers
-from headrace.protocols.futoin.service import Place
-from headrace.protocols.futoin.session import Channel
+from headrace.protocols.futoin.session import Channel, Endpoint
 from headrace.protocols.futoin.settings import Futoin
 from headrace.serving.listener import Listener
 
@@ -78,7 +76,6 @@ class Application:
         self._hub = hub
         self._settings = hub.config.section(Futoin)
         self._dispatcher = Dispatcher(hub)
-        self._receivers = Receivers()
         self._connections: set[Connection] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -91,11 +88,11 @@ class Application:
         """End what the connections do; the HTTP server ends the connections themselves."""
         for connection in list(self._connections):
             connection.close("the hub stops")
-        self._receivers.close()
+        self._dispatcher.receivers.close()
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            place, rest = parse_path(_raw_path(scope), scope.get("root_path", ""))
+            endpoint, rest = parse_path(_raw_path(scope), scope.get("root_path", ""))
         except NotFound:
             await respond(send, 404, b"", [])
             return
@@ -115,19 +112,19 @@ class Application:
         if body is None:  # the client left before it had said everything
             return
         coding = codec.coding_of(body)
-        reply, coding = await self._reply(body, coding, place, self._channel(scope, False, head.foreign_page))
+        reply, coding = await self._reply(body, coding, endpoint, self._channel(scope, False, head.foreign_page))
         types = VENDOR_MEDIA_TYPES if head.vendor_type else MEDIA_TYPES
         await respond(send, 200, reply, [(b"content-type", types[coding])])
 
-    async def _reply(self, data: bytes, coding: Coding, place: Place, channel: Channel) -> tuple[bytes, Coding]:
+    async def _reply(self, data: bytes, coding: Coding, endpoint: Endpoint, channel: Channel) -> tuple[bytes, Coding]:
         dispatcher = self._dispatcher
         rid = caller = None
         try:
             message = codec.decode(data, coding)
             rid = message.rid
             caller = await dispatcher.caller(message, data, coding, channel)
-            call = dispatcher.checked(message, caller, channel, place)
-            value = await dispatcher.perform(call, message.p, caller, place, coding)  # type: ignore[union-attr]
+            call = dispatcher.checked(message, caller, channel, endpoint)
+            value = await dispatcher.perform(call, message.p, caller, endpoint, coding)  # type: ignore[union-attr]
             return codec.result(value, rid, coding, None if caller is None else caller.sign), coding
         except codec.Undecodable:
             # As executors do: what cannot be read is an empty request, and the reply is JSON.
@@ -144,11 +141,11 @@ class Application:
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # websocket.connect
         try:
-            place, rest = parse_path(_raw_path(scope), scope.get("root_path", ""))
+            endpoint, rest = parse_path(_raw_path(scope), scope.get("root_path", ""))
             if rest:
                 raise NotFound("a WebSocket is opened on the path of a stream")
             channel = self._channel(scope, True, read_head(scope["headers"]).foreign_page)
-            connection = Connection(self._dispatcher, self._receivers, place, channel, receive, send)
+            connection = Connection(self._dispatcher, endpoint, channel, receive, send)
         except (NotFound, LimitExceeded) as error:
             logger.info("a WebSocket was refused: %s", error)
             await send({"type": "websocket.close", "code": 1008})
@@ -241,25 +238,25 @@ def _raw_path(scope: Scope) -> bytes:
     return raw
 
 
-def parse_path(raw: bytes, prefix: str) -> tuple[Place, list[str]]:
+def parse_path(raw: bytes, prefix: str) -> tuple[Endpoint, list[str]]:
     """The stream and what stands behind it. Percent signs are read after the slashes: `%2F` belongs to a name."""
     stream, *rest = raw.removeprefix(prefix.encode()).removeprefix(b"/").split(b"/")
     if rest and rest[-1] == b"":
         rest.pop()
     if not stream or len(rest) not in (0, PATH_FORM_PARTS, PATH_FORM_PARTS + 1):
         raise NotFound("nothing is here: the path is that of a stream")
-    parse = _parse_stream if len(stream) > KNOWN_PART_BYTES_MAX else _known_place
+    parse = _parse_stream if len(stream) > KNOWN_PART_BYTES_MAX else _known_endpoint
     return parse(stream), [_unquoted(part) for part in rest]
 
 
-def _parse_stream(part: bytes) -> Place:
+def _parse_stream(part: bytes) -> Endpoint:
     name, _, partition = part.partition(PARTITION_MARK)
     if partition and not (partition.isdigit() and len(partition) < 6):
         raise NotFound("the partition is not a number")
-    return Place(_unquoted(name), int(partition or b"0"))
+    return Endpoint(_unquoted(name), int(partition or b"0"))
 
 
-_known_place = functools.lru_cache(maxsize=4096)(_parse_stream)
+_known_endpoint = functools.lru_cache(maxsize=4096)(_parse_stream)
 
 
 def _unquoted(part: bytes) -> str:

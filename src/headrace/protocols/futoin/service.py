@@ -27,9 +27,10 @@ from headrace.protocols.futoin.errors import (
     PeerError,
 )
 from headrace.protocols.futoin.interface import ENVELOPE_BYTES, LIVE, RIGHTS, Call, PollEvents
-from headrace.protocols.futoin.lists import EventList, Key, ListCache, encoded
+from headrace.protocols.futoin.lists import EventList, ListCache, Selection, encoded
 from headrace.protocols.futoin.metrics import FutoinMetrics
 from headrace.protocols.futoin.ranges import Ranges
+from headrace.protocols.futoin.session import Endpoint
 from headrace.protocols.futoin.settings import Futoin
 from headrace.security import Principal
 
@@ -50,16 +51,6 @@ KNOWN_STREAMS_MAX = 10_000
 """Streams whose adder and whose known records are kept in memory."""
 
 
-class Place:
-    """A stream partition, as the path of an endpoint names it."""
-
-    __slots__ = ("name", "partition")
-
-    def __init__(self, name: str, partition: int = 0) -> None:
-        self.name = name
-        self.partition = partition
-
-
 def cursor_name(user: str, component: str) -> str:
     """FTN18 2.2.4: a consumer is the local user and a component."""
     return f"futoin:{user}:{component}"
@@ -68,12 +59,10 @@ def cursor_name(user: str, component: str) -> str:
 class Adder:
     """Gathers the events that arrive in one turn of the event loop, over all connections, into one append."""
 
-    def __init__(self, service: Service, place: Place) -> None:
+    def __init__(self, service: Service, endpoint: Endpoint) -> None:
         self._service = service
         self._hub = service.hub
-        self._place = place
-        self._name = place.name
-        self._partition = place.partition
+        self._endpoint = endpoint
         self._loop = asyncio.get_running_loop()
         # Many small things together must not be refused for being too large: half leaves room for types and the last.
         self._bytes_max = self._hub.config.log.batch_bytes_max // 2
@@ -102,7 +91,7 @@ class Adder:
         self._bytes = 0
         try:
             batch = Batch.of(payloads, types=types)
-            future = self._hub.append(self._name, batch, partition=self._partition)
+            future = self._hub.append(self._endpoint.stream, batch, partition=self._endpoint.partition)
         except Exception as error:
             _tell(waiting, 0, error)
             return
@@ -114,7 +103,7 @@ class Adder:
             _tell(waiting, 0, error)
             return
         appended = future.result()
-        self._service.known_json(self._place).add(appended.first, appended.first + appended.count)
+        self._service.known_json(self._endpoint).add(appended.first, appended.first + appended.count)
         self._service.records_in.inc(appended.count)
         if self._acks_when_processed():
             task = self._loop.create_task(self._processed(waiting, appended))
@@ -130,13 +119,14 @@ class Adder:
 
     def _acks_when_processed(self) -> bool:
         try:
-            return self._hub.stream(self._name).options.ack != "durable"
+            return self._hub.stream(self._endpoint.stream).options.ack != "durable"
         except UnknownStream:  # deleted meanwhile; the events were durable
             return False
 
     async def _processed(self, waiting: list[Added], appended: Appended) -> None:
         try:
-            await self._hub.acknowledged(self._name, appended.first + appended.count, self._partition)
+            index_next = appended.first + appended.count
+            await self._hub.acknowledged(self._endpoint.stream, index_next, self._endpoint.partition)
         except Exception as error:
             _tell(waiting, 0, error)
         else:
@@ -163,179 +153,158 @@ class Service:
         self.hub = hub
         self.settings = hub.config.section(Futoin)
         self.metrics = hub.metrics.section(FutoinMetrics)
-        self.records_in = hub.metrics.protocol.of("futoin").records_in
-        self.records_out = hub.metrics.protocol.of("futoin").records_out
-        self._skipped = hub.metrics.protocol.of("futoin").skipped
-        self._adders: dict[tuple[str, int], Adder] = {}
-        self._known_json: dict[tuple[str, int], Ranges] = {}
+        counters = hub.metrics.protocol.of("futoin")
+        self.records_in, self.records_out, self._skipped = counters.records_in, counters.records_out, counters.skipped
+        self._adders: dict[Endpoint, Adder] = {}
+        self._known_json: dict[Endpoint, Ranges] = {}
         self._lists = ListCache()
 
     def check_right(self, caller: Caller, function: str, stream: str) -> None:
         """Per-stream rights: add, poll and push."""
-        wanted = RIGHTS.get(function)
-        if wanted is not None:
-            right, verb = wanted
-            if not caller.may(right, stream, verb):
-                raise PeerError(UNAUTHORIZED, f"Not allowed: {verb} on this stream")
+        right, verb = RIGHTS.get(function, (None, ""))
+        if right is not None and not caller.may(right, stream, verb):
+            raise PeerError(UNAUTHORIZED, f"Not allowed: {verb} on this stream")
 
-    def is_ready(self, place: Place) -> bool:
+    def is_ready(self, endpoint: Endpoint) -> bool:
         """Whether the stream exists; otherwise `prepare` must come before any use."""
         try:
-            info = self.hub.stream(place.name)
+            return endpoint.partition < self.hub.stream(endpoint.stream).partitions
         except UnknownStream:
             return False
-        return place.partition < info.partitions
 
-    async def prepare(self, place: Place, principal: Principal) -> None:
+    async def prepare(self, endpoint: Endpoint, principal: Principal) -> None:
         """Make sure of the stream: it is created for whoever may write to it, if settings allow."""
-        if self.is_ready(place):
+        if self.is_ready(endpoint):
             return
-        allowed = self.settings.create_streams and principal.may("write", place.name) and place.partition == 0
+        allowed = self.settings.create_streams and principal.may("write", endpoint.stream) and endpoint.partition == 0
         if not allowed:
             raise PeerError(UNKNOWN_INTERFACE, "No such event stream")
         options = StreamOptions(retention_cursors=self.settings.discard)
-        await self.hub.create_stream(place.name, options=options, exist_ok=True)
+        await self.hub.create_stream(endpoint.stream, options=options, exist_ok=True)
 
-    def add(self, place: Place, type: str, payload: bytes, added: Added) -> None:
+    def add(self, endpoint: Endpoint, type: str, payload: bytes, added: Added) -> None:
         """FTN18 3.2 addEvent."""
-        key = (place.name, place.partition)
-        adder = self._adders.get(key)
+        adder = self._adders.get(endpoint)
         if adder is None:
             if len(self._adders) >= KNOWN_STREAMS_MAX:
                 self._adders = {key: adder for key, adder in self._adders.items() if adder.is_busy}
-            adder = self._adders[key] = Adder(self, place)
+            adder = self._adders[endpoint] = Adder(self, endpoint)
         adder.add(type, payload, added)
 
-    async def register(self, place: Place, user: str, component: str) -> bool:
+    async def register(self, endpoint: Endpoint, user: str, component: str) -> bool:
         """FTN18 3.3.1 registerConsumer: a new consumer begins at the oldest event kept, a known one stays."""
         if component == LIVE:
             raise PeerError(LIVE_NOT_ALLOWED, "Live consumer should not register")
         name = cursor_name(user, component)
-        if self.hub.cursor(name, place.name, place.partition) is None:
-            first = self.hub.bounds(place.name, place.partition).first
-            await self.hub.save_cursor(name, place.name, first, place.partition)
+        if self.hub.cursor(name, *endpoint) is None:
+            await self.hub.save_cursor(name, endpoint.stream, self.hub.bounds(*endpoint).first, endpoint.partition)
         return True
 
-    def position(self, place: Place, user: str, component: str) -> int:
+    def position(self, endpoint: Endpoint, user: str, component: str) -> int:
         """Where a registered consumer stands."""
-        index = self.hub.cursor(cursor_name(user, component), place.name, place.partition)
+        index = self.hub.cursor(cursor_name(user, component), *endpoint)
         if index is None:
             raise PeerError(NOT_REGISTERED)
         return index
 
-    async def poll(self, place: Place, user: str, params: PollEvents, call: Call, coding: Coding) -> Any:
+    async def poll(self, endpoint: Endpoint, user: str, params: PollEvents, call: Call, coding: Coding) -> Any:
         """FTN18 3.3.1 pollEvents: the list of events. The position that the caller names is durable before that."""
         component = params.component
         last = 0 if params.last_id is None else int(params.last_id)
         reliable = component != LIVE
-        stored = self.position(place, user, component) if reliable else 0
+        stored = self.position(endpoint, user, component) if reliable else 0
         # An id beyond the end cannot have been delivered: taking it would hide events still to come.
-        end = self.hub.bounds(place.name, place.partition).next
+        end = self.hub.bounds(*endpoint).next
         start = max(stored, min(last, end))
-        bytes_max = call.reply_bytes_max - ENVELOPE_BYTES
         want = None if params.want is None else frozenset(params.want)
+        selection = Selection(endpoint, start, want, coding, call.reply_bytes_max - ENVELOPE_BYTES)
         saving = None
         if reliable and start > stored:
             # Made durable while the events are read.
-            saving = self._save(place, user, component, start)
-        found = await self.event_list(place, start, want, coding, bytes_max, end)
+            saving = self._save(endpoint, user, component, start)
+        shown = await self.event_list(selection, end)
         if saving is not None:
             await saving
-        if reliable and found.first > start:
+        if reliable and shown.first > start:
             # What was filtered out before the first event shown counts as delivered (FTN18 2.2.3).
-            await self._save(place, user, component, found.first)
+            await self._save(endpoint, user, component, shown.first)
         self.metrics.polls.inc()
-        self.records_out.inc(found.count)
-        return found.events
+        self.records_out.inc(shown.count)
+        return shown.events
 
-    def _save(self, place: Place, user: str, component: str, index: int) -> asyncio.Future[list[int]]:
-        operation = SaveCursor(cursor_name(user, component), place.name, index, place.partition)
+    def _save(self, endpoint: Endpoint, user: str, component: str, index: int) -> asyncio.Future[list[int]]:
+        operation = SaveCursor(cursor_name(user, component), endpoint.stream, index, endpoint.partition)
         return self.hub.transact([operation])
 
-    async def event_list(
-        self, place: Place, start: int, want: frozenset[str] | None, coding: Coding, bytes_max: int, end: int
-    ) -> EventList:
-        """The wanted events at `start` ≤ index < `end`, as many as one message holds, ready for that message."""
-        key = Key(place.name, place.partition, start, want, coding, bytes_max)
-        known = self._lists.get(key)
-        if known is not None and start >= self.hub.bounds(place.name, place.partition).first:
+    async def event_list(self, selection: Selection, end: int) -> EventList:
+        """The selected events below index `end`, as many as one message holds, ready for that message."""
+        known = self._lists.get(selection)
+        if known is not None and selection.start >= self.hub.bounds(*selection.endpoint).first:
             return known
-        page = await self.page(place, start, want, coding, bytes_max, end)
-        found = EventList(encoded(page.events, coding), len(page.events), page.first, page.next)
-        if page.full or found.count >= self.settings.group_events_max:
-            self._lists.put(key, found)
-        return found
+        page = await self.page(selection, end)
+        event_list = EventList(encoded(page.events, selection.coding), len(page.events), page.first, page.next)
+        if page.full or event_list.count >= self.settings.group_events_max:
+            self._lists.put(selection, event_list)
+        return event_list
 
-    async def page(
-        self,
-        place: Place,
-        start: int,
-        want: frozenset[str] | None,
-        coding: Coding,
-        bytes_max: int,
-        end: int,
-        *,
-        whole: bool = False,
-    ) -> events.Page:
-        """The wanted events at `start` ≤ index < `end`, as many as one message holds, in order.
+    async def page(self, selection: Selection, end: int, *, whole: bool = False) -> events.Page:
+        """The selected events below index `end`, as many as one message holds, in order.
 
         With `whole`, all of them: they were one message before, and sizes are estimated from how the log is read.
         """
+        (stream, partition), start, want, _, bytes_max = selection
         events_max = self.settings.group_events_max
-        found = events.Page([], start, start, 0, False)
-        while found.next < end and not found.full:
-            room = events_max - len(found.events)
-            limit = min(end - found.next, room if want is None else READ_ROWS_FILTERED)
+        page = events.Page([], start, start, 0, False)
+        while page.next < end and not page.full:
+            room = events_max - len(page.events)
+            limit = min(end - page.next, room if want is None else READ_ROWS_FILTERED)
             try:
                 records = await self.hub.read(
-                    place.name, found.next, partition=place.partition, limit=limit, max_bytes=READ_BYTES_MAX
+                    stream, page.next, partition=partition, limit=limit, max_bytes=READ_BYTES_MAX
                 )
             except Damaged as damaged:
                 logger.error("damaged events were left out: %s", damaged)
                 self.metrics.damaged.inc(damaged.last + 1 - damaged.first)
-                found.next = damaged.last + 1
+                page.next = damaged.last + 1
                 continue
             records = _below(records, end)
             if not records.num_rows:
                 # Nothing below `end` is kept any more: what was trimmed is not waited for.
-                found.next = end
+                page.next = end
                 break
-            space = events.Room(room, UNLIMITED if whole else bytes_max - found.bytes, bytes_max)
-            self._extend(found, self._rendered(place, records, coding, want, space), place)
-            if len(found.events) >= events_max:
+            space = events.Room(room, UNLIMITED if whole else bytes_max - page.bytes, bytes_max)
+            self._extend(page, self._rendered(selection, records, space), stream)
+            if len(page.events) >= events_max:
                 break
             await asyncio.sleep(0)
-        if not found.events:
-            found.first = found.next
-        return found
+        if not page.events:
+            page.first = page.next
+        return page
 
-    def _rendered(
-        self, place: Place, records: pa.RecordBatch, coding: Coding, want: frozenset[str] | None, space: events.Room
-    ) -> events.Page:
+    def _rendered(self, selection: Selection, records: pa.RecordBatch, space: events.Room) -> events.Page:
         first, next = records.column(0)[0].as_py(), records.column(0)[-1].as_py() + 1
-        known = self.known_json(place)
-        found = events.page(records, coding, want, space, known.covers(first, next))
-        if found.all_json:
+        known = self.known_json(selection.endpoint)
+        page = events.page(records, selection.coding, selection.want, space, known.covers(first, next))
+        if page.all_json:
             known.add(first, next)
-        return found
+        return page
 
-    def known_json(self, place: Place) -> Ranges:
+    def known_json(self, endpoint: Endpoint) -> Ranges:
         """Records that were checked when they were added or first read. Indexes are never used twice."""
-        key = (place.name, place.partition)
-        known = self._known_json.get(key)
+        known = self._known_json.get(endpoint)
         if known is None:
             if len(self._known_json) >= KNOWN_STREAMS_MAX:
                 self._known_json.clear()
-            known = self._known_json[key] = Ranges()
+            known = self._known_json[endpoint] = Ranges()
         return known
 
-    def _extend(self, found: events.Page, more: events.Page, place: Place) -> None:
+    def _extend(self, page: events.Page, more: events.Page, stream: str) -> None:
         if more.too_big:
             self._skipped.inc(more.too_big)
-            logger.warning("%d events of %s are too big for a message and were left out", more.too_big, place.name)
-        if more.events and not found.events:
-            found.first = more.first
-        found.events += more.events
-        found.next = more.next
-        found.bytes += more.bytes
-        found.full = more.full
+            logger.warning("%d events of %s are too big for a message and were left out", more.too_big, stream)
+        if more.events and not page.events:
+            page.first = more.first
+        page.events += more.events
+        page.next = more.next
+        page.bytes += more.bytes
+        page.full = more.full

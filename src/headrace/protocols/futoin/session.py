@@ -28,6 +28,13 @@ BACK_OFF_FIRST_S = 0.1
 BACK_OFF_MAX_S = 30.0
 
 
+class Endpoint(NamedTuple):
+    """A stream partition, as the path of an endpoint names it."""
+
+    stream: str
+    partition: int = 0
+
+
 class Channel(NamedTuple):
     """How a peer reaches us."""
 

@@ -8,11 +8,12 @@ import pytest
 from msgspec import Raw
 
 from headrace.protocols.futoin.codec import Coding, Event
-from headrace.protocols.futoin.lists import EventList, Key, ListCache, encoded
+from headrace.protocols.futoin.lists import EventList, ListCache, Selection, encoded
+from headrace.protocols.futoin.session import Endpoint
 
 
-def key(start: int) -> Key:
-    return Key("s", 0, start, None, Coding.JSON, 1000)
+def key(start: int) -> Selection:
+    return Selection(Endpoint("s"), start, None, Coding.JSON, 1000)
 
 
 def some(size: int) -> EventList:

@@ -61,7 +61,7 @@ class TestAdding:
         """Nobody is refused for what others add at the same time."""
         async with memory_hub(Config(log=Log(batch_bytes_max=200_000))) as hub:
             service = service_module.Service(hub)
-            place = service_module.Place("events")
+            place = service_module.Endpoint("events")
             await hub.create_stream("events")
             added: list[asyncio.Future[int]] = [asyncio.get_running_loop().create_future() for _ in range(7)]
 
@@ -307,10 +307,10 @@ class TestKnownJson:
     async def test_added_here(self, asgi: Any) -> None:
         await asgi.add({"a": 1})
         service = asgi.app._dispatcher.service
-        assert service.known_json(service_module.Place("events")).covers(0, 1)
+        assert service.known_json(service_module.Endpoint("events")).covers(0, 1)
         await asgi.hub.append("events", Batch.of([b"text", b"2"]))
         assert await poll(asgi, "LIVE") == [1, 2, 3]
-        assert not service.known_json(service_module.Place("events")).covers(1, 2)
+        assert not service.known_json(service_module.Endpoint("events")).covers(1, 2)
 
     async def test_read_here(self, asgi: Any) -> None:
         await asgi.hub.create_stream("events")
@@ -318,7 +318,7 @@ class TestKnownJson:
         service = asgi.app._dispatcher.service
         for _ in range(2):
             assert await poll(asgi, "LIVE") == [1, 2]
-            assert service.known_json(service_module.Place("events")).covers(0, 2)
+            assert service.known_json(service_module.Endpoint("events")).covers(0, 2)
 
     async def test_memory_is_bounded(self, asgi: Any, monkeypatch: Any) -> None:
         monkeypatch.setattr(service_module, "KNOWN_STREAMS_MAX", 2)
@@ -461,7 +461,7 @@ class TestDiscarding:
         log = Log(segment_bytes=1, maintenance_interval_s=0.01, merge_segments_min=1000)
         async with memory_hub(Config(futoin=futoin, log=log)) as hub:
             service = service_module.Service(hub)
-            place = service_module.Place("events")
+            place = service_module.Endpoint("events")
             await hub.create_stream("events", options=StreamOptions(retention_cursors=True))
             for component in ("FAST", "SLOW"):
                 await service.register(place, "u", component)
