@@ -177,21 +177,18 @@ class RecordFeed:
             first, after = starts[number], starts[number + 1]
             messages = bytes(view[places[number] : places[number + 1]])
             sequence = int(ids[first])
-            if sequence != self.sequence:
-                self._skip(first, after, sequence)
+            if sequence != self.sequence:  # not ours: a binding must not see it, for its ids have no gap or repeat
+                logger.warning(
+                    "stream %s: indexes %d to %d are no messages of the immortal (id %d where %s is next) and are left "
+                    "out",
+                    self._stream, self.position + first, self.position + after - 1, sequence, self.sequence,
+                )  # fmt: skip
                 continue
             replayable = self._replayable(labels, first, after, sequence)
             self._send(sequence, messages, after - first, replayable)
         self.position += starts[-1]
         self._moved.set()
         self._on_sent()
-
-    def _skip(self, first: int, after: int, sequence: int) -> None:
-        """Someone else appended to the log: a binding must not see it, for its sequence ids have no gap or repeat."""
-        logger.warning(
-            "stream %s: indexes %d to %d are no messages of the immortal (id %d where %s is next) and are left out",
-            self._stream, self.position + first, self.position + after - 1, sequence, self.sequence,
-        )  # fmt: skip
 
     async def reached(self, end: int) -> None:
         """Until everything below `end` was sent."""

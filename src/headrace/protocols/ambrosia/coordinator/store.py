@@ -56,7 +56,10 @@ class Registration(msgspec.Struct, omit_defaults=True, kw_only=True):
 
     def delivery(self, sequence: int) -> Delivery:
         """The form in which the record of this sequence id is delivered, now and in every replay."""
-        return next((delivery for first, delivery in reversed(self.deliveries) if first <= sequence), "bare")
+        for first, delivery in reversed(self.deliveries):
+            if first <= sequence:
+                return delivery
+        return "bare"
 
 
 class StreamNames:
