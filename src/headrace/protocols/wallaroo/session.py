@@ -303,7 +303,7 @@ class ServerSession:
         if after is StreamState.RESET:
             self._credits_due += rows.count
         elif self.dialect is V3:
-            self._store(stream, rows, requests)
+            self._store(stream, rows, True, requests)
         else:
             self._store_draft(stream, rows, requests)
 
@@ -317,12 +317,12 @@ class ServerSession:
             if again:
                 self._drop_resent(stream, rows, requests)
                 return
-        ended = np.flatnonzero(flags & Flag.EOS)
-        if not len(ended):
-            self._store(stream, rows, requests)
+        plain = not (flags & ~TIMED).any()
+        if plain or not (ended := flags & Flag.EOS).any():
+            self._store(stream, rows, plain, requests)
             return
-        upto = int(ended[0]) + 1
-        self._store(stream, rows.select(slice(0, upto)), requests)
+        upto = int(ended.argmax()) + 1
+        self._store(stream, rows.select(slice(0, upto)), False, requests)
         self._on_eos(stream, requests)
         if upto < rows.count:
             self._on_stream_rows(stream.id, rows.select(slice(upto, None)), requests)
@@ -338,9 +338,8 @@ class ServerSession:
         if rows.count > 1:
             self._on_stream_rows(stream.id, rows.select(slice(1, None)), requests)
 
-    def _store(self, stream: Stream, rows: Rows, requests: list[Request]) -> None:
-        """What is new of the rows, and the point to resume from behind them."""
-        plain = rows.flags is None or not (rows.flags & ~TIMED).any()
+    def _store(self, stream: Stream, rows: Rows, plain: bool, requests: list[Request]) -> None:
+        """What is new of the rows, and the point to resume from behind them. Plain rows are data and points, all."""
         increasing = self.dialect is V3 or self.settings.draft_message_ids == "increasing"
         if increasing:
             rows = self._without_duplicates(stream, rows, plain)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -91,7 +92,7 @@ def packed_text(code: str, order: ByteOrder, value: bytes | None) -> bytes:
 
 
 def packed_pairs(order: ByteOrder, values: Pairs) -> bytes:
-    return packed(order, f"{2 * len(values)}Q", *(number for pair in values for number in pair))
+    return packed(order, f"{2 * len(values)}Q", *chain.from_iterable(values))
 
 
 class Field(NamedTuple):
@@ -126,7 +127,7 @@ def pairs_to_end(name: str) -> Field:
 def counted_pairs(name: str) -> Field:
     return Field(
         lambda reader: reader.pairs(reader.count(16, name), name),
-        lambda order, values: packed(order, "I", len(values)) + packed_pairs(order, values),
+        lambda order, values: packed(order, f"I{2 * len(values)}Q", len(values), *chain.from_iterable(values)),
     )
 
 
