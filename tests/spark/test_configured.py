@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from spark_support import JAVA_OPTIONS, environment
+from spark_support import JAVA_OPTIONS, environment, free_address
 from support.hub_process import HubProcess
 from support.until import DEADLINE_S, wait_until
 
@@ -43,7 +43,8 @@ class Up(HubProcess):
     def __init__(self, folder: Path) -> None:
         config = folder / "headrace.toml"
         config.write_text(CONFIG.format(place=folder, java=JAVA_OPTIONS))
-        super().__init__(folder, only=("flight",), config=config, environment=environment())
+        fixed = f"listen.flight={free_address()}"  # a hub with pipelines needs to know its port
+        super().__init__(folder, fixed, only=("flight",), config=config, environment=environment())
 
     @property
     def address(self) -> str:
@@ -58,7 +59,7 @@ class Up(HubProcess):
         found = self.port.describe(["orders.paid"])
         return found[0].bounds[0][1] if found else 0
 
-    def command(self, *words: str) -> Any:
+    def pipeline(self, *words: str) -> Any:
         run = [sys.executable, "-m", "headrace", "pipeline", *words, "--hub", self.address]
         done = subprocess.run(run, env=environment(), capture_output=True, text=True, timeout=DEADLINE_S, check=True)
         return json.loads(done.stdout) if "--json" in words else done.stderr
@@ -89,9 +90,9 @@ def test_a_configured_pipeline_runs_with_its_hub(up: Up) -> None:
     up.port.call("stream.create", {"stream": "orders"})
     up.append("paid", "open", "paid")
     wait_until(lambda: up.results() == 2, "the first results", 120)
-    listed = wait_until(lambda: {one["name"]: one for one in up.command("ls", "--json")}, "the list")
+    listed = wait_until(lambda: {one["name"]: one for one in up.pipeline("ls", "--json")}, "the list")
     assert (listed["paid"]["state"], listed["later"]["state"]) == ("running", "stopped")
-    assert up.command("status", "paid", "--json")["definition"]["into"] == "orders.paid"
+    assert up.pipeline("status", "paid", "--json")["definition"]["into"] == "orders.paid"
 
     up.kill()  # its driver must not outlive it, or two would work on one checkpoint
     wait_until(lambda: not up.drivers(), "the driver to end", 60)
@@ -99,8 +100,8 @@ def test_a_configured_pipeline_runs_with_its_hub(up: Up) -> None:
     up.append("paid", "open")
     wait_until(lambda: up.results() == 3, "results after the restart", 120)
 
-    assert "asked to stop" in up.command("stop", "paid")
-    wait_until(lambda: up.command("status", "paid", "--json")["state"] == "stopped", "the stop", 60)
+    assert "asked to stop" in up.pipeline("stop", "paid")
+    wait_until(lambda: up.pipeline("status", "paid", "--json")["state"] == "stopped", "the stop", 60)
     wait_until(lambda: not up.drivers(), "the driver to end", 60)
     up.append("paid")
     assert up.results() == 3
