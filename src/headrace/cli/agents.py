@@ -78,14 +78,8 @@ def list_agents(answer: Answer) -> None:
 
 def _agent_row(info: dict[str, Any]) -> list[Any]:
     process = info["process"] or {}
-    return [
-        info["agent"],
-        info["instance"],
-        process.get("state", "not run here"),
-        process.get("process_id"),
-        process.get("restarts"),
-        info["runner"],
-    ]
+    how = [process.get("state", "not run here"), process.get("process_id"), process.get("restarts")]
+    return [info["agent"], info["instance"], *how, info["runner"]]
 
 
 @app.command("executions")

@@ -12,11 +12,11 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TransferSpeedColumn
+from rich.progress import DownloadColumn, TimeElapsedColumn, TransferSpeedColumn
 from rich.text import Text
 
 from headrace.cli.options import Answer, PartitionOption, sharing
-from headrace.cli.output import notes
+from headrace.cli.output import notes, progress_bar
 from headrace.errors import BadRequest
 from headrace.log.ops import Appended
 
@@ -122,14 +122,8 @@ def _batches(records: list[str] | None, file: Path | None, whole: bool, *, quiet
 
 
 def _with_progress(descriptor: int, file: Path, quiet: bool) -> Iterator[list[bytes]]:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=notes(), transient=True, disable=quiet or not sys.stderr.isatty()) as progress:
+    columns = (DownloadColumn(), TransferSpeedColumn(), TimeElapsedColumn())
+    with progress_bar(*columns, quiet=quiet) as progress:
         task = progress.add_task(file.name, total=os.fstat(descriptor).st_size)
         for batch in _lines(descriptor):
             yield batch

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headrace.cli.options import Answer, sharing
-from headrace.cli.output import people, print_json
+
+if TYPE_CHECKING:
+    from headrace.log.backup import BackupInfo
 
 app = typer.Typer()
 
@@ -29,18 +31,13 @@ def backup(
 
     with answer.connect(timeout_s=TIMEOUT_S) as client:
         info = client.request("hub.backup", {"path": str(directory.absolute())}, BackupInfo)
-    if answer.as_json:
-        print_json(info)
-        return
-    people().print(f"backed up and checked {describe(info)} in {info.seconds:,.1f} s: {info.path}", markup=False)
+    text = f"backed up and checked {describe(info)} in {info.seconds:,.1f} s: {info.path}"
     if info.linked_bytes:
-        shared = f"{info.linked_bytes:,} bytes share their disk blocks with the data directory"
-        people().print(f"{shared}: copy the backup elsewhere to be safe from the loss of this disk", markup=False)
+        text += f"\n{info.linked_bytes:,} bytes share their disk blocks with the data directory"
+        text += ": copy the backup elsewhere to be safe from the loss of this disk"
+    answer.line(info, text)
 
 
-def describe(info: object) -> str:
+def describe(info: BackupInfo) -> str:
     """What a backup holds, in a few words."""
-    from headrace.log.backup import BackupInfo
-
-    assert isinstance(info, BackupInfo)
     return f"{info.records:,} records of {info.streams:,} streams ({info.files:,} files, {info.bytes:,} bytes)"

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.output import JsonFlag, fail, print_json, print_table, spinner
+from headrace.cli.options import Output, sharing
+from headrace.cli.output import fail, spinner
 
 if TYPE_CHECKING:
     from headrace.doctor.benchmark import Figure
@@ -17,25 +18,23 @@ app = typer.Typer()
 
 
 @app.command()
+@sharing(output=Output)
 def bench(
+    output: Output,
     directory: Annotated[
         Path, typer.Option("--dir", metavar="DIR", help="A directory on the disk to measure; nothing stays in it.")
     ] = Path("."),
     seconds: Annotated[float, typer.Option("--seconds", min=0.05, max=600, help="Time for each measurement.")] = 2.0,
-    as_json: JsonFlag = False,
 ) -> None:
     """Durable appends, round trips and reads on this machine, beside what its bare disk does in the same run."""
     if not directory.is_dir():
         fail(f"{directory} is not a directory; name one on the disk to measure with --dir")
     figures = asyncio.run(_measured(directory, seconds))
-    if as_json:
-        print_json(figures)
-        return
     rows = [
         [row.name, f"{row.value:,.0f}", row.unit, None if row.of_ceiling is None else f"{row.of_ceiling:.0%}"]
         for row in figures
     ]
-    print_table(["measured", "#value", "unit", "#of the disk"], rows)
+    output.table(figures, ["measured", "#value", "unit", "#of the disk"], rows)
 
 
 async def _measured(directory: Path, seconds: float) -> list[Figure]:

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn
-from rich.progress import TimeRemainingColumn as TimeLeft
+from rich.progress import DownloadColumn, MofNCompleteColumn, ProgressColumn, TimeRemainingColumn
 
 from headrace.cli.options import sharing
-from headrace.cli.output import notes, print_json
+from headrace.cli.output import notes, print_json, progress_bar
 from headrace.errors import BadRequest
 from headrace.protocols.wallaroo.client import Connector, Source
 from headrace.protocols.wallaroo.client_session import Item
@@ -131,8 +130,7 @@ def connect_trace(
 
 
 async def _run(connector: Connector, source: Source, total: int, counter: ProgressColumn, quiet: bool) -> int | None:
-    columns = [TextColumn("{task.description}"), BarColumn(), counter, TimeLeft()]
-    with Progress(*columns, console=notes(), disable=quiet or not sys.stderr.isatty()) as bar:
+    with progress_bar(counter, TimeRemainingColumn(), quiet=quiet, transient=False) as bar:
         task = bar.add_task(source.name, total=total)
         async with connector:
             return await connector.run(source, lambda point: bar.update(task, completed=point))

@@ -8,19 +8,21 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.output import JsonFlag, people, print_json
+from headrace.cli.options import Output, sharing
+from headrace.cli.output import people
 from headrace.cli.up import SetOption
 
 app = typer.Typer()
 
 
 @app.command()
+@sharing(output=Output)
 def demo(
+    output: Output,
     data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Directory of the demo.")] = Path("headrace-demo"),
     seconds: Annotated[float | None, typer.Option("--seconds", help="End after this time; else at Ctrl-C.")] = None,
     no_spark: Annotated[bool, typer.Option("--no-spark", help="Without the pipeline.")] = False,
     settings: SetOption = None,
-    as_json: JsonFlag = False,
 ) -> None:
     """Start a hub with live producers through all five protocols, a Spark pipeline, and consumers, to see it work.
 
@@ -29,14 +31,9 @@ def demo(
     from headrace.demo.stage import run
     from headrace.demo.view import View
 
-    console = people()
-    view = View(console, quiet=as_json)
+    view = View(people(), quiet=output.as_json)
     frame = asyncio.run(run(data, view, flags=settings or [], seconds=seconds, with_spark=not no_spark))
-    if as_json:
-        print_json(frame)
-        return
     total = sum(row.next for row in frame.flows)
     sent, read = sum(row.sent for row in frame.flows), sum(row.read for row in frame.flows)
-    console.print(
-        f"ended: {sent:,} records sent and {read:,} read in this run, {total:,} stored; start it again to go on"
-    )
+    text = f"ended: {sent:,} records sent and {read:,} read in this run, {total:,} stored; start it again to go on"
+    output.line(frame, text)

@@ -84,8 +84,8 @@ class HubOptions:
 
 
 @dataclass(frozen=True)
-class Answer(HubOptions):
-    """Options of every command that asks a hub and prints what it says: for people, or with `--json` for programs."""
+class Output:
+    """The option of every command that prints a result: for people, or with `--json` for programs."""
 
     as_json: JsonFlag = False
 
@@ -99,11 +99,18 @@ class Answer(HubOptions):
             print_table(columns, rows, empty=empty)
 
     def line(self, value: Any, text: str) -> None:
-        """`value` as JSON, or one line of text."""
+        """`value` as JSON, or some text in its place."""
         if self.as_json:
             print_json(value)
         else:
-            people().print(Text(text))
+            people().print(Text(text), soft_wrap=True)
+
+    def note(self, value: Any, text: str) -> None:
+        """`value` as JSON, or a word on standard error that it is done."""
+        if self.as_json:
+            print_json(value)
+        else:
+            notes().print(Text(text))
 
     def confirm(self, question: str, yes: bool) -> None:
         """Ask before something that cannot be undone; programs must say `--yes`."""
@@ -114,3 +121,8 @@ class Answer(HubOptions):
         notes().print(Text(question + " [y/N] "), end="")
         if input().strip().lower() not in ("y", "yes"):
             raise typer.Abort
+
+
+@dataclass(frozen=True)
+class Answer(Output, HubOptions):
+    """Options of every command that asks a hub and prints what it says."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import msgspec
 import typer
@@ -18,6 +18,9 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -90,6 +93,14 @@ def spinner(text: str) -> Iterator[Callable[[str], None]]:
         return
     with Status(text, console=notes()) as status:
         yield lambda text: status.update(text)
+
+
+def progress_bar(*columns: ProgressColumn, quiet: bool, transient: bool = True) -> Progress:
+    """A bar beside a text and before `columns`, for a `with` block. Where nobody watches there is none."""
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    bar = (TextColumn("{task.description}"), BarColumn(), *columns)
+    return Progress(*bar, console=notes(), transient=transient, disable=quiet or not sys.stderr.isatty())
 
 
 def report(error: HeadraceError, as_json: bool) -> int:

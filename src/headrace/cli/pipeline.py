@@ -13,6 +13,8 @@ from headrace.cli.output import fail, notes
 from headrace.cli.pipeline_builtin import app as builtin_commands
 from headrace.cli.pipeline_run import created, find, run_all
 from headrace.cli.spark_options import RunOptions, SparkOptions, port_of
+from headrace.spark.pipelines.checkpoints import default_home
+from headrace.spark.pipelines.definition import Sink, sql_pipeline
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -83,8 +85,6 @@ def create(
     """Keep a pipeline at the hub; `headrace pipeline run NAME` runs it."""
     text = Path(sql[1:]).read_text() if sql.startswith("@") else sql
     if text:
-        from headrace.spark.pipelines.definition import sql_pipeline
-
         sql_pipeline(name, text, into)  # refuses what cannot run, here where it can be read
     path = str(Path(file).resolve()) if file else ""
     fields = {"name": name, "sql": text, "file": path, "into": into, "trigger": trigger, "start": start}
@@ -131,7 +131,6 @@ def reset(
 
     It goes on where its stored results end. State such as open windows is lost.
     """
-    from headrace.spark.pipelines.checkpoints import default_home
     from headrace.spark.pipelines.runner import reset as forget
 
     forget(port_of(hub), home or default_home(), name, source or ["*"], start)
@@ -166,7 +165,6 @@ def replay(
     how: SparkOptions,
 ) -> None:
     """Run a pipeline again over history, into a new sink; the live one is not touched."""
-    from headrace.spark.pipelines.definition import Sink
     from headrace.spark.pipelines.replay import replay as run_again
 
     port = how.port()

@@ -14,17 +14,15 @@ from rich.text import Text
 
 from headrace.cli.output import EXIT_FAILED, fail, notes, print_json_line
 from headrace.cli.spark_options import RunOptions
+from headrace.spark.pipelines.definition import Pipeline, load_file, sql_pipeline, with_trigger
 
 if TYPE_CHECKING:
-    from headrace.spark.pipelines.definition import Pipeline
     from headrace.spark.pipelines.report import Report
     from headrace.spark.pipelines.runner import Runner
 
 
 def find(text: str, port: Any) -> list[Pipeline]:
     """Pipelines by FILE, FILE:NAME or the name of a created one."""
-    from headrace.spark.pipelines.definition import load_file
-
     path, _, name = text.partition(":")
     if not path.endswith((".py", ".sql")):
         return created(port, text)
@@ -37,8 +35,6 @@ def find(text: str, port: Any) -> list[Pipeline]:
 
 def created(port: Any, name: str | None) -> list[Pipeline]:
     """The pipeline of this name that is defined at the hub, or all that are enabled."""
-    from headrace.spark.pipelines.definition import load_file, sql_pipeline, with_trigger
-
     listed = port.call("pipeline.list", {}) if name is None else [port.call("pipeline.status", {"name": name})]
     found: list[Pipeline] = []
     for one in (status["definition"] for status in listed):
@@ -57,7 +53,6 @@ def created(port: Any, name: str | None) -> list[Pipeline]:
 
 def run_all(found: Sequence[Pipeline], how: RunOptions, trigger: str | None = None) -> None:
     """Run pipelines until they end or are stopped; what failed is said, and is the exit code."""
-    from headrace.spark.pipelines.definition import with_trigger
     from headrace.spark.pipelines.runner import Runner
     from headrace.spark.source.cursors import stop_listening
 

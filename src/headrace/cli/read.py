@@ -9,12 +9,12 @@ from typing import Annotated, Any
 
 import pyarrow as pa
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 from rich.text import Text
 
 import headrace
 from headrace.cli.options import Answer, PartitionOption, sharing
-from headrace.cli.output import notes, people, print_json_line, print_table
+from headrace.cli.output import notes, people, print_json_line, print_table, progress_bar
 from headrace.cli.positions import json_record, parse_position, shown_bytes, shown_time
 from headrace.errors import BadRequest
 
@@ -59,11 +59,8 @@ def read(
                 bounds = client.bounds(stream, partition=partition)
                 total = min(bounds.next - bounds.first, limit or bounds.next)
                 _save(reader, output, total, answer.as_json)
-            elif raw:
-                print_raw(reader.batches())
-            elif answer.as_json:
-                for record in reader:
-                    print_json_line(json_record(record))
+            elif raw or answer.as_json:
+                print_plain(reader, raw)
             else:
                 print_records(reader.batches(), limit)
 
@@ -76,9 +73,13 @@ def _parse_end(text: str | None) -> Any:
     return parse_position(text)
 
 
-def print_raw(batches: Iterator[pa.RecordBatch]) -> None:
-    """Payloads, one per line."""
-    for batch in batches:
+def print_plain(reader: headrace.Reader, raw: bool) -> None:
+    """For programs, one record per line: only the payloads, or JSON."""
+    if not raw:
+        for record in reader:
+            print_json_line(json_record(record))
+        return
+    for batch in reader.batches():
         for payload in batch.column("payload").to_pylist():
             sys.stdout.buffer.write(payload + b"\n")
         sys.stdout.flush()
@@ -95,21 +96,18 @@ def print_records(batches: Iterator[pa.RecordBatch], limit: int) -> None:
             rows.append([row["index"], shown_time(row["time"]), row["type"], key, shown_bytes(row["payload"], width)])
         count += batch.num_rows
         if len(rows) >= 10_000:
-            print_table(["#index", "time", "type", "key", "payload"], rows)
+            print_table(["#index", *SHOWN[1:]], rows)
             rows = []
     if rows or not count:
-        print_table(["#index", "time", "type", "key", "payload"], rows, empty="no records")
+        print_table(["#index", *SHOWN[1:]], rows, empty="no records")
     if limit and count == limit:
         notes().print(Text(f"{count} records; there may be more: see --limit", style="dim"))
 
 
 def _save(reader: headrace.Reader, output: Path, total: int, quiet: bool) -> None:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     count = 0
-    with (
-        Progress(*columns, console=notes(), transient=True, disable=quiet or not sys.stderr.isatty()) as progress,
-        _file_writer(output, reader.schema) as writer,
-    ):
+    columns = (MofNCompleteColumn(), TimeElapsedColumn())
+    with progress_bar(*columns, quiet=quiet) as progress, _file_writer(output, reader.schema) as writer:
         task = progress.add_task(output.name, total=total)
         for batch in reader.batches():
             writer.write_batch(batch)

@@ -39,13 +39,8 @@ class SparkOptions(HubOptions):
         """A Spark session for this hub."""
         from headrace.spark.spark_session import session
 
-        return session(
-            master=self.master,
-            hub=self.hub,
-            token=self.token,
-            config=_settings(self.conf),
-            move_cursors=move_cursors,
-        )
+        conf = _settings(self.conf)
+        return session(master=self.master, hub=self.hub, token=self.token, config=conf, move_cursors=move_cursors)
 
 
 @dataclass(frozen=True)

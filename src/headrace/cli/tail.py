@@ -9,9 +9,9 @@ import typer
 from rich.text import Text
 
 from headrace.cli.options import Answer, PartitionOption, sharing
-from headrace.cli.output import notes, people, print_json_line
-from headrace.cli.positions import json_record, parse_position, shown_bytes, shown_time
-from headrace.cli.read import SHOWN, RawFlag, TypesOption, print_raw
+from headrace.cli.output import notes, people
+from headrace.cli.positions import parse_position, shown_bytes, shown_time
+from headrace.cli.read import SHOWN, RawFlag, TypesOption, print_plain
 
 app = typer.Typer()
 
@@ -37,25 +37,14 @@ def tail(
         if start is None and not every:
             bounds = client.bounds(stream, partition=partition)
             position = max(bounds.first, bounds.next - last)
-        reader = client.follow(
-            stream,
-            position,
-            partition=None if every else partition,
-            limit=limit,
-            types=types,
-            on_trimmed="skip",
-        )
-        with reader:
-            if not (raw or answer.as_json):
-                notes().print(Text(f"following {stream}; Ctrl-C to stop", style="dim"))
-            if raw:
-                print_raw(reader.batches())
-            elif answer.as_json:
-                for record in reader:
-                    print_json_line(json_record(record))
-            else:
-                for batch in reader.batches():
-                    _print_lines(batch)
+        where = None if every else partition
+        with client.follow(stream, position, partition=where, limit=limit, types=types, on_trimmed="skip") as reader:
+            if raw or answer.as_json:
+                print_plain(reader, raw)
+                return
+            notes().print(Text(f"following {stream}; Ctrl-C to stop", style="dim"))
+            for batch in reader.batches():
+                _print_lines(batch)
 
 
 def _print_lines(batch: pa.RecordBatch) -> None:

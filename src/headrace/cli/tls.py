@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.output import JsonFlag, fail, notes, print_json
+from headrace.cli.options import Output, sharing
+from headrace.cli.output import fail
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -25,14 +26,15 @@ def tls() -> None:
 
 
 @app.command("self-signed")
+@sharing(output=Output)
 def self_signed(
+    output: Output,
     directory: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the two files go.")] = Path("tls"),
     name: Annotated[
         list[str] | None, typer.Option("--name", help="Host name or address; may be repeated. Default: this machine.")
     ] = None,
     days: Annotated[int, typer.Option("--days", min=1, max=3650, help="How long it is valid.")] = VALID_DAYS,
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
-    as_json: JsonFlag = False,
 ) -> None:
     """Make a key and a certificate that signs itself, and print the settings that use them."""
     certificate_file, key_file = directory / "certificate.pem", directory / "key.pem"
@@ -46,11 +48,10 @@ def self_signed(
     with os.fdopen(descriptor, "wb") as file:
         file.write(key)
     certificate_file.write_bytes(certificate)
-    if as_json:
-        print_json({"certificate": str(certificate_file), "key": str(key_file), "days": days})
-        return
-    notes().print(f"made {certificate_file} and {key_file}, valid {days} days; settings that use them:")
-    typer.echo(f'[tls]\ncertificate = "{certificate_file}"\nkey = "{key_file}"')
+    text = f"made {certificate_file} and {key_file}, valid {days} days; settings that use them:"
+    output.note({"certificate": str(certificate_file), "key": str(key_file), "days": days}, text)
+    if not output.as_json:
+        typer.echo(f'[tls]\ncertificate = "{certificate_file}"\nkey = "{key_file}"')
 
 
 def make_self_signed(names: list[str], days: int = VALID_DAYS) -> tuple[bytes, bytes]:

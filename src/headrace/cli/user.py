@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 
 from headrace.admin.hub_verbs import UserInfo
-from headrace.cli.options import sharing
-from headrace.cli.output import JsonFlag, fail, notes, print_json, print_table
+from headrace.cli.options import Output, sharing
+from headrace.cli.output import fail, notes, print_json
 from headrace.cli.up import ConfigOption, DataOption, SetOption, flags_of
 from headrace.config.load import load
 from headrace.security import SECRET_LENGTH_MIN, Security, hash_secret, new_token
@@ -45,39 +45,38 @@ def _asked_secret(from_stdin: bool) -> str:
 
 
 @app.command()
-@sharing(security=open_security)
+@sharing(output=Output, security=open_security)
 def add(
     security: Security,
     name: UserArgument,
     role: Annotated[list[str] | None, typer.Option("--role", help="admin, writer, reader or your own.")] = None,
     token: Annotated[bool, typer.Option("--token", help="Make a token instead of asking for a password.")] = False,
     password_stdin: StdinFlag = False,
-    as_json: JsonFlag = False,
+    *,
+    output: Output,
 ) -> None:
     """Add a user, or change one's roles and password."""
     security.check_user(name, role or ["reader"])  # before a password is asked for in vain
     secret = None if token else hash_secret(_asked_secret(password_stdin))
-    made = security.add_user(name, secret, role or ["reader"])
+    user = security.add_user(name, secret, role or ["reader"])
     plain = None
     if token:
         plain, digest = new_token()
         security.add_token(name, digest)
-    if as_json:
-        print_json({"user": name, "roles": made.roles, "token": plain})
-        return
-    notes().print(f"user {name} with {', '.join(made.roles)} is in {security.users_file.path}")
-    if plain is not None:
+    text = f"user {name} with {', '.join(user.roles)} is in {security.users_file.path}"
+    output.note({"user": name, "roles": user.roles, "token": plain}, text)
+    if plain is not None and not output.as_json:
         _print_token(plain)
 
 
 @app.command()
-@sharing(security=open_security)
-def token(security: Security, name: UserArgument, as_json: JsonFlag = False) -> None:
+@sharing(output=Output, security=open_security)
+def token(security: Security, name: UserArgument, output: Output) -> None:
     """Give a user one more token."""
     _check_user(security, name, "; add it first")
     plain, digest = new_token()
     security.add_token(name, digest)
-    if as_json:
+    if output.as_json:
         print_json({"user": name, "token": plain})
     else:
         _print_token(plain)
@@ -94,20 +93,17 @@ def _print_token(plain: str) -> None:
 
 
 @app.command("ls")
-@sharing(security=open_security)
-def list_users(security: Security, as_json: JsonFlag = False) -> None:
+@sharing(output=Output, security=open_security)
+def list_users(security: Security, output: Output) -> None:
     """All users; never their secrets."""
     kept = security.users_file.users()
     listed = [
         UserInfo(name, user.roles, user.secret is not None, len(user.tokens), name in kept)
         for name, user in sorted(security.users().items())
     ]
-    if as_json:
-        print_json(listed)
-        return
-    rows = [_row(info) for info in listed]
     columns = ["user", "roles", "password", "#tokens", "kept in"]
-    print_table(columns, rows, empty="no users: everyone who can reach a listener may do everything")
+    empty = "no users: everyone who can reach a listener may do everything"
+    output.table(listed, columns, [_row(info) for info in listed], empty=empty)
 
 
 def _row(info: UserInfo) -> list[object]:
@@ -116,22 +112,17 @@ def _row(info: UserInfo) -> list[object]:
 
 
 @app.command("rm")
-@sharing(security=open_security)
-def remove(security: Security, name: UserArgument, as_json: JsonFlag = False) -> None:
+@sharing(output=Output, security=open_security)
+def remove(security: Security, name: UserArgument, output: Output) -> None:
     """Remove a user and all its tokens."""
     _check_user(security, name)
     security.remove_user(name)
-    if as_json:
-        print_json({"user": name, "removed": True})
-    else:
-        notes().print(f"user {name} is gone")
+    output.note({"user": name, "removed": True}, f"user {name} is gone")
 
 
 @app.command("hash")
-def hash_password(password_stdin: StdinFlag = False, as_json: JsonFlag = False) -> None:
+@sharing(output=Output)
+def hash_password(output: Output, password_stdin: StdinFlag = False) -> None:
     """Print a password in the form that may stand in a settings file."""
     hashed = hash_secret(_asked_secret(password_stdin))
-    if as_json:
-        print_json({"secret": hashed})
-    else:
-        typer.echo(hashed)
+    output.line({"secret": hashed}, hashed)

@@ -38,6 +38,7 @@ MOVED_PAUSE_S = 0.1
 STUCK_S = 60.0
 STUCK_SAID = 5
 DISK_FREE_LOW_BYTES = 1 << 30
+SHOWN_GAUGES = ("queue_bytes", "tail_bytes", "segment_bytes", "free_bytes", "streams", "tables")
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -225,9 +226,9 @@ class Pulse:
         hub = self._hub
         gauges = hub.gauges()
         totals = {
-            "in": counted(hub.metrics.log.records),
-            "out": counted(hub.metrics.log.read_records),
-            "bytes": counted(hub.metrics.log.bytes),
+            "records_in": counted(hub.metrics.log.records),
+            "records_out": counted(hub.metrics.log.read_records),
+            "bytes_in": counted(hub.metrics.log.bytes),
             "commits": counted(hub.metrics.log.commits),
         }
         now = time.monotonic()
@@ -242,19 +243,11 @@ class Pulse:
             alarms.append(f"{more} more cursors have not moved for a minute")
         return Sample(
             time_ms=hub.clock.now_us() // 1000,
-            records_in=rates["in"],
-            records_out=rates["out"],
-            bytes_in=rates["bytes"],
-            commits=rates["commits"],
+            **rates,
             commit_p50_ms=None if p50 is None else p50 * 1000,
             commit_p99_ms=None if p99 is None else p99 * 1000,
-            queue_bytes=gauges["queue_bytes"],
-            tail_bytes=gauges["tail_bytes"],
-            segment_bytes=gauges["segment_bytes"],
-            free_bytes=gauges["free_bytes"],
+            **{name: gauges[name] for name in SHOWN_GAUGES},
             resident_bytes=resident_bytes(),
-            streams=gauges["streams"],
-            tables=gauges["tables"],
             sessions=hub.sessions.counts(),
             alarms=alarms,
             stuck=stuck,

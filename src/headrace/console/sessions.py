@@ -15,17 +15,9 @@ if TYPE_CHECKING:
     from headrace.hub import Hub
 
 SESSIONS_MAX = 500
-SHOWN_APART = {
-    "state",
-    "error",
-    "last_error",
-    "credits",
-    "credits_max",
-    "permits",
-    "call_states",
-    "streams",
-    "receivers",
-}
+SHOWN_APART = frozenset(
+    ["state", "error", "last_error", "credits", "credits_max", "permits", "call_states", "streams", "receivers"]
+)
 WAITING = {
     "unconfirmed_pushes": "pushes not confirmed",
     "waiting": "answers not sent",
@@ -105,18 +97,11 @@ def row_of(info: SessionInfo) -> SessionRow:
     error = details.get("last_error") or details.get("error")
     apart = SHOWN_APART | WAITING.keys()
     return SessionRow(
-        id=info.id,
-        protocol=info.protocol,
-        peer=info.peer,
-        opened_us=info.opened_us,
-        closed_us=info.closed_us,
-        reason=info.reason,
+        **{name: getattr(info, name) for name in SessionRow.__struct_fields__ if hasattr(info, name)},
         state=str(details.get("state") or _together(places)),
         places=places,
         flow=_flow(details),
         error=str(error) if error else None,
-        writes=info.writes,
-        reads=info.reads,
         facts={name: _text(value) for name, value in details.items() if name not in apart and value is not None},
     )
 

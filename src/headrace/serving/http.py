@@ -206,7 +206,7 @@ class Dispatcher:
         if self._loopback and not self._is_own_host(scope):
             await _refuse(scope, receive, send, error_response(Misdirected("the Host header is not this machine's")))
         elif any(path == own or path.startswith(own + "/") for own in OWN_PATHS):
-            await self._own(scope, receive, send)
+            await (self._api(scope, receive, send) if scope["type"] == "http" else _refuse(scope, receive, send, None))
         elif (found := self._mounts.find(path)) is not None:
             prefix, app = found
             inner: MutableMapping[str, Any] = {**scope, "root_path": scope.get("root_path", "") + prefix}
@@ -214,12 +214,6 @@ class Dispatcher:
         else:
             body = ErrorBody(ErrorDetail("unknown-path", f"there is nothing at {path}"))
             await _refuse(scope, receive, send, _json(body, 404))
-
-    async def _own(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            await self._api(scope, receive, send)
-        else:
-            await _refuse(scope, receive, send, None)
 
     def _is_own_host(self, scope: Scope) -> bool:
         named = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
