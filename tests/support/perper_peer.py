@@ -34,7 +34,8 @@ class Served:
 
     @property
     def fabric(self) -> state.Fabric:
-        return state._fabrics[self.hub].result()
+        loaded: asyncio.Future[state.Fabric] = self.hub.shared[state.Fabric]
+        return loaded.result()
 
     async def client(self, **options: Any) -> IgniteClient:
         client = await IgniteClient.connect(*self.ignite, **options)
@@ -54,8 +55,9 @@ class Served:
 @asynccontextmanager
 async def served(config: Config | None = None, disk: Any = None, clock: Any = None) -> AsyncIterator[Served]:
     async with memory_hub(config, disk=disk, clock=clock) as hub:
-        ignite = await serve_ignite(hub, "127.0.0.1:0")
-        fabric = await serve_fabric(hub, "127.0.0.1:0")
+        # Each listener has the hub under its own name, as in a process; what they know they share all the same.
+        ignite = await serve_ignite(hub.used_by("ignite"), "127.0.0.1:0")
+        fabric = await serve_fabric(hub.used_by("fabric"), "127.0.0.1:0")
         pair = Served(hub, ignite.address, fabric.address)
         try:
             yield pair

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from headrace.config import Config
 from headrace.hub.health import Health
@@ -48,6 +49,8 @@ class HubBase:
         self.tracing: Tracing = OFF
         self.protocol = ""
         """Whose hands it is in."""
+        self.shared: dict[type, Any] = {}
+        """What listeners of one protocol share, by its type."""
         self.addresses: dict[str, str] = {}
         """Where the listeners are, by name; filled by whoever starts them."""
         self.stopping = asyncio.Event()

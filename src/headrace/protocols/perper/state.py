@@ -11,7 +11,6 @@ import ssl
 from asyncio import Future
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakKeyDictionary
 
 from headrace.errors import HeadraceError, LogFailed, UnknownStream
 from headrace.log.ops import ANY, Delete, DeleteCursor, Op, Put, SaveCursor
@@ -324,19 +323,16 @@ class Fabric:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-_fabrics: WeakKeyDictionary[Any, Future[Fabric]] = WeakKeyDictionary()
-
-
 async def acquire(hub: Hub) -> Fabric:
     """The fabric of a hub: loaded once, shared by both listeners. Give it back with `release`."""
-    loading = _fabrics.get(hub)
+    loading: Future[Fabric] | None = hub.shared.get(Fabric)
     if loading is None:
-        loading = _fabrics[hub] = asyncio.get_running_loop().create_future()
+        loading = hub.shared[Fabric] = asyncio.get_running_loop().create_future()
         fabric = Fabric(hub)
         try:
             await fabric.load()
         except BaseException as error:
-            del _fabrics[hub]
+            del hub.shared[Fabric]
             loading.set_exception(error)
             loading.exception()
             raise
@@ -348,10 +344,10 @@ async def acquire(hub: Hub) -> Fabric:
 
 async def release(hub: Hub) -> None:
     """One listener less; the last one closes the fabric."""
-    fabric = _fabrics[hub].result()
+    fabric: Fabric = hub.shared[Fabric].result()
     fabric.users -= 1
     if fabric.users == 0:
-        del _fabrics[hub]
+        del hub.shared[Fabric]
         await fabric.close()
 
 

@@ -72,7 +72,7 @@ async def test_an_entry_that_cannot_be_removed_in_time_stays_past_its_time(monke
         for name in ("gone", "again", "anew"):
             await client.request(1001, key(name), key("old"), cache="t", **ttl(1))
         with monkeypatch.context() as patch:
-            patch.setattr(pair.hub, "transact", full)
+            patch.setattr(pair.fabric.hub, "transact", full)
             await asyncio.sleep(0.2)
             for name in ("gone", "again", "anew"):
                 assert await client.request(1000, key(name), cache="t") == b"\x65"

@@ -164,7 +164,7 @@ async def test_a_type_counts_as_registered_when_it_is_on_disk(monkeypatch: pytes
 
         for new in (more, BinaryType(78, "Line", None, [], False, [], {})):
             with monkeypatch.context() as patch:
-                patch.setattr(pair.hub, "put", full)
+                patch.setattr(pair.fabric.hub, "put", full)
                 refused = registry.put(new)
                 assert refused is not None
                 with pytest.raises(DiskFull):
@@ -418,7 +418,7 @@ async def test_reading_goes_on_when_the_disk_caught_up_after_the_client_did(monk
         connection.pause_writing()  # the client does not read its answers
         congested, drained = True, asyncio.Event()
         monkeypatch.setattr(type(pair.hub), "congested", property(lambda hub: congested))
-        monkeypatch.setattr(pair.hub, "drained", drained.wait)
+        monkeypatch.setattr(pair.fabric.hub, "drained", drained.wait)
         connection.resume_writing()  # it does again, but now the disk is behind
         congested = False
         drained.set()
@@ -563,7 +563,7 @@ async def test_a_stream_with_damaged_records_serves_the_others(monkeypatch: pyte
                 raise Damaged(name, 0, 2, 3)
             yield from scan(name, start, end, **more)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(pair.hub, "scan", damaged)
+        monkeypatch.setattr(pair.fabric.hub, "scan", damaged)
         client = await pair.client()
         page = await client.request(2000, b"\x65", 10, -1, False, cache="s")
         assert dict(page.rows) == {key(number): key(f"v{number}") for number in (0, 1, 4, 5)}
