@@ -91,8 +91,5 @@ def _operation(verb: Verb, request: dict[str, Any], response: dict[str, Any], er
         "description": f"Needs the right `{verb.right}`.",
         "tags": [verb.name.split(".")[0]],
         "requestBody": {"required": True, "content": {"application/json": {"schema": request}}},
-        "responses": {
-            "200": {"description": "Done", "content": {"application/json": {"schema": response}}},
-            **errors,
-        },
+        "responses": {"200": {"description": "Done", "content": {"application/json": {"schema": response}}}, **errors},
     }

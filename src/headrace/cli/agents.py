@@ -85,8 +85,7 @@ def _agent_row(info: dict[str, Any]) -> list[Any]:
 @app.command("executions")
 @sharing(answer=Answer)
 def list_executions(
-    answer: Answer,
-    agent: Annotated[str | None, typer.Option("--agent", help="Only executions of this agent.")] = None,
+    answer: Answer, agent: Annotated[str | None, typer.Option("--agent", help="Only executions of this agent.")] = None
 ) -> None:
     """Executions: who is called, and whether it has finished."""
     executions = answer.call("agents.executions", {"agent": agent})

@@ -83,11 +83,7 @@ def _preview(moves: list[CursorMove]) -> None:
 @app.command()
 @sharing(answer=Answer)
 def delete(
-    answer: Answer,
-    name: CursorArgument,
-    stream: StreamArgument,
-    partition: PartitionOption = 0,
-    yes: YesFlag = False,
+    answer: Answer, name: CursorArgument, stream: StreamArgument, partition: PartitionOption = 0, yes: YesFlag = False
 ) -> None:
     """Forget a cursor: it holds nothing back any more."""
     with answer.connect() as client:

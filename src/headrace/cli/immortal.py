@@ -142,9 +142,7 @@ def replay(
 @app.command()
 @sharing(hub=HubOptions)
 def forget(
-    hub: HubOptions,
-    name: Name,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    hub: HubOptions, name: Name, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False
 ) -> None:
     """Remove an immortal, or a name that was only called: its log, checkpoints and all that waits for it."""
     if not yes:

@@ -62,8 +62,7 @@ class HubOptions:
     """Options of every command that speaks to a hub."""
 
     hub: Annotated[
-        str,
-        typer.Option("--hub", envvar="HEADRACE_HUB", metavar="HOST:PORT", help="The Flight address of the hub."),
+        str, typer.Option("--hub", envvar="HEADRACE_HUB", metavar="HOST:PORT", help="The Flight address of the hub.")
     ] = DEFAULT_HUB
     token: TokenOption = None
 

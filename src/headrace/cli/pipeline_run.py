@@ -26,10 +26,10 @@ def find(text: str, port: Any) -> list[Pipeline]:
     path, _, name = text.partition(":")
     if not path.endswith((".py", ".sql")):
         return created(port, text)
-    found = load_file(path)
-    chosen = [one for one in found if name in ("", one.name)]
+    defined = load_file(path)
+    chosen = [pipeline for pipeline in defined if name in ("", pipeline.name)]
     if not chosen:
-        fail(f"{path} has no pipeline {name!r}; it has {', '.join(one.name for one in found)}")
+        fail(f"{path} has no pipeline {name!r}; it has {', '.join(pipeline.name for pipeline in defined)}")
     return chosen
 
 
@@ -51,19 +51,19 @@ def created(port: Any, name: str | None) -> list[Pipeline]:
     return found
 
 
-def run_all(found: Sequence[Pipeline], how: RunOptions, trigger: str | None = None) -> None:
+def run_all(pipelines: Sequence[Pipeline], how: RunOptions, trigger: str | None = None) -> None:
     """Run pipelines until they end or are stopped; what failed is said, and is the exit code."""
     from headrace.spark.pipelines.runner import Runner
     from headrace.spark.source.cursors import stop_listening
 
     if not how.quiet and not how.as_json:
-        notes().print(f"starting Spark for {', '.join(one.name for one in found)} …", style="dim")
+        notes().print(f"starting Spark for {', '.join(pipeline.name for pipeline in pipelines)} …", style="dim")
     spark = how.session()
     runner = Runner(spark, how.port(), home=how.home, on_progress=_printer(how.quiet, how.as_json))
     ended_well = True  # being told to stop is no failure
     with _stopping(runner):
-        for one in found:
-            runner.start(with_trigger(one, "available now" if how.once else trigger))
+        for pipeline in pipelines:
+            runner.start(with_trigger(pipeline, "available now" if how.once else trigger))
         ended_well = runner.watch()
     stop_listening(spark)
     spark.stop()
@@ -108,24 +108,24 @@ def _printer(quiet: bool, as_json: bool) -> Any:
     shown: dict[str, tuple[int, str]] = {}
 
     def show(reports: Sequence[Report]) -> None:
-        for one in reports:
-            now = (one.batch, one.state)
-            if shown.get(one.name) == now:
+        for report in reports:
+            now = (report.batch, report.state)
+            if shown.get(report.name) == now:
                 continue
-            shown[one.name] = now
+            shown[report.name] = now
             if as_json:
-                print_json_line(one)
-            elif not quiet or one.state in ("failed", "restarting"):
-                notes().print(Text(progress_line(one)))
+                print_json_line(report)
+            elif not quiet or report.state in ("failed", "restarting"):
+                notes().print(Text(progress_line(report)))
 
     return show
 
 
-def progress_line(one: Report) -> str:
+def progress_line(report: Report) -> str:
     """One pipeline in one line."""
     moment = datetime.datetime.now(datetime.UTC).strftime("%H:%M:%S")
-    line = f"{moment}  {one.name}  {one.state}  batch {one.batch}  {one.rows_per_s:,.0f} rows/s"
-    line += f"  {one.batch_ms:,.0f} ms  lag {one.lag:,}"
-    if one.state_rows:
-        line += f"  state {one.state_rows:,} rows, {one.state_bytes / 1e6:,.1f} MB"
-    return f"{line}  {one.error}" if one.error else line
+    line = f"{moment}  {report.name}  {report.state}  batch {report.batch}  {report.rows_per_s:,.0f} rows/s"
+    line += f"  {report.batch_ms:,.0f} ms  lag {report.lag:,}"
+    if report.state_rows:
+        line += f"  state {report.state_rows:,} rows, {report.state_bytes / 1e6:,.1f} MB"
+    return f"{line}  {report.error}" if report.error else line

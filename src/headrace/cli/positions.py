@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import datetime
 from typing import Any, Literal
 
@@ -54,25 +55,15 @@ def shown_bytes(data: bytes | None, width: int = 80) -> str | None:
     if data is None:
         return None
     head = data[: 4 * width]
+    cut = len(head) < len(data)
     try:
-        text = head.decode()
+        text = codecs.getincrementaldecoder("utf-8")().decode(head, final=not cut)  # a cut may part a character
         if not text.replace("\n", " ").replace("\t", " ").isprintable():
             raise ValueError
         text = text.replace("\n", "⏎").replace("\t", " ")
     except ValueError:
-        text = _decoded_head(head) or "0x" + head.hex()
-    return text if len(text) <= width and len(head) == len(data) else text[: width - 1] + "…"
-
-
-def _decoded_head(head: bytes) -> str | None:
-    """The text of a head that may have been cut inside a character."""
-    for cut in (1, 2, 3):
-        try:
-            text = head[:-cut].decode()
-        except ValueError:
-            continue
-        return text if text.isprintable() else None
-    return None
+        text = "0x" + head.hex()
+    return text if len(text) <= width and not cut else text[: width - 1] + "…"
 
 
 def json_record(record: Any) -> dict[str, Any]:

@@ -28,8 +28,7 @@ def stream() -> None:
 @app.command("ls")
 @sharing(answer=Answer)
 def list_streams(
-    answer: Answer,
-    pattern: Annotated[str, typer.Argument(help="A pattern such as `orders.*`.")] = "*",
+    answer: Answer, pattern: Annotated[str, typer.Argument(help="A pattern such as `orders.*`.")] = "*"
 ) -> None:
     """Streams with their partitions and records."""
     with answer.connect() as client:

@@ -26,8 +26,7 @@ def table() -> None:
 @app.command("ls")
 @sharing(answer=Answer)
 def list_tables(
-    answer: Answer,
-    pattern: Annotated[str, typer.Argument(help="A pattern such as `perper.*`.")] = "*",
+    answer: Answer, pattern: Annotated[str, typer.Argument(help="A pattern such as `perper.*`.")] = "*"
 ) -> None:
     """Tables and how many keys they have."""
     with answer.connect() as client:
@@ -38,11 +37,7 @@ def list_tables(
 
 @app.command()
 @sharing(answer=Answer)
-def get(
-    answer: Answer,
-    name: TableArgument,
-    key: Annotated[str, typer.Argument(help="The key, as text.")],
-) -> None:
+def get(answer: Answer, name: TableArgument, key: Annotated[str, typer.Argument(help="The key, as text.")]) -> None:
     """The value of one key, as it is."""
     with answer.connect() as client:
         value = client.table(name).get(os.fsencode(key))

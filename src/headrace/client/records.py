@@ -103,7 +103,14 @@ def to_batch(
     if isinstance(data, bytes | bytearray | memoryview | str | Mapping | Record):
         data = [data]
     if not isinstance(data, Sequence):
-        data = list(_iterated(data))
+        try:
+            records = iter(data)
+        except TypeError:
+            given = _kind(data)
+            raise BadRequest(
+                f"{given} cannot be appended: give bytes, text, a mapping, or a sequence of them"
+            ) from None
+        data = list(records)
     return _from_sequence(data, extra)
 
 
@@ -120,32 +127,19 @@ def _from_arrow(data: Any) -> pa.RecordBatch:
     parts = [columns.apply(batch) for batch in table.combine_chunks().to_batches()]
     if not parts:
         return columns.apply(pa.RecordBatch.from_pylist([], schema=table.schema))
-    whole = pa.Table.from_batches(parts).combine_chunks().to_batches()
-    if len(whole) != 1:
+    batches = pa.Table.from_batches(parts).combine_chunks().to_batches()
+    if len(batches) != 1:
         raise BadRequest("the data has more than 2 GiB in one column; append it in parts")
-    return whole[0]
-
-
-def _iterated(data: Any) -> Iterator[Any]:
-    try:
-        return iter(data)
-    except TypeError:
-        raise BadRequest(
-            f"{_kind(data)} cannot be appended: give bytes, text, a mapping, or a sequence of them"
-        ) from None
+    return batches[0]
 
 
 def _from_sequence(data: Sequence[Any], extra: dict[str, Any]) -> pa.RecordBatch:
-    columns: dict[str, list[Any]] = {"payload": [_payload(number, each) for number, each in enumerate(data)]}
+    arrays = {"payload": _array("payload", [_payload(number, record) for number, record in enumerate(data)])}
     for name, value in extra.items():
-        columns[name] = _spread(name, value, data)
-    arrays = []
-    names = []
-    for name, values in columns.items():
-        if name == "payload" or any(value is not None for value in values):
-            names.append(name)
-            arrays.append(_array(name, values))
-    return pa.RecordBatch.from_arrays(arrays, names)
+        values = _spread(name, value, data)
+        if any(value is not None for value in values):
+            arrays[name] = _array(name, values)
+    return pa.RecordBatch.from_arrays(list(arrays.values()), list(arrays))
 
 
 def _payload(number: int, data: Any) -> bytes:

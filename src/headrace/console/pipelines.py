@@ -48,22 +48,22 @@ class PipelineViews:
 
     async def pipelines(self, asked: Nothing) -> list[PipelineRow]:
         """All that the hub knows."""
-        return [PipelineRow(one, list(self._histories.get(one.name, ()))) for one in await self._listed()]
+        return [PipelineRow(status, list(self._histories.get(status.name, ()))) for status in await self._listed()]
 
     async def take(self) -> None:
         """Note how each is now; those that nobody knows any more are forgotten."""
         listed = (await self._listed())[:PIPELINES_MAX]
-        self._histories = {one.name: self._histories.get(one.name, deque(maxlen=KEPT)) for one in listed}
-        for one in listed:
-            report = one.report
-            if report is None or one.state != "running":
+        self._histories = {status.name: self._histories.get(status.name, deque(maxlen=KEPT)) for status in listed}
+        for status in listed:
+            report = status.report
+            if report is None or status.state != "running":
                 sample = PipelineSample(0.0, 0.0, 0 if report is None else report.lag, 0)
             else:
                 sample = PipelineSample(report.rows_per_s, report.batch_ms, report.lag, report.state_bytes)
-            self._histories[one.name].append(sample)
+            self._histories[status.name].append(sample)
 
     async def _listed(self) -> list[Status]:
         if LIST_VERB not in self._hub.verbs:
             return []
-        found: list[Status] = await self._hub.verbs.get(LIST_VERB).handler(Nothing())
-        return found
+        listed: list[Status] = await self._hub.verbs.get(LIST_VERB).handler(Nothing())
+        return listed

@@ -18,11 +18,7 @@ SESSIONS_MAX = 500
 SHOWN_APART = frozenset(
     ["state", "error", "last_error", "credits", "credits_max", "permits", "call_states", "streams", "receivers"]
 )
-WAITING = {
-    "unconfirmed_pushes": "pushes not confirmed",
-    "waiting": "answers not sent",
-    "to_write": "messages to write",
-}
+WAITING = {"unconfirmed_pushes": "pushes not confirmed", "waiting": "answers not sent", "to_write": "messages to write"}
 
 
 class SessionsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

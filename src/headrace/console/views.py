@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from headrace.admin.requests import StreamName
 from headrace.console.rates import Rates
 from headrace.console.wire_forms import ProtocolFrame, record_frames
 from headrace.errors import BadRequest
@@ -77,12 +78,6 @@ class CursorRow(msgspec.Struct, frozen=True):
     lag: int
     age_s: float
     stuck: str | None
-
-
-class StreamRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Names a stream."""
-
-    stream: str
 
 
 class Producer(msgspec.Struct, frozen=True):
@@ -158,7 +153,7 @@ class Views:
     def register(self) -> None:
         add = self._hub.verbs.register
         add("console.streams", StreamsRequest, self.streams, right="read", summary="A page of streams", filters=True)
-        add("console.stream", StreamRequest, self.stream, right="read", summary="One stream: who writes, who reads")
+        add("console.stream", StreamName, self.stream, right="read", summary="One stream: who writes, who reads")
         add("console.cursors", CursorsRequest, self.cursors, right="read", summary="Cursors and why", filters=True)
         add("record.frames", FramesRequest, self.frames, right="read", summary="A record as each protocol sends it")
 
@@ -185,7 +180,7 @@ class Views:
         page = infos[asked.offset : asked.offset + asked.limit]
         return StreamsPage(len(infos), [self._row(info, cursors.get(info.name, []), users) for info in page])
 
-    async def stream(self, asked: StreamRequest) -> StreamView:
+    async def stream(self, asked: StreamName) -> StreamView:
         """Everything about one stream that changes while one looks."""
         self._measure_rates()
         info = self._hub.stream(asked.stream)
@@ -205,7 +200,7 @@ class Views:
             producers=producers[:ROWS_MAX],
             writers=users["write"].get(info.name, [])[:ROWS_MAX],
             readers=users["read"].get(info.name, [])[:ROWS_MAX],
-            cursors=sorted((_cursor_row(one, now_us) for one in cursors), key=lambda row: -row.lag)[:ROWS_MAX],
+            cursors=sorted((_cursor_row(cursor, now_us) for cursor in cursors), key=lambda row: -row.lag)[:ROWS_MAX],
             rates=self._history(info),
         )
 
@@ -219,12 +214,12 @@ class Views:
 
     def _users(self) -> dict[str, dict[str, list[Peer]]]:
         """Open sessions by what they do and by stream."""
-        found: dict[str, dict[str, list[Peer]]] = {"read": {}, "write": {}}
-        for one in self._hub.sessions.list():
-            for right, names in (("read", one.reads), ("write", one.writes)):
+        users: dict[str, dict[str, list[Peer]]] = {"read": {}, "write": {}}
+        for session in self._hub.sessions.list():
+            for right, names in (("read", session.reads), ("write", session.writes)):
                 for name in names:
-                    found[right].setdefault(name, []).append(Peer(one.id, one.protocol, one.peer))
-        return found
+                    users[right].setdefault(name, []).append(Peer(session.id, session.protocol, session.peer))
+        return users
 
     def _measure_rates(self) -> None:
         """Rates since the last look, if that is long enough ago to say anything."""
@@ -250,7 +245,7 @@ class Views:
             writers=len(users["write"].get(info.name, ())),
             readers=len(users["read"].get(info.name, ())),
             cursors=len(cursors),
-            lag=max((one.lag for one in cursors), default=0),
+            lag=max((cursor.lag for cursor in cursors), default=0),
             retention=retention_text(info),
             ack=info.options.ack,
         )
@@ -260,9 +255,9 @@ class Views:
         may = current().may
         now_us = self._hub.clock.now_us()
         rows = [
-            _cursor_row(one, now_us)
-            for one in self._hub.cursors()
-            if (_fits(one.name, asked.text) or _fits(one.stream, asked.text)) and may("read", one.stream)
+            _cursor_row(cursor, now_us)
+            for cursor in self._hub.cursors()
+            if (_fits(cursor.name, asked.text) or _fits(cursor.stream, asked.text)) and may("read", cursor.stream)
         ]
         return sorted(rows, key=lambda row: -row.lag)[:ROWS_MAX]
 

@@ -11,6 +11,7 @@ import contextlib
 import os
 import tempfile
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -41,9 +42,10 @@ async def measure(folder: Path, seconds: float) -> AsyncIterator[Figure]:
     """All measurements, about `seconds` each, in a directory of its own below `folder` that is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix=".headrace-bench-", dir=folder) as made:
         root = Path(made)
-        ceiling = await asyncio.to_thread(disk_bytes_per_s, root, seconds)
+        ceiling = CEILING_WRITE_BYTES * await asyncio.to_thread(synced_writes_per_s, root, CEILING_WRITE_BYTES, seconds)
         yield Figure("disk: 1 MiB write + fdatasync", ceiling / 1e6, "MB/s")
-        yield Figure("disk: 4 KiB write + fdatasync", await asyncio.to_thread(syncs_per_s, root, seconds), "syncs/s")
+        syncs = await asyncio.to_thread(synced_writes_per_s, root, 4096, seconds)
+        yield Figure("disk: 4 KiB write + fdatasync", syncs, "syncs/s")
         config = Config(log=Log(data=str(root / "data")))
         hub = await Hub.open(root / "data", config)
         try:
@@ -58,17 +60,8 @@ async def measure(folder: Path, seconds: float) -> AsyncIterator[Figure]:
             await hub.close()
 
 
-def disk_bytes_per_s(folder: Path, seconds: float) -> float:
-    """The ceiling: large writes, each made durable."""
-    return _synced_writes(folder, CEILING_WRITE_BYTES, seconds) * CEILING_WRITE_BYTES
-
-
-def syncs_per_s(folder: Path, seconds: float) -> float:
-    """How many small durable writes one after the other."""
-    return _synced_writes(folder, 4096, seconds)
-
-
-def _synced_writes(folder: Path, size: int, seconds: float) -> float:
+def synced_writes_per_s(folder: Path, size: int, seconds: float) -> float:
+    """What the bare disk does: writes of a size one after the other, each made durable."""
     count, spent_s = 0, 0.0
     with contextlib.closing(sync_times(folder, size)) as times:
         while spent_s < seconds:
@@ -81,8 +74,15 @@ async def append_per_s(hub: Hub, stream: str, size: int, count: int, seconds: fl
     """Durable records per second of one producer that keeps some batches under way."""
     await hub.create_stream(stream)
     batch = Batch.of([os.urandom(size) for _ in range(count)])
-    rate = await _pipelined(lambda: hub.append(stream, batch), seconds)
-    return rate * count
+    waiting: deque[asyncio.Future[Any]] = deque()
+    done, began = 0, time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        waiting.append(hub.append(stream, batch))
+        done += count
+        if len(waiting) >= IN_FLIGHT:
+            await waiting.popleft()
+    await asyncio.gather(*waiting)
+    return done / (time.perf_counter() - began)
 
 
 async def round_trips_per_s(hub: Hub, seconds: float) -> float:
@@ -131,16 +131,3 @@ async def _per_s(step: Callable[[], Awaitable[int]], seconds: float) -> float:
     while time.perf_counter() - began < seconds:
         done += await step()
     return done / (time.perf_counter() - began)
-
-
-async def _pipelined(send: Callable[[], asyncio.Future[Any]], seconds: float) -> float:
-    """Calls per second with `IN_FLIGHT` of them waiting for their acknowledgement."""
-    waiting: list[asyncio.Future[Any]] = []
-    done, began = 0, time.perf_counter()
-    while time.perf_counter() - began < seconds:
-        waiting.append(send())
-        if len(waiting) >= IN_FLIGHT:
-            await waiting.pop(0)
-            done += 1
-    await asyncio.gather(*waiting)
-    return (done + len(waiting)) / (time.perf_counter() - began)

@@ -63,15 +63,13 @@ def check_place(data: Path) -> Iterator[Finding]:
 
 def _rights(data: Path, there: Path) -> Finding:
     status = there.stat()
-    owner = _user_name(status.st_uid)
+    owner, me = _user_name(status.st_uid), _user_name(os.geteuid())
     if not os.access(there, os.R_OK | os.W_OK | os.X_OK):
-        me = _user_name(os.geteuid())
         advice = f"run as {owner}, or give it away: chown -R {me} {there}"
         return fail("place", f"{there} belongs to {owner}, and {me} may not write to it", advice)
     if there != data.absolute():
         return ok("place", f"{data} does not exist yet and can be made in {there}")
     if status.st_uid != os.geteuid():
-        me = _user_name(os.geteuid())
         advice = f"run the hub as {owner}; files that {me} makes there, {owner} may not be able to read"
         return warn("place", f"{data} belongs to {owner}, and this is {me}", advice)
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -93,10 +91,10 @@ def _readable_secrets(data: Path) -> Iterator[Finding]:
 
 
 def _file_system(there: Path) -> Finding:
-    found = _mount_of(there)
-    if found is None:
+    mount = _mount_of(there)
+    if mount is None:
         return ok("file system", "this system does not tell what the directory lies on")
-    kind, options = found
+    kind, options = mount
     if "ro" in options:
         return fail("file system", f"{there} is mounted read-only ({kind})", "mount it for writing, or use another")
     if kind in IN_MEMORY:
@@ -108,9 +106,8 @@ def _file_system(there: Path) -> Finding:
     if kind == "overlay":
         return warn("file system", f"{there} is a container's own layer and goes with it", "mount a volume there")
     if unsafe := sorted(UNSAFE_OPTIONS & options):
-        return warn(
-            "file system", f"{there} is mounted with {', '.join(unsafe)}: syncs promise nothing", "mount it without"
-        )
+        text = f"{there} is mounted with {', '.join(unsafe)}: syncs promise nothing"
+        return warn("file system", text, "mount it without")
     return ok("file system", f"{there} is on {kind}")
 
 
@@ -153,10 +150,9 @@ def check_data(data: Path, progress: Progress = lambda text: None, now_us: int |
         f"{len(report.streams)} partitions of streams and tables, {report.segments} segments, {report.journal_files} "
         f"journal files ({format_bytes(report.journal_bytes)}), {report.checkpoints} checkpoints: all read and checked"
     )
-    if not any(found.kind == UNRECOVERABLE for found in report.findings):
+    if not any(finding.kind == UNRECOVERABLE for finding in report.findings):
         yield ok("data", text)
-    for found in report.findings:
-        yield _data_finding(found)
+    yield from map(_data_finding, report.findings)
     if report.strangers:
         text = f"belonging to no stream: {', '.join(report.strangers)}"
         yield warn("data", text, "move them away if you know that nothing needs them")

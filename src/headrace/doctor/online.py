@@ -39,16 +39,12 @@ def check_hub(address: str, token: str | None, config: Config | None = None) -> 
         f"version {info['version']} at {address}, process {info['process_id']}, up for "
         f"{format_seconds(info['uptime_s'])}, {sum(info['sessions'].values())} sessions",
     )
-    yield from _version(info)
-    yield from _clock(info, began, time.time())
-    yield from _alarms(info)
-    yield from _listeners(info, address, config)
-
-
-def _version(info: dict[str, Any]) -> Iterator[Finding]:
     if info["version"] != __version__:
         advice = "restart the hub if it was upgraded, or use the command of its version"
         yield warn("hub", f"the hub is version {info['version']}, and this command is {__version__}", advice)
+    yield from _clock(info, began, time.time())
+    yield from _alarms(info)
+    yield from _listeners(info, address, config)
 
 
 def _clock(info: dict[str, Any], began: float, ended: float) -> Iterator[Finding]:

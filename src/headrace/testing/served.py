@@ -67,11 +67,7 @@ class ServedHub:
 
 @contextmanager
 def served_hub(
-    config: Config | None = None,
-    *,
-    disk: Disk | None = None,
-    clock: Clock | None = None,
-    address: str = "127.0.0.1:0",
+    config: Config | None = None, *, disk: Disk | None = None, clock: Clock | None = None, address: str = "127.0.0.1:0"
 ) -> Iterator[ServedHub]:
     """The real hub and the real Flight endpoint in a thread of this process; nothing on the machine's disk.
 

@@ -53,6 +53,7 @@ def test_times_for_people():
         (b"pear", "pear"),
         (b"a\nb\tc", "a⏎b c"),
         (b"\xff\x00", "0xff00"),
+        (b"pear\xff", "0x70656172ff"),
         (b"\x1b[31m", "0x1b5b33316d"),
         (b"x" * 81, "x" * 79 + "…"),
         ("ä".encode() * 200, "ä" * 79 + "…"),
