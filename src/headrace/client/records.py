@@ -106,10 +106,8 @@ def to_batch(
         try:
             records = iter(data)
         except TypeError:
-            given = _kind(data)
-            raise BadRequest(
-                f"{given} cannot be appended: give bytes, text, a mapping, or a sequence of them"
-            ) from None
+            advice = "give bytes, text, a mapping, or a sequence of them"
+            raise BadRequest(f"{_kind(data)} cannot be appended: {advice}") from None
         data = list(records)
     return _from_sequence(data, extra)
 
