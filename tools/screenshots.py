@@ -182,7 +182,7 @@ class Agents:
         taken = 0
         while taken < 4:
             message = await worker.next()
-            taken += bool(message and message.get("execution"))
+            taken += bool(message and message.execution)
         for number in range(2):
             await self._put(number, finished=True)
 
