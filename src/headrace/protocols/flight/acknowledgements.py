@@ -77,5 +77,4 @@ def _joined(earlier: Waiting, later: Waiting) -> Waiting:
     joined: Settled = concurrent.futures.Future()
     start = first.first if first.count else second.first
     joined.set_result(Appended(start, first.count + second.count, first.duplicate and second.duplicate))
-    index_next = second.first + second.count if later.index_next is None else later.index_next
-    return Waiting(later.number, joined, earlier.batches + later.batches, index_next)
+    return Waiting(later.number, joined, earlier.batches + later.batches, second.first + second.count)

@@ -16,7 +16,7 @@ import socket
 import stat
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -77,30 +77,6 @@ def translated(method: Callable[Parameters, Result]) -> Callable[Parameters, Res
     return handler
 
 
-class _Opening(Generic[Result]):
-    """Work in the loop whose result must be closed by someone. Only the loop touches it once it has begun."""
-
-    def __init__(self, begin: Callable[[], Coroutine[Any, Any, Result]], close: Callable[[Result], None]) -> None:
-        self._begin = begin
-        self._close = close
-        self._opened: list[Result] = []
-        self._abandoned = False
-
-    async def run(self) -> Result:
-        opened = await self._begin()
-        if self._abandoned:
-            self._close(opened)
-        else:
-            self._opened.append(opened)
-        return opened
-
-    def abandon(self) -> None:
-        """Nobody will take the result, whether it is there already or still comes."""
-        self._abandoned = True
-        for opened in self._opened:
-            self._close(opened)
-
-
 class Bridge:
     """The way from a thread into the loop."""
 
@@ -138,12 +114,28 @@ class Bridge:
         close: Callable[[Result], None],
     ) -> Result:
         """`run` for what takes a place. A call may give up at the very moment at which the loop is done: then nobody
-        has the result, and the loop closes it."""
-        opening = _Opening(begin, close)
+        has the result, and the loop closes it, whether it is there already or still comes."""
+        results: list[Result] = []
+        abandoned = False  # this and the results: only the loop touches them
+
+        async def run() -> Result:
+            result = await begin()
+            if abandoned:
+                close(result)
+            else:
+                results.append(result)
+            return result
+
+        def abandon() -> None:
+            nonlocal abandoned
+            abandoned = True
+            for result in results:
+                close(result)
+
         try:
-            return self.run(opening.run(), context)
+            return self.run(run(), context)
         except BaseException:
-            self.post(opening.abandon)
+            self.post(abandon)
             raise
 
     def _result(self, future: concurrent.futures.Future[Result], context: flight.ServerCallContext | None) -> Result:

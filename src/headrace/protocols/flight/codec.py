@@ -23,6 +23,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import lib
 
 from headrace import errors
 from headrace.log.columns import ASSIGNED, BYTES, COLUMNS, INTEGER, PUT_SCHEMA, SCHEMA, TEXT, TIME, Kind
@@ -303,39 +304,20 @@ def decode_error(data: bytes) -> errors.HeadraceError | None:
 _Cast = Callable[[pa.Array], pa.Array]
 
 
-def _is_bytes(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_binary_view(kind)
-        or pa.types.is_fixed_size_binary(kind)
-    )
-
-
-def _is_read_by_cast(kind: pa.DataType) -> bool:
-    """Whether a cast follows what the column says of itself, such as where its values lie. Arrow trusts that, so a
-    stranger's must be checked before; what is taken as it is, `Batch.from_arrow` checks."""
-    return bool(
-        pa.types.is_dictionary(kind)
-        or pa.types.is_binary_view(kind)
-        or pa.types.is_string_view(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_large_string(kind)
-    )
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+_BYTES = frozenset((lib.Type_BINARY, lib.Type_LARGE_BINARY, lib.Type_BINARY_VIEW, lib.Type_FIXED_SIZE_BINARY))
+_TEXT = frozenset((lib.Type_STRING, lib.Type_LARGE_STRING, lib.Type_STRING_VIEW))
+# A cast follows what these columns say of themselves, such as where their values lie. Arrow trusts that, so those of a
+# stranger must be checked before; what is taken as it is, `Batch.from_arrow` checks.
+_TAKEN_AS_IT_IS = {lib.Type_BINARY, lib.Type_FIXED_SIZE_BINARY, lib.Type_STRING}
+_READ_BY_CAST = (_BYTES | _TEXT | {lib.Type_DICTIONARY}) - _TAKEN_AS_IT_IS
 
 
 def _cast_bytes(kind: pa.DataType) -> _Cast | None:
-    if _is_bytes(kind) or _is_text(kind):
-        return lambda column: column.cast(pa.binary())
-    return None
+    return (lambda column: column.cast(pa.binary())) if kind.id in _BYTES | _TEXT else None
 
 
 def _cast_text(kind: pa.DataType) -> _Cast | None:
-    return (lambda column: column.cast(pa.string())) if _is_text(kind) else None
+    return (lambda column: column.cast(pa.string())) if kind.id in _TEXT else None
 
 
 def _cast_integer(kind: pa.DataType) -> _Cast | None:
@@ -408,7 +390,7 @@ class PutColumns:
         for name, cast in self._casts:
             column = batch.column(name)
             try:
-                column.validate(full=_is_read_by_cast(column.type))
+                column.validate(full=column.type.id in _READ_BY_CAST)
                 if name != "payload" and column.null_count == len(column):
                     continue  # a column that says nothing takes no room in the log
                 columns.append(cast(column))

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import contextvars
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 
 LOOK_AGAIN_S = 2.0
+
+_Closed = Callable[[], None]
 
 
 async def open_read(hub: Hub, ticket: ReadTicket) -> ReadSession:
@@ -41,9 +43,8 @@ async def _open_range(hub: Hub, wanted: Range, *, follow: bool) -> Reading:
         end = None if follow else max(bounds.next, position)
     else:
         end = await _index_of(hub, wanted, wanted.end)
-    reading = Reading(wanted.stream, wanted.partition, position, end, lenient=not isinstance(wanted.start, int))
-    reading.available = bounds.next
-    return reading
+    lenient = not isinstance(wanted.start, int)
+    return Reading(wanted.stream, wanted.partition, position, end, lenient=lenient, available=bounds.next)
 
 
 async def _index_of(hub: Hub, wanted: Range, place: Start | End) -> int:
@@ -62,14 +63,9 @@ class ReadStream:
     """
 
     def __init__(
-        self,
-        hub: Hub,
-        bridge: Bridge,
-        session: ReadSession,
-        context: flight.ServerCallContext,
-        closed: Callable[[], None],
+        self, hub: Hub, bridge: Bridge, session: ReadSession, context: flight.ServerCallContext, closed: _Closed
     ) -> None:
-        self._closed: Callable[[], None] | None = closed
+        self._closed: _Closed | None = closed
         self._records_out = hub.metrics.protocol.of("flight").records_out
         self._batches = _Batches(hub, bridge, session, context).read()
         # Flight calls in from threads that Python has never seen: what the call carries must be taken along.
@@ -101,17 +97,16 @@ class ReadStream:
             self.close()
 
 
-class _Batches:
+class _Batches(NamedTuple):
     """What one `do_get` reads."""
 
-    def __init__(self, hub: Hub, bridge: Bridge, session: ReadSession, context: flight.ServerCallContext) -> None:
-        self._hub = hub
-        self._bridge = bridge
-        self._session = session
-        self._context = context
+    hub: Hub
+    bridge: Bridge
+    session: ReadSession
+    context: flight.ServerCallContext
 
     def read(self) -> Generator[pa.RecordBatch]:
-        session = self._session
+        session = self.session
         while True:
             for reading in session.readings:
                 while reading.position < reading.upto and not session.finished:
@@ -120,21 +115,16 @@ class _Batches:
                     return
             if not session.ticket.follow:
                 return
-            self._bridge.run(self._more(), self._context)
+            self.bridge.run(self._more(), self.context)
 
     def _scan(self, reading: Reading) -> Generator[pa.RecordBatch]:
-        session = self._session
-        batches = self._hub.scan(
-            reading.stream,
-            reading.position,
-            reading.upto,
-            partition=reading.partition,
-            columns=session.scan_columns,
-        )
+        session = self.session
+        stream, partition, columns = reading.stream, reading.partition, session.scan_columns
+        batches = self.hub.scan(stream, reading.position, reading.upto, partition=partition, columns=columns)
         try:
             for batch in batches:
                 for part in session.shape(reading, batch):
-                    self._bridge.check(self._context)
+                    self.bridge.check(self.context)
                     yield part
                 if session.finished:
                     return
@@ -143,9 +133,9 @@ class _Batches:
 
     async def _more(self) -> None:
         """In the loop: return when one of the ranges has more to read."""
-        waiting = [reading for reading in self._session.readings if not reading.finished]
+        waiting = [reading for reading in self.session.readings if not reading.finished]
         waits = [
-            asyncio.ensure_future(self._hub.wait(reading.stream, reading.position, reading.partition))
+            asyncio.ensure_future(self.hub.wait(reading.stream, reading.position, reading.partition))
             for reading in waiting
         ]
         try:
@@ -157,4 +147,4 @@ class _Batches:
             for each in waits:
                 each.cancel()
         for reading in waiting:
-            reading.available = self._hub.bounds(reading.stream, reading.partition).next
+            reading.available = self.hub.bounds(reading.stream, reading.partition).next

@@ -161,9 +161,10 @@ class Putting:
 
     def _enter(self, size: int) -> None:
         own, all_puts = self._windows
-        own.enter(size, lambda: self._bridge.check(self._context))
+        check = functools.partial(self._bridge.check, self._context)
+        own.enter(size, check)
         try:
-            all_puts.enter(size, lambda: self._bridge.check(self._context))
+            all_puts.enter(size, check)
         except BaseException:
             own.leave(size)
             raise
@@ -229,11 +230,15 @@ class Putting:
 
     def _acknowledge(self) -> None:
         """The second thread: wait for each append in turn, tell the client."""
+        command = self._session.command
         while (entry := self._settling.get()) is not None:
             try:
                 appended = entry.settled.result()
                 if self._processed and appended.count:
-                    self._await_processed(entry.index_next or appended.first + appended.count)
+                    # The stream acknowledges when a cursor has passed.
+                    index_next = entry.index_next or appended.first + appended.count
+                    passed = self._hub.acknowledged(command.stream, index_next, command.partition)
+                    self._bridge.run(passed, self._context)
                 with self._lock:
                     ack = self._session.stored(
                         entry.number, appended.first, appended.count, appended.duplicate, entry.batches
@@ -246,11 +251,6 @@ class Putting:
             self._session.end()
             ack = self._session.last_ack()
         self._send(ack)
-
-    def _await_processed(self, index_next: int) -> None:
-        """For streams that acknowledge when a cursor has passed."""
-        command = self._session.command
-        self._bridge.run(self._hub.acknowledged(command.stream, index_next, command.partition), self._context)
 
     def _failed(self, number: int, error: Exception) -> PutAck | None:
         if not isinstance(error, HeadraceError | flight.FlightCancelledError):

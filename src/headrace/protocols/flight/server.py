@@ -13,10 +13,10 @@ Flight runs calls in threads of its own; bridge.py leads from there into the hub
 from __future__ import annotations
 
 import asyncio
-import functools
+import contextlib
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ from headrace.protocols.flight.authentication import (
     principal_of,
     trace_headers_of,
 )
-from headrace.protocols.flight.bridge import CANCEL_POLL_S, Bridge, cut_connections, to_flight_error, translated
+from headrace.protocols.flight.bridge import CANCEL_POLL_S, Bridge, cut_connections, translated
 from headrace.protocols.flight.codec import (
     FlightCriteria,
     PutCommand,
@@ -54,8 +54,7 @@ from headrace.serving.listener import Listener
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
-    from headrace.hub.sessions import Session
-    from headrace.security import Principal
+    from headrace.security import Principal, Right
 
 logger = logging.getLogger("headrace.flight")
 
@@ -73,15 +72,17 @@ class _Places:
         self._limit = limit
         self._maximum = maximum
         self._key = key
-        self.taken = 0
+        self._taken = 0
 
-    def take(self) -> None:
-        if self.taken >= self._maximum:
-            raise LimitExceeded(self._limit, self.taken + 1, self._maximum, self._key)
-        self.taken += 1
-
-    def give_back(self) -> None:
-        self.taken -= 1
+    @contextlib.contextmanager
+    def place(self) -> Iterator[None]:
+        if self._taken >= self._maximum:
+            raise LimitExceeded(self._limit, self._taken + 1, self._maximum, self._key)
+        self._taken += 1
+        try:
+            yield
+        finally:
+            self._taken -= 1
 
 
 class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
@@ -94,12 +95,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         self._writers = _Places("open puts", hub.config.section(Flight).writers_max, "flight.writers_max")
         self._puts: set[PutSession] = set()
         self._all_puts = Window(UNDER_WAY_BYTES_ALL_MAX)
-        super().__init__(
-            location,
-            auth_handler=OpenHandshake(),
-            middleware={MIDDLEWARE: Authentication(hub, bridge)},
-            **options,
-        )
+        middleware = {MIDDLEWARE: Authentication(hub, bridge)}
+        super().__init__(location, auth_handler=OpenHandshake(), middleware=middleware, **options)
 
     # Reading -------------------------------------------------------------------------------------------------------
 
@@ -117,24 +114,16 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
 
     async def _in_loop_open_read(
         self, ticket: ReadTicket, principal: Principal, peer: str
-    ) -> tuple[ReadSession, functools.partial[None]]:
-        for each in ticket_ranges(ticket):
-            _require(principal, "read", each.stream)
-        self._readers.take()
-        try:
+    ) -> tuple[ReadSession, Callable[[], None]]:
+        _require(principal, "read", *(each.stream for each in ticket_ranges(ticket)))
+        with contextlib.ExitStack() as opened:
+            opened.enter_context(self._readers.place())
             session = await open_read(self._hub, ticket)
             handle = self._hub.sessions.open(PROTOCOL, peer, lambda: _describe_read(session))
-        except BaseException:
-            self._readers.give_back()
-            raise
-        for reading in session.readings:
-            handle.uses("read", reading.stream)
-        return session, functools.partial(self._in_loop_close, self._readers, handle)
-
-    @staticmethod
-    def _in_loop_close(places: _Places, handle: Session) -> None:
-        places.give_back()
-        handle.close(None)
+            opened.callback(handle.close)
+            for reading in session.readings:
+                handle.uses("read", reading.stream)
+            return session, opened.pop_all().close
 
     # Appending -----------------------------------------------------------------------------------------------------
 
@@ -147,8 +136,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         writer: flight.FlightMetadataWriter,
     ) -> None:
         """Append batches to one partition."""
-        command = _command_of(descriptor)
-        session = PutSession(command)
+        session = PutSession(_command_of(descriptor))
         principal = principal_of(context)
         closed = self._bridge.open(
             lambda: self._in_loop_open_put(session, principal, context.peer()), context, lambda opened: opened()
@@ -166,18 +154,16 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         """Whether any put waits for the disk."""
         return any(put.received_count > put.stored_count for put in list(self._puts))
 
-    async def _in_loop_open_put(self, session: PutSession, principal: Principal, peer: str) -> functools.partial[None]:
+    async def _in_loop_open_put(self, session: PutSession, principal: Principal, peer: str) -> Callable[[], None]:
         command = session.command
         _require(principal, "write", command.stream)
         self._hub.bounds(command.stream, command.partition)  # raises for an unknown stream or partition
-        self._writers.take()
-        try:
+        with contextlib.ExitStack() as opened:
+            opened.enter_context(self._writers.place())
             handle = self._hub.sessions.open(PROTOCOL, peer, lambda: _describe_put(session))
-        except BaseException:
-            self._writers.give_back()
-            raise
-        handle.uses("write", command.stream)
-        return functools.partial(self._in_loop_close, self._writers, handle)
+            opened.callback(handle.close)
+            handle.uses("write", command.stream)
+            return opened.pop_all().close
 
     # Verbs ---------------------------------------------------------------------------------------------------------
 
@@ -250,8 +236,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
     ) -> flight.FlightInfo:
         """A ticket as command: the same ticket with its words turned into indexes, one endpoint for each range."""
         ticket = decode_ticket(descriptor.command)
-        for each in ticket_ranges(ticket):
-            _require(principal, "read", each.stream)
+        _require(principal, "read", *(each.stream for each in ticket_ranges(ticket)))
         session = await open_read(self._hub, ticket)
         endpoint = flight.FlightEndpoint(descriptor.command, [])
         counted = not (ticket.follow or ticket.types or ticket.limit)
@@ -259,9 +244,10 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         return flight.FlightInfo(ticket_schema(ticket), descriptor, [endpoint], max(records, -1), -1)
 
 
-def _require(principal: Principal, right: Any, stream: str) -> None:
-    if not principal.may(right, stream):
-        raise Forbidden(f"{principal.name!r} may not {right} stream {stream!r}")
+def _require(principal: Principal, right: Right, *streams: str) -> None:
+    for stream in streams:
+        if not principal.may(right, stream):
+            raise Forbidden(f"{principal.name!r} may not {right} stream {stream!r}")
 
 
 def _command_of(descriptor: flight.FlightDescriptor) -> PutCommand:
@@ -328,6 +314,3 @@ async def _stop(server: FlightServer, bridge: Bridge) -> None:
         if not server.appending or time.monotonic() - started > STOP_GRACE_S:
             cut_connections(port)
     await stopped
-
-
-__all__ = ["FlightServer", "serve", "to_flight_error"]

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import NamedTuple
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -142,16 +143,16 @@ class PutSession:
         return PutAck(self.stored_count - 1, first, self._records, self._all_duplicate)
 
 
-class Reading:
+class Reading(msgspec.Struct, eq=False):
     """One range being read: `position` is the next index to send, `end` (if any) is not sent any more."""
 
-    def __init__(self, stream: str, partition: int, position: int, end: int | None, *, lenient: bool) -> None:
-        self.stream = stream
-        self.partition = partition
-        self.position = position
-        self.end = end
-        self.available = position
-        self._lenient = lenient
+    stream: str
+    partition: int
+    position: int
+    end: int | None
+    lenient: bool
+    available: int = 0
+    """What the log had when it was last looked at: the index after it."""
 
     @property
     def upto(self) -> int:
@@ -166,13 +167,13 @@ class Reading:
     def advance(self, batch: pa.RecordBatch) -> None:
         """Note that this batch has been taken from the log."""
         self.position = batch.column("index")[-1].as_py() + 1
-        self._lenient = False
+        self.lenient = False
 
     def trimmed(self, error: Trimmed, *, skip: bool) -> None:
         """Retention was faster than this reader: go on behind the gap, or fail.
 
         A start by word or time means "what is there", so what went between looking and reading is not missed."""
-        if not (skip or self._lenient):
+        if not (skip or self.lenient):
             raise error
         self.position = max(self.position, error.first)
 

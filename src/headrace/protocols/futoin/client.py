@@ -345,39 +345,28 @@ class Receiver:
             delay_s = min(delay_s * 2, RECONNECT_MAX_S)
 
     async def _begin(self, client: Client) -> None:
-        if self._component == LIVE:
-            await client.ready_to_receive(LIVE, _live_groups(self), self._want)
-        else:
+        ordering = Ordering()
+
+        async def on_group(seq: int, events: list[Event]) -> None:
+            if await ordering.turn(seq):
+                await self._give(events)
+                ordering.done(seq)
+
+        async def on_live_group(seq: int, events: list[Event]) -> None:
+            self.missed_groups += max(0, seq - ordering.next_seq)
+            ordering.next_seq = max(ordering.next_seq, seq + 1)
+            await self._give(events)
+
+        is_live = self._component == LIVE
+        if not is_live:
             await client.register(self._component)
-            ordering = Ordering()
-
-            async def on_group(seq: int, events: list[Event]) -> None:
-                if await ordering.turn(seq):
-                    async with self._turn_lock:
-                        await self.give(events)
-                    ordering.done(seq)
-
-            await client.ready_to_receive(self._component, on_group, self._want)
+        await client.ready_to_receive(self._component, on_live_group if is_live else on_group, self._want)
         self.ready.set()
 
-    async def give(self, events: list[Event]) -> None:
+    async def _give(self, events: list[Event]) -> None:
         """Hand over what is new. A group that fails half way is given again as a whole."""
-        new = [event for event in events if event.id > self.last_id]
-        if new:
-            await self._handle(new)
-            self.last_id = new[-1].id
-
-
-def _live_groups(receiver: Receiver) -> OnGroup:
-    next_seq = 0
-    lock = asyncio.Lock()
-
-    async def on_group(seq: int, events: list[Event]) -> None:
-        nonlocal next_seq
-        if seq > next_seq:
-            receiver.missed_groups += seq - next_seq
-        next_seq = max(next_seq, seq + 1)
-        async with lock:
-            await receiver.give(events)
-
-    return on_group
+        async with self._turn_lock:
+            new = [event for event in events if event.id > self.last_id]
+            if new:
+                await self._handle(new)
+                self.last_id = new[-1].id

@@ -66,6 +66,7 @@ class Caller:
 LEGACY_FAILED = "Legacy Signature Verification Failed"
 STATELESS_FAILED = "Stateless MAC Verification Failed"
 BASIC_FAILED = "Basic Auth Verification Failed"
+SIGNATURES = {"-hmac": (mac.HMAC_ALGORITHMS, LEGACY_FAILED), "-smac": (mac.SMAC_ALGORITHMS, STATELESS_FAILED)}
 
 
 def parse(sec: str | dict[str, Any] | None) -> Password | Signed | None:
@@ -83,27 +84,26 @@ def parse(sec: str | dict[str, Any] | None) -> Password | Signed | None:
     kind, *parts = sec.split(":")
     if kind == "-internal":
         raise PeerError(SECURITY_ERROR, "Not internal channel")
-    if kind not in ("-hmac", "-smac"):
+    if kind not in SIGNATURES:
         raise PeerError(NOT_IMPLEMENTED, "Unknown form of sec")
     if len(parts) != 3:
-        raise PeerError(SECURITY_ERROR, LEGACY_FAILED if kind == "-hmac" else STATELESS_FAILED)
+        raise PeerError(SECURITY_ERROR, SIGNATURES[kind][1])
     return _signed(kind, *parts)
 
 
 def _parse_object(sec: dict[str, Any]) -> Password | Signed:
-    keys = set(sec)
     if not all(isinstance(value, str) for value in sec.values()):
         raise PeerError(SECURITY_ERROR, BASIC_FAILED)
-    if keys == {"user", "secret"}:
+    if sec.keys() == {"user", "secret"}:
         return Password(sec["user"], sec["secret"])
-    if keys == {"user", "algo", "sig"}:
+    if sec.keys() == {"user", "algo", "sig"}:
         kind = "-hmac" if sec["algo"] in mac.HMAC_ALGORITHMS else "-smac"
         return _signed(kind, sec["user"], sec["algo"], sec["sig"])
     raise PeerError(NOT_IMPLEMENTED, "Unknown form of sec")
 
 
 def _signed(kind: str, user: str, name: str, signature: str) -> Signed:
-    known, failed = (mac.HMAC_ALGORITHMS, LEGACY_FAILED) if kind == "-hmac" else (mac.SMAC_ALGORITHMS, STATELESS_FAILED)
+    known, failed = SIGNATURES[kind]
     if name not in known:
         raise PeerError(INVALID_REQUEST, "Not supported MAC algo")
     return Signed(user, known[name], signature, failed)

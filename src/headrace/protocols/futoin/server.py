@@ -92,7 +92,7 @@ class Application:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            endpoint, rest = parse_path(_raw_path(scope), scope.get("root_path", ""))
+            endpoint, rest = parse_path(scope)
         except NotFound:
             await respond(send, 404, b"", [])
             return
@@ -141,7 +141,7 @@ class Application:
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # websocket.connect
         try:
-            endpoint, rest = parse_path(_raw_path(scope), scope.get("root_path", ""))
+            endpoint, rest = parse_path(scope)
             if rest:
                 raise NotFound("a WebSocket is opened on the path of a stream")
             channel = self._channel(scope, True, read_head(scope["headers"]).foreign_page)
@@ -214,49 +214,41 @@ def _site_of(origin: str) -> bytes:
 
 async def read_body(length: int, receive: Receive, bytes_max: int) -> bytes | None:
     """The body; None when the client left. Never holds more than one chunk above the limit."""
-    if length > bytes_max:
-        raise PeerError(INVALID_REQUEST, _too_large_text(length, bytes_max))
-    body = b""
+    body, more = b"", True
     while True:
+        size = max(length, len(body))
+        if size > bytes_max:
+            text = f"The message has {size} bytes or more; at most {bytes_max} are taken ('futoin.message_bytes_max')"
+            raise PeerError(INVALID_REQUEST, text)
+        if not more:
+            return body
         message = await receive()
         if message["type"] == "http.disconnect":
             return None
-        chunk: bytes = message.get("body", b"")
-        body += chunk
-        if len(body) > bytes_max:
-            raise PeerError(INVALID_REQUEST, _too_large_text(len(body), bytes_max))
-        if not message.get("more_body"):
-            return body
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
 
 
-def _too_large_text(size: int, bytes_max: int) -> str:
-    return f"The message has {size} bytes or more; at most {bytes_max} are taken ('futoin.message_bytes_max')"
-
-
-def _raw_path(scope: Scope) -> bytes:
-    raw: bytes = scope.get("raw_path") or scope["path"].encode()
-    return raw
-
-
-def parse_path(raw: bytes, prefix: str) -> tuple[Endpoint, list[str]]:
+def parse_path(scope: Scope) -> tuple[Endpoint, list[str]]:
     """The stream and what stands behind it. Percent signs are read after the slashes: `%2F` belongs to a name."""
-    stream, *rest = raw.removeprefix(prefix.encode()).removeprefix(b"/").split(b"/")
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    stream, *rest = raw.removeprefix(scope.get("root_path", "").encode()).removeprefix(b"/").split(b"/")
     if rest and rest[-1] == b"":
         rest.pop()
     if not stream or len(rest) not in (0, PATH_FORM_PARTS, PATH_FORM_PARTS + 1):
         raise NotFound("nothing is here: the path is that of a stream")
-    parse = _parse_stream if len(stream) > KNOWN_PART_BYTES_MAX else _known_endpoint
+    parse = _endpoint if len(stream) > KNOWN_PART_BYTES_MAX else _known_endpoint
     return parse(stream), [_unquoted(part) for part in rest]
 
 
-def _parse_stream(part: bytes) -> Endpoint:
+def _endpoint(part: bytes) -> Endpoint:
     name, _, partition = part.partition(PARTITION_MARK)
     if partition and not (partition.isdigit() and len(partition) < 6):
         raise NotFound("the partition is not a number")
     return Endpoint(_unquoted(name), int(partition or b"0"))
 
 
-_known_endpoint = functools.lru_cache(maxsize=4096)(_parse_stream)
+_known_endpoint = functools.lru_cache(maxsize=4096)(_endpoint)
 
 
 def _unquoted(part: bytes) -> str:
