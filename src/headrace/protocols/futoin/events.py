@@ -102,22 +102,22 @@ def page(
         fitting: Sequence[int] = [row for row in rows if len(payloads[row]) <= room.bytes_max]
     else:
         fitting = rows
-    found = Page([], end, end, 0, False, len(rows) - len(fitting))
+    shown = Page([], end, end, 0, False, len(rows) - len(fitting))
     if len(fitting) > room.events:
-        found.next = indexes[fitting[room.events]]
-        found.full = True
+        shown.next = indexes[fitting[room.events]]
+        shown.full = True
         fitting = fitting[: room.events]
-    whole = len(fitting) == len(indexes)
-    if not whole:
+    all_fit = len(fitting) == len(indexes)
+    if not all_fit:
         indexes = [indexes[row] for row in fitting]
         types = [types[row] for row in fitting]
         payloads = [payloads[row] for row in fitting]
         times = [times[row] for row in fitting]
     data, all_json = event_data(payloads, coding, known_json)
-    found.all_json = whole and all_json
+    shown.all_json = all_fit and all_json
     ids = [str(index + 1) for index in indexes]
-    _keep(list(map(Event, ids, types, data, times)), indexes, payloads, coding, room, found)
-    return found
+    _keep(list(map(Event, ids, types, data, times)), indexes, payloads, coding, room, shown)
+    return shown
 
 
 def _shown_types(kinds: list[str | None]) -> list[str]:
@@ -135,25 +135,25 @@ def _timestamps(times_us: list[int]) -> list[str]:
 
 
 def _keep(
-    events: list[Event], indexes: list[int], payloads: list[bytes], coding: Coding, room: Room, found: Page
+    events: list[Event], indexes: list[int], payloads: list[bytes], coding: Coding, room: Room, shown: Page
 ) -> None:
-    """Put those that fit into `found`."""
+    """Put those that fit into `shown`."""
     most = int(BINARY_GROWTH * (sum(map(len, payloads)) + len(events) * EVENT_OVERHEAD_BYTES))
     if most <= min(room.bytes, room.bytes_max):
-        found.events, found.bytes = events, most
+        shown.events, shown.bytes = events, most
     else:
         for event, index in zip(events, indexes, strict=True):
             size = encoded_bytes(event, coding)
             if size > room.bytes_max:
-                found.too_big += 1
-            elif found.bytes + size > room.bytes:
-                found.next = index
-                found.full = True
+                shown.too_big += 1
+            elif shown.bytes + size > room.bytes:
+                shown.next = index
+                shown.full = True
                 break
             else:
-                found.events.append(event)
-                found.bytes += size
-    found.first = int(found.events[0].id) - 1 if found.events else found.next
+                shown.events.append(event)
+                shown.bytes += size
+    shown.first = int(shown.events[0].id) - 1 if shown.events else shown.next
 
 
 def encoded_bytes(event: Event, coding: Coding) -> int:
