@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from headrace.cli.main import COMMANDS, load_command
+from headrace.cli.output import EXIT_LOCKED, EXIT_USAGE
 from headrace.config import Limits, Listen
 from headrace.config.address import split_address
 from headrace.config.load import load
 from headrace.serving.http import OWN_PATHS
-from headrace.serving.runtime import EXIT_LOCKED, EXIT_USAGE, LISTENERS, run, tell_manager
+from headrace.serving.runtime import LISTENERS, run, tell_manager
 from headrace.units import parse_seconds
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
