@@ -30,23 +30,26 @@ PartitionOption = Annotated[int, typer.Option("--partition", min=0, help="The pa
 YesFlag = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
-def sharing(**made: Callable[..., Any]) -> Callable[[Command], Command]:
+def sharing(**factories: Callable[..., Any]) -> Callable[[Command], Command]:
     """`@sharing(hub=connect)` gives a command all options of the function `connect`, and its result as `hub`."""
 
     def decorate(command: Command) -> Command:
         own = inspect.signature(command).parameters.values()
-        parameters = {parameter.name: parameter for parameter in own if parameter.name not in made}
-        options = {name: inspect.signature(make).parameters for name, make in made.items()}
+        parameters = {parameter.name: parameter for parameter in own if parameter.name not in factories}
+        options = {name: inspect.signature(factory).parameters for name, factory in factories.items()}
         for each in options.values():
             parameters.update(each)
 
         @functools.wraps(command)
         def run(**given: Any) -> None:
-            results = {name: make(**{option: given[option] for option in options[name]}) for name, make in made.items()}
-            kept = {parameter.name: given[parameter.name] for parameter in own if parameter.name not in made}
+            results = {
+                name: factory(**{option: given[option] for option in options[name]})
+                for name, factory in factories.items()
+            }
+            kept = {parameter.name: given[parameter.name] for parameter in own if parameter.name not in factories}
             command(**kept, **results)
 
-        known = [get_type_hints(function, include_extras=True) for function in (command, *made.values())]
+        known = [get_type_hints(function, include_extras=True) for function in (command, *factories.values())]
         hints = {name: hint for each in known for name, hint in each.items() if name in parameters}
         run.__annotations__ = hints
         run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]

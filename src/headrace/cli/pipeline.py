@@ -63,11 +63,11 @@ def _row(status: dict[str, Any]) -> list[Any]:
 @sharing(answer=Answer)
 def status(answer: Answer, name: str) -> None:
     """Everything about one pipeline."""
-    told = answer.call("pipeline.status", {"name": name})
-    rows = [("state", told["state"])]
+    pipeline = answer.call("pipeline.status", {"name": name})
+    rows = [("state", pipeline["state"])]
     for part in ("definition", "report"):
-        rows += [(key, value) for key, value in (told[part] or {}).items() if key not in ("name", "state")]
-    answer.table(told, ["what", "value"], rows)
+        rows += [(key, value) for key, value in (pipeline[part] or {}).items() if key not in ("name", "state")]
+    answer.table(pipeline, ["what", "value"], rows)
 
 
 @app.command()

@@ -36,19 +36,19 @@ def find(text: str, port: Any) -> list[Pipeline]:
 def created(port: Any, name: str | None) -> list[Pipeline]:
     """The pipeline of this name that is defined at the hub, or all that are enabled."""
     listed = port.call("pipeline.list", {}) if name is None else [port.call("pipeline.status", {"name": name})]
-    found: list[Pipeline] = []
-    for one in (status["definition"] for status in listed):
-        if one is None or (name is None and not one.get("enabled", True)):
+    pipelines: list[Pipeline] = []
+    for definition in (status["definition"] for status in listed):
+        if definition is None or (name is None and not definition.get("enabled", True)):
             continue
-        if one.get("file"):
-            defined = load_file(one["file"])
+        if definition.get("file"):
+            defined = load_file(definition["file"])
             # Of a file with several, each has a definition of its own; a file without that name is run whole.
-            meant = [each for each in defined if each.name == one["name"]] or defined
-            found.extend(with_trigger(each, one.get("trigger")) for each in meant)
+            chosen = [pipeline for pipeline in defined if pipeline.name == definition["name"]] or defined
+            pipelines.extend(with_trigger(pipeline, definition.get("trigger")) for pipeline in chosen)
         else:
-            options = {key: one[key] for key in ("trigger", "start", "output_mode") if one.get(key)}
-            found.append(sql_pipeline(one["name"], one["sql"], one["into"], **options))
-    return found
+            options = {key: definition[key] for key in ("trigger", "start", "output_mode") if definition.get(key)}
+            pipelines.append(sql_pipeline(definition["name"], definition["sql"], definition["into"], **options))
+    return pipelines
 
 
 def run_all(pipelines: Sequence[Pipeline], how: RunOptions, trigger: str | None = None) -> None:

@@ -59,9 +59,9 @@ class RunOptions(SparkOptions):
 
 def _settings(conf: list[str] | None) -> dict[str, str]:
     settings = {}
-    for one in conf or []:
-        name, separator, value = one.partition("=")
+    for setting in conf or []:
+        name, separator, value = setting.partition("=")
         if not separator:
-            fail(f"--conf {one!r} is not NAME=VALUE")
+            fail(f"--conf {setting!r} is not NAME=VALUE")
         settings[name] = value
     return settings

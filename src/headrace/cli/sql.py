@@ -37,9 +37,9 @@ def sql(
     asked = Path(text[1:]).read_text() if text.startswith("@") else text
     spark = how.session(move_cursors=False)
     try:
-        found = bind(spark, asked, hubWaitSeconds=10)
-        rows = (found.limit(limit + 1) if limit else found).collect()
-        columns = found.columns
+        result = bind(spark, asked, hubWaitSeconds=10)
+        rows = (result.limit(limit + 1) if limit else result).collect()
+        columns = result.columns
     except Exception as error:
         failure = explain(error)
         fail(failure.headline, code="sql")

@@ -203,7 +203,7 @@ class Pulse:
         self._watchers.add(watcher)
         following = None if shown is None else asyncio.create_task(self._follow(shown, watcher))
         try:
-            yield Event("pulse", msgspec.json.encode([one.shown_to(principal) for one in self._samples]))
+            yield Event("pulse", msgspec.json.encode([sample.shown_to(principal) for sample in self._samples]))
             async for event in watcher.events():
                 yield event
         finally:
@@ -255,25 +255,27 @@ class Pulse:
 
     def alarms(self, free_bytes: float) -> list[str]:
         """What somebody should look at, in words; cursors that are stuck apart."""
-        found = [f"{part}: {reason}" for part, reason in self._hub.health.report().reasons.items()]
+        alarms = [f"{part}: {reason}" for part, reason in self._hub.health.report().reasons.items()]
         try:
-            found += self._hub.security.warnings()
+            alarms += self._hub.security.warnings()
         except SecurityError as error:  # a users file that somebody has broken: nobody can sign in
-            found.append(str(error))
+            alarms.append(str(error))
         if free_bytes < DISK_FREE_LOW_BYTES:
-            found.append(f"the disk has {free_bytes / 2**20:,.0f} MiB left: a full disk refuses appends")
-        return found
+            alarms.append(f"the disk has {free_bytes / 2**20:,.0f} MiB left: a full disk refuses appends")
+        return alarms
 
     def stuck(self) -> tuple[list[tuple[str, str]], int]:
         """Streams with cursors that do not move and a word about each cursor, some; and how many more there are."""
         now_us = self._hub.clock.now_us()
-        found = [one for one in self._hub.cursors() if one.lag and now_us - one.updated_us > STUCK_S * 1_000_000]
-        said = [
-            (
-                one.stream,
-                f"cursor {one.name} of stream {one.stream} is {one.lag:,} records behind and has not moved for "
-                f"{(now_us - one.updated_us) // 1_000_000} s",
-            )
-            for one in found[:STUCK_SAID]
+        cursors = [
+            cursor for cursor in self._hub.cursors() if cursor.lag and now_us - cursor.updated_us > STUCK_S * 1_000_000
         ]
-        return said, len(found) - len(said)
+        shown = [
+            (
+                cursor.stream,
+                f"cursor {cursor.name} of stream {cursor.stream} is {cursor.lag:,} records behind and has not moved "
+                f"for {(now_us - cursor.updated_us) // 1_000_000} s",
+            )
+            for cursor in cursors[:STUCK_SAID]
+        ]
+        return shown, len(cursors) - len(shown)

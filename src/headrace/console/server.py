@@ -53,13 +53,13 @@ MEDIA_TYPES = {
 
 def load_files() -> dict[str, tuple[bytes, str]]:
     """Path → contents and media type, for everything that the package ships."""
-    found: dict[str, tuple[bytes, str]] = {}
+    files: dict[str, tuple[bytes, str]] = {}
     for file in resources.files("headrace.console").joinpath("static").iterdir():
         kind = MEDIA_TYPES.get(file.name.rpartition(".")[2])
         if kind is not None:
             path = "/" if file.name == "index.html" else f"/console/{file.name}"
-            found[path] = (file.read_bytes(), kind)
-    return found
+            files[path] = (file.read_bytes(), kind)
+    return files
 
 
 class Console:
@@ -91,17 +91,17 @@ class Console:
             principal, shown = await self._watched(request)
             self._pulse.check_room()  # here, where it can still be said: an answer that has begun can only break off
             return StreamingResponse(self._events(shown, principal), headers=HEADERS, media_type="text/event-stream")
-        found = self._files.get(path)
-        if found is None:
+        file = self._files.get(path)
+        if file is None:
             return Response(f"there is nothing at {path}", 404, HEADERS, media_type="text/plain")
-        contents, kind = found
+        contents, kind = file
         return Response(contents, headers=HEADERS, media_type=kind)
 
     async def _watched(self, request: Request) -> tuple[Principal, Shown | None]:
         """Who asks, and the stream that the page shows, if it does; whoever may not read is refused."""
         shown_by = from_header(request.headers.get("authorization"))
-        told = "sign in to see the pulse of this hub"
-        principal = await self._hub.admission.admit("http", peer_of(request), shown_by, told)
+        message = "sign in to see the pulse of this hub"
+        principal = await self._hub.admission.admit("http", peer_of(request), shown_by, message)
         if not principal.may_some("read"):
             raise Forbidden("the pulse of the hub needs the right 'read'")
         asked = request.query_params

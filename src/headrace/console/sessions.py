@@ -78,7 +78,7 @@ class SessionViews:
 
     async def sessions(self, asked: SessionsRequest) -> SessionsPage:
         """Open ones oldest first, ended ones newest first."""
-        infos = [one for one in self._hub.sessions.list(ended=asked.ended) if _fits(one, asked.text.lower())]
+        infos = [info for info in self._hub.sessions.list(ended=asked.ended) if _fits(info, asked.text.lower())]
         return SessionsPage(len(infos), [row_of(info) for info in infos[:SESSIONS_MAX]])
 
 
@@ -113,15 +113,15 @@ def _together(places: list[Place]) -> str:
 
 
 def _flow(details: dict[str, Any]) -> list[Flow]:
-    found = []
+    flows = []
     if "credits" in details:
-        found.append(Flow("credits left", details["credits"], details.get("credits_max")))
+        flows.append(Flow("credits left", details["credits"], details.get("credits_max")))
     if details.get("permits") is not None:
-        found.append(Flow("permits left", details["permits"]))
+        flows.append(Flow("permits left", details["permits"]))
     receivers = details.get("receivers", ())
     if receivers:
-        found.append(Flow("groups under way", sum(one["in_flight"] for one in receivers)))
-    return found + [Flow(words, details[name]) for name, words in WAITING.items() if name in details]
+        flows.append(Flow("groups under way", sum(receiver["in_flight"] for receiver in receivers)))
+    return flows + [Flow(words, details[name]) for name, words in WAITING.items() if name in details]
 
 
 def _text(value: Any) -> str:

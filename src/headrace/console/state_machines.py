@@ -21,8 +21,8 @@ class Machine(msgspec.Struct, frozen=True):
 def machines() -> list[Machine]:
     """Every table, one machine each."""
     return [
-        Machine(label, name, one.of, one.states(), one.changes())
+        Machine(label, name, machine.of, machine.states(), machine.changes())
         for protocol in protocols()
-        for one in protocol.shown().machines
-        for label, name in [one.name.split("/")]
+        for machine in protocol.shown().machines
+        for label, name in [machine.name.split("/")]
     ]

@@ -207,7 +207,9 @@ class Views:
     def _history(self, info: StreamInfo) -> list[float]:
         """Rates of a stream that somebody looks at, a second each, as long as somebody does."""
         now = time.monotonic()
-        self._histories = {name: one for name, one in self._histories.items() if now - one.seen_s < HISTORY_KEPT_S}
+        self._histories = {
+            name: history for name, history in self._histories.items() if now - history.seen_s < HISTORY_KEPT_S
+        }
         if info.name not in self._histories and len(self._histories) >= HISTORIES_MAX:
             return []
         return self._histories.setdefault(info.name, RateHistory()).look(now, self._next(info))

@@ -73,10 +73,12 @@ def flow_row(flow: Flow, bounds: Bounds, stored_before: int, rate: float, stored
 
 def pipeline_row(state: str, known: Sequence[Mapping[str, Any]]) -> PipelineRow:
     """What the hub knows of the pipeline, or what its process says when the hub knows nothing yet."""
-    for one in known:
-        report = one["report"]
+    for status in known:
+        report = status["report"]
         if report is not None:
-            return PipelineRow(one["state"], report["batch"], report["rows_per_s"], report["batch_ms"], report["lag"])
+            return PipelineRow(
+                status["state"], report["batch"], report["rows_per_s"], report["batch_ms"], report["lag"]
+            )
     return PipelineRow(state)
 
 

@@ -40,8 +40,8 @@ class Figure(msgspec.Struct, frozen=True):
 
 async def measure(folder: Path, seconds: float) -> AsyncIterator[Figure]:
     """All measurements, about `seconds` each, in a directory of its own below `folder` that is removed afterwards."""
-    with tempfile.TemporaryDirectory(prefix=".headrace-bench-", dir=folder) as made:
-        root = Path(made)
+    with tempfile.TemporaryDirectory(prefix=".headrace-bench-", dir=folder) as directory:
+        root = Path(directory)
         ceiling = CEILING_WRITE_BYTES * await asyncio.to_thread(synced_writes_per_s, root, CEILING_WRITE_BYTES, seconds)
         yield Figure("disk: 1 MiB write + fdatasync", ceiling / 1e6, "MB/s")
         syncs = await asyncio.to_thread(synced_writes_per_s, root, 4096, seconds)

@@ -52,23 +52,23 @@ def process_using(data: Path) -> int | None:
 
 def check_place(data: Path) -> Iterator[Finding]:
     """Owner, rights and file system."""
-    there = existing(data)
-    if not there.is_dir():
-        yield fail("place", f"{there} is not a directory", "name another directory with --data")
+    place = existing(data)
+    if not place.is_dir():
+        yield fail("place", f"{place} is not a directory", "name another directory with --data")
         return
-    yield _rights(data, there)
+    yield _rights(data, place)
     yield from _readable_secrets(data)
-    yield _file_system(there)
+    yield _file_system(place)
 
 
-def _rights(data: Path, there: Path) -> Finding:
-    status = there.stat()
+def _rights(data: Path, place: Path) -> Finding:
+    status = place.stat()
     owner, me = _user_name(status.st_uid), _user_name(os.geteuid())
-    if not os.access(there, os.R_OK | os.W_OK | os.X_OK):
-        advice = f"run as {owner}, or give it away: chown -R {me} {there}"
-        return fail("place", f"{there} belongs to {owner}, and {me} may not write to it", advice)
-    if there != data.absolute():
-        return ok("place", f"{data} does not exist yet and can be made in {there}")
+    if not os.access(place, os.R_OK | os.W_OK | os.X_OK):
+        advice = f"run as {owner}, or give it away: chown -R {me} {place}"
+        return fail("place", f"{place} belongs to {owner}, and {me} may not write to it", advice)
+    if place != data.absolute():
+        return ok("place", f"{data} does not exist yet and can be made in {place}")
     if status.st_uid != os.geteuid():
         advice = f"run the hub as {owner}; files that {me} makes there, {owner} may not be able to read"
         return warn("place", f"{data} belongs to {owner}, and this is {me}", advice)
@@ -90,25 +90,25 @@ def _readable_secrets(data: Path) -> Iterator[Finding]:
         yield warn("place", f"others than its owner may read {users}", f"chmod 600 {users}")
 
 
-def _file_system(there: Path) -> Finding:
-    mount = _mount_of(there)
+def _file_system(place: Path) -> Finding:
+    mount = _mount_of(place)
     if mount is None:
         return ok("file system", "this system does not tell what the directory lies on")
     kind, options = mount
     if "ro" in options:
-        return fail("file system", f"{there} is mounted read-only ({kind})", "mount it for writing, or use another")
+        return fail("file system", f"{place} is mounted read-only ({kind})", "mount it for writing, or use another")
     if kind in IN_MEMORY:
         advice = "use a directory on a disk; this is for tests"
-        return fail("file system", f"{there} is in memory ({kind}): nothing in it survives a restart", advice)
+        return fail("file system", f"{place} is in memory ({kind}): nothing in it survives a restart", advice)
     if OVER_NETWORK.fullmatch(kind):
         advice = "use a local disk: syncs and locks are only as good as the other side's"
-        return warn("file system", f"{there} is not on a disk of this machine ({kind})", advice)
+        return warn("file system", f"{place} is not on a disk of this machine ({kind})", advice)
     if kind == "overlay":
-        return warn("file system", f"{there} is a container's own layer and goes with it", "mount a volume there")
+        return warn("file system", f"{place} is a container's own layer and goes with it", "mount a volume there")
     if unsafe := sorted(UNSAFE_OPTIONS & options):
-        text = f"{there} is mounted with {', '.join(unsafe)}: syncs promise nothing"
+        text = f"{place} is mounted with {', '.join(unsafe)}: syncs promise nothing"
         return warn("file system", text, "mount it without")
-    return ok("file system", f"{there} is on {kind}")
+    return ok("file system", f"{place} is on {kind}")
 
 
 def _mount_of(path: Path) -> tuple[str, set[str]] | None:
@@ -159,16 +159,16 @@ def check_data(data: Path, progress: Progress = lambda text: None, now_us: int |
     yield from _clock_beside_records(report.last_time_us, time.time_ns() // 1000 if now_us is None else now_us)
 
 
-def _data_finding(found: LogFinding) -> Finding:
-    text = f"{found.text} ({found.path})" if found.path else found.text
-    if not found.is_damage:
+def _data_finding(damage: LogFinding) -> Finding:
+    text = f"{damage.text} ({damage.path})" if damage.path else damage.text
+    if not damage.is_damage:
         return ok("data", f"{text}: never acknowledged, the next start repairs it")
-    if found.kind == UNRECOVERABLE:
+    if damage.kind == UNRECOVERABLE:
         return fail("data", text, "use the version that wrote it or a newer one, or restore from a backup")
     advice = "restore from a backup, or read on behind it"
-    if found.kind == "damaged-records" and found.stream:
-        return Finding("data", "fail", text, advice, found.stream, found.partition, found.first, found.last)
-    return Finding("data", "fail", text, advice, found.stream or None)
+    if damage.kind == "damaged-records" and damage.stream:
+        return Finding("data", "fail", text, advice, damage.stream, damage.partition, damage.first, damage.last)
+    return Finding("data", "fail", text, advice, damage.stream or None)
 
 
 def _clock_beside_records(last_us: int, now_us: int) -> Iterator[Finding]:

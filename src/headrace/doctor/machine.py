@@ -158,13 +158,13 @@ def _memory(config: Config) -> Finding:
 
 def memory_bytes() -> tuple[int, str]:
     """The memory that this process may use, and what bounds it."""
-    found = [(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), "the machine's")]
+    bounds = [(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), "the machine's")]
     with contextlib.suppress(OSError, ValueError):
-        found.append((int(CGROUP_MEMORY.read_text()), "the container's or unit's limit"))
+        bounds.append((int(CGROUP_MEMORY.read_text()), "the container's or unit's limit"))
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     if soft != resource.RLIM_INFINITY:
-        found.append((soft, "ulimit -v"))
-    return min(found)
+        bounds.append((soft, "ulimit -v"))
+    return min(bounds)
 
 
 def _mappings(config: Config) -> Iterator[Finding]:

@@ -24,7 +24,7 @@ ADVICE = {
 
 def check_ports(config: Config, owner: int | None = None) -> Iterator[Finding]:
     """Whether each configured address can be listened on now. `owner` is the hub that runs on this data directory."""
-    wanted: dict[tuple[str, int], str] = {}
+    names: dict[tuple[str, int], str] = {}
     for name, address in config.listen.addresses().items():
         if address == "off":
             continue
@@ -33,7 +33,7 @@ def check_ports(config: Config, owner: int | None = None) -> Iterator[Finding]:
         except HeadraceError as error:
             yield fail("ports", f"{name}: {error}", f"set listen.{name} to host:port, or to off")
             continue
-        twin = wanted.setdefault((host, port), name)
+        twin = names.setdefault((host, port), name)
         if port and twin != name:
             text = f"{name} and {twin} are both to listen on {address}"
             yield fail("ports", text, f"set listen.{name} or listen.{twin} to another port")

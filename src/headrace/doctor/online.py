@@ -74,16 +74,16 @@ def _alarms(info: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _listeners(info: dict[str, Any], asked: str, config: Config | None) -> Iterator[Finding]:
-    found: dict[str, str] = info["listeners"]
-    for name, address in found.items():
+    listeners: dict[str, str] = info["listeners"]
+    for name, address in listeners.items():
         reach = _reachable(address, asked)
         if reach is None:
             yield ok("listeners", f"{name}: {address} accepts connections")
         else:
             yield fail("listeners", f"{name}: {address}: {reach}", "look for a firewall between here and the hub")
-    wanted = {} if config is None else config.listen.addresses()
-    for name, setting in wanted.items():
-        if setting != "off" and name not in found:
+    configured = {} if config is None else config.listen.addresses()
+    for name, setting in configured.items():
+        if setting != "off" and name not in listeners:
             text = f"{name} is configured, and the running hub does not have it"
             yield warn("listeners", text, "restart the hub if the settings are newer than it")
 

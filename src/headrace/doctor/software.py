@@ -22,16 +22,16 @@ EXTRAS = {"spark": "pyspark", "speed": "uvloop", "otel": "opentelemetry.sdk", "p
 def check_packages(config: Config) -> Iterator[Finding]:
     """Whether every package is there in a version that fits, and the extras that the settings need."""
     about = f"headrace {__version__} on Python {platform.python_version()}"
-    there = ", ".join(extra for extra, module in EXTRAS.items() if _has(module)) or "none"
+    extras = ", ".join(extra for extra, module in EXTRAS.items() if _has(module)) or "none"
     try:
         wrong = list(wrong_packages(metadata.requires("headrace") or []))
     except metadata.PackageNotFoundError:
-        yield ok("packages", f"{about}, run from its source; extras: {there}")
+        yield ok("packages", f"{about}, run from its source; extras: {extras}")
         wrong = None
     if wrong:
         yield fail("packages", f"{about}: {'; '.join(wrong)}", "install Headrace again: pip install --upgrade headrace")
     elif wrong is not None:
-        yield ok("packages", f"{about}, with all it needs; extras: {there}")
+        yield ok("packages", f"{about}, with all it needs; extras: {extras}")
     for extra, reason in _wanted_extras(config):
         if not _has(EXTRAS[extra]):
             yield fail("packages", f"{reason} needs the extra {extra!r}", f"pip install 'headrace[{extra}]'")

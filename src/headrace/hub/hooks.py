@@ -41,8 +41,8 @@ class Read(msgspec.Struct):
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.error = error
-        for told in self.hooks.read:
-            told(self)
+        for hook in self.hooks.read:
+            hook(self)
 
 
 class Hooks:

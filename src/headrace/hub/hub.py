@@ -198,8 +198,8 @@ class Hub(HubBase):
         except HeadraceError as error:
             self.metrics.log.refused.labels(code=error.code).inc()
             future.set_exception(error)
-        for told in self.hooks.submit:
-            told(self.protocol, operations, token)
+        for hook in self.hooks.submit:
+            hook(self.protocol, operations, token)
         return future
 
     def _committed(self, outcomes: list[Pending], touched: Touched) -> None:
@@ -208,8 +208,8 @@ class Hub(HubBase):
             self._loop.call_soon_threadsafe(self._resolve, outcomes, touched)
 
     def _sealed(self, segment: ops.NewSegment) -> None:
-        for told in self.hooks.seal:
-            told(segment)
+        for hook in self.hooks.seal:
+            hook(segment)
 
     def _resolve(self, outcomes: list[Pending], touched: Touched) -> None:
         for pending in outcomes:
@@ -225,8 +225,8 @@ class Hub(HubBase):
                 for position, operation in enumerate(pending.operations):
                     if not isinstance(operation, ops.Append):
                         self._changed(operation, pending.result[position])
-        for told in self.hooks.commit:
-            told(outcomes)
+        for hook in self.hooks.commit:
+            hook(outcomes)
         for name, number in touched:
             if self._log.has_stream(name):
                 self._new_records.notify((name, number), self._log.bounds(name, number).next)
@@ -440,11 +440,11 @@ class Hub(HubBase):
         self.metrics.before_scrape(self._refresh_gauges)
 
     def _report_damage(self, report: Report) -> None:
-        for found in report.findings:
-            level = logging.ERROR if found.is_damage else logging.WARNING
-            logger.log(level, "recovery: %s: %s %s", found.kind, found.text, found.path)
-            if found.kind == "damaged-records":
-                self.metrics.log.damaged.inc(found.last - found.first + 1)
+        for finding in report.findings:
+            level = logging.ERROR if finding.is_damage else logging.WARNING
+            logger.log(level, "recovery: %s: %s %s", finding.kind, finding.text, finding.path)
+            if finding.kind == "damaged-records":
+                self.metrics.log.damaged.inc(finding.last - finding.first + 1)
 
     def gauges(self) -> dict[str, float]:
         """Figures of the log: bytes waiting, in memory, in segments and free; streams, tables, checkpoints."""
@@ -464,4 +464,4 @@ class Hub(HubBase):
         nouns.checkpoints.set(gauges["checkpoints"])
         cursors = self._log.cursors()
         nouns.cursors.set(len(cursors))
-        nouns.cursor_lag_max.set(max((one.lag for one in cursors), default=0))
+        nouns.cursor_lag_max.set(max((cursor.lag for cursor in cursors), default=0))

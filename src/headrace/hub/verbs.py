@@ -108,8 +108,8 @@ class Verbs:
             raise
         finally:
             known = name if name in self._verbs else "unknown"  # names that callers make up are no labels
-            for told in self._hooks.verb:
-                told(known, time.perf_counter() - began, code)
+            for hook in self._hooks.verb:
+                hook(known, time.perf_counter() - began, code)
 
     async def _called(self, name: str, body: bytes | dict[str, Any] | msgspec.Struct, principal: Principal) -> Any:
         verb = self.get(name)

@@ -83,8 +83,8 @@ class Certificate(NamedTuple):
         certificate = self.transport.get_extra_info("peercert") or {}
         for parts in certificate.get("subject", ()):
             for field, value in parts:
-                if field == "commonName" and (found := door.security.certificate_principal(value)) is not None:
-                    return found
+                if field == "commonName" and (principal := door.security.certificate_principal(value)) is not None:
+                    return principal
         return door.security.anonymous()
 
 
@@ -126,26 +126,26 @@ class Admission:
         self._hashing = ThreadPoolExecutor(HASHING_THREADS, thread_name_prefix="passwords")
         self._checking: dict[bytes, asyncio.Future[Principal | None]] = {}
 
-    async def admit(self, listener: str, peer: str, credential: Quick | Password, told: str = "") -> Principal:
-        """Whoever shows this credential at this address. Raises `Unauthenticated`, with the text `told` if there is
+    async def admit(self, listener: str, peer: str, credential: Quick | Password, message: str = "") -> Principal:
+        """Whoever shows this credential at this address. Raises `Unauthenticated`, with the text `message` if there is
         one, or `TooManyLogins` when the address has failed too often."""
         if not isinstance(credential, Password):
-            return self.admit_now(listener, peer, credential, told)
+            return self.admit_now(listener, peer, credential, message)
         try:
-            found = await self._check_password(credential, peer)
+            principal = await self._check_password(credential, peer)
         except TooManyLogins:
             self._refused.labels(protocol=listener).inc()
             raise
-        return self._admitted(listener, peer, credential, found, told)
+        return self._admitted(listener, peer, credential, principal, message)
 
-    def admit_now(self, listener: str, peer: str, credential: Quick, told: str = "") -> Principal:
+    def admit_now(self, listener: str, peer: str, credential: Quick, message: str = "") -> Principal:
         """`admit` for what takes no time to check."""
         try:
-            found = credential.check(self, peer)
+            principal = credential.check(self, peer)
         except TooManyLogins:  # logged when it began
             self._refused.labels(protocol=listener).inc()
             raise
-        return self._admitted(listener, peer, credential, found, told)
+        return self._admitted(listener, peer, credential, principal, message)
 
     def refused(self, listener: str, peer: str) -> None:
         """Someone known is turned away, for want of the right to be here."""
@@ -155,21 +155,21 @@ class Admission:
     def attempt(self, peer: str, user: str | None, check: Callable[[Security], Principal | None]) -> Principal | None:
         """One try, unless there were too many."""
         self._limiter.begin(peer, user)
-        found = check(self.security)
-        if found is not None:
+        principal = check(self.security)
+        if principal is not None:
             self._limiter.succeeded(peer, user)
-        return found
+        return principal
 
     def _admitted(
-        self, listener: str, peer: str, credential: Quick | Password, found: Principal | None, told: str
+        self, listener: str, peer: str, credential: Quick | Password, principal: Principal | None, message: str
     ) -> Principal:
-        if found is not None:
-            return found
+        if principal is not None:
+            return principal
         if isinstance(credential, Nobody):  # whoever has not tried is no line in the log: browsers begin so
             self._refused.labels(protocol=listener).inc()
-            raise Unauthenticated(told or NOTHING_SHOWN)
+            raise Unauthenticated(message or NOTHING_SHOWN)
         self.refused(listener, peer)
-        raise Unauthenticated(told or NOT_KNOWN)
+        raise Unauthenticated(message or NOT_KNOWN)
 
     async def _check_password(self, claim: Password, peer: str) -> Principal | None:
         """In a thread of its own kind: guessing passwords must not keep others from the disk. Many at once with one
@@ -187,7 +187,7 @@ class Admission:
 
     async def _hash(self, claim: Password, peer: str) -> Principal | None:
         loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self._hashing, self.security.authenticate, claim.user, claim.secret)
-        if found is not None:
+        principal = await loop.run_in_executor(self._hashing, self.security.authenticate, claim.user, claim.secret)
+        if principal is not None:
             self._limiter.succeeded(peer, claim.user)
-        return found
+        return principal

@@ -128,13 +128,13 @@ class Security:
     def authenticate_token(self, token: str) -> Principal | None:
         """The user a token belongs to."""
         digest = token_digest(token).encode()
-        found = None
+        owner = None
         for name, user in self.users().items():
             for stored in user.tokens:
                 kept = stored if stored.startswith("sha256$") else token_digest(stored)
                 if hmac.compare_digest(kept.encode(), digest):
-                    found = name  # no early return: the time does not tell which user matched
-        return None if found is None else self._principal(found)
+                    owner = name  # no early return: the time does not tell which user matched
+        return None if owner is None else self._principal(owner)
 
     def certificate_principal(self, common_name: str) -> Principal | None:
         """The user named by a client certificate that TLS has verified."""
@@ -168,24 +168,24 @@ class Security:
 
     def warnings(self) -> list[str]:
         """What an operator must know: open listeners without authentication or without TLS."""
-        found: list[str] = []
+        warnings: list[str] = []
         if self.users():
             for protocol in protocols():
-                found += protocol.warnings(self._config.section(protocol.settings))
+                warnings += protocol.warnings(self._config.section(protocol.settings))
         for listener, address in self._addresses():
             if address == "off" or is_loopback(split_address(address)[0]):
                 continue
             if not self.required:
-                found.append(
+                warnings.append(
                     f"listener {listener!r} on {address} is open to other machines and asks nobody who they are: "
                     "anyone who reaches it may read and delete everything; run `headrace user add`"
                 )
             if self.tls_files(listener) is None:
-                found.append(
+                warnings.append(
                     f"listener {listener!r} on {address} is open to other machines without TLS: "
                     "passwords and records can be read on the way; set [tls]"
                 )
-        return found
+        return warnings
 
     def _addresses(self) -> Iterator[tuple[str, str]]:
         """Every address that the settings name, by listener."""

@@ -38,11 +38,10 @@ class Principal:
 
     def may(self, right: Right, stream: str | None = None, *, verb: str | None = None) -> bool:
         """Whether `right` is granted on `stream`; without a stream, on all streams."""
-        wanted = "*" if stream is None else stream
         for grant in self._grants:
             if right in grant.rights and _verb_matches(grant, verb):
                 patterns = grant.streams
-                if "*" in patterns or (stream is not None and any(_matches(wanted, pattern) for pattern in patterns)):
+                if "*" in patterns or (stream is not None and any(_matches(stream, pattern) for pattern in patterns)):
                     return True
         return False
 

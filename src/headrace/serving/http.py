@@ -148,9 +148,9 @@ class Api:
             return _json(ErrorBody(ErrorDetail("internal", "a bug in Headrace; the log of the hub tells more")), 500)
 
     async def _principal(self, request: Request) -> Principal:
-        told = "say who you are: a token (Authorization: Bearer …) or user and password (Basic)"
+        message = "say who you are: a token (Authorization: Bearer …) or user and password (Basic)"
         shown = from_header(request.headers.get("authorization"))
-        return await self._hub.admission.admit("http", peer_of(request), shown, told)
+        return await self._hub.admission.admit("http", peer_of(request), shown, message)
 
 
 def peer_of(request: Request) -> str:
@@ -207,8 +207,8 @@ class Dispatcher:
             await _refuse(scope, receive, send, error_response(Misdirected("the Host header is not this machine's")))
         elif any(path == own or path.startswith(own + "/") for own in OWN_PATHS):
             await (self._api(scope, receive, send) if scope["type"] == "http" else _refuse(scope, receive, send, None))
-        elif (found := self._mounts.find(path)) is not None:
-            prefix, app = found
+        elif (mount := self._mounts.find(path)) is not None:
+            prefix, app = mount
             inner: MutableMapping[str, Any] = {**scope, "root_path": scope.get("root_path", "") + prefix}
             await app(inner, receive, send)
         else:

@@ -142,11 +142,11 @@ class Runtime:
 
     def _found(self, name: str, entry: str) -> Callable[..., Awaitable[Listener | None]] | None:
         """The function behind "module:function", or None when this installation does not hold the module."""
-        found = load_entry(entry)
-        if found is None:
+        function = load_entry(entry)
+        if function is None:
             self.missing.append(name)
             logger.debug("not available in this installation", extra=fields(part=name))
-        return found
+        return function
 
     async def stop(self) -> None:
         """Stop accepting, end the sessions, close the log. Listeners go together, so that a stop does not take
@@ -194,8 +194,8 @@ def load_entry(entry: str) -> Callable[..., Any] | None:
         return None
     if spec is None:
         return None
-    found: Callable[..., Any] = getattr(importlib.import_module(module_name), attribute)
-    return found
+    function: Callable[..., Any] = getattr(importlib.import_module(module_name), attribute)
+    return function
 
 
 def write_ready_file(path: Path, addresses: dict[str, str]) -> None:

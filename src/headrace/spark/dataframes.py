@@ -39,7 +39,7 @@ def option_texts(options: Mapping[str, Any]) -> dict[str, str]:
         if isinstance(value, bool):
             texts[camel] = "true" if value else "false"
         elif isinstance(value, (list, tuple)):
-            texts[camel] = ",".join(str(one) for one in value)
+            texts[camel] = ",".join(str(item) for item in value)
         else:
             texts[camel] = str(value)
     return texts

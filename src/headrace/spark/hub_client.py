@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -39,8 +39,6 @@ TLS_SCHEME = "grpc+tls://"
 PEM_BEGINS = "-----BEGIN"
 _RETRY_FIRST_S = 0.05
 _RETRY_MOST_S = 1.0
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,13 @@ class HubPort:
 
     def call(self, verb: str, request: dict[str, Any]) -> Any:
         """Call a verb of the hub; the answer as plain Python values."""
-        return self._patiently(lambda connection: connection.call(verb, request))
+        deadline = time.monotonic() + self._wait_s
+        pause_s = _RETRY_FIRST_S
+        while True:
+            try:
+                return self._connected().call(verb, request)
+            except HeadraceError as error:
+                pause_s = self._pause(deadline, pause_s, error)
 
     def describe(self, names: Sequence[str]) -> list[StreamState]:
         """The streams with these names (or matching these patterns) that exist now."""
@@ -96,9 +100,7 @@ class HubPort:
         """The sealed files of a stream by partition, oldest first."""
         answer = self.call("stream.segments", {"stream": stream})
         return {
-            of["partition"]: [
-                SegmentRef(*(one[name] for name in SegmentRef._fields)) for one in of["segments"] if one["path"]
-            ]
+            of["partition"]: [SegmentRef(*map(file.get, SegmentRef._fields)) for file in of["segments"] if file["path"]]
             for of in answer["partitions"]
         }
 
@@ -141,15 +143,6 @@ class HubPort:
     def waiting(self, wait_s: float) -> HubPort:
         """Another port to the same hub that waits this long."""
         return HubPort(self.address, self._connect, wait_s)
-
-    def _patiently(self, act: Callable[[HubConnection], Result]) -> Result:
-        deadline = time.monotonic() + self._wait_s
-        pause_s = _RETRY_FIRST_S
-        while True:
-            try:
-                return act(self._connected())
-            except HeadraceError as error:
-                pause_s = self._pause(deadline, pause_s, error)
 
     def _connected(self) -> HubConnection:
         if self._connection is None:

@@ -51,11 +51,11 @@ def java_major(executable: Path) -> int | None:
 
 def parse_major(version_text: str) -> int | None:
     """The major version in the output of `java -version` ("1.8.0" is 8)."""
-    found = re.search(r'version "(\d+)(?:\.(\d+))?', version_text)
-    if found is None:
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', version_text)
+    if match is None:
         return None
-    major = int(found.group(1))
-    return int(found.group(2) or 0) if major == 1 else major
+    major = int(match.group(1))
+    return int(match.group(2) or 0) if major == 1 else major
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
@@ -79,13 +79,13 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
 
 def candidates(environ: Mapping[str, str]) -> list[tuple[str, Path]]:
     """Where a runtime may have been installed, and the home of each, best first."""
-    found: list[tuple[str, Path]] = []
+    homes: list[tuple[str, Path]] = []
     if environ.get("JAVA_HOME"):
-        found.append(("JAVA_HOME", Path(environ["JAVA_HOME"])))
+        homes.append(("JAVA_HOME", Path(environ["JAVA_HOME"])))
     on_path = shutil.which("java", path=environ.get("PATH"))
     if on_path:
-        found.append(("PATH", Path(on_path).resolve().parent.parent))
-    return found
+        homes.append(("PATH", Path(on_path).resolve().parent.parent))
+    return homes
 
 
 def packaged_java() -> Java | None:

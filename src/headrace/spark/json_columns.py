@@ -77,13 +77,13 @@ def _decode(text: pa.Array, hopeless: pa.Array, fields: pa.Schema) -> Iterator[t
 
 def _missing(table: pa.Table, fields: pa.Schema) -> pa.Array:
     """By row, what is wrong when a field that must not be null is; null where nothing is."""
-    found = pa.nulls(table.num_rows, pa.string())
+    errors = pa.nulls(table.num_rows, pa.string())
     for field in fields:
         column = table.column(field.name)
         if not field.nullable and column.null_count:
             text = pa.scalar(f"field {field.name!r} is missing", pa.string())
-            found = pc.if_else(pc.is_null(column).combine_chunks(), text, found)
-    return found
+            errors = pc.if_else(pc.is_null(column).combine_chunks(), text, errors)
+    return errors
 
 
 def _parse(text: pa.Array, fields: pa.Schema) -> pa.Table:

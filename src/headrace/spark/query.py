@@ -45,17 +45,16 @@ def stream_calls(text: str) -> Iterator[StreamCall]:
         if skipped is not None and skipped.start() < call.start():
             position = skipped.end()
             continue
-        found = _arguments(text, call)
-        yield found
-        position = found.end
+        yield (stream_call := _arguments(text, call))
+        position = stream_call.end
 
 
 def _arguments(text: str, call: re.Match[str]) -> StreamCall:
-    found = StreamCall(call.start(), call.end())
+    stream_call = StreamCall(call.start(), call.end())
     while True:
-        argument = _ARGUMENT.match(text, found.end)
+        argument = _ARGUMENT.match(text, stream_call.end)
         if argument is None:
-            near = text[call.start() : found.end + 20]
+            near = text[call.start() : stream_call.end + 20]
             raise PipelineError(
                 f"cannot read the arguments of stream(...) near {near!r}: give the name in quotes, then options as "
                 "name => 'value'"
@@ -63,15 +62,15 @@ def _arguments(text: str, call: re.Match[str]) -> StreamCall:
         quoted = argument["text"]
         value = argument["word"] if quoted is None else quoted.replace("''", "'")
         if argument["name"] is None:
-            found.names.append(value)
+            stream_call.names.append(value)
         else:
-            found.options[argument["name"]] = value
-        found.end = argument.end()
+            stream_call.options[argument["name"]] = value
+        stream_call.end = argument.end()
         if argument["end"] == ")":
             break
-    if not found.names:
+    if not stream_call.names:
         raise PipelineError("stream() needs the name of a stream in quotes")
-    return found
+    return stream_call
 
 
 Load = Callable[..., Any]

@@ -130,8 +130,8 @@ class Client:
     async def poll(self, component: str, last_id: int | None = None, want: list[str] | None = None) -> list[Event]:
         """Events after `last_id`, which everything up to is thereby confirmed."""
         params = {"component": component, "last_id": str(last_id) if last_id else None, "want": want}
-        found = await self.call("futoin.evt.poll:1.1:pollEvents", params)
-        return [_event(fields) for fields in found]
+        events = await self.call("futoin.evt.poll:1.1:pollEvents", params)
+        return [_event(fields) for fields in events]
 
     async def ping(self, echo: int) -> int:
         """FTN4."""
@@ -149,11 +149,11 @@ class Client:
         """Poll for ever, with a delay that grows while nothing comes. A list is confirmed when the next is wanted."""
         delay_s = POLL_DELAY_MIN_S
         while True:
-            found = await self.poll(component, last_id, want)
-            if found:
+            events = await self.poll(component, last_id, want)
+            if events:
                 delay_s = POLL_DELAY_MIN_S
-                last_id = found[-1].id
-                yield found
+                last_id = events[-1].id
+                yield events
             else:
                 await asyncio.sleep(delay_s)
                 delay_s = min(delay_s * 2, POLL_DELAY_MAX_S)

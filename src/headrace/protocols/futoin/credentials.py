@@ -134,10 +134,10 @@ class Guard:
         """The caller of a `user:secret` that was good a moment ago: the way of nearly every request."""
         if not isinstance(sec, str):
             return None
-        found = self._known.get(sec)
-        if found is None or found[0] < time.monotonic():
+        entry = self._known.get(sec)
+        if entry is None or entry[0] < time.monotonic():
             return None
-        return found[1]
+        return entry[1]
 
     def anonymous(self) -> Caller:
         """Who nobody is where `futoin.insecure` lets them in."""

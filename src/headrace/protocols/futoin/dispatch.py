@@ -58,7 +58,7 @@ class Dispatcher:
             raise codec.explain(
                 message.fields,
                 authenticated=caller is not None,
-                check=lambda wanted: check_constraints(wanted, channel, caller is not None),
+                check=lambda interface: check_constraints(interface, channel, caller is not None),
             )
         call = codec.CALL_OF[type(message)]
         check_constraints(call.interface, channel, caller is not None)

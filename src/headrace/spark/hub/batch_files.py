@@ -5,7 +5,6 @@ A batch may be larger than the memory; a slice of it is not.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import uuid
@@ -18,6 +17,7 @@ import pyarrow as pa
 
 from headrace.errors import HeadraceError
 from headrace.log.batch import Batch
+from headrace.spark.pipelines.archive_storage import sync
 
 READ_BYTES = 4 << 20
 
@@ -63,11 +63,11 @@ def staged_rows(path: Path, size: int, crc: int, what: str) -> Iterator[Group]:
     """
     try:
         with pa.OSFile(str(path)) as file:
-            found, seen = file.size(), 0
+            stored, checksum = file.size(), 0
             while chunk := file.read(READ_BYTES):
-                seen = google_crc32c.extend(seen, chunk)
-            if found != size or seen != crc:
-                raise NotStaged(f"{what}: {path.name} is damaged ({found} bytes of {size}); run the batch again")
+                checksum = google_crc32c.extend(checksum, chunk)
+            if stored != size or checksum != crc:
+                raise NotStaged(f"{what}: {path.name} is damaged ({stored} bytes of {size}); run the batch again")
             file.seek(0)
             with pa.ipc.open_stream(file) as reader:
                 for rows, metadata in reader.iter_batches_with_custom_metadata():
@@ -110,7 +110,7 @@ def survey_of(slices: Iterable[list[Group]]) -> Survey:
 def _sizes(groups: list[Group]) -> tuple[int, int]:
     """The largest record of a slice, and all of it, as the log counts."""
     encoded = [Batch.from_arrow(rows) for _, _, rows in groups]
-    return max(one.largest for one in encoded), sum(one.nbytes for one in encoded)
+    return max(batch.largest for batch in encoded), sum(batch.nbytes for batch in encoded)
 
 
 def cut(groups: Iterable[Group], slice_bytes: int) -> Iterator[list[Group]]:
@@ -151,11 +151,7 @@ def _joined(gathered: Mapping[tuple[str, int], list[pa.RecordBatch]]) -> list[Gr
 def sync_files(directory: Path) -> None:
     """Force staged files to the disk, with their names and those of the directories that lead to them."""
     for path in [*directory.glob("*"), directory, directory.parent, directory.parent.parent]:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync(path)
 
 
 def drop_batches(query_path: Path, up_to: int) -> None:

@@ -111,31 +111,30 @@ class DeadLetters:
             return await self._redrive(asked)
 
     async def _redrive(self, asked: RedriveRequest) -> Redriven:
-        found = await self._read(asked.stream, LETTERS_MAX, asked.partition)
-        letters = [one for one in found if one.index < asked.before]
+        oldest = await self._read(asked.stream, LETTERS_MAX, asked.partition)
+        letters = [letter for letter in oldest if letter.index < asked.before]
         if not letters:
             raise BadRequest(f"stream {asked.stream!r} has no letters below {asked.before}")
         if asked.into is not None:
             _check_right(asked.into)
             partitions = (await self._hub.create_stream(asked.into, exist_ok=True)).partitions
-            letters = [
-                structs.replace(one, stream=asked.into, partition=one.partition if one.partition < partitions else 0)
-                for one in letters
-            ]
         by_partition: dict[tuple[str, int], list[DeadLetter]] = {}
         for letter in letters:
-            by_partition.setdefault((letter.stream, letter.partition), []).append(letter)
+            place = (letter.stream, letter.partition)
+            if asked.into is not None:
+                place = (asked.into, letter.partition if letter.partition < partitions else 0)
+            by_partition.setdefault(place, []).append(letter)
         after = letters[-1].index + 1
         appends = [self._append(*where, mine) for where, mine in sorted(by_partition.items(), key=lambda item: item[0])]
         await self._hub.transact([*appends, Trim(asked.stream, after, asked.partition)])
         left = min(asked.before, self._hub.bounds(asked.stream, asked.partition).next) - after
-        return Redriven(len(letters), sorted({one.stream for one in letters}), left)
+        return Redriven(len(letters), sorted({stream for stream, _ in by_partition}), left)
 
     def _append(self, stream: str, partition: int, letters: list[DeadLetter]) -> Append:
         _check_right(stream)
         if not partition < self._hub.stream(stream).partitions:
             raise BadRequest(f"stream {stream!r} has no partition {partition}, where a letter belongs")
-        return Append(stream, batch_of([one.payload for one in letters], letters), partition)
+        return Append(stream, batch_of([letter.payload for letter in letters], letters), partition)
 
     async def _read(self, stream: str, limit: int, partition: int = 0) -> list[DeadLetter]:
         """Also from a stream of another name, if it holds nothing but letters of a pipeline."""
@@ -154,12 +153,8 @@ def _check_right(stream: str) -> None:
 def letters_of(records: pa.RecordBatch, origin: str) -> Iterator[DeadLetter]:
     """Records of a stream of dead letters, opened."""
     for row in plain_rows(records):
-        letter: dict[str, Any] = {
-            "stream": origin,
-            "partition": 0,
-            "reason": str(row["type"] or "no reason given"),
-            **row,
-        }
+        reason = str(row["type"] or "no reason given")
+        letter: dict[str, Any] = {"stream": origin, "partition": 0, "reason": reason, **row}
         if row["type"] == LETTER_TYPE:
             with contextlib.suppress(msgspec.MsgspecError):
                 letter |= structs.asdict(msgspec.json.decode(row["payload"], type=Envelope))

@@ -91,7 +91,7 @@ class Resets:
         if request.dry_run:
             return plan
         if request.to != "cursor" and moves:
-            steps: list[Op] = [SaveCursor(name, one.stream, one.after, one.partition, True) for one in moves]
+            steps: list[Op] = [SaveCursor(name, move.stream, move.after, move.partition, True) for move in moves]
             await self._hub.transact(steps)
             await self._positions.forget(Forget(name))
         await asyncio.to_thread(shutil.rmtree, checkpoint, ignore_errors=True)
@@ -100,7 +100,7 @@ class Resets:
 
     async def _moves(self, request: PipelineReset) -> list[PipelineMove]:
         """A pipeline's cursors bear its name."""
-        streams = {one.stream for one in self._hub.cursors(glob.escape(request.name))}
+        streams = {cursor.stream for cursor in self._hub.cursors(glob.escape(request.name))}
         streams |= await self._positions.streams_behind(request.name)
         moves = []
         for stream in sorted(streams):
@@ -119,4 +119,4 @@ class Resets:
 
 
 def _is_among(stream: str, patterns: list[str] | None) -> bool:
-    return patterns is None or stream in patterns or any(fnmatch.fnmatchcase(stream, one) for one in patterns)
+    return patterns is None or stream in patterns or any(fnmatch.fnmatchcase(stream, pattern) for pattern in patterns)

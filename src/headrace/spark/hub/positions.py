@@ -76,7 +76,7 @@ class Positions:
 
     def _described(self, info: Any) -> Described:
         bounds = [self._hub.bounds(info.name, partition) for partition in range(info.partitions)]
-        return Described(info.name, info.id, [(one.first, one.next) for one in bounds])
+        return Described(info.name, info.id, [(bound.first, bound.next) for bound in bounds])
 
     async def position(self, request: ReadPosition) -> list[int | None]:
         """By partition, where a query with a fresh checkpoint goes on without storing a result twice.
@@ -96,13 +96,13 @@ class Positions:
     async def streams_behind(self, cursor: str) -> set[str]:
         """The streams whose records stand behind results that a query with this cursor has stored."""
         states = await sink_states(self._hub)
-        return {one.stream for _, _, state in states for one in state.sources if one.cursor == cursor}
+        return {source.stream for _, _, state in states for source in state.sources if source.cursor == cursor}
 
     async def forget(self, request: Forget) -> int:
         """Let a query begin anew although results of it are stored; how many sinks were concerned."""
         changed = 0
         for key, value, state in await sink_states(self._hub):
-            kept = [one for one in state.sources if one.cursor != request.cursor]
+            kept = [source for source in state.sources if source.cursor != request.cursor]
             if len(kept) != len(state.sources):
                 encoded = msgspec.msgpack.encode(msgspec.structs.replace(state, sources=kept))
                 changed += (await self._hub.put(SINKS, key, encoded, value)).applied

@@ -76,7 +76,7 @@ class Registry:
         """Those that run in a process of their own, although they may stand in the configuration."""
         self.on_stop: Callable[[str], None] = lambda name: None
         """Told of every request to stop."""
-        self._configured = {one.name: Definition(**msgspec.structs.asdict(one)) for one in hub.config.pipeline}
+        self._configured = {entry.name: Definition(**msgspec.structs.asdict(entry)) for entry in hub.config.pipeline}
 
     def register(self) -> None:
         """Offer the verbs, and count the pipelines."""
@@ -91,7 +91,7 @@ class Registry:
 
     def to_run(self) -> list[str]:
         """The pipelines of the configuration that have neither ended nor been stopped."""
-        candidates = {name for name, one in self._configured.items() if one.enabled} - self.apart
+        candidates = {name for name, definition in self._configured.items() if definition.enabled} - self.apart
         ended = {name for name, (report, _) in self._reports.items() if report.state in ENDED}
         return [name for name in self._configured if name in candidates - ended]
 
@@ -149,11 +149,11 @@ class Registry:
             gauge.labels(state=state).set(states.count(state))
 
     def _definitions(self) -> dict[str, Definition]:
-        found = dict(self._configured)
+        definitions = dict(self._configured)
         if self._hub.streams(PIPELINES, kind="table"):
             for key, value in self._hub.items(PIPELINES):
-                found[key.decode()] = msgspec.msgpack.decode(value, type=Definition)
-        return found
+                definitions[key.decode()] = msgspec.msgpack.decode(value, type=Definition)
+        return definitions
 
     def _status(self, name: str) -> Status:
         definition = self._definitions().get(name)

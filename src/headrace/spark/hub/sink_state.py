@@ -143,7 +143,7 @@ async def sink_states(hub: Any) -> list[tuple[bytes, bytes, SinkState]]:
 def check_rights(written: set[str], read: set[str]) -> None:
     """Refuse a commit that touches a stream which its caller may not touch."""
     principal = current()
-    refused = [f"write {one!r}" for one in sorted(written) if not principal.may("write", one)]
-    refused += [f"read {one!r}" for one in sorted(read) if not principal.may("read", one)]
+    refused = [f"write {stream!r}" for stream in sorted(written) if not principal.may("write", stream)]
+    refused += [f"read {stream!r}" for stream in sorted(read) if not principal.may("read", stream)]
     if refused:
         raise Forbidden(f"{principal.name!r} may not {', '.join(refused)}, which a Spark batch touches")

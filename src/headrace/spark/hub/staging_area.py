@@ -24,7 +24,8 @@ import hashlib
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -129,7 +130,7 @@ class StagingArea:
         self._leftovers_expire_s = leftovers_expire_s
         self._now_s = now_s
         self._swept_s = 0.0
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._storing: set[tuple[str, int]] = set()
 
     def register(self) -> None:
@@ -154,7 +155,7 @@ class StagingArea:
     def _check_room(self, path: Path, size: int) -> None:
         """Refuse a batch that outgrows the limits."""
         limits = self._hub.config.spark
-        others = [one.stat().st_size for one in path.parent.glob("*.arrows") if one != path]
+        others = [file.stat().st_size for file in path.parent.glob("*.arrows") if file != path]
         _check_limit("parts of a Spark batch", len(others) + 1, limits.parts_max, "spark.parts_max")
         total = sum(others) + size
         _check_limit("bytes of a Spark batch", total, limits.batch_bytes_max, "spark.batch_bytes_max")
@@ -173,9 +174,7 @@ class StagingArea:
                 self._hub.metrics.spark.commits.labels(outcome=outcome).inc()
 
     async def _commit(self, request: Commit) -> Committed:
-        async with self._lock(request.query):
-            await self._finish(request.query)
-            state = await self._owned_state(request.query)
+        async with self._alone(request.query) as state:
             if not is_new(state, request):
                 await asyncio.to_thread(drop_batches, self._query_path(request.query), request.batch)
                 return Committed(applied=False)
@@ -221,7 +220,7 @@ class StagingArea:
         await self._hub.create_table(UNFINISHED)
         queries = [key.decode() for key, _ in list(self._hub.items(UNFINISHED))]
         for query in queries:
-            async with self._lock(query):
+            async with self._locks[query]:
                 try:
                     await self._finish(query)
                 except (HeadraceError, OSError) as error:
@@ -250,9 +249,9 @@ class StagingArea:
 
     def _slices(self, unfinished: UnfinishedCommit) -> Iterator[list[Group]]:
         request = unfinished.commit
-        parts = [(self._path(request.query, request.batch, one.part, one.attempt), one) for one in request.parts]
+        parts = [(self._path(request.query, request.batch, part.part, part.attempt), part) for part in request.parts]
         what = f"query {request.query}: batch {request.batch}"
-        groups = (group for path, one in parts for group in staged_rows(path, one.size, one.crc, what))
+        groups = (group for path, part in parts for group in staged_rows(path, part.size, part.crc, what))
         return cut(groups, unfinished.slice_bytes)
 
     async def _store(self, unfinished: UnfinishedCommit, survey: Survey) -> list[AppendedTo]:
@@ -282,9 +281,7 @@ class StagingArea:
 
     async def abort(self, request: Abort) -> None:
         """Forget what this run staged for a batch."""
-        async with self._lock(request.query):
-            await self._finish(request.query)
-            state = await self._owned_state(request.query)
+        async with self._alone(request.query) as state:
             check_run(state, request.query, request.run)
             await asyncio.to_thread(shutil.rmtree, self._batch_path(request.query, request.batch), True)
 
@@ -292,9 +289,7 @@ class StagingArea:
         """Note a run that is new, so that an older one that still lives is refused from now on."""
         if (await self._owned_state(query)).run == run:
             return
-        async with self._lock(query):
-            await self._finish(query)
-            state = await self._owned_state(query)
+        async with self._alone(query) as state:
             if state.run == run:
                 return
             check_run(state, query, run)
@@ -313,8 +308,12 @@ class StagingArea:
         check_owner(state, query)
         return state
 
-    def _lock(self, query: str) -> asyncio.Lock:
-        return self._locks.setdefault(query, asyncio.Lock())
+    @contextlib.asynccontextmanager
+    async def _alone(self, query: str) -> AsyncIterator[SinkState]:
+        """The state of a query of which no commit is half done, and nobody else at work on it."""
+        async with self._locks[query]:
+            await self._finish(query)
+            yield await self._owned_state(query)
 
     async def _sweep(self) -> None:
         """Remove leftovers of drivers that never came back."""
@@ -332,7 +331,7 @@ class StagingArea:
         old = [
             (key, raw)
             for key, raw, state in await sink_states(self._hub)
-            if is_one_off(key.decode()) and state.time_us < before_us and not self._lock(key.decode()).locked()
+            if is_one_off(key.decode()) and state.time_us < before_us and not self._locks[key.decode()].locked()
         ]
         for key, _ in old:
             del self._locks[key.decode()]
@@ -341,7 +340,7 @@ class StagingArea:
     def _unfinished_paths(self) -> set[Path]:
         """Where batches are that are stored in part: nothing but these files can complete them."""
         commits = [msgspec.msgpack.decode(raw, type=UnfinishedCommit).commit for _, raw in self._hub.items(UNFINISHED)]
-        return {self._batch_path(one.query, one.batch) for one in commits}
+        return {self._batch_path(commit.query, commit.batch) for commit in commits}
 
     def _query_path(self, query: str) -> Path:
         # A query names itself; a digest of the name cannot leave the directory.

@@ -89,7 +89,7 @@ class Archive:
         self._write(rows, f"{work}/{batch_id}", "of", "date")
         written = self._written(f"{work}/{batch_id}")
         self._remove_leftovers(written)
-        touched = {self._publish(one) for one in written}
+        touched = {self._publish(file) for file in written}
         self._storage.remove(work)
         for directory in sorted(touched):
             self._storage.settle(directory)
@@ -106,17 +106,17 @@ class Archive:
         files = {
             (
                 unquote(of.name[len("of=") :]),
-                date.name[len("date=") :],
+                day.name[len("date=") :],
                 file.name,
-            ): f"{work}/{of.name}/{date.name}/{file.name}"
+            ): f"{work}/{of.name}/{day.name}/{file.name}"
             for of in self._storage.list(work)
-            for date in (self._storage.list(f"{work}/{of.name}") if of.is_directory else ())
-            for file in self._storage.list(f"{work}/{of.name}/{date.name}")
+            for day in (self._storage.list(f"{work}/{of.name}") if of.is_directory else ())
+            for file in self._storage.list(f"{work}/{of.name}/{day.name}")
             if file.name.endswith(".parquet")
         }
         if not files:
             return []
-        rows = self._spark.read.parquet(*(self._storage.location(one) for one in files.values()))
+        rows = self._spark.read.parquet(*(self._storage.location(path) for path in files.values()))
         day = F.date_format("time", "yyyy-MM-dd").alias("date")
         held = rows.groupBy("stream", day, F.col("_metadata.file_name").alias("file")).agg(
             F.min("partition").alias("partition"),
@@ -125,20 +125,19 @@ class Archive:
             F.max("index").alias("last"),
             F.count("index").alias("count"),
         )
-        return [_identified(one, files[one["stream"], one["date"], one["file"]]) for one in held.collect()]
+        return [_identified(row, files[row["stream"], row["date"], row["file"]]) for row in held.collect()]
 
     def _remove_leftovers(self, written: Sequence[WrittenFile]) -> None:
-        firsts: dict[tuple[str, int], int] = {}
-        for one in sorted(written, key=lambda one: one.first):
-            firsts.setdefault((one.stream, one.partition), one.first)
-        for stream in {one.stream for one in written}:
-            for file in self.files(stream):
-                if file.first >= firsts.get((stream, file.partition), file.first + 1):
-                    self._storage.remove(file.path)
+        written = sorted(written, key=lambda file: -file.first)
+        firsts = {(file.stream, file.partition): file.first for file in written}  # the lowest comes last and stays
+        for stream in {file.stream for file in written}:
+            for old in self.files(stream):
+                if old.first >= firsts.get((stream, old.partition), old.first + 1):
+                    self._storage.remove(old.path)
 
-    def _publish(self, one: WrittenFile) -> str:
-        directory = f"{self.directory(one.stream)}/date={one.date}"
-        self._storage.put(one.path, f"{directory}/{file_name(one.partition, one.first, one.last)}")
+    def _publish(self, file: WrittenFile) -> str:
+        directory = f"{self.directory(file.stream)}/date={file.date}"
+        self._storage.put(file.path, f"{directory}/{file_name(file.partition, file.first, file.last)}")
         return directory
 
     def directory(self, stream: str) -> str:
@@ -147,20 +146,20 @@ class Archive:
 
     def streams(self) -> list[str]:
         """The streams that have files here."""
-        found = (one.name for one in self._storage.list(self._path) if one.is_directory)
-        return sorted(unquote(name) for name in found if not name.startswith((_WORK, _JOINING)))
+        names = (entry.name for entry in self._storage.list(self._path) if entry.is_directory)
+        return sorted(unquote(name) for name in names if not name.startswith((_WORK, _JOINING)))
 
     def files(self, stream: str) -> list[ArchivedFile]:
         """All files of a stream, by partition and index."""
         directory = self.directory(stream)
-        days = [one.name for one in self._storage.list(directory) if one.is_directory and one.name.startswith("date=")]
+        days = [day.name for day in self._storage.list(directory) if day.is_directory and day.name.startswith("date=")]
         return _ordered(file for day in days for file in self._files_in(f"{directory}/{day}"))
 
     def _files_in(self, directory: str) -> Iterator[ArchivedFile]:
-        for one in self._storage.list(directory):
-            found = _NAME.fullmatch(one.name)
-            if found is not None:
-                yield ArchivedFile(f"{directory}/{one.name}", int(found[1]), int(found[2]), int(found[3]), one.size)
+        for entry in self._storage.list(directory):
+            if (match := _NAME.fullmatch(entry.name)) is not None:
+                partition, first, last = map(int, match.groups())
+                yield ArchivedFile(f"{directory}/{entry.name}", partition, first, last, entry.size)
 
     def covering(self, stream: str) -> list[ArchivedFile]:
         """Files that hold every archived record of a stream once; a gap between them is an error."""
@@ -169,8 +168,8 @@ class Archive:
     def ranges(self, stream: str) -> dict[int, tuple[int, int]]:
         """By partition, the first index that is archived and the one after the last."""
         ranges: dict[int, tuple[int, int]] = {}
-        for one in self.covering(stream):
-            ranges[one.partition] = (ranges.get(one.partition, (one.first, 0))[0], one.last + 1)
+        for file in self.covering(stream):
+            ranges[file.partition] = (ranges.get(file.partition, (file.first, 0))[0], file.last + 1)
         return ranges
 
     def frame(self, stream: str) -> Any:
@@ -178,22 +177,22 @@ class Archive:
         files = self.covering(stream)
         if not files:
             return None
-        whole = [self._storage.location(one.path) for one in files if one.begin <= one.first]
-        found = self._spark.read.parquet(*whole).select(*COLUMNS)
-        for one in files:
-            if one.begin > one.first:
-                part = self._spark.read.parquet(self._storage.location(one.path)).select(*COLUMNS)
-                found = found.union(part.where(part["index"] >= one.begin))
-        return found
+        locations = [self._storage.location(file.path) for file in files if file.begin <= file.first]
+        frame = self._spark.read.parquet(*locations).select(*COLUMNS)
+        for file in files:
+            if file.begin > file.first:
+                part = self._spark.read.parquet(self._storage.location(file.path)).select(*COLUMNS)
+                frame = frame.union(part.where(part["index"] >= file.begin))
+        return frame
 
     def join(self, directory: str) -> int:
         """Join small neighbours in one directory; how many files went."""
         files = _ordered(self._files_in(directory))
         contained = _contained(files)
-        for one in contained:
-            self._storage.remove(one.path)
+        for file in contained:
+            self._storage.remove(file.path)
         gone = len(contained)
-        for run in _small_runs([one for one in files if one not in contained]):
+        for run in _small_runs([file for file in files if file not in contained]):
             if len(run) >= self._join_files_min:
                 gone += self._join_run(directory, run)
         return gone
@@ -201,14 +200,14 @@ class Archive:
     def _join_run(self, directory: str, run: Sequence[ArchivedFile]) -> int:
         work = self._joining
         self._storage.remove(work)
-        parts = self._spark.read.parquet(*(self._storage.location(one.path) for one in run)).select(*COLUMNS)
+        parts = self._spark.read.parquet(*(self._storage.location(file.path) for file in run)).select(*COLUMNS)
         self._write(parts.coalesce(1).sortWithinPartitions("index"), work)
-        (joined,) = [one.name for one in self._storage.list(work) if one.name.endswith(".parquet")]
+        (joined,) = [entry.name for entry in self._storage.list(work) if entry.name.endswith(".parquet")]
         target = file_name(run[0].partition, run[0].first, run[-1].last)
         self._storage.put(f"{work}/{joined}", f"{directory}/{target}")
         self._storage.settle(directory)
-        for one in run:
-            self._storage.remove(one.path)
+        for file in run:
+            self._storage.remove(file.path)
         self._storage.remove(work)
         return len(run)
 
@@ -220,34 +219,34 @@ def _identified(held: Any, path: str) -> WrittenFile:
 
 
 def _ordered(files: Iterable[ArchivedFile]) -> list[ArchivedFile]:
-    return sorted(files, key=lambda one: (one.partition, one.first, -one.last))
+    return sorted(files, key=lambda file: (file.partition, file.first, -file.last))
 
 
 def _cover(files: Iterable[ArchivedFile], stream: str) -> Iterator[ArchivedFile]:
     """Files may overlap: a pipeline that was reset begins its first file anywhere in what was joined before."""
     expected: dict[int, int] = {}
-    for one in files:
-        after = expected.get(one.partition)
-        if after is not None and one.last < after:
+    for file in files:
+        after = expected.get(file.partition)
+        if after is not None and file.last < after:
             continue
-        if after is not None and one.first > after:
+        if after is not None and file.first > after:
             raise PipelineError(
-                f"the archive of stream {stream!r} partition {one.partition} is not whole: {one.path} does not "
+                f"the archive of stream {stream!r} partition {file.partition} is not whole: {file.path} does not "
                 f"begin at index {after}"
             )
-        expected[one.partition] = one.last + 1
-        yield one if after is None else replace(one, begin=after)
+        expected[file.partition] = file.last + 1
+        yield file if after is None else replace(file, begin=after)
 
 
 def _contained(files: Sequence[ArchivedFile]) -> list[ArchivedFile]:
     """Files whose records a larger file holds too: the parts of a joined one."""
     contained = []
     last: dict[int, int] = {}
-    for one in files:
-        if one.last <= last.get(one.partition, -1):
-            contained.append(one)
+    for file in files:
+        if file.last <= last.get(file.partition, -1):
+            contained.append(file)
         else:
-            last[one.partition] = one.last
+            last[file.partition] = file.last
     return contained
 
 
@@ -255,14 +254,14 @@ def _small_runs(files: Sequence[ArchivedFile]) -> Iterator[list[ArchivedFile]]:
     """Runs of small files that follow each other without a gap, each not too large when joined."""
     run: list[ArchivedFile] = []
     size = 0
-    for one in files:
-        follows = bool(run) and one.partition == run[-1].partition and one.first == run[-1].last + 1
-        if one.size > SMALL_BYTES or not follows or size + one.size > JOINED_BYTES_MAX:
+    for file in files:
+        follows = bool(run) and file.partition == run[-1].partition and file.first == run[-1].last + 1
+        if file.size > SMALL_BYTES or not follows or size + file.size > JOINED_BYTES_MAX:
             if run:
                 yield run
             run, size = [], 0
-        if one.size <= SMALL_BYTES:
-            run.append(one)
-            size += one.size
+        if file.size <= SMALL_BYTES:
+            run.append(file)
+            size += file.size
     if run:
         yield run

@@ -39,15 +39,15 @@ class LocalStorage:
     def list(self, directory: str) -> list[Entry]:
         """What is in a directory; nothing if there is no such directory."""
         try:
-            with os.scandir(directory) as found:
-                return [Entry(one.name, one.is_dir(), one.stat().st_size) for one in found]
+            with os.scandir(directory) as entries:
+                return [Entry(entry.name, entry.is_dir(), entry.stat().st_size) for entry in entries]
         except FileNotFoundError:
             return []
 
     def put(self, source: str, target: str) -> None:
         """Move a whole file to where it is seen, in place of what stood there."""
         Path(target).parent.mkdir(parents=True, exist_ok=True)
-        _sync(source)
+        sync(source)
         os.replace(source, target)
 
     def remove(self, path: str) -> None:
@@ -59,7 +59,7 @@ class LocalStorage:
 
     def settle(self, directory: str) -> None:
         """Make the names in a directory last."""
-        _sync(directory)
+        sync(directory)
 
     def location(self, path: str) -> str:
         """A path as Spark takes it."""
@@ -81,7 +81,8 @@ class HadoopStorage:
         files, place = self._at(directory)
         if not files.exists(place):
             return []
-        return [Entry(one.getPath().getName(), one.isDirectory(), one.getLen()) for one in files.listStatus(place)]
+        entries = files.listStatus(place)
+        return [Entry(entry.getPath().getName(), entry.isDirectory(), entry.getLen()) for entry in entries]
 
     def put(self, source: str, target: str) -> None:
         files, place = self._at(target)
@@ -112,7 +113,8 @@ def storage_of(location: str, spark: Any) -> tuple[Storage, str]:
     return HadoopStorage(spark), location.rstrip("/")
 
 
-def _sync(path: str) -> None:
+def sync(path: str | Path) -> None:
+    """Force a file, or the names in a directory, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

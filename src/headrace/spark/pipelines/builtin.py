@@ -97,7 +97,7 @@ def dead_letter(source: str, schema: str, into: str, *, dead: str = "", name: st
     graveyard = dead or source + SUFFIX
 
     def transform(records: Any) -> Any:
-        kept = ["stream", "partition", "index", "time", *(one for one in ACCEPTED if one != "payload"), "payload"]
+        kept = ["stream", "partition", "index", "time", *(name for name in ACCEPTED if name != "payload"), "payload"]
         letter = F.to_json(F.struct(F.col("error").alias("reason"), *kept)).cast("binary")
         bad = F.col("error").isNotNull()
         of_dead = {"payload": letter, "type": F.lit(LETTER_TYPE)}

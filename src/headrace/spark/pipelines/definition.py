@@ -142,7 +142,7 @@ def sql_pipeline(
     """A pipeline from a SQL text over `stream('name')`."""
     from headrace.spark.query import stream_calls
 
-    names = _streams([one for call in stream_calls(text) for one in call.names])
+    names = _streams([stream for call in stream_calls(text) for stream in call.names])
     if not names:
         raise PipelineError(f"pipeline {name!r} reads no stream: its SQL has no stream('name')")
     return Pipeline(
@@ -158,14 +158,14 @@ def sql_pipeline(
 
 def _sources(source: str | Sequence[str] | Mapping[str, str | Sequence[str]]) -> dict[str, tuple[str, ...]]:
     if isinstance(source, Mapping):
-        return {name: _streams(one) for name, one in source.items()}
+        return {name: _streams(streams) for name, streams in source.items()}
     return {"source": _streams(source)}
 
 
 def _streams(names: str | Sequence[str]) -> tuple[str, ...]:
     """Streams one by one; the source takes several in one text, with commas between them."""
     given = [names] if isinstance(names, str) else names
-    return tuple(word.strip() for one in given for word in one.split(",") if word.strip())
+    return tuple(word.strip() for text in given for word in text.split(",") if word.strip())
 
 
 def load_file(path: str | Path) -> list[Pipeline]:
@@ -175,16 +175,16 @@ def load_file(path: str | Path) -> list[Pipeline]:
         raise PipelineError(f"there is no file {str(path)!r}")
     if file.suffix == ".sql":
         raise PipelineError(f"{str(path)!r} is SQL: use `headrace pipeline create NAME --sql @{path} --into STREAM`")
-    found = [one for one in runpy.run_path(str(file)).values() if isinstance(one, Pipeline)]
-    if not found:
+    pipelines = [value for value in runpy.run_path(str(file)).values() if isinstance(value, Pipeline)]
+    if not pipelines:
         raise PipelineError(f"{str(path)!r} defines no pipeline; decorate a function with headrace.spark.pipeline")
-    names = [one.name for one in found]
+    names = [definition.name for definition in pipelines]
     twice = {name for name in names if names.count(name) > 1}
     if twice:
         raise PipelineError(f"{str(path)!r} defines {', '.join(sorted(twice))} twice")
-    return found
+    return pipelines
 
 
-def with_trigger(one: Pipeline, trigger: str | None) -> Pipeline:
+def with_trigger(pipeline: Pipeline, trigger: str | None) -> Pipeline:
     """The same pipeline with another trigger, if one is given."""
-    return one if not trigger else replace(one, trigger=trigger)
+    return pipeline if not trigger else replace(pipeline, trigger=trigger)

@@ -26,10 +26,10 @@ class Failure:
 def explain(error: BaseException | str) -> Failure:
     """Take an error of Spark apart."""
     text = str(error)
-    found = list(_TRACEBACK.finditer(text))
+    tracebacks = list(_TRACEBACK.finditer(text))
     jvm = "\n".join(line for line in text.splitlines() if _LINE_OF_JVM.match(line))
-    if found:
-        last = found[-1]
+    if tracebacks:
+        last = tracebacks[-1]
         headline = _NOISE.sub("", last["error"]).strip()
         return Failure(headline, last.group(0).strip(), jvm)
     lines = [line for line in text.splitlines() if line.strip() and not _LINE_OF_JVM.match(line)]

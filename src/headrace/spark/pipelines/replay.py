@@ -40,10 +40,10 @@ def history(
     reading: Mapping[str, Any] | None = None,
 ) -> Any:
     """All records of a stream between two points, each once, as a DataFrame. `reading`: other options of the source."""
-    found = port.describe([stream])
-    if not found:
+    states = port.describe([stream])
+    if not states:
         raise PipelineError(f"there is no stream {stream!r}")
-    state = found[0]
+    state = states[0]
     begin, stop = parse_point("start", start), parse_point("end", end)
     given = {name: value for name, value in (reading or {}).items() if name.lower() not in LIVE_OPTIONS}
     options = dataframes.option_texts(given | {"hub": port.address, "end": end})
@@ -68,12 +68,12 @@ def _start_in_log(port: HubPort, state: StreamState, partition: int, begin: Poin
 def _check_whole(state: StreamState, held: Mapping[int, tuple[int, int]], begin: Point) -> None:
     """What is asked for must be in the archive up to where the log begins."""
     for partition, (first, _) in enumerate(state.bounds):
-        wanted = begin.value if begin.kind == "index" else 0
+        index = begin.value if begin.kind == "index" else 0
         begins, after = held.get(partition, (0, 0))
-        if begin.kind in ("earliest", "index") and wanted < min(begins, first):
-            _missing(state.name, partition, wanted, min(begins, first) - 1)
-        if begin.kind != "latest" and max(after, wanted) < first and (held or begin.kind != "time"):
-            _missing(state.name, partition, max(after, wanted), first - 1)
+        if begin.kind in ("earliest", "index") and index < min(begins, first):
+            _missing(state.name, partition, index, min(begins, first) - 1)
+        if begin.kind != "latest" and max(after, index) < first and (held or begin.kind != "time"):
+            _missing(state.name, partition, max(after, index), first - 1)
 
 
 def _missing(stream: str, partition: int, first: int, last: int) -> None:
@@ -126,7 +126,7 @@ def replay(
     def past(*streams: str, **reading: Any) -> Any:
         known = port.describe(streams)
         parts = [
-            history(spark, port, one.name, archive=archive, start=start, end=end, reading=reading) for one in known
+            history(spark, port, state.name, archive=archive, start=start, end=end, reading=reading) for state in known
         ]
         if not parts:
             raise PipelineError(f"the pipeline reads {', '.join(streams)}, of which none exists")

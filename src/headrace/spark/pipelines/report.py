@@ -35,14 +35,14 @@ class Report(msgspec.Struct, forbid_unknown_fields=True):
         self.batch_ms = float(progress.get("durationMs", {}).get("triggerExecution", 0.0))
         self.lag = sum(_lag(source) for source in progress.get("sources", ()))
         operators = progress.get("stateOperators", ())
-        self.state_rows = sum(one.get("numRowsTotal", 0) for one in operators)
-        self.state_bytes = sum(one.get("memoryUsedBytes", 0) for one in operators)
+        self.state_rows = sum(operator.get("numRowsTotal", 0) for operator in operators)
+        self.state_bytes = sum(operator.get("memoryUsedBytes", 0) for operator in operators)
 
 
 def _lag(source: dict[str, Any]) -> int:
     end, latest = (positions_of(source.get(name)) for name in ("endOffset", "latestOffset"))
     return sum(
         max(0, after - at)
-        for name, one in latest.items()
-        for after, at in zip_longest(one.next, end[name].next if name in end else (), fillvalue=0)
+        for name, position in latest.items()
+        for after, at in zip_longest(position.next, end[name].next if name in end else (), fillvalue=0)
     )

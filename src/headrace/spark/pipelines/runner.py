@@ -49,6 +49,11 @@ class RunningPipeline:
     restart_at_s: float | None = None
     pause_s: float = RESTART_PAUSE_FIRST_S
 
+    def stop(self) -> None:
+        if self.query.isActive:
+            self.query.stop()
+        self.report.state = "stopped"
+
 
 class Runner:
     """Runs pipelines in one Spark session against one hub."""
@@ -86,97 +91,91 @@ class Runner:
     def watch(self) -> bool:
         """Watch until every pipeline has ended; whether all ended well."""
         while self._running:
-            alive = [one for one in self._running.values() if one.query.isActive]
+            alive = [running for running in self._running.values() if running.query.isActive]
             if alive:
                 # Only the waiting matters: what it raises when the query has failed is looked at below.
                 with contextlib.suppress(Exception):
                     alive[0].query.awaitTermination(POLL_S)
-            elif any(one.restart_at_s is not None for one in self._running.values()):
+            elif any(running.restart_at_s is not None for running in self._running.values()):
                 time.sleep(POLL_S / 5)
             self.look()
         return not self.failures
 
     def look(self) -> None:
         """One round: progress, ends, restarts, requests to stop."""
-        for one in list(self._running.values()):
-            self._take_progress(one)
-            self._move_cursors(one)
-            if one.restart_at_s is not None and one.report.state != "stopped":
-                if self._now_s() >= one.restart_at_s:
-                    self._restart(one)
-            elif not one.query.isActive:
-                self._ended(one)
-        self._on_progress([one.report for one in self._running.values()])
-        for one in list(self._running.values()):
-            self._report(one)
+        for running in list(self._running.values()):
+            self._take_progress(running)
+            self._move_cursors(running)
+            if running.restart_at_s is not None and running.report.state != "stopped":
+                if self._now_s() >= running.restart_at_s:
+                    self._restart(running)
+            elif not running.query.isActive:
+                self._ended(running)
+        self._on_progress([running.report for running in self._running.values()])
+        for running in list(self._running.values()):
+            self._report(running)
 
     def stop(self) -> None:
         """Stop everything, after the batch that runs."""
-        for one in self._running.values():
-            if one.query.isActive:
-                one.query.stop()
-            one.report.state = "stopped"
-            self._take_progress(one)
-            if self._report(one):
-                self._move_cursors(one)
+        for running in self._running.values():
+            running.stop()
+            self._take_progress(running)
+            if self._report(running):
+                self._move_cursors(running)
         self._running.clear()
 
-    def _take_progress(self, one: RunningPipeline) -> None:
-        last = one.query.lastProgress
-        if last is None:
-            return
-        if last["batchId"] > one.report.batch + 1:
-            for progress in one.query.recentProgress:
-                one.report.take(progress)
-        one.report.take(last)
+    def _take_progress(self, running: RunningPipeline) -> None:
+        last = running.query.lastProgress
+        if last is not None:
+            missed = running.query.recentProgress if last["batchId"] > running.report.batch + 1 else ()
+            for progress in (*missed, last):
+                running.report.take(progress)
 
-    def _move_cursors(self, one: RunningPipeline) -> None:
+    def _move_cursors(self, running: RunningPipeline) -> None:
         """The session's listener does this too; here nothing is left behind when the process ends right after."""
-        last = one.query.lastProgress
+        last = running.query.lastProgress
         if last is not None:
             self._mover.moved([source["endOffset"] for source in last["sources"]])
 
-    def _restart(self, one: RunningPipeline) -> None:
+    def _restart(self, running: RunningPipeline) -> None:
         """Start a query again. That may fail too, as when the hub is away: other pipelines go on meanwhile."""
         try:
-            self.start(one.pipeline)
+            self.start(running.pipeline)
         except Exception as error:
-            self._failed(one, explain(error), ran_s=0.0)
+            self._failed(running, explain(error), ran_s=0.0)
 
-    def _ended(self, one: RunningPipeline) -> None:
-        error = None if one.report.state == "stopped" else one.query.exception()
+    def _ended(self, running: RunningPipeline) -> None:
+        error = None if running.report.state == "stopped" else running.query.exception()
         if error is None:
-            if one.report.state != "stopped":
-                one.report.state = "done"
-            self._report(one)
-            del self._running[one.pipeline.name]
+            if running.report.state != "stopped":
+                running.report.state = "done"
+            self._report(running)
+            del self._running[running.pipeline.name]
             return
-        self._failed(one, explain(error), self._now_s() - one.started_s)
+        self._failed(running, explain(error), self._now_s() - running.started_s)
 
-    def _failed(self, one: RunningPipeline, failure: Failure, ran_s: float) -> None:
-        one.report.error = failure.headline
-        one.report.restarts = 1 if ran_s > HEALTHY_S else one.report.restarts + 1
-        if exception_name(failure.headline) in FINAL or one.report.restarts > RESTARTS_MAX:
-            one.report.state = "failed"
-            self.failures[one.pipeline.name] = failure
-            self._report(one)
-            self._on_progress([one.report])
-            del self._running[one.pipeline.name]
+    def _failed(self, running: RunningPipeline, failure: Failure, ran_s: float) -> None:
+        running.report.error = failure.headline
+        running.report.restarts = 1 if ran_s > HEALTHY_S else running.report.restarts + 1
+        if exception_name(failure.headline) in FINAL or running.report.restarts > RESTARTS_MAX:
+            running.report.state = "failed"
+            self.failures[running.pipeline.name] = failure
+            self._report(running)
+            self._on_progress([running.report])
+            del self._running[running.pipeline.name]
             return
-        one.report.state = "restarting"
-        one.pause_s = RESTART_PAUSE_FIRST_S if ran_s > HEALTHY_S else min(one.pause_s * 2, RESTART_PAUSE_MOST_S)
-        one.restart_at_s = self._now_s() + one.pause_s
+        running.report.state = "restarting"
+        running.pause_s = RESTART_PAUSE_FIRST_S if ran_s > HEALTHY_S else min(running.pause_s * 2, RESTART_PAUSE_MOST_S)
+        running.restart_at_s = self._now_s() + running.pause_s
 
-    def _report(self, one: RunningPipeline) -> bool:
+    def _report(self, running: RunningPipeline) -> bool:
         """Tell the hub, and hear whether to stop; False when it is away, which the query itself waits out."""
         try:
-            heard = self._reporting.call("pipeline.report", msgspec.structs.asdict(one.report))
+            heard = self._reporting.call("pipeline.report", msgspec.structs.asdict(running.report))
         except HeadraceError:
             return False
         if heard["stop"]:
-            if one.query.isActive:
-                one.query.stop()
-            one.report.state = "stopped"
+            running.stop()
         return True
 
 

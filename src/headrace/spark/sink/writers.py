@@ -12,6 +12,7 @@ digest of the rows that were staged, in any order.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -93,7 +94,12 @@ class _Writer:
         def send(offset: int, chunk: bytes) -> None:
             self.port.call("spark.stage", {**where, "offset": offset, "rows": chunk})
 
-        outgoing = OutgoingRows(send, CHUNK_BYTES, self._partition_counts())
+        @functools.cache
+        def partitions_of(stream: str) -> int:
+            states = self.port.describe([stream])
+            return len(states[0].bounds) if states else self.options.partitions
+
+        outgoing = OutgoingRows(send, CHUNK_BYTES, partitions_of)
         digest = count = 0
         for rows_in in rows:
             for stream, records in outgoing.by_stream(rows_in, self.options.stream, self.options.stream_column):
@@ -104,20 +110,9 @@ class _Writer:
         size, crc = outgoing.finish()
         return StagedPart(query, run, part, attempt, size, crc, count, digest)
 
-    def _partition_counts(self) -> Any:
-        known: dict[str, int] = {}
-
-        def count(stream: str) -> int:
-            if stream not in known:
-                found = self.port.describe([stream])
-                known[stream] = len(found[0].bounds) if found else self.options.partitions
-            return known[stream]
-
-        return count
-
     def finish(self, messages: Sequence[StagedPart | None], batch: int, planned: list[str] | None = None) -> None:
         """Make everything staged part of the log, in the order of the tasks. `planned`: the offsets of the sources."""
-        staged = sorted((one for one in messages if one is not None), key=lambda one: one.part)
+        staged = sorted((part for part in messages if part is not None), key=lambda part: part.part)
         if not staged:
             return
         digest = "rows:" + rows_identity(staged)
@@ -128,19 +123,19 @@ class _Writer:
             "run": staged[0].run,
             "batch": batch,
             "digest": digest,
-            "parts": [{name: getattr(one, name) for name in PART_FIELDS} for one in staged if one.size],
+            "parts": [{name: getattr(part, name) for name in PART_FIELDS} for part in staged if part.size],
             "sources": source_positions(planned or [], self.options.access.address),
             "partitions": self.options.partitions,
         }
         self.port.call("spark.commit", request)
 
-    def give_up(self, messages: Sequence[StagedPart | None], batch: int) -> None:
+    def abort(self, messages: Sequence[StagedPart | None], batchId: int = 0) -> None:
         """Drop what was staged. Best effort: the hub drops leftovers by itself later."""
-        one = next((one for one in messages if one is not None), None)
-        if one is not None:
+        part = next((part for part in messages if part is not None), None)
+        if part is not None:
             with contextlib.suppress(HeadraceError):
                 port = shared_port(self.options.access, ABORT_WAIT_S)
-                port.call("spark.abort", {"query": one.query, "run": one.run, "batch": batch})
+                port.call("spark.abort", {"query": part.query, "run": part.run, "batch": batchId})
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
@@ -158,9 +153,6 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
     def commit(self, messages: list[StagedPart | None], batchId: int) -> None:
         self.finish(messages, batchId, planned_offsets(self.options.checkpoint, batchId))
 
-    def abort(self, messages: list[StagedPart | None], batchId: int) -> None:
-        self.give_up(messages, batchId)
-
 
 class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
     """`df.write.format("headrace")`: one atomic append per job."""
@@ -176,14 +168,11 @@ class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
     def commit(self, messages: list[StagedPart | None]) -> None:
         self.finish(messages, 0)
 
-    def abort(self, messages: list[StagedPart | None]) -> None:
-        self.give_up(messages, 0)
-
 
 def rows_identity(staged: Sequence[StagedPart]) -> str:
     """The rows of all tasks as a multiset: how they were spread over tasks does not matter."""
-    total = sum(one.digest for one in staged) % ROWS_DIGEST_MODULUS
-    return f"{sum(one.rows for one in staged)}:{total:016x}"
+    total = sum(part.digest for part in staged) % ROWS_DIGEST_MODULUS
+    return f"{sum(part.rows for part in staged)}:{total:016x}"
 
 
 def planned_offsets(checkpoint: str | None, batch: int) -> list[str] | None:

@@ -69,7 +69,7 @@ def accesses_of(spark: Any, query_id: str) -> list[Access]:
     Only Spark itself knows the options of its sources, and not where a session is remote (Connect): there it takes
     `session(token=…)` or HEADRACE_TOKEN.
     """
-    found = []
+    accesses = []
     try:
         plan = spark.streams.get(query_id)._jsq.streamingQuery().analyzedPlan()
         leaves = plan.collectLeaves()
@@ -77,10 +77,10 @@ def accesses_of(spark: Any, query_id: str) -> list[Access]:
             options = leaves.apply(number).extraOptions()
             hub, token, ca = (options.get(name) for name in ("hub", "token", "ca"))
             if token or ca:
-                found.append(access_to(hub, token, ca))
+                accesses.append(access_to(hub, token, ca))
     except Exception as error:  # whatever another version of Spark calls these things
         logger.debug("the options of query %s are not known: %s", query_id, error)
-    return found
+    return accesses
 
 
 _listening: dict[str, CursorMover] = {}

@@ -21,7 +21,7 @@ from headrace.log.columns import COLUMNS
 from headrace.log.segment import SegmentRef
 from headrace.spark.errors import DataLoss
 from headrace.spark.hub_client import Access, HubPort, StreamState, shared_port
-from headrace.spark.options import Point, SourceOptions, parse_sink, parse_source
+from headrace.spark.options import Point, SinkOptions, SourceOptions, parse_sink, parse_source
 from headrace.spark.sink.writers import BatchWriter, StreamWriter
 from headrace.spark.source import offsets
 from headrace.spark.source.offsets import Offset, Position, Range
@@ -73,22 +73,20 @@ class HeadraceDataSource(DataSource):  # type: ignore[misc]
         return StreamReader(parse_source(self._given()), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        _refuse_overwrite(overwrite)
-        return BatchWriter(parse_sink(self._given()), schema)
+        return BatchWriter(self._sink_options(overwrite), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
-        _refuse_overwrite(overwrite)
-        return StreamWriter(parse_sink(self._given()), schema)
+        return StreamWriter(self._sink_options(overwrite), schema)
+
+    def _sink_options(self, overwrite: bool) -> SinkOptions:
+        if overwrite:
+            raise ValueError('a stream only grows: use mode "append"')
+        return parse_sink(self._given())
 
 
 def bound_source(access: Access) -> type[HeadraceDataSource]:
     """The data source with a default hub. A class made here is pickled whole, so workers get the address with it."""
     return type("HeadraceDataSource", (HeadraceDataSource,), {"access_default": access})
-
-
-def _refuse_overwrite(overwrite: bool) -> None:
-    if overwrite:
-        raise ValueError('a stream only grows: use mode "append"')
 
 
 def _struct_fields(ddl: str) -> str:
@@ -115,13 +113,13 @@ class _Source:
 
     def states(self) -> list[StreamState]:
         """The streams asked for, with partitions that were not asked for shown as empty."""
-        found = self.port.describe(self.options.streams)
+        states = self.port.describe(self.options.streams)
         only = self.options.partitions
         if only is None:
-            return found
+            return states
         return [
-            StreamState(one.name, one.id, tuple(b if p in only else (0, 0) for p, b in enumerate(one.bounds)))
-            for one in found
+            StreamState(state.name, state.id, tuple(b if p in only else (0, 0) for p, b in enumerate(state.bounds)))
+            for state in states
         ]
 
     def point(self, point: Point, state: StreamState) -> list[int]:
@@ -148,12 +146,12 @@ class _Source:
         tasks = self.options.tasks_max or TASKS_PER_CORE * (os.cpu_count() or 1)
         files: dict[str, dict[int, list[SegmentRef]]] = {}
         planned = []
-        for one in offsets.split(ranges, tasks, self.options.split_records_min):
-            if self.options.memory_map and one.count >= MAPPED_RECORDS_MIN and one.stream not in files:
-                files[one.stream] = self.port.segments(one.stream)
-            known = files.get(one.stream, {}).get(one.partition, ())
-            held = [file for file in known if file.first < one.end and file.next > one.start]
-            planned.append(InputPartition(Piece(one, tuple(held))))
+        for piece in offsets.split(ranges, tasks, self.options.split_records_min):
+            if self.options.memory_map and piece.count >= MAPPED_RECORDS_MIN and piece.stream not in files:
+                files[piece.stream] = self.port.segments(piece.stream)
+            known = files.get(piece.stream, {}).get(piece.partition, ())
+            held = [file for file in known if file.first < piece.end and file.next > piece.start]
+            planned.append(InputPartition(Piece(piece, tuple(held))))
         return planned
 
     def shape(self) -> Shape:
@@ -192,20 +190,20 @@ class PlainReader(_Source, DataSourceReader):  # type: ignore[misc]
 
     def partitions(self) -> list[InputPartition]:
         states = self.states()
-        missing = {name for name in self.options.streams if not _is_pattern(name)} - {one.name for one in states}
+        missing = {name for name in self.options.streams if not _is_pattern(name)} - {state.name for state in states}
         if missing:
             raise ValueError(f"no such stream: {', '.join(sorted(missing))}")
-        ranges = [one for state in states for one in self._ranges(state)]
+        ranges = [asked for state in states for asked in self._ranges(state)]
         kept, losses = offsets.clip(ranges, states)
         self.complain(losses)
         return self.pieces(kept)
 
     def _ranges(self, state: StreamState) -> Iterator[Range]:
-        if not self.filters.wants_stream(state.name):
+        if not self.filters.wants("stream", state.name):
             return
         starts, ends = self.point(self.options.start, state), self.point(self.options.end, state)
         for partition, (_, after) in enumerate(state.bounds):
-            if not self.filters.wants_partition(partition):
+            if not self.filters.wants("partition", partition):
                 continue
             low, high = self.filters.indexes()
             time_low_us, time_high_us = self.filters.times_us()
@@ -222,9 +220,9 @@ class PushdownReader(PlainReader):
     """The same, narrowed by the filters of the query."""
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
-        for one in filters:
-            if not self.filters.take(one):
-                yield one
+        for condition in filters:
+            if not self.filters.take(condition):
+                yield condition
 
     def shape(self) -> Shape:
         plain = super().shape()
@@ -247,7 +245,9 @@ class StreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def initialOffset(self) -> Offset:
         # Spark asks twice and expects the same answer; "latest" would differ.
         if self._initial is None:
-            positions = {one.name: offsets.beginning(one, self.point(self.options.start, one)) for one in self.states()}
+            positions = {
+                state.name: offsets.beginning(state, self.point(self.options.start, state)) for state in self.states()
+            }
             self._initial = self._offset(positions)
         return self._initial
 
@@ -266,14 +266,16 @@ class StreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self.complain(losses)
         end = self._offset(positions)
         waits = isinstance(limit, ReadMinRows) and self._frozen is None
-        if waits and sum(one.count for one in offsets.ranges_between(start, end)) < limit.min_rows:
+        if waits and sum(batch.count for batch in offsets.ranges_between(start, end)) < limit.min_rows:
             return start
         return end
 
     def reportLatestOffset(self) -> Offset:
         # Spark asks right after `latestOffset`; what that saw is new enough to show the lag.
         states, self._seen = self._seen or self.states(), None
-        return self._offset({one.name: offsets.beginning(one, [after for _, after in one.bounds]) for one in states})
+        return self._offset(
+            {state.name: offsets.beginning(state, [after for _, after in state.bounds]) for state in states}
+        )
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._frozen = self.states()

@@ -55,8 +55,8 @@ def make(
 ) -> Offset:
     """An offset from positions by stream. Keys are sorted: equal positions are equal JSON."""
     streams = {
-        name: {"id": one.id, "begin": list(one.begin), "next": list(one.next)}
-        for name, one in sorted(positions.items())
+        name: {"id": position.id, "begin": list(position.begin), "next": list(position.next)}
+        for name, position in sorted(positions.items())
     }
     only = {} if partitions is None else {"partitions": sorted(partitions)}
     return {"cursor": cursor, "hub": hub, **only, "streams": streams}
@@ -71,16 +71,16 @@ def cursor_positions(offsets: Iterable[Any]) -> dict[tuple[str, str], NextIndexe
 
     Several sources of one query may read the same stream; what one of them has still to read is not read yet.
     """
-    found: dict[tuple[str, str], NextIndexes] = {}
+    by_cursor: dict[tuple[str, str], NextIndexes] = {}
     for offset in map(own_offset, offsets):
         if not offset.get("cursor"):
             continue
         only = offset.get("partitions")
-        where = found.setdefault((offset["hub"], offset["cursor"]), {})
-        for stream, one in offset["streams"].items():
-            mine = [at if only is None or partition in only else None for partition, at in enumerate(one["next"])]
-            where[stream] = _slower(where[stream], mine) if stream in where else mine
-    return found
+        furthest = by_cursor.setdefault((offset["hub"], offset["cursor"]), {})
+        for stream, position in offset["streams"].items():
+            mine = [at if only is None or partition in only else None for partition, at in enumerate(position["next"])]
+            furthest[stream] = _slower(furthest[stream], mine) if stream in furthest else mine
+    return by_cursor
 
 
 def own_offset(offset: Any) -> Offset:
@@ -93,17 +93,17 @@ def own_offset(offset: Any) -> Offset:
     return offset if isinstance(offset, dict) and "streams" in offset else {}
 
 
-def _slower(one: Sequence[int | None], other: Sequence[int | None]) -> list[int | None]:
+def _slower(left: Sequence[int | None], right: Sequence[int | None]) -> list[int | None]:
     """By partition, the position of whoever is behind. A partition that only one of them knows yet is not read."""
-    pairs = zip(one, other, strict=False)
+    pairs = zip(left, right, strict=False)
     return [b if a is None else a if b is None else min(a, b) for a, b in pairs]
 
 
 def positions_of(offset: Any) -> dict[str, Position]:
     """The opposite of `make`."""
     return {
-        name: Position(one["id"], tuple(one["begin"]), tuple(one["next"]))
-        for name, one in own_offset(offset).get("streams", {}).items()
+        name: Position(position["id"], tuple(position["begin"]), tuple(position["next"]))
+        for name, position in own_offset(offset).get("streams", {}).items()
     }
 
 
@@ -164,7 +164,7 @@ def _share(goals: Mapping[tuple[str, int], tuple[int, int]], records_max: int | 
 def ranges_between(start: Offset, end: Offset) -> list[Range]:
     """What a batch reads, in the order of stream name and partition."""
     before = positions_of(start)
-    found = []
+    ranges = []
     for name, after in positions_of(end).items():
         known = before.get(name)
         begins = after.begin
@@ -172,8 +172,8 @@ def ranges_between(start: Offset, end: Offset) -> list[Range]:
             begins = known.next + after.begin[len(known.next) :]
         for partition, (begin, stop) in enumerate(zip(begins, after.next, strict=True)):
             if stop > begin:
-                found.append(Range(name, partition, begin, stop))
-    return found
+                ranges.append(Range(name, partition, begin, stop))
+    return ranges
 
 
 def clip(ranges: Sequence[Range], states: Sequence[StreamState]) -> tuple[list[Range], list[DataLoss]]:
@@ -181,29 +181,31 @@ def clip(ranges: Sequence[Range], states: Sequence[StreamState]) -> tuple[list[R
     by_name = {state.name: state for state in states}
     kept: list[Range] = []
     losses: list[DataLoss] = []
-    for one in ranges:
-        state = by_name.get(one.stream)
-        if state is None or one.partition >= len(state.bounds):
-            losses.append(DataLoss(one.stream, one.partition, one.start, one.end - 1, "the stream was deleted"))
+    for asked in ranges:
+        state = by_name.get(asked.stream)
+        if state is None or asked.partition >= len(state.bounds):
+            losses.append(DataLoss(asked.stream, asked.partition, asked.start, asked.end - 1, "the stream was deleted"))
             continue
-        first = state.bounds[one.partition][0]
-        if first > one.start:
-            last = min(first, one.end) - 1
-            losses.append(DataLoss(one.stream, one.partition, one.start, last, f"the first index kept is {first}"))
-        if one.end > max(first, one.start):
-            kept.append(Range(one.stream, one.partition, max(first, one.start), one.end))
+        first = state.bounds[asked.partition][0]
+        if first > asked.start:
+            last = min(first, asked.end) - 1
+            losses.append(
+                DataLoss(asked.stream, asked.partition, asked.start, last, f"the first index kept is {first}")
+            )
+        if asked.end > max(first, asked.start):
+            kept.append(Range(asked.stream, asked.partition, max(first, asked.start), asked.end))
     return kept, losses
 
 
 def split(ranges: Sequence[Range], tasks: int, records_min: int) -> list[Range]:
     """Cut ranges into about `tasks` equal pieces of at least `records_min` records, keeping their order."""
-    total = sum(one.count for one in ranges)
+    total = sum(asked.count for asked in ranges)
     size = max(1, records_min, -(-total // max(1, tasks)))
     pieces = []
-    for one in ranges:
-        count = max(1, -(-one.count // size))
+    for asked in ranges:
+        count = max(1, -(-asked.count // size))
         for number in range(count):
-            start = one.start + one.count * number // count
-            end = one.start + one.count * (number + 1) // count
-            pieces.append(Range(one.stream, one.partition, start, end))
+            start = asked.start + asked.count * number // count
+            end = asked.start + asked.count * (number + 1) // count
+            pieces.append(Range(asked.stream, asked.partition, start, end))
     return pieces

@@ -17,6 +17,8 @@ INDEX_MAX = (1 << 63) - 1
 EQUAL = {"EqualTo", "EqualNullSafe"}
 AT_LEAST = {*EQUAL, "GreaterThan", "GreaterThanOrEqual"}
 AT_MOST = {*EQUAL, "LessThan", "LessThanOrEqual"}
+# Columns of which a list of values is taken.
+LISTED = {"stream": str, "partition": int, "type": str}
 
 
 class PushedFilters:
@@ -27,28 +29,21 @@ class PushedFilters:
         self._high = INDEX_MAX
         self._time_low_us: int | None = None
         self._time_high_us: int | None = None
-        self._streams: set[str] | None = None
-        self._partitions: set[int] | None = None
-        self._types: set[str] | None = None
+        self._allowed: dict[str, set[Any]] = {}
 
-    def take(self, one: Any) -> bool:
+    def take(self, condition: Any) -> bool:
         """Use a filter; True when Spark need not check it again."""
-        kind = type(one).__name__
-        attribute: tuple[str, ...] = getattr(one, "attribute", ())
+        kind = type(condition).__name__
+        attribute: tuple[str, ...] = getattr(condition, "attribute", ())
         name = attribute[0] if len(attribute) == 1 else ""
-        value = getattr(one, "value", None)
+        value = getattr(condition, "value", None)
         if name == "index":
             return kind == "IsNotNull" or self._take_index(kind, value)
         if name == "time":
             self._take_time(kind, value)
-        elif name == "type" and (texts := _values(kind, value, str)) is not None:
-            self._types = _meet(self._types, texts)
-        elif name == "stream" and (texts := _values(kind, value, str)) is not None:
-            self._streams = _meet(self._streams, texts)
-            return True
-        elif name == "partition" and (numbers := _values(kind, value, int)) is not None:
-            self._partitions = _meet(self._partitions, numbers)
-            return True
+        elif name in LISTED and (values := _values(kind, value, LISTED[name])) is not None:
+            self._allowed[name] = self._allowed.get(name, values) & values
+            return name != "type"
         return False
 
     def _take_index(self, kind: str, value: Any) -> bool:
@@ -78,17 +73,16 @@ class PushedFilters:
         high = self._time_high_us
         return self._time_low_us, None if high is None else high + 1
 
-    def wants_stream(self, name: str) -> bool:
-        return self._streams is None or name in self._streams
-
-    def wants_partition(self, partition: int) -> bool:
-        return self._partitions is None or partition in self._partitions
+    def wants(self, column: str, value: Any) -> bool:
+        """Whether records with this value in the column `stream` or `partition` are asked for."""
+        return column not in self._allowed or value in self._allowed[column]
 
     def types(self, already: Sequence[str] | None) -> tuple[str, ...] | None:
         """The types wanted by filters and by the option `types` together; None for all."""
-        if self._types is None:
+        if "type" not in self._allowed:
             return None if already is None else tuple(already)
-        return tuple(sorted(self._types if already is None else self._types & set(already)))
+        types = self._allowed["type"]
+        return tuple(sorted(types if already is None else types & set(already)))
 
 
 def _values(kind: str, value: Any, of: type) -> set[Any] | None:
@@ -97,10 +91,6 @@ def _values(kind: str, value: Any, of: type) -> set[Any] | None:
     A null among them matches rows that no list can name, so the whole filter is left to Spark then.
     """
     values = [value] if kind in EQUAL else list(value) if kind == "In" else None
-    if values is None or any(not isinstance(one, of) for one in values):
+    if values is None or any(not isinstance(item, of) for item in values):
         return None
     return set(values)
-
-
-def _meet(known: set[Any] | None, values: set[Any]) -> set[Any]:
-    return values if known is None else known & values

@@ -55,12 +55,12 @@ class Shape:
     @property
     def stored_columns(self) -> list[str]:
         """The record columns to fetch; the index always, to check that nothing is missing."""
-        wanted = set(self.schema.names) | {"index"}
-        if self.decode == "json" and wanted & {"value", "error"}:
-            wanted.add("payload")
+        names = set(self.schema.names) | {"index"}
+        if self.decode == "json" and names & {"value", "error"}:
+            names.add("payload")
         if self.types is not None:
-            wanted.add("type")
-        return [name for name in SCHEMA.names if name in wanted]
+            names.add("type")
+        return [name for name in SCHEMA.names if name in names]
 
 
 def freeze_garbage() -> None:
@@ -135,12 +135,12 @@ def open_segment(file: SegmentRef, asked: Range) -> Segment | None:
     Another machine, or a container, may have a hub of its own whose files bear the same names.
     """
     try:
-        found = Segment(_ThisMachine(), file)  # type: ignore[arg-type]
+        segment = Segment(_ThisMachine(), file)  # type: ignore[arg-type]
         size = os.path.getsize(file.path)
     except (SegmentDamaged, OSError):
         return None
-    same = (found.manifest.stream, found.manifest.partition, size) == (asked.stream, asked.partition, file.bytes)
-    return found if same else None
+    same = (segment.manifest.stream, segment.manifest.partition, size) == (asked.stream, asked.partition, file.bytes)
+    return segment if same else None
 
 
 def _mapped(segment: Segment, asked: Range, shape: Shape) -> Iterator[pa.RecordBatch]:
@@ -187,9 +187,9 @@ def of_types(batches: Iterable[pa.RecordBatch], shape: Shape) -> Iterator[pa.Rec
     if shape.types is None:
         yield from batches
         return
-    wanted = pa.array(shape.types, pa.string())
+    types = pa.array(shape.types, pa.string())
     for batch in batches:
-        kept = batch.filter(pc.is_in(batch.column("type"), value_set=wanted))
+        kept = batch.filter(pc.is_in(batch.column("type"), value_set=types))
         if kept.num_rows:
             yield kept
 

@@ -44,9 +44,9 @@ def test_streams_and_partitions() -> None:
     narrowing = PushedFilters()
     assert narrowing.take(EqualTo(("stream",), "a"))
     assert narrowing.take(In(("partition",), (0, 2)))
-    assert narrowing.wants_stream("a")
-    assert not narrowing.wants_stream("b")
-    assert [narrowing.wants_partition(number) for number in range(3)] == [True, False, True]
+    assert narrowing.wants("stream", "a")
+    assert not narrowing.wants("stream", "b")
+    assert [narrowing.wants("partition", number) for number in range(3)] == [True, False, True]
 
 
 def test_what_no_list_can_say_is_left_to_spark() -> None:
@@ -56,4 +56,4 @@ def test_what_no_list_can_say_is_left_to_spark() -> None:
     assert not narrowing.take(EqualTo(("payload",), b"x"))
     assert not narrowing.take(EqualTo(("value", "n"), 1))
     assert narrowing.types(None) is None
-    assert narrowing.wants_stream("b")
+    assert narrowing.wants("stream", "b")
