@@ -56,8 +56,9 @@ def to_records(df: Any) -> Any:
         return df.select(*(name for name in names if name in ACCEPTED))
     record = [F.to_json(F.struct(*(F.col(f"`{name}`") for name in names))).cast("binary").alias("payload")]
     types = {field.name: field.dataType for field in df.schema.fields}
-    for column in OPTIONAL:
-        taken, sql = _TAKEN_TYPES[column.kind], column.kind.sql
-        if isinstance(types.get(column.name), taken):
-            record.append(F.col(column.name).cast(sql).alias(column.name))
+    record += [
+        F.col(column.name).cast(column.kind.sql).alias(column.name)
+        for column in OPTIONAL
+        if isinstance(types.get(column.name), _TAKEN_TYPES[column.kind])
+    ]
     return df.select(*record)

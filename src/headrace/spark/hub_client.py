@@ -7,6 +7,8 @@ restart of the hub. All calls are safe to repeat: reads, and writes that name th
 
 from __future__ import annotations
 
+import functools
+import operator
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -99,15 +101,15 @@ class HubPort:
     def segments(self, stream: str) -> dict[int, list[SegmentRef]]:
         """The sealed files of a stream by partition, oldest first."""
         answer = self.call("stream.segments", {"stream": stream})
+        values = operator.itemgetter(*SegmentRef._fields)
         return {
-            of["partition"]: [SegmentRef(*map(file.get, SegmentRef._fields)) for file in of["segments"] if file["path"]]
+            of["partition"]: [SegmentRef(*values(file)) for file in of["segments"] if file["path"]]
             for of in answer["partitions"]
         }
 
     def position(self, cursor: str, stream: str) -> list[int | None]:
         """How far the reader behind a cursor has come for good, by partition."""
-        answer: list[int | None] = self.call("spark.position", {"cursor": cursor, "stream": stream})
-        return answer
+        return list(self.call("spark.position", {"cursor": cursor, "stream": stream}))
 
     def move_cursor(self, cursor: str, positions: Mapping[str, Sequence[int | None]]) -> None:
         """Move a cursor forward to these positions, by stream and partition; it never goes back, nor where None is."""
@@ -242,15 +244,14 @@ def _translated() -> Iterator[None]:
         raise Unreachable(str(error)) from error
 
 
-_ports: dict[tuple[int, Access, float], HubPort] = {}
-
-
 def shared_port(access: Access, wait_s: float = WAIT_S_DEFAULT) -> HubPort:
     """The port of this process to a hub: Spark's workers are reused, so is their connection.
 
     The process id is part of the key because workers are forked and a connection must not be shared by two.
     """
-    key = (os.getpid(), access, wait_s)
-    if key not in _ports:
-        _ports[key] = open_port(access, wait_s)
-    return _ports[key]
+    return _port_of(os.getpid(), access, wait_s)
+
+
+@functools.cache
+def _port_of(process: int, access: Access, wait_s: float) -> HubPort:
+    return open_port(access, wait_s)

@@ -12,7 +12,7 @@ import re
 import shutil
 import stat
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,15 +77,12 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
     )
 
 
-def candidates(environ: Mapping[str, str]) -> list[tuple[str, Path]]:
+def candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     """Where a runtime may have been installed, and the home of each, best first."""
-    homes: list[tuple[str, Path]] = []
-    if environ.get("JAVA_HOME"):
-        homes.append(("JAVA_HOME", Path(environ["JAVA_HOME"])))
-    on_path = shutil.which("java", path=environ.get("PATH"))
-    if on_path:
-        homes.append(("PATH", Path(on_path).resolve().parent.parent))
-    return homes
+    if home := environ.get("JAVA_HOME"):
+        yield "JAVA_HOME", Path(home)
+    if on_path := shutil.which("java", path=environ.get("PATH")):
+        yield "PATH", Path(on_path).resolve().parent.parent
 
 
 def packaged_java() -> Java | None:

@@ -103,8 +103,8 @@ def survey_of(slices: Iterable[list[Group]]) -> Survey:
         if count == 2:  # one slice alone is measured by the log, which takes it or not
             sizes.append(_sizes(first))
         sizes.append(_sizes(groups))
-    records, whole = zip(*sizes, strict=True) if sizes else ((0,), (0,))
-    return Survey(streams, max(1, count), first, max(records), max(whole))
+    record_bytes, slice_bytes = map(max, zip(*sizes, strict=True)) if sizes else (0, 0)
+    return Survey(streams, max(1, count), first, record_bytes, slice_bytes)
 
 
 def _sizes(groups: list[Group]) -> tuple[int, int]:
@@ -133,12 +133,12 @@ def cut(groups: Iterable[Group], slice_bytes: int) -> Iterator[list[Group]]:
 
 def _pieces(rows: pa.RecordBatch, piece_bytes: int) -> Iterator[pa.RecordBatch]:
     """Rows in pieces of at most `piece_bytes`, or of one record. Records may differ in size: each piece is measured."""
-    each = max(1, rows.num_rows * piece_bytes // max(1, rows.nbytes))
-    if each >= rows.num_rows:
+    count = max(1, rows.num_rows * piece_bytes // max(1, rows.nbytes))
+    if count >= rows.num_rows:
         yield rows
         return
-    for start in range(0, rows.num_rows, each):
-        yield from _pieces(rows.slice(start, each), piece_bytes)
+    for start in range(0, rows.num_rows, count):
+        yield from _pieces(rows.slice(start, count), piece_bytes)
 
 
 def _joined(gathered: Mapping[tuple[str, int], list[pa.RecordBatch]]) -> list[Group]:

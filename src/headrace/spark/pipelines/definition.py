@@ -80,9 +80,7 @@ class Pipeline:
             (frame,) = frames.values()
             return frame
         prepared = {name: self._watermarked(frame) for name, frame in frames.items()}
-        if len(prepared) == 1:
-            return self.transform(next(iter(prepared.values())))
-        return self.transform(**prepared)
+        return self.transform(*prepared.values()) if len(prepared) == 1 else self.transform(**prepared)
 
     def _watermarked(self, frame: Any) -> Any:
         if self.watermark is None or not frame.isStreaming:

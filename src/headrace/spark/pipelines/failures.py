@@ -26,12 +26,10 @@ class Failure:
 def explain(error: BaseException | str) -> Failure:
     """Take an error of Spark apart."""
     text = str(error)
-    tracebacks = list(_TRACEBACK.finditer(text))
     jvm = "\n".join(line for line in text.splitlines() if _LINE_OF_JVM.match(line))
-    if tracebacks:
-        last = tracebacks[-1]
-        headline = _NOISE.sub("", last["error"]).strip()
-        return Failure(headline, last.group(0).strip(), jvm)
+    if tracebacks := list(_TRACEBACK.finditer(text)):
+        innermost = tracebacks[-1]
+        return Failure(_NOISE.sub("", innermost["error"]).strip(), innermost[0].strip(), jvm)
     lines = [line for line in text.splitlines() if line.strip() and not _LINE_OF_JVM.match(line)]
     headline = _NOISE.sub("", lines[0]).strip() if lines else type(error).__name__
     headline = re.sub(r"^\[STREAM_FAILED\] Query \[.*?\] terminated with exception: ", "", headline)

@@ -124,12 +124,10 @@ def replay(
         raise PipelineError(f"{sink.target!r} is what pipeline {pipeline.name!r} writes live; choose another sink")
 
     def past(*streams: str, **reading: Any) -> Any:
-        known = port.describe(streams)
-        parts = [
-            history(spark, port, state.name, archive=archive, start=start, end=end, reading=reading) for state in known
-        ]
-        if not parts:
+        names = [state.name for state in port.describe(streams)]
+        if not names:
             raise PipelineError(f"the pipeline reads {', '.join(streams)}, of which none exists")
+        parts = (history(spark, port, name, archive=archive, start=start, end=end, reading=reading) for name in names)
         return reduce(lambda left, right: left.unionByName(right), parts)
 
     write(pipeline.result(spark, past), sink, port.address)

@@ -146,13 +146,13 @@ class Runner:
 
     def _ended(self, running: RunningPipeline) -> None:
         error = None if running.report.state == "stopped" else running.query.exception()
-        if error is None:
-            if running.report.state != "stopped":
-                running.report.state = "done"
-            self._report(running)
-            del self._running[running.pipeline.name]
+        if error is not None:
+            self._failed(running, explain(error), self._now_s() - running.started_s)
             return
-        self._failed(running, explain(error), self._now_s() - running.started_s)
+        if running.report.state != "stopped":
+            running.report.state = "done"
+        self._report(running)
+        del self._running[running.pipeline.name]
 
     def _failed(self, running: RunningPipeline, failure: Failure, ran_s: float) -> None:
         running.report.error = failure.headline

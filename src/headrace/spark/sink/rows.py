@@ -67,7 +67,7 @@ class OutgoingRows:
         if records.num_rows == 0:
             return
         if self._writer is None:
-            self._writer = pa.ipc.new_stream(_GrowingFile(self._waiting), PUT_SCHEMA)
+            self._writer = pa.ipc.new_stream(self._waiting, PUT_SCHEMA)  # counts its position itself
         to = {"stream": stream, "partition": str(partition)}
         rows = max(1, records.num_rows * self._chunk_bytes // max(1, records.nbytes))
         for start in range(0, records.num_rows, rows):
@@ -91,29 +91,13 @@ class OutgoingRows:
         self._crc = google_crc32c.extend(self._crc, chunk)
 
 
-class _GrowingFile(io.RawIOBase):
-    """A file that only grows, for Arrow's writer, over a buffer that is emptied now and then."""
-
-    def __init__(self, buffer: io.BytesIO) -> None:
-        self._buffer = buffer
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: object) -> int:
-        return self._buffer.write(memoryview(data))  # type: ignore[arg-type]
-
-
 def to_records(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The record columns of a batch of rows; those that it lacks are null."""
-    columns = []
-    names = batch.schema.names
-    for field in PUT_SCHEMA:
-        if field.name not in names:
-            columns.append(pa.nulls(batch.num_rows, field.type))
-            continue
-        column = batch.column(field.name)
-        columns.append(column if column.type == field.type else column.cast(field.type))
+    names = set(batch.schema.names)
+    columns = [
+        batch.column(field.name).cast(field.type) if field.name in names else pa.nulls(batch.num_rows, field.type)
+        for field in PUT_SCHEMA
+    ]
     if columns[0].null_count:
         raise ValueError("column 'payload' is null in a row; a record needs a payload, if only an empty one")
     return pa.RecordBatch.from_arrays(columns, schema=PUT_SCHEMA)

@@ -95,8 +95,7 @@ def own_offset(offset: Any) -> Offset:
 
 def _slower(left: Sequence[int | None], right: Sequence[int | None]) -> list[int | None]:
     """By partition, the position of whoever is behind. A partition that only one of them knows yet is not read."""
-    pairs = zip(left, right, strict=False)
-    return [b if a is None else a if b is None else min(a, b) for a, b in pairs]
+    return [b if a is None else a if b is None else min(a, b) for a, b in zip(left, right, strict=False)]
 
 
 def positions_of(offset: Any) -> dict[str, Position]:
