@@ -36,8 +36,8 @@ def list_cursors(
     with answer.connect() as client:
         cursors = client.cursors(pattern, stream=stream)
     rows = [
-        [each.name, each.stream, each.partition, each.index, f"{each.lag:,}", shown_time(each.updated_us)]
-        for each in cursors
+        [cursor.name, cursor.stream, cursor.partition, cursor.index, f"{cursor.lag:,}", shown_time(cursor.updated_us)]
+        for cursor in cursors
     ]
     answer.table(
         cursors, ["cursor", "stream", "#partition", "#next to read", "#lag", "moved"], rows, empty="no cursors"

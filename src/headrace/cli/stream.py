@@ -34,8 +34,8 @@ def list_streams(
     with answer.connect() as client:
         streams = client.streams(pattern)
     rows = [
-        [each.name, each.partitions, f"{each.records:,}", _shown_options(each.options), shown_time(each.created_us)]
-        for each in streams
+        [info.name, info.partitions, f"{info.records:,}", _shown_options(info.options), shown_time(info.created_us)]
+        for info in streams
     ]
     answer.table(streams, ["stream", "#partitions", "#records", "options", "created"], rows, empty="no streams")
 
@@ -84,11 +84,11 @@ def _render(stream: StreamDescription) -> None:
     console = people()
     console.print(Text.assemble((stream.name, "bold"), f"  {stream.kind}, created {shown_time(stream.created_us)}"))
     console.print(Text(f"options: {_shown_options(stream.options)}"))
-    rows = [[each.partition, each.first, each.next, f"{each.next - each.first:,}"] for each in stream.bounds]
+    rows = [[bound.partition, bound.first, bound.next, f"{bound.next - bound.first:,}"] for bound in stream.bounds]
     print_table(["#partition", "#first", "#next", "#records"], rows)
     if stream.cursors:
         console.print()
-        moves = [[each.name, each.partition, each.index, f"{each.lag:,}"] for each in stream.cursors]
+        moves = [[cursor.name, cursor.partition, cursor.index, f"{cursor.lag:,}"] for cursor in stream.cursors]
         print_table(["cursor", "#partition", "#next to read", "#lag"], moves)
 
 

@@ -31,7 +31,7 @@ def list_tables(
     """Tables and how many keys they have."""
     with answer.connect() as client:
         tables = client.tables(pattern)
-    rows = [[each.name, f"{each.keys:,}", shown_time(each.created_us)] for each in tables]
+    rows = [[table.name, f"{table.keys:,}", shown_time(table.created_us)] for table in tables]
     answer.table(tables, ["table", "#keys", "created"], rows, empty="no tables")
 
 

@@ -121,6 +121,6 @@ def check_security(config: Config) -> Iterator[Finding]:
 
 def _readable_keys(config: Config, security: Security) -> Iterator[Finding]:
     files = [security.tls_files(listener) for listener in config.listen.__struct_fields__]
-    for key in sorted({each.key for each in files if each is not None and each.key}):
+    for key in sorted({pair.key for pair in files if pair is not None and pair.key}):
         if Path(key).stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
             yield warn("security", f"others than its owner may read the private key {key}", f"chmod 600 {key}")

@@ -233,9 +233,9 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except flight.FlightError as error:
-        ours = decode_error(error.extra_info) if error.extra_info else None
-        if ours is not None:
-            raise ours from None
+        decoded = decode_error(error.extra_info) if error.extra_info else None
+        if decoded is not None:
+            raise decoded from None
         reason = str(error).partition(". Detail:")[0]
         if isinstance(error, PASSING):
             raise Unreachable(reason) from error

@@ -125,7 +125,7 @@ class DeadLetters:
                 place = (asked.into, letter.partition if letter.partition < partitions else 0)
             by_partition.setdefault(place, []).append(letter)
         after = letters[-1].index + 1
-        appends = [self._append(*where, mine) for where, mine in sorted(by_partition.items(), key=lambda item: item[0])]
+        appends = [self._append(*place, by_partition[place]) for place in sorted(by_partition)]
         await self._hub.transact([*appends, Trim(asked.stream, after, asked.partition)])
         left = min(asked.before, self._hub.bounds(asked.stream, asked.partition).next) - after
         return Redriven(len(letters), sorted({stream for stream, _ in by_partition}), left)

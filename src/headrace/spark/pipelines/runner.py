@@ -171,10 +171,10 @@ class Runner:
     def _report(self, running: RunningPipeline) -> bool:
         """Tell the hub, and hear whether to stop; False when it is away, which the query itself waits out."""
         try:
-            heard = self._reporting.call("pipeline.report", msgspec.structs.asdict(running.report))
+            answer = self._reporting.call("pipeline.report", msgspec.structs.asdict(running.report))
         except HeadraceError:
             return False
-        if heard["stop"]:
+        if answer["stop"]:
             running.stop()
         return True
 

@@ -76,10 +76,10 @@ def cursor_positions(offsets: Iterable[Any]) -> dict[tuple[str, str], NextIndexe
         if not offset.get("cursor"):
             continue
         only = offset.get("partitions")
-        furthest = by_cursor.setdefault((offset["hub"], offset["cursor"]), {})
+        positions = by_cursor.setdefault((offset["hub"], offset["cursor"]), {})
         for stream, position in offset["streams"].items():
-            mine = [at if only is None or partition in only else None for partition, at in enumerate(position["next"])]
-            furthest[stream] = _slower(furthest[stream], mine) if stream in furthest else mine
+            after = [at if only is None or partition in only else None for partition, at in enumerate(position["next"])]
+            positions[stream] = _slower(positions[stream], after) if stream in positions else after
     return by_cursor
 
 
