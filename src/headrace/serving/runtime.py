@@ -48,14 +48,14 @@ LISTENERS: dict[str, str] = {
 # Name → `async def start(hub) -> Listener | None`: parts without a port of their own in [listen]. Some mount themselves
 # on the HTTP port (`hub.mounts`), as the console does; some open ports as they go; pipelines are supervised.
 SERVICES: dict[str, str] = {
-    "nouns": "headrace.admin:start",
+    "admin": "headrace.admin:start",
     **{protocol.name: protocol.service for protocol in protocols() if protocol.service},
     "pipelines": "headrace.spark.hub.supervisor:start",
     "console": "headrace.console.server:start",
 }
 
 # How traces name the services that are no protocol of their own.
-PROTOCOL_OF_SERVICE = {"nouns": "admin", "pipelines": "spark"}
+PROTOCOL_OF_SERVICE = {"pipelines": "spark"}
 
 LAG_INTERVAL_S = 1.0
 

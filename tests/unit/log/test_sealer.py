@@ -301,7 +301,7 @@ LONELY = """
     import os, signal, sys
     from headrace.log.disk import OsDisk
     from headrace.log.sealer import Sealer
-    sys.path.insert(0, {here!r})
+    sys.path[:0] = {paths!r}
     from test_sealer import entries
     disk = OsDisk({root!r})
     process = Sealer(*disk.handover())
@@ -312,7 +312,8 @@ LONELY = """
 
 
 def test_it_goes_with_a_hub_that_is_killed_and_the_next_hub_can_start(tmp_path: Path) -> None:
-    code = textwrap.dedent(LONELY).format(here=str(Path(__file__).parent), root=str(tmp_path / "data"))
+    here = Path(__file__).parent
+    code = textwrap.dedent(LONELY).format(paths=[str(here), str(here.parents[1])], root=str(tmp_path / "data"))
     hub = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert hub.returncode == -signal.SIGKILL, hub.stderr
     OsDisk(tmp_path / "data").close()  # waits until the lock is free
