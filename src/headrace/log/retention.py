@@ -31,7 +31,7 @@ def applies(options: StreamOptions) -> bool:
 
 
 def decide(log: Log, stream: Stream, partition: Partition, now_us: int) -> Verdict:
-    """Whole segments only: what is in the tail is young."""
+    """By age and size whole segments only: what is in the tail is young. What all cursors have passed goes at once."""
     options = stream.info.options
     cursors = {
         name: position.index
@@ -43,10 +43,11 @@ def decide(log: Log, stream: Stream, partition: Partition, now_us: int) -> Verdi
         wanted = max(wanted, _older_than(log, partition, now_us - int(options.retention_age_s * 1_000_000)))
     if options.retention_bytes is not None:
         wanted = max(wanted, _beyond_bytes(partition, options.retention_bytes))
-    if options.retention_cursors and cursors:
-        wanted = max(wanted, _whole_segments(partition, min(cursors.values())))
     if cursors:
-        wanted = min(wanted, max(partition.first, _whole_segments(partition, min(cursors.values()))))
+        lowest = min(min(cursors.values()), partition.next)
+        wanted = min(wanted, max(partition.first, _whole_segments(partition, lowest)))
+        if options.retention_cursors:
+            wanted = max(wanted, lowest)
     overruled: list[str] = []
     if options.max_hold_s is not None:
         held_to = _older_than(log, partition, now_us - int(options.max_hold_s * 1_000_000))

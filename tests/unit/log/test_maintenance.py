@@ -6,7 +6,7 @@ import errno
 import logging
 
 import pytest
-from unit.log.helpers import do, fill, maintain, open_log, payloads
+from unit.log.helpers import again, do, fill, maintain, open_log, payloads
 
 from headrace.log import journal, ops, snapshot
 from headrace.log.batch import Batch
@@ -195,7 +195,27 @@ def test_records_that_all_cursors_have_passed_go() -> None:
     do(log, ops.SaveCursor("a", "s", 180))
     do(log, ops.SaveCursor("b", "s", 120))
     pass_interval(log, clock)
-    assert 100 < log.bounds("s").first <= 120
+    assert log.bounds("s").first == 120
+    assert log.partition("s").segments[0].next > 120  # files go when nobody needs anything of them
+    assert payloads(log, "s")[0].startswith(b"120.")
+
+
+def test_records_that_all_cursors_have_passed_go_before_they_are_sealed() -> None:
+    log, clock = make(seal_age_s=600.0, segment_bytes=100_000)
+    do(log, ops.SetOptions("s", ops.StreamOptions(retention_cursors=True)))
+    fill(log, "s", 10)
+    pass_interval(log, clock)
+    assert log.bounds("s").first == 0  # nobody is registered
+    do(log, ops.SaveCursor("a", "s", 7))
+    do(log, ops.SaveCursor("b", "s", 4))
+    pass_interval(log, clock)
+    assert not log.partition("s").segments
+    assert log.bounds("s").first == 4
+    do(log, ops.SaveCursor("b", "s", 10))
+    pass_interval(log, clock)
+    for opened in (log, again(log)):
+        assert opened.bounds("s").first == 7
+        assert [payload[:2] for payload in payloads(opened, "s")] == [b"7.", b"8.", b"9."]
 
 
 def test_max_hold_overrules_a_cursor_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
