@@ -22,10 +22,10 @@ import operator
 import re
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, Protocol, cast
+from typing import Annotated, Any, Protocol, cast
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, Meta, Raw, UnsetType
 
 from headrace.protocols.errors import RemoteProtocolError
 from headrace.protocols.futoin import cbor
@@ -35,7 +35,12 @@ from headrace.protocols.futoin.interface import CALLS, FUNCTION_PARAMS, INTERFAC
 DATA_DEPTH_MAX = 100
 """Nesting of event data. JavaScript, Python and msgspec all go far deeper; nobody means it."""
 
-OPTIONAL_FIELDS = {"rid": str | None, "forcersp": bool | None, "sec": str | dict[str, Any] | None, "obf": Any}
+Rid = str | int | float
+"""FTN3 has text; the reference takes numbers too, and what came is echoed as it came."""
+_RID = str | Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | float
+"""Those that can be written again in every coding."""
+
+OPTIONAL_FIELDS = {"rid": _RID | None, "forcersp": bool | None, "sec": str | dict[str, Any] | None, "obf": Any}
 """What a request may have besides `f` and `p`."""
 
 
@@ -59,7 +64,7 @@ class Request(Protocol):
     """What every request struct has; `CALL_OF[type(request)]` tells which function it calls."""
 
     p: Params
-    rid: str | None
+    rid: Rid | None
     sec: str | dict[str, Any] | None
     forcersp: bool | None
     obf: Any
@@ -71,9 +76,9 @@ class Deviation(msgspec.Struct):
     fields: Any
 
     @property
-    def rid(self) -> str | None:
-        rid = self._get("rid")
-        return rid if isinstance(rid, str) else None
+    def rid(self) -> Rid | None:
+        rid: Rid | None = self._get("rid")
+        return rid if _fits(rid, OPTIONAL_FIELDS["rid"]) else None
 
     @property
     def sec(self) -> Any:
@@ -158,14 +163,14 @@ class Result(msgspec.Struct):
     """A good answer; the order of keys is the one on the wire."""
 
     r: Any
-    rid: str | UnsetType = UNSET
+    rid: Rid | UnsetType = UNSET
     sec: str | UnsetType = UNSET
 
 
 class Failure(msgspec.Struct):
     """An error answer."""
 
-    rid: str | UnsetType
+    rid: Rid | UnsetType
     e: str
     edesc: str | UnsetType = UNSET
     sec: str | UnsetType = UNSET
@@ -180,12 +185,12 @@ class Event(msgspec.Struct, gc=False):
     ts: str
 
 
-def result(value: Any, rid: str | None, coding: Coding, sign: Sign | None = None) -> bytes:
+def result(value: Any, rid: Rid | None, coding: Coding, sign: Sign | None = None) -> bytes:
     """The reply to a call that went well, signed where the request was."""
     return _reply(Result(value, UNSET if rid is None else rid), coding, sign)
 
 
-def failure(error: PeerError, rid: str | None, coding: Coding, sign: Sign | None = None) -> bytes:
+def failure(error: PeerError, rid: Rid | None, coding: Coding, sign: Sign | None = None) -> bytes:
     """The reply to a call that did not."""
     text = UNSET if error.text is None else error.text
     return _reply(Failure(UNSET if rid is None else rid, error.name, text), coding, sign)

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from headrace.errors import HeadraceError
 from headrace.protocols.futoin import codec, interface
-from headrace.protocols.futoin.codec import Answer, Coding, Deviation, Request
+from headrace.protocols.futoin.codec import Answer, Coding, Deviation, Request, Rid
 from headrace.protocols.futoin.credentials import Caller
 from headrace.protocols.futoin.dispatch import Dispatcher
 from headrace.protocols.futoin.errors import INVALID_REQUEST, PeerError
@@ -123,6 +123,8 @@ class Connection:
                 self._answered(codec.answer(message.fields))
                 return
             rid = message.rid
+            if isinstance(rid, str) and rid.startswith("S"):
+                return  # ours to give (FTN3): an answer to nothing we asked, as executors see it
             caller = await self._dispatcher.caller(message, data, coding, self._channel)
             call = self._dispatcher.checked(message, caller, self._channel, self._endpoint)
             request = cast(Request, message)
@@ -154,7 +156,7 @@ class Connection:
         self._under_way += 1
         service.add(self._endpoint, params.type, payload, functools.partial(self._added, request.rid, coding, caller))
 
-    def _added(self, rid: str | None, coding: Coding, caller: Caller, index: int, error: BaseException | None) -> None:
+    def _added(self, rid: Rid | None, coding: Coding, caller: Caller, index: int, error: BaseException | None) -> None:
         self._under_way -= 1
         if error is None:
             self._write_soon(codec.result(str(index + 1), rid, coding, caller.sign))
@@ -187,7 +189,7 @@ class Connection:
         except Exception as error:
             self._failed(error, request.rid, coding, caller)
 
-    def _failed(self, error: BaseException, rid: str | None, coding: Coding, caller: Caller | None) -> None:
+    def _failed(self, error: BaseException, rid: Rid | None, coding: Coding, caller: Caller | None) -> None:
         self._last_error = str(error)
         self._write_soon(self._dispatcher.failure(error, rid, coding, caller))
 

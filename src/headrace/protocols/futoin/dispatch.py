@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any, cast
 
 from headrace.protocols.futoin import codec, interface
-from headrace.protocols.futoin.codec import Coding, Deviation, Request
+from headrace.protocols.futoin.codec import Coding, Deviation, Request, Rid
 from headrace.protocols.futoin.credentials import Caller, Guard
 from headrace.protocols.futoin.errors import INTERNAL_ERROR, PeerError, from_hub
 from headrace.protocols.futoin.interface import ENVELOPE_BYTES, Call
@@ -97,7 +97,7 @@ class Dispatcher:
         self.service.add(endpoint, params.type, payload, added)
         return str(await future + 1)
 
-    def failure(self, error: BaseException, rid: str | None, coding: Coding, caller: Caller | None) -> bytes:
+    def failure(self, error: BaseException, rid: Rid | None, coding: Coding, caller: Caller | None) -> bytes:
         """An error as a reply, signed where the request was."""
         refusal = from_hub(error)
         if refusal.name == INTERNAL_ERROR:

@@ -85,10 +85,11 @@ class TestDeviations:
         ("fields", "rid", "is_answer"),
         [
             ({"r": 1, "rid": "S1"}, "S1", True), ({"e": "X"}, None, True), ({"r": None}, None, True),
-            ({"r": 1, "f": "x"}, None, False), ({"rid": 5}, None, False), ([], None, False), (None, None, False),
+            ({"r": 1, "f": "x"}, None, False), ({"rid": 5}, 5, False), ({"rid": [5]}, None, False),
+            ([], None, False), (None, None, False),
         ],
     )  # fmt: skip
-    def test_answers(self, fields: Any, rid: str | None, is_answer: bool) -> None:
+    def test_answers(self, fields: Any, rid: codec.Rid | None, is_answer: bool) -> None:
         deviation = Deviation(fields)
         assert (deviation.rid, deviation.is_answer) == (rid, is_answer)
 
@@ -127,7 +128,7 @@ class TestExplain:
             ({"zzz": 1}, "InvalidRequest", "Unknown request field: zzz"),
             ({"p": None}, "InvalidRequest", "Invalid message: p"),
             ({"p": []}, "InvalidRequest", "Invalid message: p"),
-            ({"rid": 1}, "InvalidRequest", "Invalid message: rid"),
+            ({"rid": [1]}, "InvalidRequest", "Invalid message: rid"),
             ({"forcersp": 1}, "InvalidRequest", "Invalid message: forcersp"),
             ({"sec": 1}, "InvalidRequest", "Invalid message: sec"),
             ({"p": {"x": 1}}, "InvalidRequest", "Unknown parameter: futoin.evt.gen:1.1:addEvent(x)"),

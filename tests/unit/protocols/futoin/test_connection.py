@@ -76,11 +76,39 @@ async def test_codings_may_be_mixed(asgi: Any) -> None:
             assert codec.decode_object(reply, coding)["rid"] == "C1"
 
 
-@pytest.mark.parametrize("rid", ["X1", "1", "", "S9", 'odd"rid'])
-async def test_odd_rids_are_echoed(asgi: Any, rid: str) -> None:
+@pytest.mark.parametrize("coding", list(Coding))
+@pytest.mark.parametrize("rid", ["X1", "1", "", 'odd"rid', "s9", 7, 0, -1, 2**63 - 1, 1.5])
+async def test_odd_rids_are_echoed(asgi: Any, rid: Any, coding: Coding) -> None:
     async with asgi.websocket() as peer:
-        peer.send({"f": PING, "p": {"echo": 1}, "sec": SEC, "rid": rid})
-        assert await peer.next() == {"r": {"echo": 1}, "rid": rid}
+        peer.send(codec.request(PING, {"echo": 1}, rid, SEC, coding))
+        reply = codec.decode_object(await peer.next_bytes(), coding)
+        assert reply == {"r": {"echo": 1}, "rid": rid}
+        assert type(reply["rid"]) is type(rid)
+
+
+@pytest.mark.parametrize("rid", [7, "X1"])
+async def test_errors_have_the_rid_of_the_request(asgi: Any, rid: Any) -> None:
+    async with asgi.websocket() as peer:
+        peer.send({"f": "no.such:1.0:thing", "p": {}, "sec": SEC, "rid": rid})
+        assert (await peer.next())["rid"] == rid
+
+
+@pytest.mark.parametrize("rid", [True, [1], {"a": 1}, 2**70, -(2**70)])
+async def test_rids_that_nobody_can_write_again_are_refused(asgi: Any, rid: Any) -> None:
+    async with asgi.websocket() as peer:
+        peer.send(json.dumps({"f": PING, "p": {"echo": 1}, "sec": SEC, "rid": rid}))
+        reply = await peer.next()
+        assert reply["e"] == "InvalidRequest"
+        assert "rid" not in reply
+
+
+@pytest.mark.parametrize("rid", ["S9", "S", "S1"])
+async def test_requests_with_a_rid_of_ours_are_not_executed(asgi: Any, rid: str) -> None:
+    """FTN3: S is for calls of the side that accepted the connection; the reference drops them unanswered."""
+    async with asgi.websocket() as peer:
+        peer.send({"f": ADD, "p": {"type": "A", "data": 1}, "sec": SEC, "rid": rid})
+        peer.send({"f": "no.such:1.0:thing", "p": {}, "sec": SEC, "rid": rid})
+        assert await peer.call(ADD, type="B", data=2) == {"r": "1"}
 
 
 async def test_without_rid(asgi: Any) -> None:
