@@ -72,7 +72,8 @@ def _announce(runtime: Runtime) -> None:
     console = notes()
     console.print(Text.assemble(("headrace is up", "bold green"), f"  data in {runtime.config.log.data}"))
     for name, address in runtime.addresses.items():
-        url = f"http://{address}/" if name == "http" else address
+        scheme = "http" if runtime.hub.security.tls_files(name) is None else "https"
+        url = f"{scheme}://{address}/" if name == "http" else address
         console.print(Text(f"  {name:<10} {url}"))
     for warning in runtime.hub.security.warnings():
         console.print(Text.assemble(("  WARNING ", "bold white on red"), f" {warning}"))

@@ -6,10 +6,15 @@ import signal
 import subprocess
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from support.hub_process import START_S, HubProcess
 
+from headrace.cli.up import _announce
+from headrace.config import Config, Tls, TlsFiles
+from headrace.security import Security
 from headrace.serving.runtime import LISTENERS
 
 
@@ -17,6 +22,34 @@ def get(address: str, path: str) -> str:
     with urllib.request.urlopen(f"http://{address}{path}", timeout=60) as answer:
         text: str = answer.read().decode()
         return text
+
+
+FILES = {"certificate": "c.pem", "key": "k.pem"}
+
+
+@pytest.mark.parametrize(
+    ("tls", "shown"),
+    [
+        (Tls(), "http://127.0.0.1:8080/"),
+        (Tls(**FILES), "https://127.0.0.1:8080/"),
+        (Tls(listeners={"http": TlsFiles(**FILES)}), "https://127.0.0.1:8080/"),
+        (Tls(listeners={"ignite": TlsFiles(**FILES)}), "http://127.0.0.1:8080/"),
+    ],
+)
+def test_the_banner_has_the_scheme_of_the_listener(
+    tls: Tls, shown: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = Config(tls=tls)
+    runtime = SimpleNamespace(
+        config=config,
+        addresses={"http": "127.0.0.1:8080", "ignite": "127.0.0.1:10800"},
+        hub=SimpleNamespace(security=Security(config, tmp_path)),
+        missing=[],
+    )
+    _announce(cast(Any, runtime))
+    words = capsys.readouterr().err.split()
+    assert shown in words
+    assert "127.0.0.1:10800" in words
 
 
 @pytest.mark.slow
