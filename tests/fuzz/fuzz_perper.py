@@ -23,7 +23,7 @@ MESSAGES = sorted(descriptors.MESSAGES)
 
 def fuzz_session(data: bytes) -> None:
     """The thin protocol, from the handshake on."""
-    session = Session(UUID(int=0), 1 << 16, 16)
+    session = Session(UUID(int=0), 1 << 16, binary.Limits(16))
     try:
         handshake = session.receive_handshake(data if data[:1] == b"\0" else HELLO)
         if handshake is None or session.state is not State.LOGIN:
@@ -39,7 +39,7 @@ def fuzz_session(data: bytes) -> None:
 def fuzz_binary(data: bytes) -> None:
     """The walker of binary objects, and the two records the fabric reads."""
     try:
-        value, after = binary.read_object(data, 0, len(data), 16)
+        value, after = binary.read_object(data, 0, len(data), binary.Limits(16))
     except PeerError:
         return
     assert 0 < after <= len(data)

@@ -33,9 +33,10 @@ from pyignite.datatypes import (
     TimestampObject,
     UUIDObject,
 )
+from pyignite.datatypes.cache_config import CacheAtomicityMode
 from pyignite.datatypes.cluster_state import ClusterState
 from pyignite.datatypes.expiry_policy import ExpiryPolicy
-from pyignite.datatypes.prop_codes import PROP_CACHE_MODE, PROP_NAME, PROP_QUERY_ENTITIES
+from pyignite.datatypes.prop_codes import PROP_CACHE_ATOMICITY_MODE, PROP_CACHE_MODE, PROP_NAME, PROP_QUERY_ENTITIES
 from pyignite.datatypes.transactions import TransactionIsolation
 from pyignite.exceptions import CacheError, SQLError
 from support.perper_agents import HubThread
@@ -289,7 +290,20 @@ def test_sql_says_that_it_is_not_supported(client: Client) -> None:
         client.sql("SELECT 1")
 
 
-def test_transactions(shared: HubThread, client: Client, cache: Any) -> None:
+def transactional(client: Client) -> Any:
+    return client.create_cache(
+        {PROP_NAME: f"tx-{uuid.uuid4()}", PROP_CACHE_ATOMICITY_MODE: CacheAtomicityMode.TRANSACTIONAL}
+    )
+
+
+def test_atomic_caches_are_not_for_transactions(client: Client, cache: Any) -> None:
+    with client.tx_start(), pytest.raises(CacheError, match="Transaction spans operations on atomic cache"):
+        cache.put("a", 1)
+    assert cache.get("a") is None
+
+
+def test_transactions(shared: HubThread, client: Client) -> None:
+    cache = transactional(client)
     cache.put("a", 1)
     with client.tx_start(label="first") as transaction:
         cache.put("a", 2)
@@ -311,7 +325,8 @@ def test_transactions(shared: HubThread, client: Client, cache: Any) -> None:
     assert dict(cache.scan()) == {"a": 2, "b": 2, "d": 4}
 
 
-def test_transactions_that_conflict(shared: HubThread, client: Client, cache: Any) -> None:
+def test_transactions_that_conflict(shared: HubThread, client: Client) -> None:
+    cache = transactional(client)
     cache.put("balance", 100)
     with client.tx_start(isolation=TransactionIsolation.SERIALIZABLE) as transaction:
         assert cache.get("balance") == 100

@@ -13,8 +13,9 @@ import pytest_asyncio
 from pyignite import AioClient
 from pyignite.aio_cache import AioCache
 from pyignite.datatypes import ExpiryPolicy
+from pyignite.datatypes.cache_config import CacheAtomicityMode
 from pyignite.datatypes.cluster_state import ClusterState
-from pyignite.datatypes.prop_codes import PROP_NAME, PROP_QUERY_ENTITIES
+from pyignite.datatypes.prop_codes import PROP_CACHE_ATOMICITY_MODE, PROP_NAME, PROP_QUERY_ENTITIES
 from pyignite.exceptions import CacheError
 from support.perper_agents import HubThread
 
@@ -113,7 +114,9 @@ async def test_every_operation(shared: HubThread, client: AioClient, kind: str) 
 
 async def test_caches_types_transactions_and_the_cluster(client: AioClient) -> None:
     name = f"t-{uuid.uuid4()}"
-    cache = await client.get_or_create_cache(name)
+    cache = await client.get_or_create_cache(
+        {PROP_NAME: name, PROP_CACHE_ATOMICITY_MODE: CacheAtomicityMode.TRANSACTIONAL}
+    )
     assert name in await client.get_cache_names()
     async with client.tx_start() as transaction:
         await cache.put("k", 1)

@@ -42,6 +42,10 @@ class Executions:
     def __len__(self) -> int:
         return len(self._all)
 
+    def ids(self) -> list[str]:
+        """All of them."""
+        return list(self._all)
+
     def get(self, execution: str) -> Execution | None:
         """The record of an execution."""
         return self._all.get(execution)
@@ -132,6 +136,10 @@ class Listeners:
 
     def __len__(self) -> int:
         return len(self._all)
+
+    def ids(self) -> list[str]:
+        """All of them."""
+        return list(self._all)
 
     def get(self, listener: str) -> StreamListener | None:
         """The record of a listener."""

@@ -18,10 +18,19 @@ if TYPE_CHECKING:
 class Cache:
     """One cache of a hub. Calls its watchers when there may be new keys."""
 
-    def __init__(self, hub: Hub, name: str) -> None:
+    def __init__(self, hub: Hub, name: str, stream: str | None = None) -> None:
+        """`stream` is the stream or table it lies in; none for the one of the same name."""
         self.name = name
+        self.stream = stream or name
+        self.stream_id = hub.stream(self.stream).id
         self.watchers: set[Callable[[], None]] = set()
         self._hub = hub
+
+    @property
+    def exists(self) -> bool:
+        """Whether what the cache lies in is there. Another stream or table of the same name is not that."""
+        hub = self._hub
+        return hub.has_stream(self.stream) and hub.stream(self.stream).id == self.stream_id
 
     def get(self, key: bytes) -> bytes | Future[Any] | None:
         """The value of `key`, or a future of it when it must be read from the log."""
@@ -70,8 +79,7 @@ class FollowedCache(Cache):
     """A cache on a partition of a stream of the hub: it follows the stream while there are watchers."""
 
     def __init__(self, hub: Hub, name: str, stream: str, partition: int = 0) -> None:
-        super().__init__(hub, name)
-        self.stream = stream
+        super().__init__(hub, name, stream)
         self.partition = partition
         self._follower: asyncio.Task[None] | None = None
 

@@ -100,6 +100,8 @@ class Catalogue:
         for name in SPECIAL:
             if name not in self._by_name:
                 await self.create(name, Configuration({0: name}), by_name=True)
+            elif self._by_name[name].cache is None:  # somebody deleted its table
+                self._by_name[name].cache = await self._new_table(name)
 
     def _existing(self, name: str) -> AnyCache | None:
         if not self._hub.has_stream(name) or self._is_foreign_table(name):
@@ -130,8 +132,8 @@ class Catalogue:
         self._wanted.notify(entry.name)
 
     def _remove_expired(self, name: str, key: bytes) -> asyncio.Future[Any] | None:
-        entry = self._by_name.get(name)
-        if entry is not None and isinstance(entry.cache, TableCache):
+        entry = self.find_name(name)
+        if entry is not None and isinstance(entry.cache, TableCache) and entry.cache.ready:
             return entry.cache.remove_expired(key)
         return None
 
@@ -146,7 +148,7 @@ class Catalogue:
     def names(self) -> list[str]:
         """The names of all caches, and of the streams of other protocols that can be read as caches."""
         foreign = [name for info in self._hub.streams() if info.name not in self._by_name for name in _view_names(info)]
-        return [*self._by_name, *sorted(foreign)]
+        return [*[entry.name for entry in self if not self._is_lost(entry)], *sorted(foreign)]
 
     def find(self, cache_id: int) -> Entry:
         """The cache with that number."""
@@ -165,7 +167,7 @@ class Catalogue:
     def _is_lost(self, entry: Entry) -> bool:
         """Whether another protocol has deleted what the cache lay in; then there is no such cache any more, and one of
         that name can be created again."""
-        if entry.cache is None or self._hub.has_stream(entry.name) or entry.name in SPECIAL:
+        if entry.cache is None or entry.cache.exists or entry.name in SPECIAL:
             return False
         self._forget(entry)
         forgotten: list[Op] = [*self.expiries.forget_cache(entry.name), Delete(CATALOGUE_TABLE, entry.name.encode())]
@@ -302,8 +304,17 @@ class Catalogue:
                 entry.cache = StreamCache(self._hub, entry.name, self._recent)
             else:
                 entry.cache = await self._new_table(entry.name)
+        elif isinstance(entry.cache, TableCache) and not entry.cache.ready:
+            await self._forget_deadlines(entry.name)
+            entry.cache.forget_all()  # before the table is there: nobody has put anything new
+            entry.cache.stream_id = (await self._new_table(entry.name)).stream_id
         if isinstance(entry.cache, StreamCache):
             await entry.cache.load()
+
+    async def _forget_deadlines(self, name: str) -> None:
+        operations = self.expiries.forget_cache(name)
+        if operations:
+            await self._hub.transact(operations)
 
     async def destroy(self, entry: Entry) -> None:
         """Remove a cache and all it holds."""
@@ -315,9 +326,7 @@ class Catalogue:
             if self._by_name.get(entry.name) is not entry:
                 raise cache_does_not_exist(java_hash(entry.name))
             self._forget(entry)
-            operations = self.expiries.forget_cache(entry.name)
-            if operations:
-                await self._hub.transact(operations)
+            await self._forget_deadlines(entry.name)
             if isinstance(entry.cache, TableCache):
                 await self._hub.delete_table(entry.name)
             elif entry.cache is not None:

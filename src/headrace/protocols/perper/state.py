@@ -54,13 +54,30 @@ class RecordTable(TableCache):
     """One of the two caches whose values the fabric reads: a value it cannot read is refused before it is stored."""
 
     def __init__(
-        self, fabric: Fabric, name: str, read: Callable[[bytes], Any], apply: Callable[[str, Any], None]
+        self,
+        fabric: Fabric,
+        name: str,
+        read: Callable[[bytes], Any],
+        apply: Callable[[str, Any], None],
+        book: Executions | Listeners,
     ) -> None:
-        """`read` makes a record of a value; `apply` tells the book of the record an id has now, None for none."""
+        """`read` makes a record of a value; `apply` tells the `book` of the record an id has now, None for none."""
         super().__init__(fabric.hub, name, fabric.catalogue.expiries)
         self._fabric = fabric
         self._read = read
         self._apply = apply
+        self._book = book
+
+    @property
+    def ready(self) -> bool:
+        """Not while the table is gone: somebody may delete it, and it is made again when it is wanted."""
+        return self.exists
+
+    def forget_all(self) -> None:
+        """The table was deleted with everything in it: tell the book."""
+        super().forget_all()
+        for identity in self._book.ids():
+            self._apply(identity, None)
 
     def load(self) -> None:
         """Tell the book of everything that is there."""
@@ -81,23 +98,11 @@ class RecordTable(TableCache):
     def _store(self, key: bytes, value: bytes, expect: Any, expiry: Expiry | None, record: Any) -> Future[Any]:
         return super().put(key, value, expect, expiry)
 
-    def check(self, key: bytes, value: bytes) -> None:
-        """Only records the fabric can read, under string keys."""
-        _identity(key)
-        self._read(value)
-
-    def check_key(self, key: bytes) -> None:
-        """Only strings."""
-        _identity(key)
-
-    def committed(self, key: bytes, value: bytes | None) -> None:
-        """A transaction has changed a record."""
-        self._tell(key, value, None if value is None else self._read(value))
-
     def put_many(self, pairs: list[tuple[bytes, bytes]]) -> Future[Any]:
-        """One by one: each is told to the book."""
+        """One by one: each is told to the book. None if one of them cannot be read."""
         for key, value in pairs:
-            self.check(key, value)
+            _identity(key)
+            self._read(value)
         return asyncio.gather(*[self.put(key, value) for key, value in pairs])
 
     def delete(self, key: bytes, expect: Any = ANY) -> Future[Any]:
@@ -178,8 +183,12 @@ class Fabric:
         await self.registry.load()
         await self.catalogue.load()
         schema = self.registry.schema
-        executions = RecordTable(self, EXECUTIONS, lambda value: read_execution(value, schema), self._execution_changed)
-        listeners = ListenerTable(self, LISTENERS, lambda value: read_listener(value, schema), self._listener_stored)
+        executions = RecordTable(
+            self, EXECUTIONS, lambda value: read_execution(value, schema), self._execution_changed, self.executions
+        )
+        listeners = ListenerTable(
+            self, LISTENERS, lambda value: read_listener(value, schema), self._listener_stored, self.listeners
+        )
         for table in (executions, listeners):
             entry = self.catalogue.find_name(table.name)
             assert entry is not None

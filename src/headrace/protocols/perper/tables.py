@@ -209,13 +209,21 @@ class TableCache(Cache):
     """One cache on one table of the hub."""
 
     kind: Final = "table"
-    ready: Final = True
 
     def __init__(self, hub: Hub, name: str, expiries: Expiries) -> None:
         super().__init__(hub, name)
         self._expiries = expiries
         self._keys: KeyIndex | None = None
         self.arrivals = 0  # where the next new item will stand in the order of arrival
+
+    @property
+    def ready(self) -> bool:
+        """Whether operations can be done at once."""
+        return True
+
+    def forget_all(self) -> None:
+        """The table was deleted with everything in it."""
+        self._keys = None
 
     # reading
 
@@ -242,12 +250,6 @@ class TableCache(Cache):
             self._hub.transact([operation])
 
     # writing
-
-    def check(self, key: bytes, value: bytes) -> None:
-        """Whether the cache takes this entry; raises when it does not."""
-
-    def check_key(self, key: bytes) -> None:
-        """Whether the cache can have an entry of this key; raises when it cannot."""
 
     def committed(self, key: bytes, value: bytes | None) -> None:
         """A transaction has changed an entry (None: removed it) behind this object's back."""

@@ -76,10 +76,6 @@ class Transaction:
 
     def change(self, cache: TableCache, key: bytes, value: bytes | None, expect: Any = ANY) -> Outcome:
         """A put, or a removal (no value), kept until commit."""
-        if value is None:
-            cache.check_key(key)
-        else:
-            cache.check(key, value)
         place = (cache.name, key)
         previous = self.get(cache, key)
         if place in self._seen:
@@ -94,7 +90,6 @@ class Transaction:
         """Puts whose client does not learn what was there: they may not conflict by themselves."""
         self._caches[cache.name] = cache
         for key, value in pairs:
-            cache.check(key, value)
             self._writes[cache.name, key] = value
 
     def delete_many(self, cache: TableCache, keys: Iterable[bytes]) -> None:

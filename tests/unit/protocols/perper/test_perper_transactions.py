@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from support.perper_peer import key, new_stream, served
+from support.perper_peer import key, served
 from support.until import until
 
 from headrace.protocols.perper.errors import PeerError
 from headrace.protocols.perper.ignite.client import IgniteClient
-from headrace.protocols.perper.records import Execution, write_execution
+from headrace.protocols.perper.ignite.configuration import TRANSACTIONAL, Configuration
 
 READ_COMMITTED, REPEATABLE_READ, SERIALIZABLE = 0, 1, 2
 OPTIMISTIC, PESSIMISTIC = 0, 1
+ATOMIC = 1
 
 
 async def start(
@@ -23,6 +24,11 @@ async def start(
     return {"flags": 2, "transaction": number}
 
 
+async def new_table(client: IgniteClient, name: str) -> None:
+    """A cache that transactions may use; it is open until its first put."""
+    await client.request(1053, Configuration({0: name, 2: TRANSACTIONAL}))
+
+
 async def end(client: IgniteClient, transaction: dict[str, int], commit: bool = True) -> None:
     await client.request(4001, transaction["transaction"], commit)
 
@@ -30,7 +36,7 @@ async def end(client: IgniteClient, transaction: dict[str, int], commit: bool = 
 async def test_every_operation_inside_of_a_transaction() -> None:
     async with served() as pair:
         client = await pair.client()
-        await client.request(1052, "t")
+        await new_table(client, "t")
         await client.request(1004, [(key(n), key(n)) for n in range(10)], cache="t")
         tx = await start(client)
 
@@ -82,7 +88,7 @@ async def test_every_operation_inside_of_a_transaction() -> None:
 async def test_what_conflicts(isolation: int, concurrency: int, reads: bool, writes: bool, holds: bool) -> None:
     async with served() as pair:
         client, other = await pair.client(), await pair.client()
-        await client.request(1052, "t")
+        await new_table(client, "t")
         await client.request(1001, key("a"), key(1), cache="t")
         tx = await start(client, isolation, concurrency)
         if reads:
@@ -103,7 +109,7 @@ async def test_what_conflicts(isolation: int, concurrency: int, reads: bool, wri
 async def test_reads_repeat_or_not() -> None:
     async with served() as pair:
         client, other = await pair.client(), await pair.client()
-        await client.request(1052, "t")
+        await new_table(client, "t")
         await client.request(1001, key("a"), key(1), cache="t")
         committed, repeatable = await start(client, READ_COMMITTED), await start(client, REPEATABLE_READ)
         for tx in (committed, repeatable):
@@ -118,12 +124,12 @@ async def test_reads_repeat_or_not() -> None:
 async def test_limits_timeouts_and_streams() -> None:
     async with served() as pair:
         client = await pair.client()
-        await new_stream(client, "s")
-        await client.request(1002, key(1), key("x"), cache="s")
+        await new_table(client, "s")
+        await client.request(1002, key(1), key("x"), cache="s")  # which makes it a stream
         tx = await start(client)
         with pytest.raises(PeerError, match="for tables"):
             await client.request(1001, key(1), key("x"), cache="s", **tx)
-        await new_stream(client, "open")
+        await new_table(client, "open")
         assert await client.request(1000, key(1), cache="open", **tx) == b"\x65"
         for _ in range(99):
             await start(client)
@@ -142,24 +148,38 @@ async def test_limits_timeouts_and_streams() -> None:
         await end(fresh, empty)
 
 
-async def test_executions_in_a_transaction_are_checked_and_announced() -> None:
+async def test_a_transaction_makes_a_cache_a_table() -> None:
     async with served() as pair:
-        client, rpc = await pair.client(), await pair.rpc()
+        client = await pair.client()
+        await new_table(client, "t")
         tx = await start(client)
-        with pytest.raises(PeerError, match="ExecutionData expected"):
-            await client.request(1001, key("x"), key("text"), cache="executions", **tx)
-        value = write_execution(Execution("a", "i", "d", False))
-        await client.request(1001, key("x"), value, cache="executions", **tx)
-        call = rpc.start("/perper.Fabric/Executions", {"agent": "a"})
-        assert (await call.next()).startOfStream
+        assert await client.request(1002, key(1), key("x"), cache="t", **tx) is True
         await end(client, tx)
-        assert (await asyncio.wait_for(call.next(), 60)).execution == "x"
+        assert pair.hub.stream("t").kind == "table"
+        assert await client.request(1000, key(1), cache="t") == key("x")
+
+
+async def test_atomic_caches_refuse_transactions() -> None:
+    async with served() as pair:
+        client = await pair.client()
+        await client.request(1052, "by-name")
+        await client.request(1053, Configuration({0: "configured", 2: ATOMIC}))
+        await client.request(1053, Configuration({0: "default", 1: 2}))
+        tx = await start(client)
+        for cache in ("by-name", "configured", "default", "executions"):
+            for op, *arguments in ((1000, key("x")), (1001, key("x"), key(1)), (1018, [key("x")])):
+                with pytest.raises(PeerError, match="Transaction spans operations on atomic cache") as refused:
+                    await client.request(op, *arguments, cache=cache, **tx)
+                assert refused.value.status == 1
+            assert await client.request(1055, cache=cache, **tx)
+        await end(client, tx)
 
 
 async def test_a_table_somebody_listens_to() -> None:
     async with served() as pair:
         client, rpc = await pair.client(), await pair.rpc()
-        await client.request(1052, "t")
+        await new_table(client, "t")
+        await client.request(1001, key("x"), key("x"), cache="t")  # which makes it a table
         call = rpc.start("/perper.Fabric/StreamItems", {"stream": "t", "startKey": 0})
         await call.headers
         tx = await start(client)
@@ -171,22 +191,9 @@ async def test_a_table_somebody_listens_to() -> None:
 async def test_a_vanished_client_leaves_nothing() -> None:
     async with served() as pair:
         client, other = await pair.client(), await pair.client()
-        await client.request(1052, "t")
+        await new_table(client, "t")
         tx = await start(client)
         await client.request(1001, key(1), key("x"), cache="t", **tx)
         await client.close()
         await until(lambda: len(pair.hub.sessions.list("ignite")) == 1)
         assert await other.request(1020, b"", cache="t") == 0
-
-
-async def test_keys_that_cannot_be_are_refused_before_the_commit() -> None:
-    async with served() as pair:
-        client = await pair.client()
-        tx = await start(client)
-        for op, argument in ((1007, key(5)), (1018, [key(5)])):
-            with pytest.raises(PeerError, match="strings"):
-                await client.request(op, argument, cache="executions", **tx)
-        value = write_execution(Execution("a", "i", "d", False))
-        await client.request(1001, key("one"), value, cache="executions", **tx)
-        await end(client, tx)
-        assert pair.fabric.executions.get("one") is not None

@@ -23,9 +23,10 @@ Every object starts with a type code; all integers are little-endian::
                     fields | raw | footer
 
 Values stay opaque: a stored value is exactly the bytes that came, except that an object which came in the envelope 27
-is stored without it (so that equal objects are equal bytes), and that a complex object leaves in the envelope,
-because clients expect it. Handles are never followed, so no graph can make the reader run in circles; counts are
-compared with the bytes that are left before anything is read; nesting has a limit.
+is stored without it and its neighbours there, as Ignite does (so that equal objects are equal bytes), and that a
+complex object leaves in the envelope, because clients expect it. Handles are never followed, so no graph can make the
+reader run in circles; counts are compared with the bytes that are left before anything is read; nesting and the
+elements of a request have limits. Every walk over a value looks at each of its elements once.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ COMPLEX_HEADER_BYTES: Final = 24
 
 # The depth at which a nest of arrays, collections and maps is refused. Real clients stay below ten.
 DEFAULT_NESTING_MAX: Final = 64  # perper.nesting_max
+# Each element is looked at on the event loop, while everybody else waits: so many take less than half a second.
+DEFAULT_ELEMENTS_MAX: Final = 1_000_000  # perper.elements_max
 
 FLAG_HAS_SCHEMA: Final = 2
 FLAG_HAS_RAW: Final = 4
@@ -71,6 +74,43 @@ _FIXED_SIZE: Final = {1: 1, 2: 2, 3: 4, 4: 8, 5: 4, 6: 8, 7: 2, 8: 1, 10: 16, 11
 _PRIMITIVE_ARRAY_ITEM: Final = {9: 1, 12: 1, 13: 2, 14: 4, 15: 8, 16: 4, 17: 8, 18: 2, 19: 1, OPTIMIZED: 1}
 _OBJECT_ARRAYS: Final = frozenset((20, 21, 22, 31, 34, 37))
 _REWRAPPED: Final = frozenset((OBJECT_ARRAY, COLLECTION, MAP))
+
+
+class Limits:
+    """How deep the objects of one request may be nested, and how many elements they may have together."""
+
+    __slots__ = ("_elements_left", "_levels_left", "elements_max", "nesting_max")
+
+    def __init__(self, nesting_max: int = DEFAULT_NESTING_MAX, elements_max: int = DEFAULT_ELEMENTS_MAX) -> None:
+        self.nesting_max = nesting_max
+        self.elements_max = elements_max
+        self.begin()
+
+    def begin(self) -> None:
+        """A new request."""
+        self._levels_left = self.nesting_max
+        self._elements_left = self.elements_max
+
+    def take(self, count: int) -> None:
+        """So many elements are about to be read."""
+        self._elements_left -= count
+        if self._elements_left < 0:
+            raise BinaryError(
+                f"more than {self.elements_max} elements in one request; the limit is set by 'perper.elements_max'"
+            )
+
+    def enter(self, position: int) -> None:
+        """What follows is one level deeper."""
+        self._levels_left -= 1
+        if self._levels_left < 0:
+            raise BinaryError(
+                f"data object is nested deeper than {self.nesting_max} at byte {position}; "
+                "the limit is set by 'perper.nesting_max'"
+            )
+
+    def leave(self) -> None:
+        """Back on the level above."""
+        self._levels_left += 1
 
 
 def _signed(value: int) -> int:
@@ -138,67 +178,81 @@ def _read_count(data: bytes, position: int, end: int, item_bytes: int) -> int:
     return count
 
 
-def _skip_type_name(data: bytes, position: int, end: int, depth: int) -> int:
+def _skip_type_name(data: bytes, position: int, end: int, limits: Limits) -> int:
     """An int32 type id, followed by a class name when it is 0."""
     number = _read_i32(data, position, end)
-    return skip(data, position + 4, end, depth - 1) if number == 0 else position + 4
+    if number != 0:
+        return position + 4
+    limits.enter(position)
+    after = skip(data, position + 4, end, limits)
+    limits.leave()
+    return after
 
 
-def _skip_objects(data: bytes, position: int, end: int, count: int, depth: int) -> int:
-    if depth <= 0:
-        raise BinaryError(
-            f"data object is nested deeper than the limit at byte {position}; the limit is set by 'perper.nesting_max'"
-        )
+def _skip_objects(data: bytes, position: int, end: int, count: int, limits: Limits) -> int:
+    limits.enter(position)
+    limits.take(count)
+    fixed_size = _FIXED_SIZE.get
     for _ in range(count):
-        position = skip(data, position, end, depth - 1)
+        size = fixed_size(data[position]) if position < end else None
+        position = skip(data, position, end, limits) if size is None else position + 1 + size
+    limits.leave()
     return position
 
 
-def skip(data: bytes, position: int, end: int, depth: int = DEFAULT_NESTING_MAX) -> int:
+def skip(data: bytes, position: int, end: int, limits: Limits | None = None) -> int:
     """The position after the object that starts at `position`; nothing at or after `end` is read."""
     if position >= end:
         raise BinaryError(f"data object expected at {position}, where the data ends")
     code = data[position]
     size = _FIXED_SIZE.get(code)
     if size is None:
-        size = _variable_size(data, position, end, code, depth)
+        size = _variable_size(data, position, end, code, limits or Limits())
     after = position + 1 + size
     if after > end:
         raise BinaryError(f"data object of type {code} at {position} passes the end at {end}")
     return after
 
 
-def _variable_size(data: bytes, position: int, end: int, code: int, depth: int) -> int:
+def _variable_size(data: bytes, position: int, end: int, code: int, limits: Limits) -> int:
     """The bytes after the code of an object whose size lies in its data."""
     item_bytes = _PRIMITIVE_ARRAY_ITEM.get(code)
     if item_bytes is not None:
         return 4 + _read_count(data, position + 1, end, item_bytes) * item_bytes
     if code == COMPLEX:
         return _complex_length(data, position, end) - 1
-    after = _nested_end(data, position + 1, end, code, depth)
+    after = _nested_end(data, position + 1, end, code, limits)
     return after - position - 1
 
 
-def _nested_end(data: bytes, body: int, end: int, code: int, depth: int) -> int:
+def _nested_end(data: bytes, body: int, end: int, code: int, limits: Limits) -> int:
     """The end of an object that holds other objects, or whose layout has several parts; `body` is after its code."""
     if code in _OBJECT_ARRAYS:
-        return _skip_objects(data, body + 4, end, _read_count(data, body, end, 1), depth)
-    if code in (COLLECTION, MAP):
-        per_entry = 2 if code == MAP else 1
-        count = _read_count(data, body, end, per_entry)
-        return _skip_objects(data, body + 5, end, count * per_entry, depth)
-    if code in (OBJECT_ARRAY, 29):
-        body = _skip_type_name(data, body, end, depth)
-        return _skip_objects(data, body + 4, end, _read_count(data, body, end, 1), depth)
+        return _skip_objects(data, body + 4, end, _read_count(data, body, end, 1), limits)
+    if code in _REWRAPPED:
+        first, count = _elements(data, body, end, code, limits)
+        return _skip_objects(data, first, end, count, limits)
+    if code == 29:
+        body = _skip_type_name(data, body, end, limits)
+        return _skip_objects(data, body + 4, end, _read_count(data, body, end, 1), limits)
     if code == WRAPPED:
         return body + 4 + _read_count(data, body, end, 1) + 4
     if code == DECIMAL:
         return body + 8 + _read_count(data, body + 4, end, 1)
     if code in (28, 38):
-        return _skip_type_name(data, body, end, depth) + 4
+        return _skip_type_name(data, body, end, limits) + 4
     if code == 32:
-        return _skip_type_name(data, body, end, depth)
+        return _skip_type_name(data, body, end, limits)
     raise BinaryError(f"unknown data object type {code} at {body - 1}")
+
+
+def _elements(data: bytes, body: int, end: int, code: int, limits: Limits) -> tuple[int, int]:
+    """Where the first element of an object array, a collection or a map stands, and how many there are."""
+    if code == OBJECT_ARRAY:
+        body = _skip_type_name(data, body, end, limits)
+        return body + 4, _read_count(data, body, end, 1)
+    per_entry = 2 if code == MAP else 1
+    return body + 5, _read_count(data, body, end, per_entry) * per_entry
 
 
 def _complex_length(data: bytes, position: int, end: int) -> int:
@@ -213,57 +267,77 @@ def _complex_length(data: bytes, position: int, end: int) -> int:
     return length
 
 
-def read_object(data: bytes, position: int, end: int, depth: int = DEFAULT_NESTING_MAX) -> tuple[bytes, int]:
+def read_object(data: bytes, position: int, end: int, limits: Limits | None = None) -> tuple[bytes, int]:
     """The object at `position` in the form in which it is stored (without envelopes), and the position after it."""
-    after = skip(data, position, end, depth)
+    after = skip(data, position, end, limits)
     code = data[position]  # `skip` has seen that it is there
-    if code == WRAPPED or code in _REWRAPPED:
-        return unwrap(data[position:after], depth), after
-    return data[position:after], after
+    value = data[position:after]
+    return unwrap(value) if code == WRAPPED or code in _REWRAPPED else value, after
 
 
-def unwrap(value: bytes, depth: int = DEFAULT_NESTING_MAX) -> bytes:
-    """Take the envelope off an object, or off the elements of an array, collection or map."""
+def unwrap(value: bytes) -> bytes:
+    """Take the envelope off an object, or off the elements of an array, collection or map. It was measured before."""
     if value[0] == WRAPPED:
-        length: int = _I32.unpack_from(value, 1)[0]
-        offset: int = _I32.unpack_from(value, 5 + length)[0]
-        # A root inside a graph (offset above 0) may be pointed at by handles of its neighbours: it stays as it came.
-        if offset == 0 and length > 0 and value[5] == COMPLEX and _complex_length(value, 5, 5 + length) == length:
-            return value[5 : 5 + length]
-        if offset < 0 or offset > length:
-            raise BinaryError(f"wrapped object has its root at {offset}, outside of its {length} bytes")
-        return value
-    if value[0] in _REWRAPPED and WRAPPED in value:
-        return _rebuild(value, unwrap, depth)
-    return value
+        return _without_envelope(value)
+    return _edited(value, WRAPPED, _without_envelope) if value[0] in _REWRAPPED else value
 
 
-def wrap(value: bytes, depth: int = DEFAULT_NESTING_MAX) -> bytes:
+def wrap(value: bytes) -> bytes:
     """Put a complex object into the envelope clients expect, also inside of a top-level array, collection or map."""
     if value[0] == COMPLEX:
-        return b"".join((b"\x1b", _I32.pack(len(value)), value, b"\0\0\0\0"))
-    if value[0] in _REWRAPPED and COMPLEX in value:
-        return _rebuild(value, wrap, depth)
-    return value
+        return _in_envelope(value)
+    return _edited(value, COMPLEX, _in_envelope) if value[0] in _REWRAPPED else value
 
 
-def _rebuild(value: bytes, change: Callable[[bytes, int], bytes], depth: int) -> bytes:
-    """A container with `change` applied to each of its elements. `value` has been measured before."""
-    if depth <= 0:
-        raise BinaryError("data object is nested deeper than the limit; the limit is set by 'perper.nesting_max'")
+def _in_envelope(value: bytes) -> bytes:
+    return b"".join((b"\x1b", _I32.pack(len(value)), value, b"\0\0\0\0"))
+
+
+def _without_envelope(value: bytes) -> bytes:
+    """The root of a wrapped object, which need not stand first; an envelope around anything else stays."""
+    end = 5 + _I32.unpack_from(value, 1)[0]
+    offset: int = _I32.unpack_from(value, end)[0]
+    root = 5 + offset
+    if offset < 0 or root > end:
+        raise BinaryError(f"wrapped object has its root at {offset}, outside of its {end - 5} bytes")
+    if root == end or value[root] != COMPLEX:
+        return value
+    return value[root : root + _complex_length(value, root, end)]
+
+
+def _edited(value: bytes, code: int, change: Callable[[bytes], bytes]) -> bytes:
+    """A container that was measured before, with `change` applied to its elements of type `code`, however deep."""
+    if code not in value:
+        return value
+    parts: list[bytes] = []
+    copied = 0
     end = len(value)
-    if value[0] == OBJECT_ARRAY:
-        position = _skip_type_name(value, 1, end, depth)
-        count = _I32.unpack_from(value, position)[0]
-        position += 4
-    else:
-        count = _I32.unpack_from(value, 1)[0] * (2 if value[0] == MAP else 1)
-        position = 6
-    parts = [value[:position]]
-    for _ in range(count):
-        after = skip(value, position, end, depth)
-        parts.append(change(value[position:after], depth - 1))
+    # It passed the limits of its time, which may have been others.
+    limits = Limits(end, end)
+    left = [1]  # elements that are still to come, on each level
+    position = 0
+    while left:
+        if left[-1] == 0:
+            left.pop()
+            continue
+        left[-1] -= 1
+        if position >= end:
+            raise BinaryError(f"data object expected at {position}, where the data ends")
+        found = value[position]
+        size = _FIXED_SIZE.get(found)
+        if size is not None:
+            position += 1 + size
+            continue
+        if found in _REWRAPPED:
+            position, count = _elements(value, position + 1, end, found, limits)
+            left.append(count)
+            continue
+        after = skip(value, position, end, limits)
+        if found == code:
+            parts += (value[copied:position], change(value[position:after]))
+            copied = after
         position = after
+    parts.append(value[copied:])
     return b"".join(parts)
 
 

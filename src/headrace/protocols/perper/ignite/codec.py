@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from headrace.protocols.perper.errors import BinaryError, FrameError, PeerError, Refused, Status
-from headrace.protocols.perper.ignite.binary import DEFAULT_NESTING_MAX, encode_string, read_object
+from headrace.protocols.perper.ignite.binary import Limits, encode_string, read_object
 from headrace.protocols.perper.ignite.configuration import write_answer
 from headrace.protocols.perper.ignite.reader import I32, Reader
 from headrace.protocols.perper.ignite.shapes import ANSWERS, OPERATIONS, PARTS
@@ -208,18 +208,18 @@ def common_features(features: bytes) -> bytes:
 # ------------------------------------------------------------------------------------------------------------ requests
 
 
-def _read_plain(data: bytes, position: int, end: int, count: int, depth_max: int) -> tuple[bytes, ...]:
+def _read_plain(data: bytes, position: int, end: int, count: int, limits: Limits) -> tuple[bytes, ...]:
     """The objects of a body that holds nothing else: the hot path of puts and gets."""
     objects = []
     for _ in range(count):
-        value, position = read_object(data, position, end, depth_max)
+        value, position = read_object(data, position, end, limits)
         objects.append(value)
     if position != end:
         raise BinaryError(f"{end - position} bytes are left over after the body")
     return tuple(objects)
 
 
-def decode_request(data: bytes, start: int, end: int, depth_max: int = DEFAULT_NESTING_MAX) -> Request | BadRequest:
+def decode_request(data: bytes, start: int, end: int, limits: Limits | None = None) -> Request | BadRequest:
     """The request in `data[start:end]`. A payload without room for the header ends the connection."""
     if end - start < _REQUEST_HEADER.size:
         raise FrameError(f"request of {end - start} bytes has no room for its header")
@@ -227,13 +227,17 @@ def decode_request(data: bytes, start: int, end: int, depth_max: int = DEFAULT_N
     operation = OPERATIONS.get(op)
     if operation is None:
         return BadRequest(request_id, PeerError(Status.INVALID_OP_CODE, f"Invalid request op code: {op}"))
-    reader = Reader(data, start + _REQUEST_HEADER.size, end, depth_max)
+    if limits is None:
+        limits = Limits()
+    else:
+        limits.begin()
     cache, flags, expiry, transaction = 0, 0, None, None
     try:
         if op in _PLAIN and end - start > _PLAIN_HEADER_BYTES and not data[start + 14] & 6:
             cache, flags = _CACHE_HEADER.unpack_from(data, start + _REQUEST_HEADER.size)
-            objects = _read_plain(data, start + _PLAIN_HEADER_BYTES, end, len(operation.parts), depth_max)
+            objects = _read_plain(data, start + _PLAIN_HEADER_BYTES, end, len(operation.parts), limits)
             return Request(op, request_id, objects, cache, flags)
+        reader = Reader(data, start + _REQUEST_HEADER.size, end, limits)
         if operation.has_cache:
             cache, flags = reader.int(), reader.byte() & 0xFF
             if flags & FLAG_EXPIRY:
@@ -270,7 +274,9 @@ def encode_request(request: Request) -> bytes:
 def decode_answer(op: int, body: bytes) -> Any:
     """The value of an answer: objects in their stored form; shapes that no client here asks for as bytes."""
     shape = OPERATIONS[op].answer
-    return body if shape == "configuration" else ANSWERS[shape].read(Reader(body))
+    return (
+        body if shape == "configuration" else ANSWERS[shape].read(Reader(body, limits=Limits(elements_max=len(body))))
+    )
 
 
 def encode_answer(op: int, value: Any, version: Version) -> bytes:

@@ -13,9 +13,17 @@ from headrace.protocols.perper.errors import BinaryError
 from headrace.protocols.perper.ignite.reader import BOOL, BYTE, I16, INT, LONG, OBJECT, STRING, Form, Reader, many, row
 
 NAME: Final = 0
+CACHE_MODE: Final = 1
+ATOMICITY: Final = 2
+BACKUPS: Final = 3
 QUERY_ENTITIES: Final = 200
+SQL_ESCAPE_ALL: Final = 205
 KEY_CONFIGURATION: Final = 401
 EXPIRY_POLICY: Final = 407
+
+REPLICATED: Final = 1
+EVERY_NODE: Final = 2**31 - 1
+TRANSACTIONAL: Final = 0
 
 # Ignite knows 31 properties; a few more leave room for newer clients.
 PROPERTIES_MAX: Final = 64
@@ -83,6 +91,11 @@ class Configuration(NamedTuple):
         return name
 
     @property
+    def transactional(self) -> bool:
+        """Whether transactions may use the cache; caches are atomic unless they were created otherwise."""
+        return self.properties.get(ATOMICITY) == TRANSACTIONAL
+
+    @property
     def expiry(self) -> tuple[int, int, int] | None:
         """Milliseconds to live after creation, update and access."""
         expiry: tuple[int, int, int] | None = self.properties.get(EXPIRY_POLICY)
@@ -124,8 +137,34 @@ ANSWER: Final[tuple[tuple[int, Any], ...]] = (
 
 def write_answer(configuration: Configuration, version: tuple[int, int, int]) -> bytes:
     """The full configuration as operation 1055 answers it."""
-    parts = [PROPERTIES[code].write(configuration.properties.get(code, default)) for code, default in ANSWER]
+    shown = dict(ANSWER) | configuration.properties
+    if shown[CACHE_MODE] == REPLICATED:
+        shown[BACKUPS] = EVERY_NODE
+    shown[QUERY_ENTITIES] = [_normal(entity, shown[SQL_ESCAPE_ALL]) for entity in shown[QUERY_ENTITIES]]
+    parts = [PROPERTIES[code].write(shown[code]) for code, _ in ANSWER]
     if version >= (1, 6, 0):
         parts.append(PROPERTIES[EXPIRY_POLICY].write(configuration.expiry))
     body = b"".join(parts)
     return INT.write(len(body)) + body
+
+
+def _normal(entity: QueryEntity, escape: bool) -> QueryEntity:
+    """A query entity with the names SQL would know it by, as Ignite shows it: every field has an alias, and names are
+    in capitals unless the cache escapes them."""
+
+    def shown(name: str | None) -> str | None:
+        return name if name is None or escape else name.upper()
+
+    key_type, value_type, table, *key_and_value = entity.names
+    given = dict(entity.aliases)
+    fields = [field.name for field in entity.fields]
+    aliases: dict[str | None, str | None] = {
+        name: given.get(name) or (name or "").rpartition(".")[2] for name in fields
+    }
+    if escape:
+        aliases = given | aliases
+    return entity._replace(
+        names=(key_type, value_type, shown(table), *key_and_value),
+        aliases=[(name, shown(alias)) for name, alias in aliases.items()],
+        indexes=[index._replace(name=shown(index.name)) for index in entity.indexes],
+    )

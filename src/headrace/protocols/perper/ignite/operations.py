@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from asyncio import Future
 from collections.abc import Callable, Iterator
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from headrace.log.ops import ANY
@@ -41,6 +42,17 @@ DEFAULT_CURSORS_MAX: Final = 128  # perper.cursors_max
 # A page stops here even when the client asked for more rows: it is built in memory.
 PAGE_BYTES_MAX: Final = 8 * 1024 * 1024
 PAGE_ROWS_MAX: Final = 10_000
+
+
+class PeekMode(IntEnum):
+    """Which copies of an entry a client means."""
+
+    ALL = 0
+    NEAR = 1
+    PRIMARY = 2
+    BACKUP = 3
+    ONHEAP = 4
+    OFFHEAP = 5
 
 
 class Pending(NamedTuple):
@@ -197,8 +209,15 @@ class Operations:
         return Pending(self.cache_for_writing(request).clear(), nothing)
 
     def _size(self, request: Request) -> int:
+        peeked = _peeks_at_entries(request.arguments[0])
         cache = self._for_reading(request)
-        return 0 if cache is None else cache.size()
+        return 0 if cache is None or not peeked else cache.size()
+
+    def _peek(self, request: Request) -> Any:
+        if _peeks_at_entries(request.arguments[1]):
+            return self._get(request)
+        self._entry(request)
+        return None
 
     # scanning
 
@@ -206,6 +225,8 @@ class Operations:
         query_filter, page_size, partition, _local = request.arguments
         if query_filter[0] != NULL:
             raise Refused("scan with a filter is not supported: filter on the client, or read with Spark")
+        if page_size <= 0:
+            raise Refused("Page size must be above zero.")
         if len(self._cursors) >= self._cursors_max:
             raise PeerError(
                 Status.TOO_MANY_CURSORS,
@@ -214,7 +235,7 @@ class Operations:
         cache = self._for_reading(request)
         cursor = Cursor(cache if partition in (-1, 0) else None)
         number, self._next_cursor = self._next_cursor, self._next_cursor + 1
-        rows = min(max(page_size, 1), PAGE_ROWS_MAX)
+        rows = min(page_size, PAGE_ROWS_MAX)
         self._cursors[number] = (cursor, rows)
         return Pending(asyncio.ensure_future(self._page(number, cursor, rows)), _same)
 
@@ -294,10 +315,17 @@ class Operations:
         """An operation of a transaction: decided now, done at commit."""
         if request.op not in TRANSACTED and request.op not in CHANGES:
             return HANDLERS[request.op](self, request)  # scans and sizes see what is committed
+        entry = self._entry(request)
+        if not entry.configuration.transactional:
+            raise Refused(
+                "Transaction spans operations on atomic cache: create "
+                f"{entry.name!r} with atomicity mode TRANSACTIONAL to use it in transactions"
+            )
+        if entry.cache is None:
+            raise NotReady(entry, stream=False)
         writes = OPERATIONS[request.op].right == "write"
         cache = self.cache_for_writing(request) if writes else self._for_reading(request)
-        if cache is None:
-            raise NotReady(self._entry(request), stream=False)
+        assert cache is not None
         if not isinstance(cache, TableCache):
             raise Refused(f"cache {cache.name!r} is a stream: transactions are for tables")
         for argument in request.arguments:
@@ -333,7 +361,7 @@ HANDLERS: Final[dict[int, Callable[[Operations, Request], Any]]] = {
     1013: Operations._clear,
     1019: Operations._clear,
     1020: Operations._size,
-    1021: Operations._get,
+    1021: Operations._peek,
     1050: Operations._names,
     1055: lambda self, request: self._entry(request).configuration,
     1056: Operations._destroy,
@@ -352,6 +380,17 @@ HANDLERS: Final[dict[int, Callable[[Operations, Request], Any]]] = {
     5001: Operations._set_cluster_state,
 }
 assert HANDLERS.keys() == OPERATIONS.keys()
+
+
+def _peeks_at_entries(modes: bytes) -> bool:
+    """Whether what a client wants to see are the entries of one node that has no near cache and no backups, and keeps
+    nothing on a heap: Ignite answers the other combinations with nothing."""
+    if any(mode not in tuple(PeekMode) for mode in modes):
+        raise Refused("Ouch! Argument cannot be null: peekMode")
+    if PeekMode.ALL in modes:
+        return True
+    elsewhere = PeekMode.NEAR in modes or PeekMode.BACKUP in modes
+    return (PeekMode.PRIMARY in modes or not elsewhere) and (PeekMode.OFFHEAP in modes or PeekMode.ONHEAP not in modes)
 
 
 def _has(cache: AnyCache, key: bytes) -> bool:

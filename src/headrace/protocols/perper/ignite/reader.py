@@ -20,13 +20,15 @@ _Int = int  # inside of the class `int` is a method
 class Reader:
     """Reads typed values one after the other; whatever passes the end is the peer's error."""
 
-    __slots__ = ("data", "depth_max", "end", "position")
+    __slots__ = ("data", "end", "limits", "position")
 
-    def __init__(self, data: bytes, position: int = 0, end: int | None = None, depth_max: int = 64) -> None:
+    def __init__(
+        self, data: bytes, position: int = 0, end: int | None = None, limits: binary.Limits | None = None
+    ) -> None:
         self.data = data
         self.position = position
         self.end = len(data) if end is None else end
-        self.depth_max = depth_max
+        self.limits = limits or binary.Limits()
 
     def _take(self, size: int) -> int:
         position = self.position
@@ -66,6 +68,12 @@ class Reader:
             raise BinaryError(f"count {number} does not fit in the {self.end - self.position} bytes that are left")
         return number
 
+    def elements(self, item_bytes: _Int = 1) -> _Int:
+        """A count of what is read one by one."""
+        number = self.count(item_bytes)
+        self.limits.take(number)
+        return number
+
     def raw(self, size: _Int) -> bytes:
         """The next `size` bytes as they are."""
         position = self._take(size)
@@ -73,7 +81,7 @@ class Reader:
 
     def object(self) -> bytes:
         """A data object in its stored form."""
-        value, self.position = binary.read_object(self.data, self.position, self.end, self.depth_max)
+        value, self.position = binary.read_object(self.data, self.position, self.end, self.limits)
         return value
 
     def string(self) -> str | None:
@@ -114,7 +122,7 @@ def many(form: Form, item_bytes: int = 1) -> Form:
     """A count and as many values, of at least `item_bytes` each."""
     read, write = form
     return Form(
-        lambda reader: [read(reader) for _ in range(reader.count(item_bytes))],
+        lambda reader: [read(reader) for _ in range(reader.elements(item_bytes))],
         lambda values: I32.pack(len(values)) + b"".join(map(write, values)),
     )
 

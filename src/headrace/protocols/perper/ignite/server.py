@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from headrace.errors import Busy, HeadraceError, LimitExceeded, UnknownStream
 from headrace.protocols.perper.catalogue import Entry
-from headrace.protocols.perper.errors import FrameError, PeerError, Status
-from headrace.protocols.perper.ignite.binary import NULL
+from headrace.protocols.perper.errors import BinaryError, FrameError, PeerError, Refused, Status
+from headrace.protocols.perper.ignite.binary import NULL, Limits
 from headrace.protocols.perper.ignite.codec import BadRequest, Handshake, Request
 from headrace.protocols.perper.ignite.operations import NotReady, Operations, Pending
 from headrace.protocols.perper.ignite.session import Session, Slot, State
@@ -57,7 +57,9 @@ class Connection(TcpConnection, asyncio.Protocol):
     def __init__(self, server: IgniteServer) -> None:
         super().__init__(server)
         self._server = server
-        self._session = Session(server.node_id, server.settings.frame_bytes_max, server.settings.nesting_max)
+        settings = server.settings
+        limits = Limits(settings.nesting_max, settings.elements_max)
+        self._session = Session(server.node_id, settings.frame_bytes_max, limits)
         self._operations: Operations | None = None
         self._backlog: deque[tuple[Request, Slot]] = deque()
         self._writes_pending = 0
@@ -282,7 +284,7 @@ class Connection(TcpConnection, asyncio.Protocol):
             self._fail(slot, request.request_id, error)
         else:
             if not isinstance(answer, Pending):
-                self._fill(slot, self._session.answer(request.op, request.request_id, answer))
+                self._answer(slot, request, answer)
             else:
                 is_write = OPERATIONS[request.op].right != "read" and request.op not in (2001,)
                 self._writes_pending += is_write
@@ -307,7 +309,7 @@ class Connection(TcpConnection, asyncio.Protocol):
         if error is not None:
             self._fail(slot, request.request_id, error)
         else:
-            self._fill(slot, self._session.answer(request.op, request.request_id, answer.render(finished.result())))
+            self._answer(slot, request, answer.render(finished.result()))
         if filled is not None:
             filled()
         if is_write:
@@ -346,6 +348,14 @@ class Connection(TcpConnection, asyncio.Protocol):
         work.add_done_callback(prepared)
 
     # answers
+
+    def _answer(self, slot: Slot, request: Request, value: Any) -> None:
+        try:
+            data = self._session.answer(request.op, request.request_id, value)
+        except (BinaryError, IndexError):  # put there by another protocol
+            self._fail(slot, request.request_id, Refused("the value is no Ignite object: another protocol wrote it"))
+        else:
+            self._fill(slot, data)
 
     def _fail(self, slot: Slot, request_id: int, error: BaseException) -> None:
         status, message = _translate(error)

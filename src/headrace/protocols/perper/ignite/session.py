@@ -13,7 +13,7 @@ from uuid import UUID
 
 from headrace.protocols.perper.errors import FrameError, Status
 from headrace.protocols.perper.ignite import codec
-from headrace.protocols.perper.ignite.binary import DEFAULT_NESTING_MAX
+from headrace.protocols.perper.ignite.binary import Limits
 from headrace.protocols.state_machine import StateMachine
 
 
@@ -68,12 +68,12 @@ class Slot:
 class Session:
     """The server's side of one connection."""
 
-    def __init__(self, node_id: UUID, frame_bytes_max: int, nesting_max: int = DEFAULT_NESTING_MAX) -> None:
+    def __init__(self, node_id: UUID, frame_bytes_max: int, limits: Limits | None = None) -> None:
         self.state = State.NEW
         self.version: codec.Version = codec.NEWEST
         self._node_id = node_id
         self._frame_bytes_max = frame_bytes_max
-        self._nesting_max = nesting_max
+        self._limits = limits or Limits()
         self._buffer = codec.FrameBuffer(min(codec.HANDSHAKE_BYTES_MAX, frame_bytes_max))
         self._answers: deque[Slot] = deque()
         self._features = b"\0"
@@ -104,8 +104,8 @@ class Session:
         """Feed bytes while the state is READY."""
         try:
             buffer, spans = self._buffer.feed(data)
-            decode, depth = codec.decode_request, self._nesting_max
-            requests = [decode(buffer, start, end, depth) for start, end in spans]
+            decode, limits = codec.decode_request, self._limits
+            requests = [decode(buffer, start, end, limits) for start, end in spans]
         except FrameError:
             self._move(Event.BROKEN)
             raise

@@ -119,7 +119,7 @@ PARTS: Final[dict[str, Form]] = {
     "object": OBJECT,
     "objects": many(OBJECT),
     "pairs": Form(
-        lambda reader: [(reader.object(), reader.object()) for _ in range(reader.count(2))],
+        lambda reader: [(reader.object(), reader.object()) for _ in range(reader.elements(2))],
         lambda pairs: INT.write(len(pairs)) + b"".join([part for pair in pairs for part in pair]),
     ),
     "bytes": Form(lambda reader: reader.raw(reader.count()), lambda data: INT.write(len(data)) + data),

@@ -110,14 +110,78 @@ def test_nesting_has_a_limit() -> None:
         value = b"\x18" + i32(1) + b"\x01" + value
     with pytest.raises(BinaryError, match=r"perper\.nesting_max"):
         binary.skip(value, 0, len(value))
-    with pytest.raises(BinaryError, match=r"perper\.nesting_max"):
-        binary._rebuild(b"\x18" + i32(0) + b"\x01", binary.wrap, 0)
 
 
-def test_a_root_inside_of_a_graph_stays_as_it_came() -> None:
+def nested(inner: bytes, depth: int) -> bytes:
+    for _ in range(depth):
+        inner = b"\x18" + i32(1) + b"\x01" + inner
+    return inner
+
+
+@pytest.mark.parametrize("code", [b"\x14", b"\x17" + i32(-1), b"\x1d" + i32(5)])
+def test_elements_have_a_limit_that_is_checked_before_they_are_read(code: bytes) -> None:
+    limits = binary.Limits(elements_max=1_000)
+    value = code + i32(1_000) + b"\x65" * 1_000
+    assert binary.skip(value, 0, len(value), limits) == len(value)
+    limits.begin()
+    # The bytes are no objects: had the first been looked at, the error would be about that.
+    value = code + i32(1_001) + b"\xff" * 1_001
+    with pytest.raises(BinaryError, match=r"perper\.elements_max"):
+        binary.skip(value, 0, len(value), limits)
+
+
+def test_elements_of_all_levels_count_together() -> None:
+    row = b"\x18" + i32(10) + b"\x01" + b"\x65" * 10
+    value = b"\x18" + i32(10) + b"\x01" + row * 10
+    assert binary.skip(value, 0, len(value), binary.Limits(elements_max=110)) == len(value)
+    with pytest.raises(BinaryError, match=r"perper\.elements_max"):
+        binary.skip(value, 0, len(value), binary.Limits(elements_max=109))
+
+
+def test_every_element_is_looked_at_once_however_deep_it_lies(monkeypatch: pytest.MonkeyPatch) -> None:
     inner = binary.encode_complex(1, [(1, b"\x65")])
-    value = b"\x1b" + i32(len(inner) + 1) + b"\x65" + inner + i32(1)
-    assert binary.unwrap(value) == value
+    envelope = b"\x1b" + i32(len(inner)) + inner + i32(0)
+    row = b"\x18" + i32(50) + b"\x01" + envelope * 50
+    value, stored = nested(row, 60), nested(b"\x18" + i32(50) + b"\x01" + inner * 50, 60)
+    looks = 0
+    skip = binary.skip
+
+    def counted(*arguments: object) -> int:
+        nonlocal looks
+        looks += 1
+        return skip(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(binary, "skip", counted)
+    assert binary.read_object(value, 0, len(value)) == (stored, len(value))
+    assert looks <= 2 * (50 + 61)
+    looks = 0
+    assert binary.wrap(stored) == value
+    assert looks <= 50
+
+
+def test_a_root_inside_of_a_graph_is_taken_out_of_it() -> None:
+    inner = binary.encode_complex(1, [(1, b"\x65")])
+    for before, after in ((b"", b""), (b"\x65", b""), (b"", b"\x65"), (inner, inner), (b"\x67" * 30, b"\x09")):
+        graph = before + inner + after
+        value = b"\x1b" + i32(len(graph)) + graph + i32(len(before))
+        assert binary.unwrap(value) == inner
+        row = b"\x18" + i32(2) + b"\x01" + value + b"\x65"
+        assert binary.unwrap(row) == b"\x18" + i32(2) + b"\x01" + inner + b"\x65"
+
+
+@pytest.mark.parametrize("offset", [-1, 1_000, 2**31 - 1])
+def test_a_root_outside_of_its_envelope_is_refused(offset: int) -> None:
+    inner = binary.encode_complex(1, [(1, b"\x65")])
+    value = b"\x1b" + i32(len(inner)) + inner + i32(offset)
+    with pytest.raises(BinaryError, match="outside"):
+        binary.read_object(value, 0, len(value))
+
+
+def test_a_root_that_passes_the_end_of_its_envelope_is_refused() -> None:
+    inner = binary.encode_complex(1, [(1, b"\x65")])
+    value = b"\x1b" + i32(len(inner)) + b"\x65" + inner[:-1] + i32(1)
+    with pytest.raises(BinaryError, match="complex object"):
+        binary.read_object(value, 0, len(value))
 
 
 def test_wrapped_primitives_stay_as_they_came() -> None:

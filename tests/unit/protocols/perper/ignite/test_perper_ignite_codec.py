@@ -251,9 +251,43 @@ def test_configurations_go_both_ways() -> None:
 def test_configurations_as_they_are_answered() -> None:
     for version in ((1, 6, 0), (1, 5, 0)):
         answer = read_answer(Reader(write_answer(FULL, version)), version)
-        for code in (0, 1, 5, 200, 301, 401):
+        for code in (0, 1, 5, 301, 401):
             assert answer.properties[code] == FULL.properties[code]
         assert answer.expiry == (FULL.expiry if version >= (1, 6, 0) else None)
+
+
+def answered(properties: dict[int, Any]) -> Configuration:
+    return read_answer(Reader(write_answer(Configuration(properties), (1, 7, 0))), (1, 7, 0))
+
+
+def test_a_replicated_cache_has_backups_everywhere() -> None:
+    assert answered({0: "r", 1: 1, 3: 2}).properties[3] == 2**31 - 1
+    assert answered({0: "p", 1: 2, 3: 2}).properties[3] == 2
+    assert answered({0: "d"}).properties[3] == 0
+
+
+@pytest.mark.parametrize(
+    ("escape", "table", "aliases", "index"),
+    [
+        (False, "TABLE", [("id", "ID"), ("home.city", "CITY"), ("f", "ALIAS")], "I"),
+        (True, "Table", [("f", "Alias"), ("other", "o"), ("id", "id"), ("home.city", "city")], "i"),
+    ],
+)
+def test_query_entities_are_shown_with_the_names_of_sql(
+    escape: bool, table: str, aliases: list[tuple[str, str]], index: str
+) -> None:
+    fields = [QueryField(name, "t", False, False, b"\x65", -1, -1) for name in ("id", "home.city", "f")]
+    given = QueryEntity(
+        ("k", "v", "Table", "id", None),
+        fields,
+        [("f", "Alias"), ("other", "o")],
+        [QueryIndex("i", 0, -1, [("id", False)])],
+    )
+    shown = answered({0: "q", 200: [given], 205: escape}).properties[200][0]
+    assert shown.names == ("k", "v", table, "id", None)
+    assert shown.fields == fields
+    assert shown.aliases == aliases
+    assert [each.name for each in shown.indexes] == [index]
 
 
 @pytest.mark.parametrize("body", [struct.pack("<ih", 0, -1), struct.pack("<ih", 0, 65), struct.pack("<ihh", 0, 1, 999)])

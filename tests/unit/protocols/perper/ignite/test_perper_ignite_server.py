@@ -356,6 +356,10 @@ async def test_wrapped_and_bare_objects_are_equal() -> None:
         await client.request(1001, wrapped, wrapped, cache="kv")
         assert await client.request(1000, bare, cache="kv") == bare
         assert await client.request(1010, bare, bare, key(1), cache="kv") is True
+        graph = b"\x1b" + struct.pack("<i", len(bare) + 1) + b"\x65" + bare + struct.pack("<i", 1)
+        await client.request(1001, graph, graph, cache="kv")
+        assert await client.request(1020, b"", cache="kv") == 1
+        assert await client.request(1010, bare, bare, key(1), cache="kv") is True
 
 
 async def test_garbage_instead_of_a_handshake() -> None:
@@ -474,19 +478,6 @@ async def test_a_failed_log_is_said_in_the_protocols_words() -> None:
                 assert isinstance(answer, PeerError)
                 assert "log-failed" in answer.message
         assert await client.request(1020, b"", cache="kv") == 0
-
-
-async def test_a_cache_deleted_behind_our_back() -> None:
-    async with served() as pair:
-        client = await pair.client()
-        await client.request(1052, "kv")
-        await pair.hub.delete_table("kv")
-        with pytest.raises(PeerError) as refused:
-            await client.request(1000, key(1), cache="kv")
-        assert refused.value.status == 1000
-        await client.request(1052, "kv")  # it can be made again
-        await client.request(1001, key(1), key("x"), cache="kv")
-        assert await client.request(1000, key(1), cache="kv") == key("x")
 
 
 @pytest.mark.needs("openssl")
