@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+
 from headrace.errors import BadRequest
 
 
@@ -23,5 +25,13 @@ def join_address(host: str, port: int) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach `host`."""
-    return host in ("localhost", "::1") or host.startswith("127.")
+    """Whether only this machine can reach `host`. Of names only `localhost` is known to be so: whoever owns a domain
+    can have a name that begins with `127.` and point it anywhere."""
+    if host == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback

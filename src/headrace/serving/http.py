@@ -198,7 +198,7 @@ class Dispatcher:
     def __init__(self, hub: HubBase, loopback: bool) -> None:
         self._api = Api(hub).app
         self._mounts = hub.mounts
-        self._hosts = frozenset(hub.config.http.hosts)
+        self._hosts = frozenset(name.lower() for name in hub.config.http.hosts)
         self._loopback = loopback
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -254,7 +254,8 @@ async def serve(hub: HubBase, address: str) -> Listener:
     host, port = split_address(address)
     listening = _bound(host, port)
     section = hub.config.http
-    app = hub.tracing.app(Dispatcher(hub, is_loopback(host)), ["/api", *hub.mounts.traced])
+    loopback = is_loopback(listening.getsockname()[0])  # where it is, however the settings write it: `127.1`, a name
+    app = hub.tracing.app(Dispatcher(hub, loopback), ["/api", *hub.mounts.traced])
     config = uvicorn.Config(
         app,
         lifespan="off",

@@ -333,7 +333,21 @@ class TestWarnings:
 
     @pytest.mark.parametrize(
         ("host", "local"),
-        [("127.0.0.1", True), ("localhost", True), ("::1", True), ("0.0.0.0", False), ("10.0.0.1", False)],
+        [
+            ("127.0.0.1", True),
+            ("127.1.2.3", True),
+            ("localhost", True),
+            ("::1", True),
+            ("::1%lo", True),
+            ("::ffff:127.0.0.1", True),
+            ("0.0.0.0", False),
+            ("10.0.0.1", False),
+            ("::ffff:10.0.0.1", False),
+            ("127.evil.example", False),
+            ("127.0.0.1.evil.example", False),
+            ("localhost.evil.example", False),
+            ("", False),
+        ],
     )
     def test_loopback(self, host: str, local: bool) -> None:
         assert is_loopback(host) is local

@@ -24,6 +24,10 @@ class Echo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NoStatus(HeadraceError):
+ECHO = "/api/v1/text.echo"
+HELLO = {"text": "hello"}
+
+
     code = "no-status-for-this"
 
 
@@ -149,12 +153,21 @@ class TestBrowsers:
         assert (await client.post("/api/v1/text.echo", json={"text": "x"}, headers=own)).status_code == 200
 
     async def test_a_name_pointed_at_this_machine_is_refused(self, tmp_path: Path) -> None:
-        async with serving(frame(tmp_path, http=Http(hosts=["hub.lan"]))) as client:
-            statuses = [
-                (await client.get("/health", headers={"host": host})).status_code
-                for host in ("evil.example", "[", "hub.lan:8080", "localhost:1", "[::1]:80", "127.0.0.1")
-            ]
-        assert statuses == [421, 421, 200, 200, 200, 200]
+        foreign = ("evil.example", "[", "127.evil.example", "127.0.0.1.evil.example:80", "10.0.0.1", "localhost.evil")
+        own = ("hub.lan:8080", "HUB.LAN", "localhost:1", "[::1]:80", "127.0.0.1")
+        async with serving(frame(tmp_path, http=Http(hosts=["Hub.lan"]))) as client:
+            for host in (*foreign, *own):
+                headers = {"host": host, "origin": f"http://{host}"}
+                for ask in (client.get("/health", headers=headers), client.post(ECHO, json=HELLO, headers=headers)):
+                    assert (await ask).status_code == (421 if host in foreign else 200), host
+
+    async def test_a_listener_is_on_loopback_however_the_settings_write_it(self, tmp_path: Path) -> None:
+        listener = await serve(frame(tmp_path), "127.1:0")
+        try:
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{listener.address.rpartition(':')[2]}") as client:
+                assert (await client.get("/health", headers={"host": "evil.example"})).status_code == 421
+        finally:
+            await listener.close()
 
 
 class TestSecurity:
