@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import secrets
 import threading
 from collections import OrderedDict
@@ -21,6 +23,7 @@ from headrace.errors import HeadraceError
 from headrace.protocols.flight.bridge import Bridge, to_flight_error
 from headrace.security import Principal
 from headrace.security.admission import Nobody, from_header
+from headrace.security.login_limit import TooManyLogins
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
@@ -29,11 +32,14 @@ MIDDLEWARE = "headrace"
 # Handshakes remembered; the oldest is forgotten and that client has to greet again.
 HANDSHAKES_MAX = 10_000
 _PREFIX = "hf_"
+_UNCHECKED_PREFIX = "hu_"
 TRACE_HEADERS = ("traceparent", "tracestate")
 
 
 class Handshakes:
-    """Tokens given by handshakes. Each stands for the header it was given for, which is checked anew at every call."""
+    """Tokens given by handshakes. Each stands for the header it was given for, which is checked anew at every call.
+
+    One that was given without a look holds that header itself: strangers who ask for many take nobody's place."""
 
     def __init__(self) -> None:
         self._headers: OrderedDict[str, str] = OrderedDict()
@@ -48,10 +54,22 @@ class Handshakes:
                 self._headers.popitem(last=False)
         return token
 
+    @staticmethod
+    def unchecked(header: str) -> str:
+        """A token for a header that nobody has looked at: no secret but the caller's own is in it."""
+        return _UNCHECKED_PREFIX + base64.urlsafe_b64encode(header.encode()).decode()
+
     def resolve(self, header: str) -> str:
         """The header a handshake token stands for; any other header is itself."""
         scheme, _, token = header.partition(" ")
-        if scheme.lower() != "bearer" or not token.startswith(_PREFIX):
+        if scheme.lower() != "bearer":
+            return header
+        if token.startswith(_UNCHECKED_PREFIX):
+            try:
+                return base64.urlsafe_b64decode(token.removeprefix(_UNCHECKED_PREFIX)).decode()
+            except (binascii.Error, UnicodeError):
+                return header
+        if not token.startswith(_PREFIX):
             return header
         with self._lock:
             return self._headers.get(token, header)
@@ -83,8 +101,9 @@ class Identity(flight.ServerMiddleware):  # type: ignore[misc]
 
 class Authentication(flight.ServerMiddlewareFactory):  # type: ignore[misc]
     """Finds out who makes each call. Flight tells the address of the caller only to the call itself, so that is where
-    the credentials are looked at; a handshake has no such place and counts as coming from one address for all. Whoever
-    shows none is refused at once."""
+    the credentials are looked at; a handshake has no such place and counts as coming from one address for all. When
+    too many of them were wrong, the next are not refused, since most may be others', but put off: the token is given
+    unseen, and the first call with it finds out. Whoever shows nothing is refused at once."""
 
     def __init__(self, hub: Hub, bridge: Bridge) -> None:
         self._admission = hub.admission
@@ -99,9 +118,11 @@ class Authentication(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         if info.method == flight.FlightMethod.HANDSHAKE or not header:
             try:
                 self.principal(header, "flight handshake")
+                token = self._handshakes.give(header) if header else None
+            except TooManyLogins:
+                token = self._handshakes.unchecked(header)
             except HeadraceError as error:
                 raise to_flight_error(error) from None
-            token = self._handshakes.give(header) if header else None
         traced = {name: str(headers[name][0]) for name in TRACE_HEADERS if headers.get(name)}
         return Identity(self, header, token, traced)
 

@@ -13,6 +13,7 @@ from headrace.config import Config, SecuritySection, Tls, User
 from headrace.log.batch import Batch
 from headrace.protocols.flight import bridge
 from headrace.protocols.flight.server import serve
+from headrace.security.login_limit import ADDRESS_FACTOR
 from headrace.testing import memory_hub, served_hub
 
 
@@ -189,6 +190,30 @@ def test_the_handshake_gives_a_token(guarded):
     assert call(guarded, "stream.list", flight.FlightCallOptions(headers=[pair]))
     with failing(flight.FlightUnauthenticatedError):
         guarded.authenticate_basic_token("ann", "apple")
+
+
+def test_wrong_handshakes_lock_nobody_out():
+    section = SecuritySection(users={"ann": User(secret="pear", roles=["admin"])}, login_failures_max=1)
+    with served_hub(Config(security=section)) as served, flight.connect(f"grpc://{served.address}") as client:
+        for number in range(ADDRESS_FACTOR):
+            with failing(flight.FlightUnauthenticatedError):
+                client.authenticate_basic_token(f"stranger{number}", "apple")
+        right = flight.FlightCallOptions(headers=[client.authenticate_basic_token("ann", "pear")])
+        assert call(client, "stream.list", right) == []
+        wrong = flight.FlightCallOptions(headers=[client.authenticate_basic_token("ann", "plum")])
+        codes = []
+        for _ in range(2):  # a guess is looked at where its address is known
+            with failing() as caught:
+                call(client, "stream.list", wrong)
+            codes.append(code_of(caught.value))
+        assert codes == ["unauthenticated", "too-many-logins"]
+        assert call(client, "stream.list", right) == []
+
+
+@pytest.mark.parametrize("token", ["hu_", "hu_x", "hu__w==", "hf_unknown"])
+def test_a_made_up_handshake_token_opens_nothing(guarded, token):
+    with failing(flight.FlightUnauthenticatedError):
+        call(guarded, "stream.list", options(f"Bearer {token}"))
 
 
 def test_rights_are_checked(guarded):
