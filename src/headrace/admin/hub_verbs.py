@@ -64,7 +64,8 @@ class SessionListRequest(Asked, frozen=True):
 
 
 class BackupRequest(Asked, frozen=True):
-    """`path` is a new or empty directory on the hub's machine, and absolute."""
+    """`path` is a new or empty directory on the hub's machine, below `log.backup_root`; a relative one is taken from
+    there."""
 
     path: str
 
@@ -147,9 +148,18 @@ class Admin:
 
     async def back_up(self, request: BackupRequest) -> BackupInfo:
         """Takes as long as copying and reading everything takes; appends go on meanwhile."""
-        if not os.path.isabs(request.path) or "\0" in request.path:
-            raise BadRequest(f"{request.path!r} is not an absolute path on the hub's machine")
-        return await self._hub.back_up(request.path)
+        return await self._hub.back_up(await asyncio.to_thread(self._backup_place, request.path))
+
+    def _backup_place(self, path: str) -> Path:
+        """Where a backup may go. An admin of the hub is not one of its machine: links do not lead elsewhere."""
+        try:
+            root = Path(self._data, self._loaded.config.log.backup_root).resolve()
+            place = (root / path).resolve()
+        except (OSError, ValueError, RuntimeError) as error:  # a name that no disk takes, a loop of links
+            raise BadRequest(f"{path!r} is no path: {error}") from error
+        if root not in place.parents:
+            raise BadRequest(f"{path!r} is not below {root}, where backups go; the setting is log.backup_root")
+        return place
 
     async def verbs(self, request: Nothing) -> list[VerbInfo]:
         """All verbs, by name."""

@@ -21,16 +21,19 @@ TIMEOUT_S = 24 * 3600.0
 @sharing(answer=Answer)
 def backup(
     answer: Answer,
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty directory on the hub's machine.")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A new or empty directory below the hub's log.backup_root.")
+    ],
 ) -> None:
     """Copy the data directory of a running hub, and check the copy.
 
-    Everything that was acknowledged before is in it. Appends go on meanwhile.
+    Everything that was acknowledged before is in it. Appends go on meanwhile. A relative DIR is taken from
+    log.backup_root, which is headrace-backups beside the data directory unless set.
     """
     from headrace.log.backup import BackupInfo
 
     with answer.connect(timeout_s=TIMEOUT_S) as client:
-        info = client.request("hub.backup", {"path": str(directory.absolute())}, BackupInfo)
+        info = client.request("hub.backup", {"path": str(directory)}, BackupInfo)
     text = f"backed up and checked {describe(info)} in {info.seconds:,.1f} s: {info.path}"
     if info.linked_bytes:
         text += f"\n{info.linked_bytes:,} bytes share their disk blocks with the data directory"

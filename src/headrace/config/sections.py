@@ -31,6 +31,9 @@ class Log(Section, frozen=True):
     """The durable log."""
 
     data: Annotated[str, Meta(description="Directory that holds the log")] = "headrace-data"
+    backup_root: Annotated[
+        str, Meta(description="Directory below which `hub.backup` writes; relative to the data directory")
+    ] = "../headrace-backups"
     commit_bytes_max: Annotated[Bytes, Meta(description="About the most that is written before one fdatasync")] = (
         8 * MIB
     )

@@ -72,9 +72,10 @@ def _rights(data: Path, place: Path) -> Finding:
     if status.st_uid != os.geteuid():
         advice = f"run the hub as {owner}; files that {me} makes there, {owner} may not be able to read"
         return warn("place", f"{data} belongs to {owner}, and this is {me}", advice)
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return warn("place", f"others than {owner} may write to {data}", f"chmod go-w {data}")
-    return ok("place", f"{data} belongs to {owner}, who alone may write to it")
+    if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        may = "write to" if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else "look into"
+        return warn("place", f"others than {owner} may {may} {data}", f"chmod go= {data}")
+    return ok("place", f"{data} belongs to {owner}, who alone may look into it")
 
 
 def _user_name(uid: int) -> str:

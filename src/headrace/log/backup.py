@@ -33,7 +33,7 @@ import msgspec
 
 from headrace.errors import BadRequest, HeadraceError
 from headrace.log import checkpoint, journal, segment, snapshot
-from headrace.log.disk import TEMPORARY, Disk, OsDisk, fsync_directory
+from headrace.log.disk import PRIVATE, TEMPORARY, Disk, OsDisk, fsync_directory
 from headrace.log.doctor import DoctorReport, examine
 from headrace.log.journal_port import TornTail
 
@@ -182,7 +182,7 @@ def _new_directory(place: Path, other: Path) -> Path:
         place = place.absolute()
         if place.resolve().is_relative_to(other.resolve()):
             raise BadRequest(f"{place} is inside {other}; choose a directory elsewhere")
-        place.mkdir(parents=True, exist_ok=True)
+        place.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
         if any(place.iterdir()):
             raise BadRequest(f"{place} is not empty; choose a new directory")
     except (OSError, ValueError, RuntimeError) as error:  # no permission, a name that no disk takes, a loop of links

@@ -27,6 +27,8 @@ LOCK_WAIT_S = 5.0
 """So long the lock of a hub that is gone is waited for: the process that sealed for it ends right after it."""
 TEMPORARY = ".tmp"
 """The end of the name of a file that is not whole yet."""
+PRIVATE = 0o700
+"""Rights of a data directory, and of its copies: records are their owner's."""
 PIECES_MAX = 1024
 """Of one call, by POSIX's IOV_MAX."""
 
@@ -232,7 +234,7 @@ class OsDisk:
 
 
 def _lock_directory(root: Path) -> int:
-    root.mkdir(parents=True, exist_ok=True)
+    root.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
     _keep_off_standard_descriptors()
     descriptor = os.open(root / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     deadline = time.monotonic() + LOCK_WAIT_S

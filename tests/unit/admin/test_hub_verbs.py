@@ -14,8 +14,8 @@ from headrace.security import EVERYTHING, Principal
 from headrace.testing import memory_hub
 
 
-def admin_of(tmp_path: Path, **sections: Any) -> HubBase:
-    config = Config(log=Log(data=str(tmp_path)), **sections)
+def admin_of(tmp_path: Path, *, backup_root: str = "../headrace-backups", **sections: Any) -> HubBase:
+    config = Config(log=Log(data=str(tmp_path), backup_root=backup_root), **sections)
     hub = HubBase(config, tmp_path)
     runtime = SimpleNamespace(hub=hub, config=config, addresses={"http": "127.0.0.1:8080"}, missing=["ockam"])
     Admin(runtime, Loaded(config, {"log.data": "flag --set log.data"})).register(hub.verbs)  # type: ignore[arg-type]
@@ -102,11 +102,45 @@ async def test_every_verb_refuses_without_the_right(tmp_path: Path) -> None:
             await hub.verbs.call(verb.name, {}, Principal("stranger", (), ()))
 
 
-async def test_a_backup_needs_an_absolute_path_of_the_hubs_machine(tmp_path: Path) -> None:
-    hub = admin_of(tmp_path)
-    for path in ("copy", "", "/a\0b"):
-        with pytest.raises(BadRequest, match="absolute"):
+async def test_a_backup_goes_nowhere_but_below_its_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = admin_of(tmp_path / "data")
+    root = tmp_path / "headrace-backups"
+    went: list[Path] = []
+
+    async def back_up(target: Path) -> None:
+        went.append(target)
+
+    monkeypatch.setattr(hub, "back_up", back_up, raising=False)
+    root.mkdir()
+    (root / "way-out").symlink_to(tmp_path)
+    (root / "round").symlink_to("round")
+    outside = ["", ".", "..", "../copy", "/", "/etc/headrace", str(tmp_path / "copy"), str(root), f"{root}-2/copy"]
+    for path in [*outside, "way-out/copy", "monday/../../copy"]:
+        with pytest.raises(BadRequest, match="is not below .*headrace-backups, where backups go.*log.backup_root"):
+            await call(hub, "hub.backup", path=path)
+    for path in ("a\0b", "round/copy"):
+        with pytest.raises(BadRequest, match="is no path"):
             await call(hub, "hub.backup", path=path)
     reader = Principal("reader", (), (Grant(rights=["read", "write"]),))
     with pytest.raises(Forbidden):
         await hub.verbs.call("hub.backup", {"path": "/x"}, reader)
+    assert went == []
+    await call(hub, "hub.backup", path="monday")
+    await call(hub, "hub.backup", path=str(root / "weeks" / "one"))
+    assert went == [root / "monday", root / "weeks" / "one"]
+
+
+async def test_the_root_of_backups_is_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = admin_of(tmp_path / "data", backup_root=str(tmp_path / "elsewhere"))
+    went: list[Path] = []
+
+    async def back_up(target: Path) -> None:
+        went.append(target)
+
+    monkeypatch.setattr(hub, "back_up", back_up, raising=False)
+    await call(hub, "hub.backup", path="monday")
+    assert went == [tmp_path / "elsewhere" / "monday"]
+
+
+async def test_a_backup_needs_an_admin(tmp_path: Path) -> None:
+    hub = admin_of(tmp_path)

@@ -22,7 +22,7 @@ Command = Callable[..., SimpleNamespace]
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[ServedHub]:
-    config = Config(log=Log(data=str(tmp_path / "data")))
+    config = Config(log=Log(data=str(tmp_path / "data"), backup_root=".."))
     with served_hub(config, disk=OsDisk(tmp_path / "data")) as made:
         runtime = SimpleNamespace(hub=made.hub, config=config, addresses={}, missing=[])
         Admin(runtime, Loaded(config, {})).register(made.hub.verbs)  # type: ignore[arg-type]
@@ -57,8 +57,8 @@ def test_there_and_back(headrace: Command, served: ServedHub, tmp_path: Path) ->
 
 def test_for_programs(headrace: Command, served: ServedHub, tmp_path: Path) -> None:
     served.run(append(served.hub, 3))
-    found = json.loads(headrace("backup", tmp_path / "copy", "--json", "--hub", served.address).out)
-    assert (found["records"], found["streams"]) == (3, 1)
+    found = json.loads(headrace("backup", "copy", "--json", "--hub", served.address).out)
+    assert (found["records"], found["streams"], found["path"]) == (3, 1, str(tmp_path / "copy"))
     again = json.loads(headrace("restore", tmp_path / "copy", "--data", tmp_path / "new", "--json").out)
     assert (again["records"], again["path"]) == (3, str(tmp_path / "new"))
 
@@ -67,6 +67,9 @@ def test_what_is_refused(headrace: Command, served: ServedHub, tmp_path: Path) -
     inside = headrace("backup", tmp_path / "data" / "copy", "--hub", served.address)
     assert inside.code == 2
     assert "inside" in inside.err
+    outside = headrace("backup", tmp_path.parent / "copy", "--hub", served.address)
+    assert (outside.code, "log.backup_root" in outside.err) == (2, True)
+    assert not (tmp_path.parent / "copy").exists()
     (tmp_path / "nothing").mkdir()
     none = headrace("restore", tmp_path / "nothing", "--data", tmp_path / "new")
     assert none.code == 2

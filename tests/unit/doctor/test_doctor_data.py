@@ -145,14 +145,22 @@ def place(folder: Path) -> dict[str, Finding]:
 
 
 def test_a_place_of_ones_own_is_well(tmp_path: Path) -> None:
-    tmp_path.chmod(0o755)
+    tmp_path.chmod(0o700)
     assert place(tmp_path)["place"].level == "ok"
     assert "can be made in" in place(tmp_path / "new" / "data")["place"].text
 
 
 def test_a_place_that_others_may_write_to_is_told(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
-    assert place(tmp_path)["place"].advice == f"chmod go-w {tmp_path}"
+    found = place(tmp_path)["place"]
+    assert (found.level, found.advice, "may write to" in found.text) == ("warn", f"chmod go= {tmp_path}", True)
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o750, 0o701])
+def test_a_place_that_others_may_look_into_is_told(tmp_path: Path, mode: int) -> None:
+    tmp_path.chmod(mode)
+    found = place(tmp_path)["place"]
+    assert (found.level, found.advice, "may look into" in found.text) == ("warn", f"chmod go= {tmp_path}", True)
 
 
 def test_a_place_of_someone_else_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
