@@ -138,7 +138,7 @@ class Admin:
             missing=self._runtime.missing,
             sessions=self._hub.sessions.counts(),
             warnings=self._hub.security.warnings(),
-            health=self._hub.health.report(),
+            health=self._hub.health.report(current()),
         )
 
     async def asyncapi(self, request: Nothing) -> dict[str, Any]:

@@ -102,7 +102,7 @@ def list_users(security: Security, output: Output) -> None:
         for name, user in sorted(security.users().items())
     ]
     columns = ["user", "roles", "password", "#tokens", "kept in"]
-    empty = "no users: everyone who can reach a listener may do everything"
+    empty = security.trouble() or "no users: everyone who can reach a listener may do everything"
     output.table(listed, columns, [_row(info) for info in listed], empty=empty)
 
 
@@ -117,7 +117,17 @@ def remove(security: Security, name: UserArgument, output: Output) -> None:
     """Remove a user and all its tokens."""
     _check_user(security, name)
     security.remove_user(name)
-    output.note({"user": name, "removed": True}, f"user {name} is gone")
+    trouble = security.trouble()
+    output.note({"user": name, "removed": True}, f"user {name} is gone" + (f": {trouble}" if trouble else ""))
+
+
+@app.command("open")
+@sharing(output=Output, security=open_security)
+def open_to_all(security: Security, output: Output) -> None:
+    """Let everybody in again after the last user is gone. A running hub does so when it is restarted."""
+    security.open_to_all()
+    text = "from its next start on, everyone who can reach a listener of this hub may do everything"
+    output.note({"open": True}, text)
 
 
 @app.command("hash")

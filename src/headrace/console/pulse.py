@@ -19,7 +19,8 @@ import msgspec
 from prometheus_client import Histogram
 
 from headrace.errors import HeadraceError, LimitExceeded
-from headrace.security import EVERYTHING, Principal, SecurityError
+from headrace.hub.health import NOT_FOR_ALL
+from headrace.security import EVERYTHING, Principal
 from headrace.serving.memory import resident_bytes
 from headrace.telemetry.metrics import counted
 
@@ -38,6 +39,8 @@ MOVED_PAUSE_S = 0.1
 STUCK_S = 60.0
 STUCK_SAID = 5
 DISK_FREE_LOW_BYTES = 1 << 30
+USERS = "users"
+"""The part of the hub's health that its warnings tell of, too."""
 SHOWN_GAUGES = ("queue_bytes", "tail_bytes", "segment_bytes", "free_bytes", "streams", "tables")
 
 
@@ -62,11 +65,15 @@ class Sample(msgspec.Struct, frozen=True):
     alarms: list[str]
     stuck: list[tuple[str, str]] = []
     """Streams whose cursors do not move, and what there is to say of it: an alarm for those who may read them."""
+    unready: dict[str, str] = {}
+    """Why the hub is not ready, by part: an alarm whose words are for those who may read every stream."""
 
     def shown_to(self, principal: Principal) -> Sample:
         """The sample with what `principal` may know: the names of streams, and of who reads them, are not for all."""
-        alarms = [text for stream, text in self.stuck if principal.may("read", stream)]
-        return msgspec.structs.replace(self, alarms=self.alarms + alarms, stuck=[])
+        reads_all = principal.may("read")
+        unready = [f"{part}: {reason if reads_all else NOT_FOR_ALL}" for part, reason in self.unready.items()]
+        stuck = [text for stream, text in self.stuck if principal.may("read", stream)]
+        return msgspec.structs.replace(self, alarms=unready + self.alarms + stuck, stuck=[], unready={})
 
 
 class Shown(NamedTuple):
@@ -251,15 +258,12 @@ class Pulse:
             sessions=hub.sessions.counts(),
             alarms=alarms,
             stuck=stuck,
+            unready={part: reason for part, reason in hub.health.report().reasons.items() if part != USERS},
         )
 
     def alarms(self, free_bytes: float) -> list[str]:
-        """What somebody should look at, in words; cursors that are stuck apart."""
-        alarms = [f"{part}: {reason}" for part, reason in self._hub.health.report().reasons.items()]
-        try:
-            alarms += self._hub.security.warnings()
-        except SecurityError as error:  # a users file that somebody has broken: nobody can sign in
-            alarms.append(str(error))
+        """What somebody should look at, in words; cursors that are stuck, and why the hub is not ready, apart."""
+        alarms = self._hub.security.warnings()
         if free_bytes < DISK_FREE_LOW_BYTES:
             alarms.append(f"the disk has {free_bytes / 2**20:,.0f} MiB left: a full disk refuses appends")
         return alarms

@@ -36,7 +36,8 @@ class HubBase:
         self.metrics = Metrics()
         self.metrics.subscribe(self.hooks)
         self.health = Health()
-        self.security = Security(config, data)
+        self.security = Security(config, data, remembers=True)
+        self.health.check("users", self.security.trouble, lambda principal: self.security.trouble())
         self.admission = Admission(self.security, config.security, self.metrics)
         self.sessions = Sessions(
             open_max=config.limits.sessions_max,

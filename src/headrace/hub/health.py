@@ -6,6 +6,10 @@ from collections.abc import Callable
 
 import msgspec
 
+from headrace.security.principal import EVERYTHING, Principal
+
+NOT_FOR_ALL = "those who may read every stream are told why"
+
 
 class HealthReport(msgspec.Struct, frozen=True):
     """`live`: the process answers. `ready`: it takes records; otherwise `reasons` says what is wrong, by part."""
@@ -16,23 +20,30 @@ class HealthReport(msgspec.Struct, frozen=True):
 
 
 class Health:
-    """Named checks. A check returns None when all is well, or one sentence for people."""
+    """Named checks. A check returns None when all is well, or one sentence for people. It may name streams and files:
+    whoever may not read every stream is told less."""
 
     def __init__(self) -> None:
         self._checks: dict[str, Callable[[], str | None]] = {}
+        self._redacted: dict[str, Callable[[Principal], str | None]] = {}
 
-    def check(self, part: str, check: Callable[[], str | None]) -> None:
-        """Register the check of a part, replacing an earlier one of the same name. Checks must not block."""
+    def check(
+        self, part: str, check: Callable[[], str | None], redacted: Callable[[Principal], str | None] | None = None
+    ) -> None:
+        """Register the check of a part, replacing an earlier one of the same name. Checks must not block.
+        `redacted` is what someone who may not read every stream may know of the reason."""
         self._checks[part] = check
+        self._redacted[part] = redacted or (lambda principal: None)
 
-    def report(self) -> HealthReport:
+    def report(self, principal: Principal = EVERYTHING) -> HealthReport:
         """Run all checks. A check that raises is itself a reason."""
         reasons: dict[str, str] = {}
+        reads_all = principal.may("read")
         for part, check in self._checks.items():
             try:
                 reason = check()
             except Exception as error:
                 reason = f"the check failed: {error!r}"
             if reason is not None:
-                reasons[part] = reason
+                reasons[part] = reason if reads_all else self._redacted[part](principal) or NOT_FOR_ALL
         return HealthReport(live=True, ready=not reasons, reasons=reasons)

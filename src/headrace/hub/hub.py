@@ -34,6 +34,7 @@ from headrace.log.disk import Disk, OsDisk
 from headrace.log.port import LogPort, Touched
 from headrace.log.report import Report
 from headrace.log.state import TABLE
+from headrace.security import Principal
 from headrace.telemetry.tracing import OFF, Tracing
 
 logger = logging.getLogger("headrace.hub")
@@ -436,8 +437,14 @@ class Hub(HubBase):
     def _watch_log(self) -> None:
         """Health, and the gauges that are read when they are asked for."""
         for part in ("log", "disk", "maintenance", "damage"):
-            self.health.check(part, lambda part=part: self._log.trouble().get(part))  # type: ignore[misc]
+            redacted = self._damage_seen_by if part == "damage" else None
+            self.health.check(part, lambda part=part: self._log.trouble().get(part), redacted)  # type: ignore[misc]
         self.metrics.before_scrape(self._refresh_gauges)
+
+    def _damage_seen_by(self, principal: Principal) -> str | None:
+        """The damage in streams that `principal` may read."""
+        damage = [one for one in self._log.recovered.damage if one.stream and principal.may("read", one.stream)]
+        return f"{damage[0].text} ({len(damage)} findings in what you may read)" if damage else None
 
     def _report_damage(self, report: Report) -> None:
         for finding in report.findings:

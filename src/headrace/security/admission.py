@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.errors import Unauthenticated
 from headrace.security.login_limit import LoginLimiter, TooManyLogins
+from headrace.security.passwords import SecurityError
 from headrace.security.policy import Security
 from headrace.security.principal import EVERYTHING, Principal
 from headrace.telemetry.log_lines import fields
@@ -136,6 +137,9 @@ class Admission:
         except TooManyLogins:
             self._refused.labels(protocol=listener).inc()
             raise
+        except SecurityError as error:
+            self._unchecked(error)
+            principal = None
         return self._admitted(listener, peer, credential, principal, message)
 
     def admit_now(self, listener: str, peer: str, credential: Quick, message: str = "") -> Principal:
@@ -145,6 +149,9 @@ class Admission:
         except TooManyLogins:  # logged when it began
             self._refused.labels(protocol=listener).inc()
             raise
+        except SecurityError as error:
+            self._unchecked(error)
+            principal = None
         return self._admitted(listener, peer, credential, principal, message)
 
     def refused(self, listener: str, peer: str) -> None:
@@ -159,6 +166,10 @@ class Admission:
         if principal is not None:
             self._limiter.succeeded(peer, user)
         return principal
+
+    def _unchecked(self, error: SecurityError) -> None:
+        """The users file, or a stored secret, cannot be read. Why is for the log: it names files."""
+        logger.error("a login could not be checked", extra=fields(error=str(error)))
 
     def _admitted(
         self, listener: str, peer: str, credential: Quick | Password, principal: Principal | None, message: str

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import os
 import re
 import ssl
@@ -22,21 +23,34 @@ from headrace.protocols.descriptor import protocols
 from headrace.security.passwords import DECOY, SECRET_LENGTH_MIN, SecurityError, check_secret, token_digest
 from headrace.security.principal import BUILT_IN_ROLES, Principal
 from headrace.security.users import UsersFile
+from headrace.telemetry.log_lines import fields
+
+logger = logging.getLogger("headrace.security")
 
 VERIFIED_MAX = 10_000
 USER_NAME = re.compile(r"[A-Za-z0-9._@-]{1,100}")
+NO_USERS_LEFT = (
+    "this hub has had users and now has none, so nobody can sign in; `headrace user add` makes one, and "
+    "`headrace user open` lets everybody in again"
+)
+UNREADABLE = "the users file cannot be read, so nobody can sign in; the hub's log says why"
 
 
 class Security:
     """The checks of one hub."""
 
-    def __init__(self, config: Config, data: str | Path | None = None) -> None:
+    def __init__(self, config: Config, data: str | Path | None = None, *, remembers: bool = False) -> None:
+        """`remembers`: users that are seen are written down, so that their loss does not open the hub."""
         self._config = config
         self._section = config.security
-        self.users_file = UsersFile(Path(data or config.log.data) / self._section.users_file)
+        self._data = Path(data or config.log.data)
+        self.users_file = UsersFile(self._data / self._section.users_file, self._data)
         self._roles = {**BUILT_IN_ROLES, **self._section.roles}
         self._verified: dict[str, bytes] = {}
         self._verified_key = os.urandom(32)
+        self._remembers = remembers
+        self._had_users = False
+        self._trouble: str | None = None
         for name, user in self.users().items():
             self._check_roles(f"user {name!r}", user.roles)
         if self._section.anonymous not in ("auto", "none"):
@@ -44,7 +58,49 @@ class Security:
 
     def users(self) -> dict[str, User]:
         """All users: those of the settings and those of the users file; the settings win."""
-        return {**self.users_file.users(), **self._section.users}
+        users = {**self.users_file.users(), **self._section.users}
+        if users and not self._had_users:
+            self._had_users = True
+            if self._remembers:
+                self._remember()
+        return users
+
+    def _remember(self) -> None:
+        if not self._data.is_dir():  # a hub in memory
+            return
+        try:
+            self.users_file.require()
+        except OSError as error:
+            logger.warning("that there are users could not be written down", extra=fields(error=str(error)))
+
+    def trouble(self) -> str | None:
+        """Why nobody can sign in, if that is so. Names no file; the log, which is told once, has more."""
+        detail = ""
+        try:
+            trouble = NO_USERS_LEFT if not self.users() and self._must_have_users() else None
+        except SecurityError as error:
+            trouble, detail = UNREADABLE, str(error)
+        if trouble != self._trouble and self._remembers:  # commands say it in their own way
+            self._trouble = trouble
+            if trouble is None:
+                logger.warning("there are users again")
+            else:
+                logger.error(trouble, extra=fields(users_file=str(self.users_file.path), error=detail))
+        return trouble
+
+    def _must_have_users(self) -> bool:
+        self._had_users = self._had_users or self.users_file.is_required()
+        return self._had_users and self._section.anonymous != "admin"
+
+    def asks_names(self) -> bool:
+        """Whether there are users, or were, or may be: once a hub has had users, it never falls open."""
+        return self.trouble() is not None or self._had_users
+
+    def open_to_all(self) -> None:
+        """Forget that there were users: at its next start the hub lets everybody in."""
+        if self.users():
+            raise BadRequest(f"there are users ({', '.join(sorted(self.users()))}): remove them first")
+        self.users_file.forget()
 
     def role_names(self) -> list[str]:
         """Built-in and configured roles."""
@@ -92,7 +148,7 @@ class Security:
     def anonymous(self) -> Principal | None:
         """Who a caller without a name is: None when they must say who they are."""
         role = self._section.anonymous
-        if role == "none" or (role == "auto" and self.users()):
+        if role == "none" or (role == "auto" and self.asks_names()):
             return None
         role = "admin" if role == "auto" else role
         return Principal("anonymous", (role,), tuple(self._roles[role]))
@@ -167,9 +223,10 @@ class Security:
         return files if files.certificate else None
 
     def warnings(self) -> list[str]:
-        """What an operator must know: open listeners without authentication or without TLS."""
-        warnings: list[str] = []
-        if self.users():
+        """What an operator must know: users that are lost, open listeners without authentication or without TLS."""
+        trouble = self.trouble()
+        warnings = [] if trouble is None else [trouble]
+        if trouble is None and self.users():
             for protocol in protocols():
                 warnings += protocol.warnings(self._config.section(protocol.settings))
         for listener, address in self._addresses():

@@ -1,4 +1,8 @@
-"""The file of users beside the data."""
+"""The file of users, and the word that there have been some.
+
+A hub without users lets everybody in. So a file that is lost, or emptied, must not look like a hub that never had
+users: `users.required` in the data directory is written before the first user and stays when the last one goes.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +15,21 @@ from pathlib import Path
 import msgspec
 
 from headrace.config import User
-from headrace.log.disk import fsync_directory
+from headrace.log.disk import PRIVATE, fsync_directory
 from headrace.security.passwords import SecurityError
+
+REQUIRED = "users.required"
+REQUIRED_TEXT = b"""This hub has had users, so nobody is let in without a name, also while there are no users.
+`headrace user open` removes this file.
+"""
 
 
 class UsersFile:
     """The users that `headrace user add` keeps beside the data. Read again when the file changes."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, data: Path) -> None:
         self.path = path
+        self._required = data / REQUIRED
         self._stamp: tuple[int, int] | None = None
         self._users: dict[str, User] = {}
 
@@ -43,12 +53,43 @@ class UsersFile:
             self._stamp = stamp
         return self._users
 
+    def is_required(self) -> bool:
+        """Whether there have been users. What cannot be found out is taken for yes."""
+        try:
+            self._required.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True
+        return True
+
+    def require(self) -> None:
+        """Write down, durably, that there have been users."""
+        try:
+            descriptor = os.open(self._required, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            return
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(REQUIRED_TEXT)
+            file.flush()
+            os.fsync(file.fileno())
+        fsync_directory(self._required.parent)
+
+    def forget(self) -> None:
+        """Take that back."""
+        try:
+            self._required.unlink(missing_ok=True)
+            fsync_directory(self._required.parent)
+        except OSError as error:
+            raise self._not_writable(error) from error
+
     @contextlib.contextmanager
     def changing(self) -> Iterator[dict[str, User]]:
         """The users, to be changed in the block and durable after it. Whoever else changes the file, the hub or another
         command, waits: none overwrites what the other has added, or brings back what it has removed."""
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            for folder in (self._required.parent, self.path.parent):
+                folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
             lock = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise self._not_writable(error) from error
@@ -56,7 +97,10 @@ class UsersFile:
             fcntl.flock(lock, fcntl.LOCK_EX)
             self._stamp = None
             users = dict(self.users())
+            had_some = bool(users)
             yield users
+            if users or had_some:
+                self.require()
             self._write(users)
         except OSError as error:
             raise self._not_writable(error) from error

@@ -98,19 +98,15 @@ class Api:
         self.app = Starlette(routes=routes, exception_handlers={404: _not_found, 405: _wrong_method})
 
     async def health(self, request: Request) -> Response:
-        """Ready or not, with reasons. Open to all, since a load balancer has no password; reasons name streams and
-        files, so a stranger is told only which part has one."""
+        """Ready or not. Open to all, since a load balancer has no password; the reasons are for those with a name, as
+        far as they may know them."""
         report = self._hub.health.report()
-        if report.reasons and not await self._is_known(request):
-            hidden = dict.fromkeys(report.reasons, "sign in to read why")
-            report = msgspec.structs.replace(report, reasons=hidden)
+        if report.reasons:
+            try:
+                report = self._hub.health.report(await self._principal(request))
+            except HeadraceError:
+                report = msgspec.structs.replace(report, reasons={})
         return _json(report, 200 if report.ready else 503)
-
-    async def _is_known(self, request: Request) -> bool:
-        try:
-            return await self._principal(request) is not None
-        except HeadraceError:
-            return False
 
     async def live(self, request: Request) -> Response:
         """The process answers."""
@@ -119,15 +115,17 @@ class Api:
     async def metrics(self, request: Request) -> Response:
         """Prometheus text; needs the right to read."""
         try:
-            principal = await self._principal(request)
-            if not principal.may_some("read"):
-                raise Forbidden("metrics need the right 'read'")
+            await self._reader(request, "metrics need the right 'read'")
         except HeadraceError as error:
             return error_response(error)
         return Response(self._hub.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def openapi(self, request: Request) -> Response:
-        """The document of what is registered now."""
+        """The document of what is registered now. It tells version and verbs: nothing for strangers."""
+        try:
+            await self._reader(request, "the API document needs the right 'read'")
+        except HeadraceError as error:
+            return error_response(error)
         return JSONResponse(document(self._hub.verbs))
 
     async def verb(self, request: Request) -> Response:
@@ -146,6 +144,10 @@ class Api:
         except Exception:
             logger.exception("verb failed", extra=fields(verb=name))
             return _json(ErrorBody(ErrorDetail("internal", "a bug in Headrace; the log of the hub tells more")), 500)
+
+    async def _reader(self, request: Request, refusal: str) -> None:
+        if not (await self._principal(request)).may_some("read"):
+            raise Forbidden(refusal)
 
     async def _principal(self, request: Request) -> Principal:
         message = "say who you are: a token (Authorization: Bearer …) or user and password (Basic)"

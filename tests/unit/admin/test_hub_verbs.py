@@ -10,7 +10,9 @@ from headrace.config import Config, Grant, Log, SecuritySection, User, Wallaroo
 from headrace.config.load import Loaded
 from headrace.errors import BadRequest, Forbidden
 from headrace.hub.base import HubBase
+from headrace.hub.health import NOT_FOR_ALL
 from headrace.security import EVERYTHING, Principal
+from headrace.security.policy import NO_USERS_LEFT
 from headrace.testing import memory_hub
 
 
@@ -36,6 +38,26 @@ async def test_hub_info_tells_what_the_first_page_needs(tmp_path: Path) -> None:
     assert info.sessions == {"flight": 1}
     assert info.health.reasons == {"log": "the disk is full"}
     assert info.uptime_s >= 0
+
+
+async def test_hub_info_tells_of_streams_only_to_those_who_may_read_them(tmp_path: Path) -> None:
+    hub = admin_of(tmp_path)
+    hub.health.check("damage", lambda: "secret is damaged", lambda principal: f"what {principal.name} may know")
+    hub.health.check("maintenance", lambda: "the segment of secret fails")
+    clerk = Principal("clerk", (), (Grant(rights=["read"], streams=["orders.*"]),))
+    told = (await hub.verbs.call("hub.info", {}, clerk)).health
+    assert (told.ready, told.reasons) == (False, {"damage": "what clerk may know", "maintenance": NOT_FOR_ALL})
+    assert "secret is damaged" in (await call(hub, "hub.info")).health.reasons["damage"]
+
+
+async def test_hub_info_warns_of_users_that_are_lost(tmp_path: Path) -> None:
+    hub = admin_of(tmp_path)
+    hub.security.add_user("alice", None, ["admin"])
+    assert (await call(hub, "hub.info")).warnings == []
+    (tmp_path / "users.json").unlink()
+    info = await call(hub, "hub.info")
+    assert info.warnings == [NO_USERS_LEFT]
+    assert info.health.reasons == {"users": NO_USERS_LEFT}
 
 
 async def test_the_asyncapi_document_holds_what_the_caller_may_read() -> None:
@@ -121,9 +143,6 @@ async def test_a_backup_goes_nowhere_but_below_its_root(tmp_path: Path, monkeypa
     for path in ("a\0b", "round/copy"):
         with pytest.raises(BadRequest, match="is no path"):
             await call(hub, "hub.backup", path=path)
-    reader = Principal("reader", (), (Grant(rights=["read", "write"]),))
-    with pytest.raises(Forbidden):
-        await hub.verbs.call("hub.backup", {"path": "/x"}, reader)
     assert went == []
     await call(hub, "hub.backup", path="monday")
     await call(hub, "hub.backup", path=str(root / "weeks" / "one"))
@@ -144,3 +163,6 @@ async def test_the_root_of_backups_is_a_setting(tmp_path: Path, monkeypatch: pyt
 
 async def test_a_backup_needs_an_admin(tmp_path: Path) -> None:
     hub = admin_of(tmp_path)
+    reader = Principal("reader", (), (Grant(rights=["read", "write"]),))
+    with pytest.raises(Forbidden):
+        await hub.verbs.call("hub.backup", {"path": "/x"}, reader)

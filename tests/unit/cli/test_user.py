@@ -32,8 +32,20 @@ def test_add_with_a_password_then_list_then_remove(headrace: Command, tmp_path: 
     assert json.loads(headrace("user", "rm", "alice", "--json", *options).out) == {"user": "alice", "removed": True}
     headrace("user", "add", "alice", "--token", *options)
     assert "alice is gone" in headrace("user", "rm", "alice", *options).err
-    assert "no users" in headrace("user", "ls", *options).err
+    assert "now has none, so nobody can sign in" in headrace("user", "ls", *options).err
     assert headrace("user", "rm", "alice", *options).code == 1
+
+
+def test_the_last_user_leaves_the_hub_shut_until_it_is_opened(headrace: Command, tmp_path: Path) -> None:
+    options = ["--data", tmp_path]
+    assert "no users: everyone" in headrace("user", "ls", *options).err
+    headrace("user", "add", "alice", "--token", *options)
+    assert "there are users (alice)" in headrace("user", "open", *options).err
+    assert "`headrace user open` lets everybody in" in headrace("user", "rm", "alice", *options).err
+    assert security(tmp_path).required
+    assert "from its next start on" in headrace("user", "open", *options).err
+    assert not security(tmp_path).required
+    assert json.loads(headrace("user", "open", "--json", *options).out) == {"open": True}
 
 
 def test_tokens_are_printed_once_and_work(headrace: Command, tmp_path: Path) -> None:

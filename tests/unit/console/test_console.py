@@ -242,6 +242,17 @@ async def test_alarms_name_only_streams_that_the_watcher_may_read(hub: Hub) -> N
     await pulse.close()
 
 
+async def test_why_the_hub_is_not_ready_is_for_those_who_may_read_all(hub: Hub) -> None:
+    hub.health.check("damage", lambda: "records of secret are damaged")
+    pulse = Pulse(hub)
+    pulse._publish(pulse.sample())
+    event = await anext(pulse.watch(None, Principal("m", (), (Grant(rights=["read"], streams=["mine"]),))))
+    assert b"damage: those who may read every stream" in event.data
+    assert b"secret" not in event.data
+    assert b"damage: records of secret" in (await anext(pulse.watch())).data
+    await pulse.close()
+
+
 async def test_a_broken_users_file_is_an_alarm_and_not_the_end_of_the_pulse(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,7 +263,7 @@ async def test_a_broken_users_file_is_an_alarm_and_not_the_end_of_the_pulse(
         pulse = Pulse(hub)
         watching = pulse.watch()
         seen = [(await asyncio.wait_for(anext(watching), TIMEOUT_S)).data for _ in range(3)]
-        assert b"is not a users file" in seen[-1]
+        assert seen[-1].count(b"the users file cannot be read, so nobody can sign in") == 1
         await pulse.close()
 
 

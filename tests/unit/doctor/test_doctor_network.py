@@ -9,6 +9,7 @@ from headrace.config import Config, Listen, Log, SecuritySection, Tls, User
 from headrace.doctor import network
 from headrace.doctor.finding import Finding
 from headrace.doctor.network import check_ports, check_security, process_listening
+from headrace.security import Security
 
 OFF = dict.fromkeys(Listen().__struct_fields__, "off")
 
@@ -89,6 +90,15 @@ def test_security_findings(tmp_path: Path) -> None:
     assert (absent.level, "/absent.pem" in absent.text) == ("fail", True)
     (unknown,) = security(tmp_path, security=SecuritySection(users={"ann": User(roles=["queen"])}))
     assert (unknown.level, "there is no role 'queen'" in unknown.text) == ("fail", True)
+
+
+def test_users_that_are_lost_are_told(tmp_path: Path) -> None:
+    Security(Config(log=Log(data=str(tmp_path)))).add_user("ann", None, ["admin"])
+    assert [finding.level for finding in security(tmp_path)] == ["ok"]
+    (tmp_path / "users.json").write_text("{}")
+    (lost,) = security(tmp_path)
+    assert (lost.level, "now has none" in lost.text) == ("warn", True)
+    assert lost.advice.startswith("`headrace user add` makes one")
 
 
 def test_a_private_key_that_others_may_read_is_told(tmp_path: Path) -> None:

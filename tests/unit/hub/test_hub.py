@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.config import Config, Log
+from headrace.config import Config, Grant, Log
 from headrace.errors import (
     BadRequest,
     ConditionFailed,
@@ -20,8 +20,11 @@ from headrace.errors import (
     UnknownStream,
 )
 from headrace.hub import Hub
+from headrace.hub.health import NOT_FOR_ALL
 from headrace.log.batch import Batch
 from headrace.log.ops import ABSENT, Append, Appended, Put, SaveCursor, StreamOptions
+from headrace.log.report import Finding
+from headrace.security import Principal
 from headrace.testing import FaultyDisk, MemoryDisk, memory_hub
 
 SMALL = Config(log=Log(segment_bytes=2_000, tail_bytes_max=8_000, disk_reserve_bytes=0, maintenance_interval_s=0.01))
@@ -310,6 +313,28 @@ async def test_producers_are_held_back_when_the_disk_is_slower() -> None:
         await asyncio.wait_for(hub.drained(), TIMEOUT_S)
         assert not hub.congested
         await asyncio.gather(*futures)
+
+
+async def test_damage_is_told_to_those_who_may_read_the_stream() -> None:
+    async with memory_hub() as hub:
+        for stream in ("secret", "orders"):
+            found = Finding("damaged-records", f"{stream}: indexes 0 to 9", "", stream, 0, 0, 9)
+            hub._log.recovered.findings.append(found)
+        hub._log.recovered.findings.append(Finding("damaged-snapshot", "snapshot 7"))
+        clerk, stranger = (Principal("", (), (Grant(rights=["read"], streams=[name]),)) for name in ("orders", "none"))
+        assert hub.health.report(clerk).reasons == {
+            "damage": "orders: indexes 0 to 9 (1 findings in what you may read)"
+        }
+        assert hub.health.report(stranger).reasons == {"damage": NOT_FOR_ALL}
+        assert "secret" in hub.health.report().reasons["damage"]
+
+
+async def test_a_data_directory_and_its_copy_are_their_owners(tmp_path: Path) -> None:
+    data, copy = tmp_path / "deep" / "data", tmp_path / "copies" / "one"
+    hub = await Hub.open(data)
+    await hub.back_up(copy)
+    await hub.close()
+    assert [place.stat().st_mode & 0o777 for place in (data, copy)] == [0o700, 0o700]
 
 
 async def test_a_failed_log_is_told_to_everyone() -> None:

@@ -26,13 +26,14 @@ from headrace.security import (
     token_digest,
 )
 from headrace.security.admission import Admission, Password, from_header
+from headrace.security.policy import NO_USERS_LEFT, UNREADABLE
 from headrace.telemetry.metrics import Metrics
 
 HASHED = hash_secret("wonderland")
 
 
-def security(tmp_path: Path, **section: object) -> Security:
-    return Security(Config(security=SecuritySection(**section)), tmp_path)  # type: ignore[arg-type]
+def security(tmp_path: Path, *, remembers: bool = False, **section: object) -> Security:
+    return Security(Config(security=SecuritySection(**section)), tmp_path, remembers=remembers)  # type: ignore[arg-type]
 
 
 def door(checks: Security, **section: int) -> Admission:
@@ -243,6 +244,10 @@ class TestUsersFile:
         assert "wonderland" not in text
         assert token not in text
 
+    def test_a_data_directory_that_it_makes_is_its_owners(self, tmp_path: Path) -> None:
+        security(tmp_path / "data").add_user("alice", None, ["admin"])
+        assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
+
     def test_settings_win_over_the_file(self, tmp_path: Path) -> None:
         security(tmp_path).add_user("alice", None, ["admin"])
         checks = security(tmp_path, users={"alice": User(roles=["reader"])})
@@ -287,7 +292,103 @@ class TestUsersFile:
         synced: list[Path] = []
         monkeypatch.setattr("headrace.security.users.fsync_directory", synced.append)
         security(tmp_path).add_user("alice", None, ["reader"])
-        assert synced == [tmp_path]
+        assert synced == [tmp_path, tmp_path]  # that there are users, then who
+
+
+class TestUsersThatAreLost:
+    """Once a hub has had users it never falls open, whatever becomes of their file."""
+
+    @pytest.mark.parametrize("content", [None, "{}", "", "{"])
+    async def test_while_it_runs_and_after_a_start(
+        self, tmp_path: Path, content: str | None, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        running = security(tmp_path, remembers=True)
+        assert running.anonymous() is not None
+        security(tmp_path).add_user("alice", hash_secret("wonderland"), ["admin"])
+        assert running.trouble() is None
+        file = tmp_path / "users.json"
+        kept = file.read_bytes()
+        file.unlink() if content is None else file.write_text(content)
+        expected = NO_USERS_LEFT if content in (None, "{}") else UNREADABLE
+        for _ in range(3):
+            assert running.anonymous() is None
+            assert running.required
+            assert running.trouble() == expected
+        assert running.warnings() == [expected]
+        assert [record.getMessage() for record in caplog.records] == [expected]
+        assert str(tmp_path) not in expected
+        with pytest.raises(Unauthenticated) as refused:
+            await door(running).admit("http", "", Password("alice", "wonderland"))
+        assert str(tmp_path) not in str(refused.value)
+        if expected is NO_USERS_LEFT:
+            again = security(tmp_path, remembers=True)
+            assert again.anonymous() is None
+            assert again.warnings() == [NO_USERS_LEFT]
+        file.write_bytes(kept)
+        assert running.trouble() is None
+        assert running.authenticate("alice", "wonderland") is not None
+
+    def test_a_new_user_mends_it(self, tmp_path: Path) -> None:
+        checks = security(tmp_path, remembers=True)
+        checks.add_user("alice", hash_secret("wonderland"), ["admin"])
+        checks.remove_user("alice")
+        assert (checks.anonymous(), checks.trouble()) == (None, NO_USERS_LEFT)
+        checks.add_user("alice", hash_secret("wonderland"), ["admin"])
+        assert (checks.anonymous(), checks.trouble()) == (None, None)
+        assert checks.authenticate("alice", "wonderland") is not None
+
+    def test_a_file_that_somebody_wrote_by_hand_counts_and_so_do_the_settings(self, tmp_path: Path) -> None:
+        (tmp_path / "users.json").write_text('{"alice": {"roles": ["reader"]}}')
+        security(tmp_path, remembers=True)
+        (tmp_path / "users.json").unlink()
+        assert security(tmp_path).anonymous() is None
+        for name, section in (("settings", {"users": {"bob": User(roles=["reader"])}}), ("elsewhere", {})):
+            (tmp_path / name).mkdir()
+            (tmp_path / "secrets.json").write_text('{"carol": {"roles": ["reader"]}}')
+            outside = "../secrets.json" if name == "elsewhere" else "users.json"
+            security(tmp_path / name, remembers=True, users_file=outside, **section)
+            (tmp_path / "secrets.json").unlink()
+            assert security(tmp_path / name, users_file=outside).anonymous() is None, name
+
+    def test_looking_at_users_writes_nothing(self, tmp_path: Path) -> None:
+        security(tmp_path, users={"bob": User(roles=["reader"])})
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_hub_in_memory_leaves_nothing_behind(self, tmp_path: Path) -> None:
+        security(tmp_path / "memory", remembers=True, users={"bob": User(roles=["reader"])})
+        assert list(tmp_path.iterdir()) == []
+
+    def test_it_is_opened_again_only_when_told_so(self, tmp_path: Path) -> None:
+        checks = security(tmp_path)
+        checks.add_user("alice", None, ["admin"])
+        with pytest.raises(BadRequest, match=r"there are users \(alice\): remove them first"):
+            checks.open_to_all()
+        checks.remove_user("alice")
+        by_setting = security(tmp_path, anonymous="admin")
+        assert by_setting.trouble() is None
+        assert not by_setting.required
+        assert security(tmp_path).required
+        checks.open_to_all()
+        assert not security(tmp_path).required
+
+    def test_a_mark_that_cannot_be_looked_for_is_taken_for_one(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def denied(path: Path) -> os.stat_result:
+            if path.suffix == ".required":
+                raise PermissionError(13, "Permission denied")
+            raise FileNotFoundError
+
+        monkeypatch.setattr(Path, "stat", denied)
+        assert security(tmp_path).required
+
+    async def test_a_stored_secret_that_is_none_is_a_refusal_and_a_line_in_the_log(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        checks = security(tmp_path, users={"alice": User(secret="scrypt$1", roles=["reader"])})
+        with pytest.raises(Unauthenticated, match="is not known here"):
+            await door(checks).admit("http", "", Password("alice", "wonderland"))
+        assert "a login could not be checked" in caplog.text
 
 
 class TestTls:

@@ -13,9 +13,10 @@ import pytest
 import websockets
 
 from headrace.cli.tls import make_self_signed
-from headrace.config import Config, Http, Listen, SecuritySection, Tls, User
+from headrace.config import Config, Grant, Http, Listen, SecuritySection, Tls, User
 from headrace.errors import HeadraceError, UnknownStream
 from headrace.hub.base import HubBase
+from headrace.hub.health import NOT_FOR_ALL
 from headrace.serving.http import serve
 
 
@@ -23,11 +24,11 @@ class Echo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     text: str
 
 
-class NoStatus(HeadraceError):
 ECHO = "/api/v1/text.echo"
 HELLO = {"text": "hello"}
 
 
+class NoStatus(HeadraceError):
     code = "no-status-for-this"
 
 
@@ -205,6 +206,27 @@ class TestSecurity:
         assert answer.status_code == 200
         assert 'headrace_refused_logins_total{protocol="http"}' in answer.text
 
+    async def test_the_api_document_is_for_those_who_may_read(self, guarded: httpx.AsyncClient) -> None:
+        path = "/api/openapi.json"
+        assert (await guarded.get(path)).status_code == 401
+        assert (await guarded.get(path, headers={"authorization": "Bearer nobody-token"})).status_code == 403
+        assert (await guarded.get(path, auth=("reader", "reader-secret"))).json()["openapi"] == "3.1.0"
+
+    async def test_users_that_are_lost_leave_the_door_shut(self, tmp_path: Path) -> None:
+        hub = frame(tmp_path)
+        hub.security.add_user("alice", None, ["admin"])
+        async with serving(hub) as client:
+            for content in ("{}", "{", None):
+                file = tmp_path / "users.json"
+                file.unlink() if content is None else file.write_text(content)
+                for headers in ({}, {"authorization": "Bearer x"}):
+                    answer = await client.post(ECHO, json=HELLO, headers=headers)
+                    assert answer.status_code == 401
+                    assert str(tmp_path) not in answer.text
+                health = await client.get("/health")
+                assert (health.status_code, health.json()["reasons"]) == (503, {})
+                assert hub.health.report().reasons == {"users": hub.security.trouble()}
+
     async def test_tls(self, tmp_path: Path) -> None:
         key, certificate = make_self_signed(["localhost", "127.0.0.1"])
         (tmp_path / "key.pem").write_bytes(key)
@@ -233,6 +255,24 @@ class TestHealth:
             answer = await client.get("/health/ready")
             assert (answer.status_code, answer.json()["reasons"]) == (503, {"log": "the disk is full"})
             assert (await client.get("/health/live")).status_code == 200
+
+    async def test_strangers_learn_that_it_is_not_ready_and_readers_of_all_why(self, tmp_path: Path) -> None:
+        roles = {"clerk": [Grant(rights=["read"], streams=["orders"])]}
+        users = {name: User(tokens=[name], roles=[name]) for name in ("reader", "clerk")}
+        hub = frame(tmp_path, security=SecuritySection(users=users, roles=roles))
+        hub.health.check("damage", lambda: "records of secret are damaged")
+        async with serving(hub) as client:
+            said = [
+                (await client.get("/health", headers={"authorization": f"Bearer {token}"} if token else {})).json()
+                for token in ("", "wrong", "clerk", "reader")
+            ]
+        assert [answer["ready"] for answer in said] == [False] * 4
+        assert [answer["reasons"] for answer in said] == [
+            {},
+            {},
+            {"damage": NOT_FOR_ALL},
+            {"damage": "records of secret are damaged"},
+        ]
 
 
 class TestMounts:

@@ -139,7 +139,7 @@ class Connection(TcpConnection, asyncio.Protocol):
     async def _log_in(self, handshake: Handshake) -> None:
         shown: Nobody | Password = Nobody()
         told = "this hub wants to know who you are: give a user name and a password"
-        if handshake.user is not None and self.hub.security.users():  # where nobody has a name, any name will do
+        if handshake.user is not None and self.hub.security.asks_names():  # where nobody has a name, any name will do
             shown = Password(handshake.user, handshake.password or "")
             told = "The user name or password is incorrect"
         try:
