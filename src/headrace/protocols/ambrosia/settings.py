@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
@@ -11,6 +11,7 @@ from headrace.units import GIB, MIB
 
 Sockets = Literal["listen", "connect"]
 Delivery = Literal["bare", "batch", "counted"]
+NAME_BYTES_MAX: Final = 128
 
 
 class ImmortalSection(Section, frozen=True):
@@ -34,8 +35,9 @@ class ImmortalSection(Section, frozen=True):
         int, Meta(ge=0, description="Checkpoints kept, and the log since the oldest of them; 0 keeps all")
     ] = 2
     inbox_method: Annotated[
-        Int32, Meta(description="Method of impulses made of inbox records whose type is not a number")
-    ] = 0
+        Int32 | None,
+        Meta(description="Method of inbox records whose type is no number; without it the type is a method's name"),
+    ] = None
     upgrade_version: Annotated[
         int | None, Meta(description="Version to run; above the current one the next recovery is an upgrade")
     ] = None
@@ -50,11 +52,14 @@ class Ambrosia(Section, frozen=True):
         bool, Meta(description="Let bindings on this machine in although there are users: the protocol has no login")
     ] = True
     host: Annotated[str, Meta(description="Where the ports of debugging sessions are bound")] = "127.0.0.1"
+    compare_repeats: Annotated[
+        bool, Meta(description="Refuse a recovering binding that says something else than it said before")
+    ] = True
     message_bytes_max: Annotated[
         Bytes, Meta(description="The largest message of a binding; not above log.record_bytes_max")
     ] = 16 * MIB
     initial_bytes_max: Annotated[Bytes, Meta(description="The largest InitialMessage")] = 8 * MIB - 64
-    name_bytes_max: Annotated[Count, Meta(description="The longest name of a destination")] = 128
+    name_bytes_max: Annotated[Count, Meta(description="The longest name of an immortal")] = NAME_BYTES_MAX
     checkpoint_bytes_max: Annotated[Bytes, Meta(description="The largest checkpoint")] = 64 * GIB
     destinations_max: Annotated[Count, Meta(description="Names that may be called without being registered")] = 1_000
     backlog_bytes_max: Annotated[

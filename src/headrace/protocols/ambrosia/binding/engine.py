@@ -4,12 +4,17 @@ What a checkpoint holds. A coroutine cannot be saved, and neither can something 
 is under way, a checkpoint is the state of the last moment in which none was, plus the messages since then; loading it
 processes those again with nothing sent. The state of such a moment is taken anew whenever the messages since it exceed
 `JOURNAL_BYTES_MAX` and the size of the state.
+
+An upgrade needs such a moment too, since a coroutine of the old class cannot go on in an object of the new one. If it
+is asked for at another one, it comes behind the record that brings a quiet one, in every replay the same, and the
+checkpoint says that it is to come.
 """
 
 from __future__ import annotations
 
 import contextlib
 import inspect
+import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,12 +23,14 @@ from typing import Any, Final
 import msgspec
 
 from headrace.protocols.ambrosia import codec
-from headrace.protocols.ambrosia.binding.immortal import Immortal, UpgradeRefused
+from headrace.protocols.ambrosia.binding.immortal import Immortal, StateError, UpgradeRefused
 from headrace.protocols.ambrosia.binding.proxies import proxy_of
 from headrace.protocols.ambrosia.binding.results import RemoteError, Result, Task
 from headrace.protocols.ambrosia.codec import BodyKind, Call, Return, RpcType, Type
 from headrace.protocols.ambrosia.record_reader import Record
 
+logger = logging.getLogger("headrace.immortal")
+SAVED_FORMAT: Final = 1
 JOURNAL_BYTES_MAX: Final = 1 << 20
 OUTSIDE_METHOD: Final = -101  # negative numbers are reserved for bindings
 
@@ -46,6 +53,8 @@ class SavedState(msgspec.Struct, array_like=True):
     effects: int
     random: tuple[Any, ...]
     journal: list[bytes]
+    upgrade_at: int | None = None
+    """Behind how many of these messages an upgrade was asked for that still waits for a quiet moment."""
 
 
 @dataclass(eq=False, slots=True)
@@ -109,10 +118,8 @@ class Engine:
 
     def _signal(self, kind: Type) -> None:
         if kind == Type.UPGRADE_TAKE_CHECKPOINT or kind == Type.UPGRADE_SERVICE:
-            self._adopt(self.immortal.upgrade())
-            self._saved = None
+            self._upgrade()
         if kind == Type.UPGRADE_SERVICE:
-            self._remember()
             return
         if kind == Type.TAKE_BECOMING_PRIMARY_CHECKPOINT and not self._restored:
             self._out.append(codec.encode(codec.InitialMessage(b"headrace")))
@@ -126,8 +133,6 @@ class Engine:
 
     def _checkpoint(self) -> None:
         """Send the state. Between messages, so it is the state after exactly the records received."""
-        if self._saved is None and self._tasks:
-            raise RuntimeError("an upgrade while methods are waiting for answers cannot be saved")
         if self._saved is None or self._quiet:
             self._remember()
         blob = msgspec.msgpack.encode(self._saved)
@@ -140,13 +145,17 @@ class Engine:
 
     def _remember(self) -> SavedState:
         """Note the state of a quiet moment."""
-        kind, state = type(self.immortal).__qualname__, self.immortal.save_state()
-        self._saved = SavedState(1, kind, state, self._call_count, self._effect_count, self.random.getstate(), [])
+        kind, state = self.immortal.__saved_as__, self.immortal.save_state()
+        self._saved = SavedState(
+            SAVED_FORMAT, kind, state, self._call_count, self._effect_count, self.random.getstate(), []
+        )
         self._journal_bytes = 0
         return self._saved
 
     def _restore(self, blob: bytes) -> None:
         saved = msgspec.msgpack.decode(blob, type=SavedState)
+        if saved.format != SAVED_FORMAT:
+            raise StateError(f"the checkpoint of {self.name} has format {saved.format}; {SAVED_FORMAT} is read here")
         self._adopt(self._fresh(saved.kind))
         self.immortal.load_state(saved.state)
         self._call_count, self._effect_count = saved.calls, saved.effects
@@ -155,19 +164,46 @@ class Engine:
         self._restored = True
         self._remember()
         self._muted = True  # what these messages led to was sent before the checkpoint was taken
-        for message in saved.journal:
+        for number, message in enumerate(saved.journal, 1):
             self._messages(message)
+            if number == saved.upgrade_at:
+                self._upgrade()
         self._muted = False
 
     def _fresh(self, kind: str) -> Immortal:
         """An object for a saved state. A program that can still upgrade makes objects of its first version; the state
-        may be of a later one."""
+        may be of a later one. It is never loaded into another class: the next checkpoint would lose what that does not
+        know."""
         first = immortal = self.factory()
+        known = [immortal.__saved_as__]
         with contextlib.suppress(UpgradeRefused):
-            while type(immortal).__qualname__ != kind:
+            while known[-1] != kind and known[-1] not in known[:-1]:
                 immortal._engine = self
                 immortal = immortal.upgrade()
-        return immortal if type(immortal).__qualname__ == kind else first
+                known.append(immortal.__saved_as__)
+        if known[-1] != kind:
+            raise StateError(
+                f"the checkpoint of {self.name} is of class {kind}, and this program has {' and '.join(known)}: start "
+                f"a program that has {kind}, or that gets there by upgrade(). If the class was only renamed, declare "
+                f'it as `class {type(first).__name__}(Immortal, saved_as="{kind}")`'
+            )
+        return immortal
+
+    def _upgrade(self) -> None:
+        """Become the next version: now, or behind the first record after which no method waits and nothing is to be
+        done outside."""
+        if self._quiet:
+            self._adopt(self.immortal.upgrade())
+            self._remember()
+            return
+        saved = self._saved
+        assert saved is not None  # only messages make it anything but quiet, and they are noted there
+        if type(self.immortal).upgrade is Immortal.upgrade:
+            self.immortal.upgrade()  # says that there is none, now rather than later
+        if saved.upgrade_at is not None:
+            raise UpgradeRefused(f"the upgrade of {self.name} before this one still waits for its methods to end")
+        saved.upgrade_at = len(saved.journal)
+        logger.warning("%s: the upgrade waits until no method waits and nothing is being done outside", self.name)
 
     # --- messages -----------------------------------------------------------------------------------------------
 
@@ -184,6 +220,9 @@ class Engine:
                     self._message(call)
                 finally:
                     self._in_message = False
+        if saved.upgrade_at is not None and self._quiet:
+            self._upgrade()
+            logger.info("%s: upgraded", self.name)
 
     def _message(self, message: codec.Message) -> None:
         if isinstance(message, Call):
@@ -197,9 +236,13 @@ class Engine:
         if message.method == OUTSIDE_METHOD:
             self._effect_done(message.arguments)
             return
-        method = self.immortal.__methods__.get(message.method)
+        methods = self.immortal.__methods__
+        method = methods.get(message.method)
         if method is None:
-            self._ended(f"#{message.method}", message, None, LookupError(f"no method {message.method}"))
+            text = f"no method {message.method}"
+            if message.rpc_type != RpcType.ASYNC:  # an answer has to stay what it was when methods are added
+                text += ": " + (", ".join(f"{each.name} is {each.id}" for each in methods.values()) or "there is none")
+            self._ended(f"#{message.method}", message, None, LookupError(text))
             return
         self._run(method.name, lambda: method.invoke(self.immortal, message.arguments), message)
 

@@ -176,6 +176,10 @@ class CallQueue:
             count = self.counts[producer] = max(floor, self._stored(producer))
         return count
 
+    def durable_count(self, sender: str) -> int:
+        """The number of the last replayable call of a sender that is in the log."""
+        return self._stored(producer_of(sender, True))
+
     def stored_counts(self) -> dict[str, int]:
         """All that is durable, by producer."""
         counts: dict[str, int] = {}

@@ -16,6 +16,7 @@ from headrace.protocols.ambrosia.codec import AttachTo, Blob, Checkpoint, Initia
 from headrace.protocols.ambrosia.coordinator.checkpoint_upload import CheckpointUpload
 from headrace.protocols.ambrosia.coordinator.instance import Instance
 from headrace.protocols.ambrosia.coordinator.record_feed import RecordFeed
+from headrace.protocols.ambrosia.coordinator.repeats import Repeats
 from headrace.protocols.ambrosia.session import Action, Input, Session, State
 from headrace.protocols.errors import RemoteProtocolError
 
@@ -58,6 +59,7 @@ class Link:
         self._feeding = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._routes: dict[bytes, Instance] = {b"": instance}
+        self._repeats = Repeats(coordinator.hub, instance.name)
         self._called: set[Instance] = set()  # since the link began; what is repeated may not be durable yet either
         self._touched: set[Instance] = set()  # of those, the ones that were handed something new
         self._fresh: set[Instance] = set()  # by the bytes being read now
@@ -244,6 +246,8 @@ class Link:
             if repeated:
                 self.counts["duplicates"] += repeated
                 self.coordinator.metrics.duplicates.inc(repeated)
+                if self.coordinator.settings.compare_repeats:
+                    self._repeats.add(destination, last - count + 1, calls, repeated)
                 if repeated == count:
                     return
                 calls = calls.without_first(repeated)
@@ -258,7 +262,7 @@ class Link:
         """Stop reading while the log, a destination or the checkpoint has more than it can take."""
         if self.held_back:
             return
-        full = self._hub.congested or (self._upload is not None and self._upload.full)
+        full = self._hub.congested or self._repeats.full or (self._upload is not None and self._upload.full)
         if full or any(destination.full for destination in self._touched):
             self.held_back = True
             self._receive.pause_reading()
@@ -267,6 +271,7 @@ class Link:
     async def _read_again(self) -> None:
         if self._upload is not None:
             await self._upload.wait_for_room()
+        await self._repeats.compare()
         for destination in list(self._touched):
             await destination.wait_for_room()
         await self._hub.drained()
@@ -317,6 +322,9 @@ class Link:
         called = list(self._called)
         await upload.complete()
         await asyncio.gather(*(destination.queue.flushed() for destination in called))
+        await self._repeats.compare()
+        if self._stored_checkpoint is not None and not self.counts["checkpoints"]:  # the one that ends a recovery
+            self._tell_missing_calls()
         if self._initial is not None:
             await self.coordinator.store.keep_initial(self.instance.name, self._initial)
             self._initial = None
@@ -335,6 +343,19 @@ class Link:
         self.next_checkpoint.set_result(info)
         self.next_checkpoint = asyncio.get_running_loop().create_future()
         self.input(Input.STORED)
+
+    def _tell_missing_calls(self) -> None:
+        """Say so if the binding has not said all again that it had said before: its next calls, which bear those
+        numbers, will be taken for them."""
+        name = self.instance.name
+        for destination in self.coordinator.instances.values():
+            missing = destination.queue.durable_count(name) - self.sent.get(destination.name, 0)
+            if missing > 0:
+                self.instance.last_error = (
+                    f"{missing} of the calls to {destination.name} were not said again in the recovery: "
+                    f"the code was changed without an upgrade, and as many of its next calls will not be delivered"
+                )
+                logger.error("immortal %s: %s", name, self.instance.last_error)
 
     async def _finish_upgrade(self) -> None:
         self.registration.version = self.registration.upgrade_version
