@@ -198,3 +198,12 @@ def test_the_reference_is_made_from_the_code(tmp_path: Path) -> None:
     assert "| `disk-full` | 507 |" in (tmp_path / "errors.md").read_text()
     assert "| `hub.info` | read |" in (tmp_path / "api.md").read_text()
     assert json.loads((tmp_path / "openapi.json").read_text())["openapi"] == "3.1.0"
+
+
+@pytest.mark.slow
+def test_the_immortal_of_its_page_counts_on_when_it_is_run_again(live: Live) -> None:
+    page = DOCS / "how-to" / "ambrosia.md"
+    program = next(text for language, text in blocks(page) if language == "python").replace('"counter"', '"again"')
+    run_shell_line(live, "headrace immortal register again", None)
+    printed = [live.run([sys.executable, "-c", live.with_addresses(program)]).stdout for _ in range(3)]
+    assert [text.splitlines()[-1] for text in printed] == ["total 5", "total 10", "total 15"]

@@ -42,7 +42,9 @@ def register(
     standby: Annotated[bool, typer.Option(help="Let a second binding follow and take over.")] = False,
     checkpoint_log: Annotated[str, typer.Option(help="Ask for a checkpoint after this much log.")] = "128MiB",
     checkpoints_kept: Annotated[int, typer.Option(help="Checkpoints to keep with their log; 0 keeps all.")] = 2,
-    inbox_method: Annotated[int, typer.Option(help="Method that inbox records call.")] = 0,
+    inbox_method: Annotated[
+        int | None, typer.Option(help="Method that inbox records call whose type is no number; else it is their type.")
+    ] = None,
     upgrade_version: Annotated[
         int | None, typer.Option(help="Version to run; higher than now makes the next recovery an upgrade.")
     ] = None,

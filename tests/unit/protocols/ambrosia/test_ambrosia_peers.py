@@ -13,6 +13,8 @@ from headrace.config import Ambrosia, Config, ImmortalSection, Log
 from headrace.errors import DiskFull
 from headrace.log.batch import Batch
 from headrace.protocols.ambrosia import codec
+from headrace.protocols.ambrosia.client import Immortal, serve
+from headrace.protocols.ambrosia.client import impulse as impulse_method
 from headrace.protocols.ambrosia.codec import AttachTo, Call, Checkpoint, Signal, Type
 from headrace.testing import MemoryDisk, memory_hub
 
@@ -206,6 +208,31 @@ async def test_what_other_protocols_append_to_the_inbox_comes_as_impulses_once()
         await recovered(binding, (await info(hub, "a")).sequence)
         await hub.append("immortal/a/inbox", Batch.one(b"after"))
         assert await binding.calls(1) == [Call(9, 2, b"after")]
+        await binding.close()
+
+
+async def test_a_record_of_the_inbox_calls_the_method_that_its_type_names() -> None:
+    class Shop(Immortal):
+        kept: dict[str, int] = {}  # noqa: RUF012
+
+        @impulse_method
+        def put(self, key: str, value: int) -> None:
+            self.kept[key] = value
+
+    async with memory_hub(settings(shop=ImmortalSection())) as hub, coordinator(hub) as ports:
+        addresses = ports.addresses
+        where = {end: addresses[f"ambrosia.shop.{end}"] for end in ("receive", "send")}
+        async with serve(Shop, name="shop", **where) as host:
+            await hub.append("immortal/shop/inbox", Batch.one(b'{"key": "a", "value": 5}', type="put"))
+            await until(lambda: host.immortal.kept == {"a": 5})  # type: ignore[attr-defined]
+
+
+async def test_an_inbox_without_method_and_type_calls_method_0() -> None:
+    async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
+        await hub.append("immortal/a/inbox", Batch.of([b"x", b"y"], types=[None, "0"]))
+        assert await binding.calls(2) == [Call(0, 2, b"x"), Call(0, 2, b"y")]
         await binding.close()
 
 

@@ -300,6 +300,47 @@ async def test_what_cannot_be_registered_is_not_noted_and_binds_nothing() -> Non
         assert ports.addresses["ambrosia.a.send"] == taken
 
 
+async def test_a_name_that_nobody_could_call_is_not_registered() -> None:
+    config = Config(ambrosia=Ambrosia(name_bytes_max=8))
+    disk = MemoryDisk()
+    async with memory_hub(config, disk=disk) as hub, coordinator(hub) as ports:
+        with pytest.raises(LimitExceeded, match=r"ambrosia\.name_bytes_max"):
+            await call_verb(hub, "immortal.register", name="n" * 9)
+        with pytest.raises(BadRequest, match="printable text"):
+            await call_verb(hub, "immortal.register", name="a\n")
+        await call_verb(hub, "immortal.register", name="n" * 8)
+        a = await RawBinding.to(ports, "n" * 8)
+        await a.first_start()
+        a.say(fork(b"x", b"n" * 8))
+        assert [call.arguments for call in await a.calls(1)] == [b"x"]
+        await a.close()
+    narrower = Config(ambrosia=Ambrosia(name_bytes_max=4, immortals={"n" * 8: ImmortalSection()}))
+    async with memory_hub(narrower, disk=disk) as hub, coordinator(hub):  # it is there already: the hub starts
+        assert (await info(hub, "n" * 8)).registered
+
+
+async def test_a_binding_that_is_quicker_than_the_registration_waits_for_it() -> None:
+    async with memory_hub() as hub, coordinator(hub) as ports:
+        create_stream, gate = hub.create_stream, asyncio.Event()
+
+        async def slowly(name: str, *args: Any, **kwargs: Any) -> Any:
+            if name == "immortal/a/log":
+                await gate.wait()
+            return await create_stream(name, *args, **kwargs)
+
+        hub.create_stream = slowly  # type: ignore[method-assign, assignment]
+        registering = asyncio.ensure_future(call_verb(hub, "immortal.register", name="a"))
+        await until(lambda: "a" in ports.coordinator.ports)
+        binding = await RawBinding.to(ports, "a")
+        pair = ports.coordinator.ports["a"]
+        await until(lambda: len(pair._receives) == len(pair._sends) == 1)
+        assert not (await info(hub, "a")).registered
+        gate.set()
+        await registering
+        await binding.first_start()
+        await binding.close()
+
+
 @pytest.mark.parametrize("option", ["committer", "inbox_method"])
 @pytest.mark.parametrize("number", [-(2**31) - 1, 2**31])
 async def test_numbers_that_the_protocol_cannot_say_are_refused(option: str, number: int) -> None:

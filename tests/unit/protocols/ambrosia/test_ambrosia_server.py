@@ -72,7 +72,7 @@ async def test_transcript_upgrade_what_if_and_time_travel() -> None:
         assert (await info(hub, "a")).log_next == 2
         binding = await RawBinding.to(ports, "a")
         await play(binding, TRANSCRIPTS["upgrade"]["fields"]["steps"])
-        binding.say(fork(b"one"), fork(b"on"))  # the first was said before the upgrade
+        binding.say(fork(b"one", method=33), fork(b"on"))  # the first was said before the upgrade
         assert (await binding.record()).sequence == 2
         assert (await info(hub, "a")).version == 1
         await binding.close()

@@ -153,7 +153,9 @@ class Coordinator:
 
     async def register(self, name: str, section: ImmortalSection) -> Registration:
         """Register an immortal, or change the options of one. Its committer id stays what it was."""
-        instance = self.instances.get(check_name(name))
+        instance = self.instances.get(name)
+        if instance is None or instance.registration is None:
+            check_name(name, self.settings.name_bytes_max)
         registration = _registration(name, section, instance)
         is_new = instance is None
         if instance is None:  # nothing is noted before it is sure that it can be served: every start would fail on it
@@ -166,8 +168,10 @@ class Coordinator:
             if is_new:
                 await self.forget(name)
             raise
-        await instance.register(registration)
-        self.ports[name].pair_up()
+        try:
+            await instance.register(registration)
+        finally:  # not before its streams are there: a binding that is quicker waits for them
+            self.ports[name].serve()
         return registration
 
     async def _open_ports(self, instance: Instance, registration: Registration) -> None:
@@ -183,6 +187,7 @@ class Coordinator:
         except OSError as error:
             if old is not None:
                 await old.open()
+                old.serve()
             raise BadRequest(
                 f"immortal {instance.name!r} cannot listen on {registration.receive} and {registration.send}: "
                 f"{error.strerror or error}"
@@ -197,6 +202,8 @@ class Coordinator:
         except BadRequest as error:
             instance.last_error = f"{error}; register it again with others"
             logger.error("%s", instance.last_error)
+        else:
+            self.ports[instance.name].serve()
         await self.store.save(registration)
 
     def _port_pair(self, instance: Instance, sockets: Sockets, receive: str, send: str, link: MakeLink) -> PortPair:
@@ -332,6 +339,7 @@ class Coordinator:
         any_port = f"{self.settings.host}:0"
         session.ports = self._port_pair(instance, "listen", any_port, any_port, link)
         await session.ports.open()
+        session.ports.serve()
         sessions.append(session)
         return session
 

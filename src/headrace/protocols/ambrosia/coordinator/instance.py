@@ -14,6 +14,7 @@ from headrace.errors import HeadraceError, LogFailed, UnknownStream
 from headrace.hub import Hub
 from headrace.log.batch import Batch
 from headrace.log.ops import Append, CheckpointInfo, Delete, SaveCursor, SetProducer
+from headrace.protocols.ambrosia.binding.methods import method_id
 from headrace.protocols.ambrosia.call_reader import Calls, label_of_call
 from headrace.protocols.ambrosia.codec import Call, RpcType, Type, encode, frame
 from headrace.protocols.ambrosia.coordinator.call_queue import CallQueue, LoggedRecord
@@ -72,8 +73,7 @@ class Instance:
             await self.hub.create_stream(self.names.pending)
             self.queue.release(to_log=False)
             return
-        for stream in (self.names.log, self.names.pending, self.names.inbox):
-            await self.hub.create_stream(stream)
+        await self._create_streams()
         self.queue.next_sequence = self.queue.stored_sequence()
         if self.registration.started:
             self._begin()
@@ -84,10 +84,16 @@ class Instance:
 
     async def register(self, registration: Registration) -> None:
         """A name that was only called so far becomes an immortal, or an immortal gets other options."""
+        if self.registration is None:
+            await self._create_streams()  # first: whoever sees a registration may use them
         self.registration = registration
         await self.store.save(registration)
         if not self.queue.to_log:
             await self.open()
+
+    async def _create_streams(self) -> None:
+        for stream in (self.names.log, self.names.pending, self.names.inbox):
+            await self.hub.create_stream(stream)
 
     async def ensure_started(self) -> None:
         """Start, unless that is done or under way. It goes on when the link that asked for it is lost."""
@@ -248,9 +254,7 @@ class Instance:
         runs: list[Calls] = []
         columns = zip(*(batch.column(name).to_pylist() for name in ("index", "type", "payload")), strict=True)
         for index, kind, payload in columns:
-            method = (
-                int(kind) if kind and kind.isdecimal() and int(kind) <= INT32_MAX else self.registration.inbox_method
-            )
+            method = _inbox_method(kind, self.registration.inbox_method)
             message = encode(Call(method, RpcType.IMPULSE, payload))
             if len(message) > bytes_max:
                 self._inbox_failed(
@@ -287,6 +291,16 @@ class Instance:
         needed = [info.position for info in stored[-kept:]]
         needed += [cursor.index for cursor in self.hub.cursors(stream=self.names.log)]
         await self.hub.trim(self.names.log, min(needed))
+
+
+def _inbox_method(kind: str | None, default: int | None) -> int:
+    """The number of the method that a record of the inbox calls, from its `type`: a number, else the default, else a
+    method's name as the Python binding numbers it."""
+    if kind and kind.isdecimal() and int(kind) <= INT32_MAX:
+        return int(kind)
+    if default is not None:
+        return default
+    return method_id(kind) if kind else 0
 
 
 def state_version(info: CheckpointInfo) -> int:

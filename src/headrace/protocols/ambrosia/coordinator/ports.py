@@ -122,10 +122,12 @@ class PortPair:
         self._servers: list[asyncio.Server] = []
         self._connecting: set[asyncio.Task[None]] = set()
         self._closed = False
+        self._serving = False
 
     async def open(self) -> None:
-        """Bind the ports, both or none; port 0 becomes the one that the system chose. They may have been closed."""
-        self._closed = False
+        """Bind the ports, both or none; port 0 becomes the one that the system chose. They may have been closed.
+        Whoever connects waits until `serve`."""
+        self._closed = self._serving = False
         try:
             self.receive = await self._listen(self.receive, lambda: ReceiveSocket(self))
             if self.sockets == "listen":
@@ -139,6 +141,11 @@ class PortPair:
         server = await asyncio.get_running_loop().create_server(protocol, host, port, ssl=self._tls)
         self._servers.append(server)
         return join_address(host, server.sockets[0].getsockname()[1])
+
+    def serve(self) -> None:
+        """Link bindings from now on, those that have come already too."""
+        self._serving = True
+        self.pair_up()
 
     async def close(self) -> None:
         """Free the ports and drop sockets that no link has taken."""
@@ -172,7 +179,7 @@ class PortPair:
 
     def pair_up(self) -> None:
         """Link a waiting pair if there is room for it; otherwise look again in a moment and then refuse it."""
-        if self._closed or not self._receives or not self._sends:
+        if self._closed or not self._serving or not self._receives or not self._sends:
             return
         receive, send = self._receives[0], self._sends[0]
         try:

@@ -22,7 +22,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from headrace.errors import BadRequest
+from headrace.errors import BadRequest, LimitExceeded
 from headrace.hub import Hub
 from headrace.protocols.ambrosia.settings import Delivery, Sockets
 
@@ -46,7 +46,7 @@ class Registration(msgspec.Struct, omit_defaults=True, kw_only=True):
     standby: bool = False
     checkpoint_log_bytes: int = 128 << 20
     checkpoints_kept: int = 2
-    inbox_method: int = 0
+    inbox_method: int | None = None
     version: int = 0
     upgrade_version: int = 0
     started: bool = False
@@ -77,11 +77,12 @@ def producer_of(sender: str, replayable: bool) -> str:
     return f"from:{sender}" if replayable else f"impulses:{sender}"
 
 
-def check_name(name: str) -> str:
-    """A name for a new immortal."""
-    if not name or len(name.encode()) > 255 or not name.isprintable():
-        raise BadRequest(f"{name!r} cannot name an immortal: 1 to 255 bytes of printable text are needed")
-    return name
+def check_name(name: str, bytes_max: int) -> None:
+    """A name for a new immortal: one that others can call."""
+    if not name or not name.isprintable():
+        raise BadRequest(f"{name!r} cannot name an immortal: printable text is needed")
+    if (size := len(name.encode())) > bytes_max:
+        raise LimitExceeded("bytes of an immortal's name", size, bytes_max, "ambrosia.name_bytes_max")
 
 
 def _pair(sender: str, destination: str) -> bytes:
