@@ -206,7 +206,7 @@ class Clock2(Immortal):
 
     @fork
     async def tick(self) -> None:
-        await self.sleep(5)
+        await self.sleep(0.01)
         self.ticks += 100
         self.itself.tick()
 
@@ -270,6 +270,26 @@ def test_an_upgrade_waits_for_the_method_that_sleeps_in_every_replay_the_same(ki
     assert of(log.recovered(Clock)) == (Clock2, 102, 102)
     ticks = [each.sent[before:][:2] for each, before in zip((log, *others), sent, strict=True)]
     assert ticks[0] == ticks[1] == ticks[2]
+
+
+class Ticking(Clock):
+    def first_start(self) -> None:
+        self.itself.tick()
+
+    def sleep(self, seconds: float) -> Any:
+        return super().sleep(0.001)
+
+
+async def test_an_immortal_that_always_sleeps_is_upgraded_through_the_hub() -> None:
+    disk = MemoryDisk()
+    for version, ticks in ((0, 3), (1, 103), (1, 203)):
+        async with (
+            memory_hub(settings(x=ImmortalSection(upgrade_version=version)), disk=disk) as hub,
+            coordinator(hub) as ports,
+            serve(Ticking, **at(ports, "x")) as host,
+        ):
+            await until(lambda host=host, ticks=ticks: host.immortal.ticks >= ticks)
+            assert isinstance(host.immortal, Clock2) == bool(version)
 
 
 def test_what_is_to_be_done_outside_survives_an_upgrade() -> None:
