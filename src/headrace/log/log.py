@@ -8,7 +8,6 @@ trims and takes snapshots. `start` begins the last two (`threads.py`); tests and
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
@@ -61,7 +60,8 @@ class Log(LogView, LogPort):
         self.commits = 0
         self.queue_bytes = 0
         self.on_commit: Callable[[list[Pending], Touched], None] | None = None
-        """Called by the writer after each commit with the outcomes, failures among them."""
+        """Called by the writer after each commit with the outcomes, failures among them; without any when the log has
+        failed while nobody waited."""
         self.on_sealed: Callable[[ops.NewSegment], None] | None = None
         """Called by maintenance for each segment that is in its place, made here or elsewhere."""
         self.on_submit: Callable[[], None] | None = None
@@ -240,6 +240,7 @@ class Log(LogView, LogPort):
             f"writing and syncing the journal failed ({error}): the log accepts nothing more; check the disk and start "
             "again, what was acknowledged is recovered from disk"
         )
+        logger.error("%s", self.failed)
         return self.failed
 
     def _report(self, gathered: list[Pending], touched: Touched, error: HeadraceError | None) -> None:
@@ -253,14 +254,15 @@ class Log(LogView, LogPort):
             self.on_commit(gathered, touched)
 
     def mark(self) -> None:
-        """Note in the journal that all before is durable. Only the writer calls this, when it is idle."""
+        """Note in the journal that all before is durable. Only the writer calls this, when it is idle, and `close`."""
         if self.failed is not None:
             return
         try:
             self.journal.mark()
-        except OSError as error:
-            if error.errno not in FULL_ERRNOS:  # a part of the mark may stand there: nothing may follow it
-                self._fail(error)
+        except Exception as error:  # nobody waits for the mark, but everybody for a writer that died of it
+            if not isinstance(error, OSError) or error.errno not in FULL_ERRNOS:
+                # A part of the mark may stand there: nothing may follow it.
+                self._report([], set(), self._fail(error))
 
     def maintain_once(self) -> bool:
         """Do one piece of background work. False when there is none."""
@@ -281,16 +283,11 @@ class Log(LogView, LogPort):
             self._queue.clear()
         if waiting:
             self._report(waiting, set(), error)
-        if self.failed is None:
-            self._close_journal()
+        self.mark()
         self.maintenance.close()
         self.journal.close()
         self.opened.close()
         self.store.close()
-
-    def _close_journal(self) -> None:
-        with contextlib.suppress(OSError):  # nothing is acknowledged by it; recovery does without
-            self.journal.mark()
 
     # -- how it is -------------------------------------------------------------------------------------------------
 

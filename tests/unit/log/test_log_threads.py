@@ -14,7 +14,7 @@ from headrace.errors import LogFailed
 from headrace.log import ops
 from headrace.log.batch import Batch
 from headrace.log.directory import open_directory
-from headrace.log.journal import FILE_HEADER, journal_files
+from headrace.log.journal import FILE_HEADER, FileJournal, journal_files
 from headrace.log.log import Log
 from headrace.testing import FakeClock, FaultyDisk, MemoryDisk
 
@@ -116,10 +116,29 @@ def test_an_idle_writer_marks_the_journal(
     disk.fail_all("write", errno.ENOSPC)
     log.mark()
     assert log.failed is None
-    disk.fail_all("write", errno.EIO)
+
+
+def test_a_mark_that_fails_is_told_to_everybody(
+    log: Log, disk: FaultyDisk, outcomes: Outcomes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[int] = []
+    outcomes.wait_for(log.submit([ops.Append("s", Batch.one(b"x"))]))
+    log.on_commit = lambda pendings, touched: told.append(len(pendings))
+    disk.fail_all("sync", errno.EIO)
     log.mark()
     assert log.failed is not None
+    assert told == [0]
+    assert "writing and syncing the journal failed" in caplog.text
     log.mark()
+    assert told == [0]
+    with pytest.raises(LogFailed):
+        log.submit([ops.Append("s", Batch.one(b"x"))])
+
+
+def test_a_writer_outlives_whatever_a_mark_meets(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FileJournal, "mark", lambda *_: 1 // 0)
+    log.mark()
+    assert "division" in str(log.failed)
 
 
 def test_when_sealing_cannot_go_on_commits_meet_the_disk_themselves(

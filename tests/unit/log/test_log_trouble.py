@@ -279,6 +279,7 @@ def test_a_close_that_cannot_mark_the_journal_is_still_a_close() -> None:
     log, disk, memory = faulty()
     disk.fail_all("write", errno.EIO)
     log.close()
+    assert log.failed is not None
     assert len(payloads(open_log(memory), "s")) == 3
 
 
