@@ -110,7 +110,7 @@ class Damaged(HeadraceError):
     code = "damaged"
     status = 410
 
-    def __init__(self, stream: str, partition: int, first: int, last: int, where: str = "") -> None:
+    def __init__(self, stream: str, partition: int, first: int, last: int, where: str = "", advice: str = "") -> None:
         self.stream = stream
         self.partition = partition
         self.first = first
@@ -119,7 +119,7 @@ class Damaged(HeadraceError):
         place = f" in {where}" if where else ""
         super().__init__(
             f"stream {stream!r} partition {partition}: indexes {first} to {last} are damaged on disk{place}; "
-            f"restore them from a backup or read on from index {last + 1}"
+            + (advice or f"restore them from a backup or read on from index {last + 1}")
         )
 
 

@@ -203,14 +203,16 @@ class Commit:
 
     def _put(self, op: ops.Put | ops.Delete, value: bytes | None, position: int, many: bool) -> ops.PutResult:
         table, partition = self._table(op.table)
-        previous = table.peek(op.key)
+        is_doubtful = table.is_doubtful(op.key)
+        # Whoever writes whatever is there ends the doubt. All others ask what is there, and are told of the damage.
+        previous = None if is_doubtful and op.expect is ops.ANY else table.peek(op.key)
         if not _expectation_holds(op.expect, previous):
             if many:
                 raise ConditionFailed(
                     position, f"the key's value in table {op.table!r} is not what was expected", previous
                 )
             return ops.PutResult(False, previous)
-        if value is None and previous is None:
+        if value is None and previous is None and not is_doubtful:
             return ops.PutResult(True, None)
         growth = table.growth(op.key, value)
         self._check_table_room(table, op.table, growth)
@@ -218,7 +220,7 @@ class Commit:
         base = self._store(partition, Batch.one(value or b"", type=kind, key=op.key), b"", 0).first
         self._tables[id(table)] = table
         if self._undo is not None:
-            self._undo.append(lambda: table.set_pending([(op.key, previous)], -growth))
+            self._undo.append(table.undo_of([op.key], growth))
         table.set_pending([(op.key, value)], growth)
         self._changed.append((table, op.key, value, base))
         return ops.PutResult(True, previous)
@@ -233,8 +235,7 @@ class Commit:
         base = self._store(partition, Batch.of(op.values, types=PUT, keys=op.keys), b"", 0).first
         self._tables[id(table)] = table
         if self._undo is not None:
-            previous = [(key, table.peek(key)) for key in op.keys]
-            self._undo.append(lambda: table.set_pending(previous, -growth))
+            self._undo.append(table.undo_of(op.keys, growth))
         table.set_pending(zip(op.keys, op.values, strict=True), growth)
         self._changed += zip(repeat(table), op.keys, op.values, count(base))
         return len(op.keys)

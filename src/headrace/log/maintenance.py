@@ -295,6 +295,8 @@ class Maintenance:
                 return
 
     def _has_garbage(self, stream: Stream, table: Table) -> bool:
+        if table.damage is not None:
+            return False  # the trim would take the damage away, and old values would pass for the newest
         partition = stream.partitions[0]
         is_large = partition.sealed_bytes + partition.tail.bytes > self._log.settings.compact_bytes_min
         return is_large and partition.next - partition.first > COMPACT_GARBAGE_FACTOR * len(table)

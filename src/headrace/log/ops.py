@@ -209,7 +209,8 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
 
 
 class PutResult(NamedTuple):
-    """Whether a `Put` or `Delete` applied, and what was there before."""
+    """Whether a `Put` or `Delete` applied, and what was there before. None, too, when damage hides that from one that
+    expected nothing."""
 
     applied: bool
     previous: bytes | None

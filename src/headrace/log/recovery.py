@@ -80,6 +80,7 @@ def _fold_table(opened: OpenSegments, partition: Partition, table: Table, report
             at += records.num_rows
         except Damaged as damage:
             report.note("damaged-records", str(damage), damage.where)
+            table.lose(damage)
             at = damage.last + 1
 
 

@@ -206,15 +206,15 @@ def nothing(_: Any) -> None:
 _PUT: Final = ("key", "value")
 _REMOVAL: Final = ("key",)
 _applied = attrgetter("applied")
-_previous = attrgetter("previous")
+previous = attrgetter("previous")
 
 CHANGES: Final = {
     1001: Change(_PUT, nothing),
     1002: Change(_PUT, _applied, ABSENT),
-    1005: Change(_PUT, _previous),
-    1006: Change(_PUT, _previous, PRESENT),
-    1007: Change(_REMOVAL, _previous),
-    1008: Change(_PUT, _previous, ABSENT),
+    1005: Change(_PUT, previous),
+    1006: Change(_PUT, previous, PRESENT),
+    1007: Change(_REMOVAL, previous),
+    1008: Change(_PUT, previous, ABSENT),
     1009: Change(_PUT, _applied, PRESENT),
     1010: Change(("key", "expected", "value"), _applied),
     1016: Change(_REMOVAL, _applied, PRESENT),

@@ -237,3 +237,21 @@ async def test_a_table_left_over_from_a_creation_that_was_cut_short() -> None:
         await client.request(1051, "t")
         await client.request(1001, key(1), key(2), cache="t")
         assert await client.request(1000, key(1), cache="t") == key(2)
+
+
+async def test_a_key_whose_newest_value_is_damaged_is_an_error_until_it_is_put_again() -> None:
+    disk = MemoryDisk()
+    async with served(disk=disk) as pair:
+        client = await pair.client()
+        await client.request(1052, "t")
+        await client.request(1001, key("k"), key("old"), cache="t")
+        await client.request(1001, key("k"), key("the newest value"), cache="t")
+    for path in disk.paths():
+        disk.put(path, disk.read(path).replace(b"the newest value", b"the newest valse"))
+    async with served(disk=disk) as pair:
+        client = await pair.client()
+        for operation, *value in ((1000,), (1002, key("x")), (1005, key("x")), (1007,), (1016,)):
+            with pytest.raises(PeerError, match="are damaged on disk"):
+                await client.request(operation, key("k"), *value, cache="t")
+        await client.request(1001, key("k"), key("new"), cache="t")
+        assert await client.request(1000, key("k"), cache="t") == key("new")

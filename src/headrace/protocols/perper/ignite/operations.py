@@ -29,6 +29,7 @@ from headrace.protocols.perper.transactions import (
     Transactions,
     check_not_null,
     nothing,
+    previous,
 )
 
 if TYPE_CHECKING:
@@ -163,6 +164,8 @@ class Operations:
         change = CHANGES[request.op]
         key, value, expect = change.of(request.arguments)
         cache = self.cache_for_writing(request)
+        if change.answer is previous and isinstance(cache, TableCache):
+            cache.get(key)  # raises when damage hides the answer: a change that expects nothing would succeed
         if value is None:
             return Pending(cache.delete(key, expect), change.answer)
         return Pending(cache.put(key, value, expect, self._expiry(request)), change.answer)
