@@ -16,6 +16,7 @@ import pyarrow.flight as flight
 
 from headrace.config.address import split_address
 from headrace.errors import BadRequest, Busy, HeadraceError, Unauthenticated, Unreachable
+from headrace.log.struct_types import learn_struct_types
 from headrace.protocols.flight.codec import decode_error, encode
 
 Result = TypeVar("Result")
@@ -65,6 +66,7 @@ class Connection:
         tls: bool | str | Path | bytes,
         timeout_s: float,
     ) -> None:
+        learn_struct_types()  # the threads of an application may share the client
         location, tls = _location(address or os.environ.get("HEADRACE_HUB") or DEFAULT_ADDRESS, tls)
         self.address = location.partition("://")[2]
         self.timeout_s = timeout_s

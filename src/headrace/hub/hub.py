@@ -34,6 +34,7 @@ from headrace.log.disk import Disk, OsDisk
 from headrace.log.port import LogPort, Touched
 from headrace.log.report import Report
 from headrace.log.state import TABLE
+from headrace.log.struct_types import learn_struct_types
 from headrace.security import Principal
 from headrace.telemetry.tracing import OFF, Tracing
 
@@ -74,6 +75,7 @@ class Hub(HubBase):
         config = config or Config()
         clock = clock or SystemClock()
         started = time.monotonic()
+        learn_struct_types()
         disk = disk if disk is not None else await asyncio.to_thread(OsDisk, data)
         try:
             log = await asyncio.to_thread(open_directory, disk, clock, config.log)
@@ -383,10 +385,12 @@ class Hub(HubBase):
         await self.delete_stream(name)
 
     def get(self, table: str, key: bytes) -> bytes | None:
+        """Raises `Damaged` when a damaged record may hold the newest value."""
         return self._log.table_get(table, key)
 
     def items(self, table: str) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values as they are now, in the order in which the keys first came."""
+        """Keys and values as they are now, in the order in which the keys first came. Raises `Damaged` when some are
+        hidden by damage."""
         return self._log.table_items(table)
 
     def table_size(self, table: str) -> int:
