@@ -13,22 +13,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
+import importlib.abc
 import importlib.util
 import json
 import logging
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from headrace import __version__
 from headrace.admin.hub_verbs import Admin
 from headrace.config import Config
 from headrace.config.load import Loaded
-from headrace.errors import HeadraceError
+from headrace.errors import Damaged, HeadraceError
 from headrace.hub import Hub
 from headrace.protocols.descriptor import protocols
 from headrace.serving.listener import Listener
@@ -84,6 +89,7 @@ class Runtime:
     async def start(cls, loaded: Loaded) -> Runtime:
         """Open the hub and start everything configured. If one part fails, the ones before it are stopped again."""
         config = loaded.config
+        preload(config)
         hub = await Hub.open(config.log.data, config, tracing=start_tracing(config))
         runtime = cls(hub, config)
         try:
@@ -127,6 +133,11 @@ class Runtime:
     async def _started(self, name: str, starting: Awaitable[Listener | None]) -> None:
         try:
             listener = await starting
+        except Damaged as damage:  # of a table that the part keeps: the others serve
+            reason = f"not served: {damage}"
+            logger.error(reason, extra=fields(part=name))
+            self.hub.health.check(name, lambda: reason)
+            return
         except OSError as error:
             address = self.config.listen.addresses().get(name, "")
             raise StartFailed(
@@ -196,6 +207,30 @@ def load_entry(entry: str) -> Callable[..., Any] | None:
         return None
     function: Callable[..., Any] = getattr(importlib.import_module(module_name), attribute)
     return function
+
+
+def preload(config: Config) -> None:
+    """Import what this configuration needs, before there are threads and clients that would have to wait for it."""
+    addresses = config.listen.addresses()
+    for entry in (*SERVICES.values(), *(entry for name, entry in LISTENERS.items() if addresses[name] != "off")):
+        load_entry(entry)
+    for noun in ("streams", "records", "cursors", "tables"):
+        importlib.import_module(f"headrace.admin.{noun}")
+    # With its first array pyarrow looks for pandas, and with the first from NumPy for `numpy.ma`. Pandas would take
+    # half a second, or ten under load, and no part of a hub uses it.
+    without = _WithoutPandas()
+    sys.meta_path.insert(0, without)
+    try:
+        pa.array([0])
+        pa.array(np.zeros(1))
+    finally:
+        sys.meta_path.remove(without)
+
+
+class _WithoutPandas(importlib.abc.MetaPathFinder):
+    def find_spec(self, name: str, path: object, target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("pandas is left out")
 
 
 def write_ready_file(path: Path, addresses: dict[str, str]) -> None:

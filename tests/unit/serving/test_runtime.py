@@ -15,10 +15,12 @@ import pytest
 from headrace import __version__
 from headrace.config import Grant
 from headrace.config.load import Loaded, load
-from headrace.errors import DataDirectoryLocked, Forbidden, LogFailed
+from headrace.errors import Damaged, DataDirectoryLocked, Forbidden, LogFailed
 from headrace.hub import Hub
 from headrace.log.batch import Batch
 from headrace.log.disk import OsSyncedFile
+from headrace.log.frame import HEADER
+from headrace.log.journal import END
 from headrace.security import Principal
 from headrace.serving import runtime
 from headrace.serving.listener import Listener
@@ -163,6 +165,46 @@ async def test_a_log_that_fails_while_the_hub_stops_ends_with_that_code(
     parts[LISTENERS["ockam"]] = serve
     code = await asyncio.wait_for(run(loaded(tmp_path, "listen.ockam=a:1"), on_ready=stop), 60)
     assert code == runtime.EXIT_LOG_FAILED
+
+
+@pytest.mark.parametrize("stops", [False, True])
+async def test_a_disk_that_fails_under_an_idle_hub_ends_it_with_that_code(
+    tmp_path: Path, parts: dict[str, Any], monkeypatch: pytest.MonkeyPatch, stops: bool
+) -> None:
+    """The note that all is durable is what fails: nobody waits for it."""
+    original = OsSyncedFile.write_at
+
+    def failing_mark(file: OsSyncedFile, offset: int, pieces: Sequence[bytes]) -> None:
+        if sum(map(len, pieces)) == HEADER.size + len(END):
+            raise OSError(errno.EIO, "the disk is gone")
+        original(file, offset, pieces)
+
+    async def serve(hub: Hub, address: str) -> Listener:
+        await hub.create_stream("s")
+        return Listener(address, lambda: asyncio.sleep(0))
+
+    monkeypatch.setattr(OsSyncedFile, "write_at", failing_mark)
+    monkeypatch.setattr("headrace.log.threads.IDLE_MARK_S", 3600.0 if stops else 0.01)
+    parts[LISTENERS["ockam"]] = serve
+    stop = (lambda runtime: os.kill(os.getpid(), signal.SIGTERM)) if stops else (lambda runtime: None)
+    code = await asyncio.wait_for(run(loaded(tmp_path, "listen.ockam=a:1"), on_ready=stop), 60)
+    assert code == runtime.EXIT_LOG_FAILED
+
+
+async def test_a_part_whose_table_is_damaged_is_not_served_and_the_others_are(
+    tmp_path: Path, parts: dict[str, Any]
+) -> None:
+    async def damaged(hub: Hub, address: str) -> Listener:
+        raise Damaged("ockam.addresses", 0, 3, 4)
+
+    parts[LISTENERS["ockam"]] = damaged
+    parts[LISTENERS["ignite"]] = fake([], "ignite")
+    started = await Runtime.start(loaded(tmp_path, "listen.ockam=a:1", "listen.ignite=a:2"))
+    try:
+        assert list(started.addresses) == ["ignite"]
+        assert "indexes 3 to 4 are damaged" in started.hub.health.report().reasons["ockam"]
+    finally:
+        await started.stop()
 
 
 def test_entries() -> None:
