@@ -204,7 +204,7 @@ class FileJournal(JournalPort):
         paths = journal_files(self._disk)
         return first_sequence_of(paths[0]) if paths else self.next_sequence
 
-    def read(self, sequence: int) -> Iterator[Stored]:
+    def read(self, sequence: int, is_final: bool = False) -> Iterator[Stored]:
         paths = journal_files(self._disk)
         if not paths and sequence:
             raise Unrecoverable("the journal is missing: restore the data directory from a backup")
@@ -216,7 +216,8 @@ class FileJournal(JournalPort):
         self.next_sequence = yield from scan(self._disk)
         if self.next_sequence < sequence:
             # One frame behind the snapshot counts as lost, so that the next start finds the same.
-            lost = LostFrames(self.next_sequence, sequence + 1, paths[-1], self._disk.size(paths[-1]), 0)
+            behind = sequence if is_final else sequence + 1
+            lost = LostFrames(self.next_sequence, behind, paths[-1], self._disk.size(paths[-1]), 0)
             self.next_sequence = lost.next_sequence
             yield lost
 

@@ -43,7 +43,7 @@ class LostFrames(NamedTuple):
 
 
 class TornTail(NamedTuple):
-    """What stands behind the last acknowledged frame."""
+    """What stands behind the last intact frame, and no later one vouches for."""
 
     path: str
     offset: int
@@ -74,10 +74,11 @@ class JournalPort(Protocol):
         """The sequence that its oldest piece begins with; that of the next frame when there is none."""
         ...
 
-    def read(self, sequence: int) -> Iterator[Stored]:
+    def read(self, sequence: int, is_final: bool = False) -> Iterator[Stored]:
         """All that is stored, in order. A snapshot has what is below `sequence`, but for records that wait to be
         sealed. Raises `Unrecoverable` when frames between the snapshot and the first that is stored are missing; frames
-        that the snapshot has seen and that are not there are lost, and the one behind them with them."""
+        that the snapshot has seen and that are not there are lost, and the one behind them with them: there may have
+        been more, unless the snapshot is final."""
         ...
 
     def set_aside(self, torn: TornTail) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from headrace.config.sections import Log as LogSettings
 from headrace.errors import BadRequest, Busy, Closed, DiskFull, HeadraceError, LimitExceeded, LogFailed
-from headrace.log import backup, ops
+from headrace.log import backup, ops, snapshot
 from headrace.log.checkpoint import BlobWriter
 from headrace.log.clock import Clock
 from headrace.log.commit import RELIEVING, STRUCTURAL, Commit, Pending
@@ -284,10 +284,24 @@ class Log(LogView, LogPort):
         if waiting:
             self._report(waiting, set(), error)
         self.mark()
+        self._leave_proof()
         self.maintenance.close()
         self.journal.close()
         self.opened.close()
         self.store.close()
+
+    def _leave_proof(self) -> None:
+        """A final snapshot: a journal that loses its end from now on cannot pass for one that was never longer."""
+        sequence = self.journal.next_sequence
+        names = snapshot.names(self.store)
+        is_there = self.state.is_final and bool(names) and snapshot.sequence_of(names[-1]) == sequence
+        if self.failed is not None or not sequence or is_there:
+            return
+        self.state.sequence = sequence
+        try:
+            snapshot.save(self.store, sequence, snapshot.encode(self.state, is_final=True))
+        except OSError as error:
+            logger.warning("no snapshot could be left, so the next start cannot tell a lost end: %s", error)
 
     # -- how it is -------------------------------------------------------------------------------------------------
 

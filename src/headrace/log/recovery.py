@@ -50,14 +50,14 @@ def _replay(journal: JournalPort, store: Store, state: State, report: Report, re
                 store.delete(name)
 
     fold = Fold(state, report, find_segments)
-    for stored in journal.read(state.sequence):
+    for stored in journal.read(state.sequence, state.is_final):
         match stored:
             case GoodFrame():
                 fold.add(stored)
             case LostFrames():
                 fold.lose(stored)
             case TornTail():
-                text = f"{stored.size} bytes behind the last acknowledged frame were set aside"
+                text = f"{stored.size} bytes behind the last intact frame were set aside"
                 report.note("torn-tail", text, stored.path)
                 if repair:
                     journal.set_aside(stored)

@@ -3,7 +3,8 @@
     snapshots/<sequence, 20 digits>.snapshot
     file := "HRSNAP01" size:u64 crc:u32 zero:u32 MessagePack of `Image`
 
-The newest two are kept, and the journal back to the older one, so that a damaged snapshot costs nothing.
+The newest two are kept, and the journal back to the older one, so that a damaged snapshot costs nothing. The one that a
+clean stop leaves is proof of how far the journal went: one that ends earlier has lost its end, and is not torn.
 """
 
 from __future__ import annotations
@@ -58,9 +59,16 @@ class Image(msgspec.Struct, frozen=True, array_like=True):
     checkpoints: list[CheckpointInfo]
 
 
-def encode(state: State) -> bytes:
+class AnyImage(Image, frozen=True, array_like=True):
+    """As it is read. Only a final one is written with the field."""
+
+    is_final: bool = False
+    """The log was closed: there are no frames behind it but those of a later start."""
+
+
+def encode(state: State, *, is_final: bool = False) -> bytes:
     """The state as a snapshot file."""
-    image = Image(
+    parts = (
         state.sequence,
         state.next_stream_id,
         state.next_checkpoint_id,
@@ -74,7 +82,7 @@ def encode(state: State) -> bytes:
         ],
         list(state.checkpoints.values()),
     )
-    data = msgspec.msgpack.encode(image)
+    data = msgspec.msgpack.encode(AnyImage(*parts, True) if is_final else Image(*parts))
     return HEADER.pack(MAGIC, len(data), crc32c(data), 0) + data
 
 
@@ -94,10 +102,10 @@ def decode(data: bytes) -> State | None:
     body = data[HEADER.size :]
     if magic != MAGIC or size != len(body) or crc32c(body) != crc:
         return None
-    return _restore(msgspec.msgpack.decode(body, type=Image))
+    return _restore(msgspec.msgpack.decode(body, type=AnyImage))
 
 
-def _restore(image: Image) -> State:
+def _restore(image: AnyImage) -> State:
     state = State()
     for stream_image in image.streams:
         stream = Stream(stream_image.info, [saved.first for saved in stream_image.partitions])
@@ -115,6 +123,7 @@ def _restore(image: Image) -> State:
     state.sequence = image.sequence
     state.next_stream_id = image.next_stream_id
     state.next_checkpoint_id = image.next_checkpoint_id
+    state.is_final = image.is_final
     return state
 
 

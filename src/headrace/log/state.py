@@ -48,6 +48,8 @@ class State:
     def __init__(self) -> None:
         self.sequence = 0
         """Frames below this are folded in."""
+        self.is_final = False
+        """It comes from a snapshot that was taken when the log closed."""
         self.streams: dict[str, Stream] = {}
         self.by_id: dict[int, Stream] = {}
         self.next_stream_id = 1

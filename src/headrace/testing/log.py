@@ -28,7 +28,7 @@ class MemoryJournal(JournalPort):
     def first(self) -> int:
         return next(iter(self._pieces), self.next_sequence)
 
-    def read(self, sequence: int) -> Iterator[Stored]:
+    def read(self, sequence: int, is_final: bool = False) -> Iterator[Stored]:
         if self.first > sequence or (sequence and not self._pieces):
             raise Unrecoverable(f"the journal begins at frame {self.first} and no snapshot reaches that far")
         for first, frames in list(self._pieces.items()):
@@ -38,7 +38,7 @@ class MemoryJournal(JournalPort):
                 assert header.sequence == number
                 yield GoodFrame(number, head[HEADER.size :], b"".join(bodies), "memory", 0)
         if self.next_sequence < sequence:
-            lost = LostFrames(self.next_sequence, sequence + 1, "memory", 0, 0)
+            lost = LostFrames(self.next_sequence, sequence if is_final else sequence + 1, "memory", 0, 0)
             self.next_sequence = lost.next_sequence
             yield lost
 

@@ -247,6 +247,8 @@ async def test_the_journal_of_a_backup_ends_with_a_whole_frame(tmp_path: Path) -
     await hub.close()
     with contextlib.suppress(FileNotFoundError):
         os.unlink(tmp_path / "data" / "LOCK")
+    for final in (tmp_path / "data" / "snapshots").iterdir():  # a hub at work has none
+        final.unlink()
     file = sorted((tmp_path / "data" / "journal").iterdir())[-1]
     data = file.read_bytes()
     end = data.index(b"two")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 
 import pytest
@@ -62,14 +63,26 @@ def image(log: Log) -> dict[str, object]:
     return seen
 
 
-@pytest.fixture(scope="module")
-def finished() -> tuple[MemoryDisk, dict[str, object]]:
+def idle() -> tuple[Log, MemoryDisk, dict[str, object]]:
+    """A log with a little of everything that has nothing to do and is not closed; its disk, and what it holds."""
     disk = MemoryDisk()
     log = open_log(disk, segment_bytes=400, journal_file_bytes=1_200, tail_bytes_max=2_000)
     scripted(log)
-    truth = image(log)
+    log.mark()
+    return log, disk, image(log)
+
+
+@pytest.fixture(scope="module")
+def finished() -> tuple[MemoryDisk, dict[str, object]]:
+    log, disk, truth = idle()
     log.close()
     return disk, truth
+
+
+@pytest.fixture(scope="module")
+def killed() -> tuple[MemoryDisk, dict[str, object]]:
+    _, disk, truth = idle()
+    return disk.after_kill(), truth
 
 
 def test_a_clean_restart_finds_everything(finished: tuple[MemoryDisk, dict[str, object]]) -> None:
@@ -177,6 +190,10 @@ def served(log: Log, truth: dict[str, object]) -> None:
                     if offset >= 0:  # below: a lost trim; the record itself is not wrong
                         assert row["payload"] == expected[offset]
                 at = records.column("index")[-1].as_py() + 1
+        if stream.table is not None:
+            for key, value in truth[f"{name}/table"].items():  # type: ignore[attr-defined]
+                with contextlib.suppress(Damaged):
+                    assert log.table_get(name, key) == value
 
 
 @pytest.mark.slow
@@ -209,10 +226,10 @@ def test_every_bit_of_a_small_log_flipped() -> None:
             served(log, truth)
 
 
-def test_every_truncation_of_the_last_journal_file(finished: tuple[MemoryDisk, dict[str, object]]) -> None:
+def test_every_truncation_of_the_last_journal_file(killed: tuple[MemoryDisk, dict[str, object]]) -> None:
     """A file cut short was never synced that far: the records before the cut are there, none is wrong. Only where the
     snapshot knows of frames behind the cut they were synced, and are lost."""
-    disk, truth = finished
+    disk, truth = killed
     path = journal.journal_files(disk)[-1]
     data = disk.read(path)
     known = snapshot.sequence_of(snapshot.names(DirectoryStore(disk))[-1])
@@ -307,7 +324,7 @@ def test_when_nobody_knows_what_was_lost_no_index_is_used_again() -> None:
     do(log, ops.Append("a", Batch.one(b"one")))
     do(log, ops.Append("b", Batch.one(b"lost, and nothing of b follows")))
     do(log, ops.Append("a", Batch.one(b"two")))
-    log.close()
+    log.mark()
     path = journal.journal_files(disk)[0]
     data = bytearray(disk.read(path))
     at = data.index(b"lost, and") - 60  # in the directory of that frame
@@ -326,7 +343,7 @@ def test_a_missing_journal_file_moves_quiet_streams_far_on() -> None:
     do(log, ops.CreateStream("a"))
     do(log, ops.CreateStream("b"))
     fill(log, "a", 20)
-    log.close()
+    log.mark()
     disk.unlink(journal.journal_files(disk)[2])
     log = open_log(disk)
     assert [found for found in log.recovered.damage if found.kind == "lost-frames"]
@@ -346,7 +363,7 @@ def test_a_missing_last_journal_file_is_noticed_by_the_snapshot() -> None:
     last = log.journal.position.first_sequence
     assert snapshot.sequence_of(snapshot.names(DirectoryStore(disk))[-1]) > last
     lost = do(log, ops.Append("a", Batch.one(b"acknowledged, and behind the snapshot")))
-    log.close()
+    log.mark()
     disk.unlink(journal.file_name(last))
     for _ in range(2):
         log = open_log(disk)
@@ -376,7 +393,7 @@ def test_a_stream_whose_creation_was_lost_keeps_its_records() -> None:
     do(log, ops.Append("lost", Batch.one(b"still here")))
     do(log, ops.GrowStream("kept", 2))
     do(log, ops.Append("kept", Batch.one(b"x"), 1))
-    log.close()
+    log.mark()
     flip_at(disk, journal.journal_files(disk)[0], b"lost")
     log = open_log(disk)
     assert payloads(log, "recovered/1") == [b"still here"]
@@ -398,7 +415,7 @@ def test_a_stream_whose_growth_was_lost_grows_again(spoken_of: ops.Op) -> None:
     do(log, ops.CreateStream("s"))
     do(log, ops.GrowStream("s", 3))
     do(log, spoken_of)
-    log.close()
+    log.mark()
     path = journal.journal_files(disk)[0]
     data = bytearray(disk.read(path))
     second_frame = data.index(b"HRF1", 40)
@@ -485,8 +502,8 @@ def test_a_table_with_a_damaged_record_says_so_and_serves_the_rest() -> None:
     assert log.recovered.damage
 
 
-def test_the_doctor_changes_nothing_and_names_strangers(finished: tuple[MemoryDisk, dict[str, object]]) -> None:
-    left = finished[0].after_kill()
+def test_the_doctor_changes_nothing_and_names_strangers(killed: tuple[MemoryDisk, dict[str, object]]) -> None:
+    left = killed[0].after_kill()
     left.put("segments/99/0/x.arrow", b"?")
     path = journal.journal_files(left)[-1]
     left.put(path, left.read(path)[:-10])

@@ -1,0 +1,122 @@
+"""What a clean stop leaves: a proof of how far the journal went."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from unit.log.helpers import again, do, fill, open_log, payloads
+
+from headrace.errors import Damaged
+from headrace.log import journal, ops, snapshot
+from headrace.log.batch import Batch
+from headrace.log.doctor import examine_disk
+from headrace.log.journal_port import Unrecoverable
+from headrace.log.log import Log
+from headrace.testing import FaultyDisk, MemoryDisk
+
+BLOCK = 4096
+RECORDS = 200
+
+
+def stopped() -> tuple[MemoryDisk, int]:
+    """The disk of a log that has stopped cleanly, and where the last block of its journal begins."""
+    disk = MemoryDisk()
+    log = open_log(disk, journal_file_bytes=1_000_000, segment_bytes=1_000_000)
+    do(log, ops.CreateStream("s"))
+    do(log, ops.CreateStream("quiet"))
+    do(log, ops.CreateStream("t", kind="table"))
+    do(log, ops.Append("quiet", Batch.one(b"x")))
+    do(log, ops.Put("t", b"k", b"old"))
+    fill(log, "s", RECORDS)
+    do(log, ops.Put("t", b"k", b"new"))
+    do(log, ops.SaveCursor("c", "s", 150))
+    log.close()
+    return disk, log.journal.position.size - BLOCK
+
+
+def zeroed(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes(len(data) - at)
+
+
+def garbled(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes(byte ^ 0x55 for byte in data[at:])
+
+
+def cut(data: bytes, at: int) -> bytes:
+    return data[:at]
+
+
+@pytest.mark.parametrize("harm", [zeroed, garbled, cut])
+def test_an_end_that_is_lost_after_a_clean_stop_is_named_and_no_index_is_used_again(
+    harm: Callable[[bytes, int], bytes],
+) -> None:
+    disk, at = stopped()
+    [path] = journal.journal_files(disk)
+    disk.put(path, harm(disk.read(path), at))
+    assert not examine_disk(disk).healthy
+    expected = RECORDS
+    for _ in range(3):
+        log = open_log(disk)
+        kinds = {found.kind for found in log.recovered.damage}
+        assert kinds == {"lost-frames", "damaged-records"}
+        lost = next(found for found in log.recovered.damage if found.stream == "s")
+        assert 0 < lost.first < lost.last == RECORDS - 1
+        assert log.cursor("c", "s") == 150
+        assert payloads(log, "quiet") == [b"x"]
+        assert log.bounds("quiet").next == 1
+        with pytest.raises(Damaged):
+            log.read("s", lost.first)
+        with pytest.raises(Damaged):
+            log.table_get("t", b"k")
+        assert do(log, ops.Append("s", Batch.one(b"y"))).first == expected
+        expected += 1
+        log.close()
+
+
+def test_a_start_that_stores_nothing_finds_the_same_again() -> None:
+    disk, at = stopped()
+    [path] = journal.journal_files(disk)
+    disk.put(path, cut(disk.read(path), at))
+    found = []
+    for _ in range(3):
+        log = open_log(disk)
+        found.append([(one.kind, one.first, one.last) for one in log.recovered.damage if one.stream])
+        log.close()
+    assert found[0] == found[1] == found[2] != []
+
+
+def test_a_journal_that_is_gone_is_missed() -> None:
+    disk, _ = stopped()
+    for path in journal.journal_files(disk):
+        disk.unlink(path)
+    with pytest.raises(Unrecoverable):
+        open_log(disk)
+
+
+def test_a_whole_journal_is_whole_and_a_stop_without_changes_leaves_nothing_new() -> None:
+    disk, _ = stopped()
+    log = open_log(disk)
+    for _ in range(3):
+        log = again(log)
+        assert log.recovered.findings == []
+    names = snapshot.names(log.store)
+    assert snapshot.names(again(log).store) == names
+    assert len(payloads(open_log(disk), "s")) == RECORDS
+
+
+def test_an_empty_log_leaves_nothing() -> None:
+    disk = MemoryDisk()
+    open_log(disk).close()
+    assert disk.paths() == []
+
+
+def test_a_proof_that_cannot_be_left_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    memory = MemoryDisk()
+    log: Log = open_log(FaultyDisk(memory))
+    do(log, ops.CreateStream("s"))
+    assert isinstance(log.store.disk, FaultyDisk)  # type: ignore[attr-defined]
+    log.store.disk.fail_all("create", 28)  # type: ignore[attr-defined]
+    log.close()
+    assert "cannot tell a lost end" in caplog.text
+    assert open_log(memory).recovered.findings == []
