@@ -17,7 +17,7 @@ class Perper(Section, frozen=True):
     nesting_max: Annotated[Count, Meta(description="How deep arrays, collections and maps may be nested")] = 64
     elements_max: Annotated[
         Count, Meta(description="Elements of arrays, collections, maps and lists of keys in one Ignite request")
-    ] = 1_000_000
+    ] = 250_000
     caches_max: Annotated[Count, Meta(description="How many caches may exist")] = 100_000
     types_max: Annotated[Count, Meta(description="How many binary types may be registered")] = 100_000
     cursors_max: Annotated[Count, Meta(description="Open scans of one connection")] = 128

@@ -45,6 +45,7 @@ OBJECT_ARRAY: Final = 23
 COLLECTION: Final = 24
 MAP: Final = 25
 WRAPPED: Final = 27
+ENUM_ARRAY: Final = 29
 DECIMAL: Final = 30
 NULL: Final = 101
 HANDLE: Final = 102
@@ -56,8 +57,8 @@ COMPLEX_HEADER_BYTES: Final = 24
 
 # The depth at which a nest of arrays, collections and maps is refused. Real clients stay below ten.
 DEFAULT_NESTING_MAX: Final = 64  # perper.nesting_max
-# Each element is looked at on the event loop, while everybody else waits: so many take less than half a second.
-DEFAULT_ELEMENTS_MAX: Final = 1_000_000  # perper.elements_max
+# Each element is looked at on the event loop, while everybody else waits: so many take a few tenths of a second.
+DEFAULT_ELEMENTS_MAX: Final = 250_000  # perper.elements_max
 
 FLAG_HAS_SCHEMA: Final = 2
 FLAG_HAS_RAW: Final = 4
@@ -74,12 +75,13 @@ _FIXED_SIZE: Final = {1: 1, 2: 2, 3: 4, 4: 8, 5: 4, 6: 8, 7: 2, 8: 1, 10: 16, 11
 _PRIMITIVE_ARRAY_ITEM: Final = {9: 1, 12: 1, 13: 2, 14: 4, 15: 8, 16: 4, 17: 8, 18: 2, 19: 1, OPTIMIZED: 1}
 _OBJECT_ARRAYS: Final = frozenset((20, 21, 22, 31, 34, 37))
 _REWRAPPED: Final = frozenset((OBJECT_ARRAY, COLLECTION, MAP))
+_CONTAINERS: Final = _OBJECT_ARRAYS | _REWRAPPED | {ENUM_ARRAY}
 
 
 class Limits:
     """How deep the objects of one request may be nested, and how many elements they may have together."""
 
-    __slots__ = ("_elements_left", "_levels_left", "elements_max", "nesting_max")
+    __slots__ = ("_elements_left", "elements_max", "nesting_max")
 
     def __init__(self, nesting_max: int = DEFAULT_NESTING_MAX, elements_max: int = DEFAULT_ELEMENTS_MAX) -> None:
         self.nesting_max = nesting_max
@@ -88,7 +90,6 @@ class Limits:
 
     def begin(self) -> None:
         """A new request."""
-        self._levels_left = self.nesting_max
         self._elements_left = self.elements_max
 
     def take(self, count: int) -> None:
@@ -98,19 +99,6 @@ class Limits:
             raise BinaryError(
                 f"more than {self.elements_max} elements in one request; the limit is set by 'perper.elements_max'"
             )
-
-    def enter(self, position: int) -> None:
-        """What follows is one level deeper."""
-        self._levels_left -= 1
-        if self._levels_left < 0:
-            raise BinaryError(
-                f"data object is nested deeper than {self.nesting_max} at byte {position}; "
-                "the limit is set by 'perper.nesting_max'"
-            )
-
-    def leave(self) -> None:
-        """Back on the level above."""
-        self._levels_left += 1
 
 
 def _signed(value: int) -> int:
@@ -178,26 +166,11 @@ def _read_count(data: bytes, position: int, end: int, item_bytes: int) -> int:
     return count
 
 
-def _skip_type_name(data: bytes, position: int, end: int, limits: Limits) -> int:
+def _skip_type_name(data: bytes, position: int, end: int) -> int:
     """An int32 type id, followed by a class name when it is 0."""
-    number = _read_i32(data, position, end)
-    if number != 0:
+    if _read_i32(data, position, end) != 0:
         return position + 4
-    limits.enter(position)
-    after = skip(data, position + 4, end, limits)
-    limits.leave()
-    return after
-
-
-def _skip_objects(data: bytes, position: int, end: int, count: int, limits: Limits) -> int:
-    limits.enter(position)
-    limits.take(count)
-    fixed_size = _FIXED_SIZE.get
-    for _ in range(count):
-        size = fixed_size(data[position]) if position < end else None
-        position = skip(data, position, end, limits) if size is None else position + 1 + size
-    limits.leave()
-    return position
+    return decode_string(data, position + 4, end)[1]
 
 
 def skip(data: bytes, position: int, end: int, limits: Limits | None = None) -> int:
@@ -206,53 +179,73 @@ def skip(data: bytes, position: int, end: int, limits: Limits | None = None) -> 
         raise BinaryError(f"data object expected at {position}, where the data ends")
     code = data[position]
     size = _FIXED_SIZE.get(code)
-    if size is None:
-        size = _variable_size(data, position, end, code, limits or Limits())
-    after = position + 1 + size
+    if size is not None:
+        after = position + 1 + size
+    elif code in _CONTAINERS:
+        after = _container_end(data, position, end, limits or Limits())
+    else:
+        after = _leaf_end(data, position, end, code)
     if after > end:
         raise BinaryError(f"data object of type {code} at {position} passes the end at {end}")
     return after
 
 
-def _variable_size(data: bytes, position: int, end: int, code: int, limits: Limits) -> int:
-    """The bytes after the code of an object whose size lies in its data."""
+def _leaf_end(data: bytes, position: int, end: int, code: int) -> int:
+    """The end of an object that holds no others and whose size lies in its data."""
+    body = position + 1
     item_bytes = _PRIMITIVE_ARRAY_ITEM.get(code)
     if item_bytes is not None:
-        return 4 + _read_count(data, position + 1, end, item_bytes) * item_bytes
+        return body + 4 + _read_count(data, body, end, item_bytes) * item_bytes
     if code == COMPLEX:
-        return _complex_length(data, position, end) - 1
-    after = _nested_end(data, position + 1, end, code, limits)
-    return after - position - 1
-
-
-def _nested_end(data: bytes, body: int, end: int, code: int, limits: Limits) -> int:
-    """The end of an object that holds other objects, or whose layout has several parts; `body` is after its code."""
-    if code in _OBJECT_ARRAYS:
-        return _skip_objects(data, body + 4, end, _read_count(data, body, end, 1), limits)
-    if code in _REWRAPPED:
-        first, count = _elements(data, body, end, code, limits)
-        return _skip_objects(data, first, end, count, limits)
-    if code == 29:
-        body = _skip_type_name(data, body, end, limits)
-        return _skip_objects(data, body + 4, end, _read_count(data, body, end, 1), limits)
+        return position + _complex_length(data, position, end)
     if code == WRAPPED:
         return body + 4 + _read_count(data, body, end, 1) + 4
     if code == DECIMAL:
         return body + 8 + _read_count(data, body + 4, end, 1)
     if code in (28, 38):
-        return _skip_type_name(data, body, end, limits) + 4
+        return _skip_type_name(data, body, end) + 4
     if code == 32:
-        return _skip_type_name(data, body, end, limits)
-    raise BinaryError(f"unknown data object type {code} at {body - 1}")
+        return _skip_type_name(data, body, end)
+    raise BinaryError(f"unknown data object type {code} at {position}")
 
 
-def _elements(data: bytes, body: int, end: int, code: int, limits: Limits) -> tuple[int, int]:
-    """Where the first element of an object array, a collection or a map stands, and how many there are."""
-    if code == OBJECT_ARRAY:
-        body = _skip_type_name(data, body, end, limits)
-        return body + 4, _read_count(data, body, end, 1)
-    per_entry = 2 if code == MAP else 1
-    return body + 5, _read_count(data, body, end, per_entry) * per_entry
+def _container_end(data: bytes, position: int, end: int, limits: Limits) -> int:
+    """The end of an object that holds others. A loop, since calls at a depth that the peer chooses can cost a hundred
+    times as much (CPython gets and gives back memory at some depths, for each call)."""
+    left = [1]  # objects that are still to come, on each level
+    while left:
+        if left[-1] == 0:
+            left.pop()
+            continue
+        left[-1] -= 1
+        if position >= end:
+            raise BinaryError(f"data object expected at {position}, where the data ends")
+        code = data[position]
+        size = _FIXED_SIZE.get(code)
+        if size is not None:
+            position += 1 + size
+        elif code in _CONTAINERS:
+            if len(left) > limits.nesting_max:
+                raise BinaryError(
+                    f"data object is nested deeper than {limits.nesting_max} at byte {position}; "
+                    "the limit is set by 'perper.nesting_max'"
+                )
+            position, count = _elements(data, position + 1, end, code)
+            limits.take(count)
+            left.append(count)
+        else:
+            position = _leaf_end(data, position, end, code)
+    return position
+
+
+def _elements(data: bytes, body: int, end: int, code: int) -> tuple[int, int]:
+    """Where the first element of a container stands, and how many there are; `body` is after its code."""
+    if code in (COLLECTION, MAP):
+        per_entry = 2 if code == MAP else 1
+        return body + 5, _read_count(data, body, end, per_entry) * per_entry
+    if code in (OBJECT_ARRAY, ENUM_ARRAY):
+        body = _skip_type_name(data, body, end)
+    return body + 4, _read_count(data, body, end, 1)
 
 
 def _complex_length(data: bytes, position: int, end: int) -> int:
@@ -312,8 +305,7 @@ def _edited(value: bytes, code: int, change: Callable[[bytes], bytes]) -> bytes:
     parts: list[bytes] = []
     copied = 0
     end = len(value)
-    # It passed the limits of its time, which may have been others.
-    limits = Limits(end, end)
+    limits = Limits(end, end)  # it passed those of its time, which may have been others
     left = [1]  # elements that are still to come, on each level
     position = 0
     while left:
@@ -329,7 +321,7 @@ def _edited(value: bytes, code: int, change: Callable[[bytes], bytes]) -> bytes:
             position += 1 + size
             continue
         if found in _REWRAPPED:
-            position, count = _elements(value, position + 1, end, found, limits)
+            position, count = _elements(value, position + 1, end, found)
             left.append(count)
             continue
         after = skip(value, position, end, limits)
