@@ -70,9 +70,9 @@ class Cursors:
         add = self._hub.verbs.register
         add("cursor.list", CursorList, self.named, right="read", summary="List cursors", filters=True)
         add("cursor.get", CursorName, self.get, right="read", summary="The position of a cursor")
-        add("cursor.save", CursorSave, self.save, right="write", summary="Move a cursor on")
-        add("cursor.reset", CursorReset, self.reset, right="admin", summary="Move a cursor anywhere")
-        add("cursor.delete", CursorName, self.delete, right="admin", summary="Forget a cursor")
+        add("cursor.save", CursorSave, self.save, right="write", summary="Move a cursor on", moves_cursor=True)
+        add("cursor.reset", CursorReset, self.reset, right="admin", summary="Move a cursor anywhere", moves_cursor=True)
+        add("cursor.delete", CursorName, self.delete, right="admin", summary="Forget a cursor", moves_cursor=True)
 
     async def named(self, asked: CursorList) -> list[CursorInfo]:
         """The cursors of streams that the caller may read."""

@@ -12,7 +12,7 @@ import msgspec
 
 from headrace import __version__
 from headrace.admin import asyncapi
-from headrace.admin.requests import Asked
+from headrace.admin.requests import Asked, is_shown
 from headrace.config import User
 from headrace.config.load import Loaded, Setting
 from headrace.errors import BadRequest, HeadraceError
@@ -61,6 +61,12 @@ class SessionListRequest(Asked, frozen=True):
 
     protocol: str | None = None
     ended: bool = False
+
+
+class AsyncApiRequest(Asked, frozen=True):
+    """`all`: also the streams that the hub keeps for itself."""
+
+    all: bool = False
 
 
 class BackupRequest(Asked, frozen=True):
@@ -115,7 +121,7 @@ class Admin:
         """Add the verbs."""
         add = verbs.register
         add("hub.info", Nothing, self.info, right="read", summary="Version, listeners, health, warnings", filters=True)
-        add("hub.asyncapi", Nothing, self.asyncapi, right="read", summary="AsyncAPI 3.0 document", filters=True)
+        add("hub.asyncapi", AsyncApiRequest, self.asyncapi, right="read", summary="AsyncAPI 3.0 document", filters=True)
         add("hub.backup", BackupRequest, self.back_up, right="admin", summary="Copy the data directory, and check it")
         add("verb.list", Nothing, self.verbs, right="read", summary="The verbs of this hub", filters=True)
         add("session.list", SessionListRequest, self.sessions, right="read", summary="Open or ended sessions")
@@ -141,9 +147,11 @@ class Admin:
             health=self._hub.health.report(current()),
         )
 
-    async def asyncapi(self, request: Nothing) -> dict[str, Any]:
+    async def asyncapi(self, request: AsyncApiRequest) -> dict[str, Any]:
         """The listeners, and the streams that the caller may read."""
-        streams = [(info.name, info.partitions) for info in self._hub.streams() if current().may("read", info.name)]
+        streams = [
+            (info.name, info.partitions) for info in self._hub.streams() if is_shown(info.name, "*", request.all)
+        ]
         return asyncapi.document(self._runtime.addresses, streams)
 
     async def back_up(self, request: BackupRequest) -> BackupInfo:

@@ -66,6 +66,13 @@ def index_of(position: int | Literal["earliest", "latest"], bounds: Bounds) -> i
     return bounds.first if position == "earliest" else bounds.next
 
 
+def is_shown(stream: str, pattern: str, everything: bool) -> bool:
+    """Whether the caller of the verb sees a stream in a list."""
+    from headrace.security import is_listed
+
+    return is_listed(stream, pattern, everything) and may_read(stream)
+
+
 def may_read(stream: str) -> bool:
     """Whether the caller of the verb may read a stream."""
     from headrace.security import current  # here: the SDK loads the nouns for their structs, and needs no security

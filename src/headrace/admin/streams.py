@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from headrace.admin.requests import Asked, Done, Index, PartitionOf, StreamName, check_at_least, may_read
+from headrace.admin.requests import Asked, Done, Index, PartitionOf, StreamName, check_at_least, is_shown
 from headrace.log.ops import CheckpointInfo, CursorInfo, SegmentInfo, StreamInfo, StreamOptions
 
 if TYPE_CHECKING:
@@ -22,10 +22,12 @@ class StreamCreate(StreamName, frozen=True):
 
 
 class StreamList(Asked, frozen=True):
-    """Streams by pattern, such as `orders.*`; `kind` is `stream`, `table` or both."""
+    """Streams by pattern, such as `orders.*`; `kind` is `stream`, `table` or both. `all`: also what the hub keeps for
+    itself."""
 
     pattern: str = "*"
     kind: Literal["stream", "table"] | None = "stream"
+    all: bool = False
 
 
 class StreamGrow(StreamName, frozen=True):
@@ -126,7 +128,8 @@ class Streams:
 
     async def named(self, asked: StreamList) -> list[StreamSummary]:
         """The streams that the caller may read."""
-        return [self._summary(info) for info in self._hub.streams(asked.pattern, asked.kind) if may_read(info.name)]
+        found = self._hub.streams(asked.pattern, asked.kind)
+        return [self._summary(info) for info in found if is_shown(info.name, asked.pattern, asked.all)]
 
     def _summary(self, info: StreamInfo) -> StreamSummary:
         records = sum(each.next - each.first for each in self._bounds(info))

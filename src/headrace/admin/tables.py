@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from headrace.admin.requests import Asked, Done, check_at_least, check_between, may_read
+from headrace.admin.requests import Asked, Done, check_at_least, check_between, is_shown
 from headrace.admin.streams import StreamList
+from headrace.errors import BadRequest
 from headrace.log.ops import ABSENT, ANY, PRESENT, Expect
 
 if TYPE_CHECKING:
@@ -94,6 +95,14 @@ class Tables:
         add("table.get", TableKey, self.get, "read", "The value of a key")
         add("table.put", TablePut, self.put, "write", "Set a key, if it is as expected")
         add("table.delete", TableDelete, self.delete, "write", "Remove a key, if it is as expected")
+        self._hub.verbs.register(
+            "table.drop-row",
+            TableKey,
+            self.drop_row,
+            right="admin",
+            summary="Remove a row that was set aside",
+            stream_field=None,
+        )
         add("table.items", TableItems, self.items, "read", "The entries of a table, in pages")
 
     async def named(self, asked: StreamList) -> list[TableSummary]:
@@ -101,7 +110,7 @@ class Tables:
         return [
             TableSummary(info.name, info.id, self._hub.table_size(info.name), info.created_us)
             for info in self._hub.streams(asked.pattern, "table")
-            if may_read(info.name)
+            if is_shown(info.name, asked.pattern, asked.all)
         ]
 
     async def create(self, asked: TableName) -> Done:
@@ -127,6 +136,15 @@ class Tables:
         """Remove one key."""
         expect = _expectation(asked.expect, asked.expect_value)
         return Changed(*await self._hub.delete(asked.table, asked.key, expect=expect))
+
+    async def drop_row(self, asked: TableKey) -> Done:
+        """The one thing that an admin changes in the hub's own tables."""
+        value = self._hub.set_aside.value(asked.table, asked.key)
+        if value is None:
+            raise BadRequest(f"table {asked.table!r} has no row {asked.key!r} that was set aside")
+        await self._hub.delete(asked.table, asked.key, expect=value)  # not what its owner has written since
+        self._hub.set_aside.forget(asked.table, asked.key)
+        return Done()
 
     async def items(self, asked: TableItems) -> list[Item]:
         """A page of entries, in the order in which the keys were first put."""

@@ -28,6 +28,7 @@ TokenOption = Annotated[
 ]
 PartitionOption = Annotated[int, typer.Option("--partition", min=0, help="The partition.")]
 YesFlag = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+AllFlag = Annotated[bool, typer.Option("--all", help="Also what the hub keeps for itself.")]
 
 
 def sharing(**factories: Callable[..., Any]) -> Callable[[Command], Command]:

@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 from headrace.admin.streams import StreamDescription
-from headrace.cli.options import Answer, PartitionOption, YesFlag, sharing
+from headrace.cli.options import AllFlag, Answer, PartitionOption, YesFlag, sharing
 from headrace.cli.output import people, print_json, print_table
 from headrace.cli.positions import shown_time
 from headrace.cli.rewind import rewind
@@ -28,11 +28,13 @@ def stream() -> None:
 @app.command("ls")
 @sharing(answer=Answer)
 def list_streams(
-    answer: Answer, pattern: Annotated[str, typer.Argument(help="A pattern such as `orders.*`.")] = "*"
+    answer: Answer,
+    pattern: Annotated[str, typer.Argument(help="A pattern such as `orders.*`.")] = "*",
+    everything: AllFlag = False,
 ) -> None:
     """Streams with their partitions and records."""
     with answer.connect() as client:
-        streams = client.streams(pattern)
+        streams = client.streams(pattern, all=everything)
     rows = [
         [info.name, info.partitions, f"{info.records:,}", _shown_options(info.options), shown_time(info.created_us)]
         for info in streams

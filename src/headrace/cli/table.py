@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.cli.options import Answer, sharing
+from headrace.cli.options import AllFlag, Answer, sharing
 from headrace.cli.output import fail, print_json
 from headrace.cli.positions import shown_bytes, shown_time
 
@@ -26,11 +26,13 @@ def table() -> None:
 @app.command("ls")
 @sharing(answer=Answer)
 def list_tables(
-    answer: Answer, pattern: Annotated[str, typer.Argument(help="A pattern such as `perper.*`.")] = "*"
+    answer: Answer,
+    pattern: Annotated[str, typer.Argument(help="A pattern such as `prices.*`.")] = "*",
+    everything: AllFlag = False,
 ) -> None:
     """Tables and how many keys they have."""
     with answer.connect() as client:
-        tables = client.tables(pattern)
+        tables = client.tables(pattern, all=everything)
     rows = [[table.name, f"{table.keys:,}", shown_time(table.created_us)] for table in tables]
     answer.table(tables, ["table", "#keys", "created"], rows, empty="no tables")
 

@@ -87,9 +87,9 @@ class Client:
         params = {"stream": stream, "partitions": partitions, "options": options or {}, "exist_ok": exist_ok}
         return self.request("stream.create", params, StreamSummary)
 
-    def streams(self, pattern: str = "*") -> list[StreamSummary]:
-        """The streams whose names match a pattern such as `orders.*`."""
-        return self.request("stream.list", {"pattern": pattern}, list[StreamSummary])
+    def streams(self, pattern: str = "*", *, all: bool = False) -> list[StreamSummary]:
+        """The streams whose names match a pattern such as `orders.*`; with `all` also what the hub keeps for itself."""
+        return self.request("stream.list", {"pattern": pattern} | ({"all": True} if all else {}), list[StreamSummary])
 
     def describe(self, stream: str) -> StreamDescription:
         """Bounds, options and cursors of a stream."""
@@ -297,9 +297,9 @@ class Client:
         """A cursor; it comes into being when it is first saved."""
         return Cursor(self, name, stream, partition)
 
-    def tables(self, pattern: str = "*") -> list[TableSummary]:
-        """The tables whose names match a pattern."""
-        return self.request("table.list", {"pattern": pattern}, list[TableSummary])
+    def tables(self, pattern: str = "*", *, all: bool = False) -> list[TableSummary]:
+        """The tables whose names match a pattern; with `all` also what the hub keeps for itself."""
+        return self.request("table.list", {"pattern": pattern} | ({"all": True} if all else {}), list[TableSummary])
 
     def create_table(self, name: str) -> Table:
         """Create a table; an existing one is left as it is."""

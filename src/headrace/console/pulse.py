@@ -264,6 +264,7 @@ class Pulse:
     def alarms(self, free_bytes: float) -> list[str]:
         """What somebody should look at, in words; cursors that are stuck, and why the hub is not ready, apart."""
         alarms = self._hub.security.warnings()
+        alarms += [f"{part}: {note}" for part, note in self._hub.health.report().notes.items()]
         if free_bytes < DISK_FREE_LOW_BYTES:
             alarms.append(f"the disk has {free_bytes / 2**20:,.0f} MiB left: a full disk refuses appends")
         return alarms

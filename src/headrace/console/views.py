@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from headrace.admin.requests import StreamName
+from headrace.admin.requests import StreamName, is_shown
 from headrace.console.rates import Rates
 from headrace.console.wire_forms import ProtocolFrame, record_frames
 from headrace.errors import BadRequest
@@ -33,7 +33,8 @@ Order = Literal["name", "records", "bytes", "rate", "cursors"]
 
 
 class StreamsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A page of the list: names that contain `text` or fit it as a pattern."""
+    """A page of the list: names that contain `text` or fit it as a pattern; with `all` also what the hub keeps for
+    itself."""
 
     text: str = ""
     kind: Literal["stream", "table"] = "stream"
@@ -41,6 +42,7 @@ class StreamsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     descending: bool = False
     offset: int = 0
     limit: int = 100
+    all: bool = False
 
 
 class StreamRow(msgspec.Struct, frozen=True):
@@ -162,9 +164,10 @@ class Views:
         if asked.offset < 0 or not 1 <= asked.limit <= ROWS_MAX:
             raise BadRequest(f"offset is at least 0 and limit from 1 to {ROWS_MAX}")
         self._measure_rates()
-        may = current().may
         streams = self._hub.streams("*", asked.kind)
-        infos = [info for info in streams if _fits(info.name, asked.text) and may("read", info.name)]
+        infos = [
+            info for info in streams if _fits(info.name, asked.text) and is_shown(info.name, asked.text, asked.all)
+        ]
         cursors: dict[str, list[CursorInfo]] = {}
         for cursor in self._hub.cursors():
             cursors.setdefault(cursor.stream, []).append(cursor)

@@ -10,11 +10,13 @@ import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from pkgutil import resolve_name
 
 from headrace.doctor.finding import Finding, Progress, fail, ok, warn
 from headrace.errors import DataDirectoryLocked, HeadraceError
 from headrace.log import doctor as log_doctor
 from headrace.log.report import Finding as LogFinding
+from headrace.security.reserved import own_tables
 from headrace.units import format_bytes, format_seconds
 
 MOUNTS = Path("/proc/self/mountinfo")
@@ -136,7 +138,7 @@ def check_data(data: Path, progress: Progress = lambda text: None, now_us: int |
         yield ok("data", f"{data} holds no log yet; a hub will make one")
         return
     try:
-        report = log_doctor.examine(data, lambda done, total: progress(f"segment {done} of {total}"))
+        report = log_doctor.examine(data, lambda done, total: progress(f"segment {done} of {total}"), _wrong_with_row)
     except DataDirectoryLocked:
         text = f"{data} is in use by a running hub (process {process_using(data)}), so its checksums were not read"
         yield warn("data", text, "stop that hub and look again, or back it up: a backup is checked as it is made")
@@ -160,8 +162,24 @@ def check_data(data: Path, progress: Progress = lambda text: None, now_us: int |
     yield from _clock_beside_records(report.last_time_us, time.time_ns() // 1000 if now_us is None else now_us)
 
 
+def _wrong_with_row(table: str, key: bytes, value: bytes) -> str | None:
+    """What the owner of a table of the hub's own would say of a row."""
+    reader = own_tables().get(table)
+    try:
+        if reader:
+            resolve_name(reader)(key, value)
+    except Exception as error:
+        return str(error)
+    return None
+
+
 def _data_finding(damage: LogFinding) -> Finding:
     text = f"{damage.text} ({damage.path})" if damage.path else damage.text
+    if damage.kind == "unreadable-row":
+        advice = (
+            "a hub starts without it; the verb `table.drop-row` removes it, and what it was about can be made again"
+        )
+        return Finding("data", "warn", text, advice, damage.stream)
     if not damage.is_damage:
         return ok("data", f"{text}: never acknowledged, the next start repairs it")
     if damage.kind == UNRECOVERABLE:

@@ -63,6 +63,8 @@ def _alarms(info: dict[str, Any]) -> Iterator[Finding]:
     health = info["health"]
     for part, reason in health["reasons"].items():
         yield fail("hub", f"not ready: {part}: {reason}", "the hub's log tells more")
+    for part, note in health.get("notes", {}).items():
+        yield warn("hub", f"{part}: {note}", "`table.drop-row` removes one")
     if health["ready"]:
         yield ok("hub", "ready: it takes records")
     for warning in info["warnings"]:

@@ -13,6 +13,7 @@ from headrace.hub.health import Health
 from headrace.hub.hooks import Hooks
 from headrace.hub.mounts import Mounts
 from headrace.hub.sessions import Sessions
+from headrace.hub.set_aside import SetAside
 from headrace.hub.verbs import Verbs
 from headrace.security import Security
 from headrace.security.admission import Admission
@@ -36,6 +37,8 @@ class HubBase:
         self.metrics = Metrics()
         self.metrics.subscribe(self.hooks)
         self.health = Health()
+        self.set_aside = SetAside()
+        self.health.note("tables", self.set_aside.trouble)
         self.security = Security(config, data, remembers=True)
         self.health.check("users", self.security.trouble, lambda principal: self.security.trouble())
         self.admission = Admission(self.security, config.security, self.metrics)

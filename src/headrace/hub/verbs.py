@@ -6,6 +6,7 @@ the CLI and SDK, and HTTP (`POST /api/v1/<verb>`).
 Rights and streams. If the request has a field `stream` (or the one named by `stream_field`), the caller needs the right
 on that stream. Otherwise the right must hold for all streams, unless the verb was registered with `filters=True`: then
 any caller with the right on some stream may call it, and the handler shows only what `security.current()` may see.
+A verb that moves cursors (`moves_cursor=True`) names one in its field `cursor`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import msgspec
 
 from headrace.errors import BadRequest, Forbidden, HeadraceError
 from headrace.hub.hooks import Hooks
-from headrace.security import Principal, acting_as
+from headrace.security import Principal, acting_as, is_reserved
 
 Right = Literal["read", "write", "admin"]
 Request = TypeVar("Request", bound=msgspec.Struct)
@@ -49,6 +50,7 @@ class Verb(msgspec.Struct, frozen=True):
     summary: str
     stream_field: str | None
     filters: bool
+    moves_cursor: bool
 
 
 class Verbs:
@@ -68,6 +70,7 @@ class Verbs:
         summary: str = "",
         stream_field: str | None = "stream",
         filters: bool = False,
+        moves_cursor: bool = False,
         response: Any = None,
     ) -> None:
         """Add a verb. The response type for the API document is the handler's return annotation, unless given."""
@@ -77,7 +80,7 @@ class Verbs:
             raise ValueError(f"verb {name!r} is registered already")
         field = stream_field if stream_field in request.__struct_fields__ else None
         result = _return_type(handler) if response is None else response
-        self._verbs[name] = Verb(name, request, result, handler, right, summary, field, filters)
+        self._verbs[name] = Verb(name, request, result, handler, right, summary, field, filters, moves_cursor)
 
     def get(self, name: str) -> Verb:
         """The verb, or `UnknownVerb`."""
@@ -117,7 +120,7 @@ class Verbs:
             raise Forbidden(_refusal(principal, verb, None))
         request = _decoded(verb, body)
         stream = getattr(request, verb.stream_field) if verb.stream_field else None
-        if not (stream is None and verb.filters) and not principal.may(verb.right, stream, verb=name):
+        if not (stream is None and verb.filters) and not _allows(principal, verb, request, stream):
             raise Forbidden(_refusal(principal, verb, stream))
         with acting_as(principal):
             try:
@@ -143,8 +146,16 @@ def _decoded(verb: Verb, body: bytes | dict[str, Any] | msgspec.Struct) -> msgsp
     return body
 
 
+def _allows(principal: Principal, verb: Verb, request: Any, stream: str | None) -> bool:
+    if verb.moves_cursor and stream is not None:
+        return principal.may_move(request.cursor, stream, verb.right, verb=verb.name)
+    return principal.may(verb.right, stream, verb=verb.name)
+
+
 def _refusal(principal: Principal, verb: Verb, stream: str | None) -> str:
     where = f" on stream {stream!r}" if stream is not None else ""
+    if stream is not None and is_reserved(stream):
+        return f"{principal.name!r} may not {verb.name}{where}: it is the hub's own, which only admins read"
     return f"{principal.name!r} may not {verb.name}{where}: it needs the right {verb.right!r}"
 
 

@@ -19,6 +19,8 @@ from headrace.log.store import DirectoryStore, Store
 
 Progress = Callable[[int, int], None]
 """Segments looked at, and how many there are."""
+RowCheck = Callable[[str, bytes, bytes], str | None]
+"""What is wrong with a row of a table: its name, the key and the value in."""
 
 
 class StreamReport(msgspec.Struct, frozen=True):
@@ -51,19 +53,22 @@ class DoctorReport(msgspec.Struct, frozen=True):
     """Time of the newest record; 0 when there is none."""
 
 
-def examine(path: str | os.PathLike[str], progress: Progress | None = None) -> DoctorReport:
-    """Check every byte that has a checksum. Refuses a directory that a hub has open, or that is none."""
+def examine(
+    path: str | os.PathLike[str], progress: Progress | None = None, row_check: RowCheck | None = None
+) -> DoctorReport:
+    """Check every byte that has a checksum, and with `row_check` what tables hold. Refuses a directory that a hub has
+    open, or that is none."""
     root = Path(path)
     if not (root / journal.DIRECTORY).is_dir():
         raise BadRequest(f"{root} is not a data directory: it has no folder {journal.DIRECTORY!r}")
     disk = OsDisk(root)
     try:
-        return examine_disk(disk, progress)
+        return examine_disk(disk, progress, row_check)
     finally:
         disk.close()
 
 
-def examine_disk(disk: Disk, progress: Progress | None = None) -> DoctorReport:
+def examine_disk(disk: Disk, progress: Progress | None = None, row_check: RowCheck | None = None) -> DoctorReport:
     """As `examine`, for any disk."""
     files, store = journal.FileJournal(disk, 0, 0), DirectoryStore(disk)
     try:
@@ -74,6 +79,7 @@ def examine_disk(disk: Disk, progress: Progress | None = None) -> DoctorReport:
     findings = list(recovered.report.findings)
     findings += _check_segments(store, state, progress or (lambda done, total: None))
     findings += _check_checkpoints(store, state)
+    findings += _check_rows(state, row_check) if row_check is not None else []
     paths = journal.journal_files(disk)
     return DoctorReport(
         not any(finding.is_damage for finding in findings),
@@ -136,6 +142,16 @@ def _check_segments(store: Store, state: State, progress: Progress) -> list[Find
             done += 1
             progress(done, total)
     return findings
+
+
+def _check_rows(state: State, check: RowCheck) -> list[Finding]:
+    tables = [(name, stream.table) for name, stream in state.streams.items() if stream.table is not None]
+    return [
+        Finding("unreadable-row", f"table {name!r}: the row {key!r} cannot be used: {wrong}", "", name)
+        for name, table in tables
+        for key, value in table.items()
+        if (wrong := check(name, key, value)) is not None
+    ]
 
 
 def _check_checkpoints(store: Store, state: State) -> list[Finding]:

@@ -9,7 +9,8 @@ class Finding(msgspec.Struct, frozen=True):
     """Something that is not as it was written."""
 
     kind: str
-    """`torn-tail` (never acknowledged), `damaged-records`, `lost-frames`, `damaged-snapshot`, `possible-loss`."""
+    """`torn-tail` (never acknowledged), `damaged-records`, `lost-frames`, `damaged-snapshot`, `possible-loss`,
+    `unreadable-row`."""
     text: str
     path: str = ""
     stream: str = ""

@@ -7,8 +7,8 @@ is light: whatever serves, draws or shows is named "module:name" and imported wh
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from importlib import metadata
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
@@ -113,6 +113,13 @@ class Protocol:
     """What its section lets it listen on besides [listen]."""
     warnings: Callable[[Any], Iterable[str]] = lambda settings: ()
     """What an operator must know about its section if there are users."""
+    own_tables: Mapping[str, str] = field(default_factory=dict)
+    """Tables that only it writes and only admins read, with `def read(key, value)`, which raises for a row that it
+    cannot understand; empty where any bytes will do."""
+    own_streams: tuple[str, ...] = ()
+    """Patterns of streams that only it writes and only admins read."""
+    own_cursors: tuple[tuple[str, str], ...] = ()
+    """Cursors that only it moves, with a pattern of the streams that they are in."""
 
     @property
     def labels(self) -> tuple[str, ...]:

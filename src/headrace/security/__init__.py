@@ -12,6 +12,7 @@ from headrace.security.passwords import (
 )
 from headrace.security.policy import Security
 from headrace.security.principal import BUILT_IN_ROLES, EVERYTHING, Principal, Right, acting_as, current
+from headrace.security.reserved import is_listed, is_own_cursor, is_reserved
 
 __all__ = [
     "BUILT_IN_ROLES",
@@ -25,6 +26,9 @@ __all__ = [
     "check_secret",
     "current",
     "hash_secret",
+    "is_listed",
+    "is_own_cursor",
+    "is_reserved",
     "new_token",
     "token_digest",
 ]

@@ -3,7 +3,7 @@
 right   what it allows
 read    read and follow records, tables and checkpoints; look at streams, cursors, sessions
 write   append, create streams, move own cursors, put into tables
-admin   delete, trim, set options, reset cursors of others, users, settings
+admin   delete, trim, set options, reset cursors of others, users, settings; read what the hub keeps for itself
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from headrace.config import Grant
+from headrace.security.reserved import is_own_cursor, is_reserved
 
 Right = Literal["read", "write", "admin"]
 
@@ -37,7 +38,21 @@ class Principal:
         self._grants = grants
 
     def may(self, right: Right, stream: str | None = None, *, verb: str | None = None) -> bool:
-        """Whether `right` is granted on `stream`; without a stream, on all streams."""
+        """Whether they may, `right` being what they want to do with `stream`; without a stream, with all of them.
+        What the hub keeps for itself nobody writes, and only admins read."""
+        if stream is None or not is_reserved(stream):
+            return self.granted(right, stream, verb=verb)
+        return right == "read" and all(self.granted(each, stream, verb=verb) for each in ("read", "admin"))
+
+    def may_move(self, cursor: str, stream: str, right: Right = "write", *, verb: str | None = None) -> bool:
+        """Whether they may move a cursor, or forget it. A cursor is its reader's, so a stream of the hub's own can have
+        those of admins; the hub's own cursors nobody moves."""
+        return not is_own_cursor(cursor, stream) and self.may(
+            "read" if is_reserved(stream) else right, stream, verb=verb
+        )
+
+    def granted(self, right: Right, stream: str | None = None, *, verb: str | None = None) -> bool:
+        """Whether their roles grant `right` on `stream`, whoever that belongs to; for the part that owns it."""
         for grant in self._grants:
             if right in grant.rights and _verb_matches(grant, verb):
                 patterns = grant.streams

@@ -101,11 +101,11 @@ class Api:
         """Ready or not. Open to all, since a load balancer has no password; the reasons are for those with a name, as
         far as they may know them."""
         report = self._hub.health.report()
-        if report.reasons:
+        if report.reasons or report.notes:
             try:
                 report = self._hub.health.report(await self._principal(request))
             except HeadraceError:
-                report = msgspec.structs.replace(report, reasons={})
+                report = msgspec.structs.replace(report, reasons={}, notes={})
         return _json(report, 200 if report.ready else 503)
 
     async def live(self, request: Request) -> Response:

@@ -35,3 +35,9 @@ def test_a_check_can_be_replaced() -> None:
     health.check("log", lambda: "starting")
     health.check("log", lambda: None)
     assert health.report().ready
+
+
+def test_notes_keep_nobody_from_being_ready() -> None:
+    health = Health()
+    health.note("tables", lambda: "look at this")
+    assert health.report() == HealthReport(live=True, ready=True, reasons={}, notes={"tables": "look at this"})

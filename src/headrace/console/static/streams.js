@@ -24,13 +24,15 @@ export async function streamsPage(root, parts, view) {
     {
       "aria-label": "Kind",
       onchange: () => {
-        asked.kind = kind.value;
-        asked.offset = 0;
+        const [named, own] = kind.value.split("+");
+        Object.assign(asked, { kind: named, all: own !== undefined, offset: 0 });
         view.now();
       },
     },
     h("option", { value: "stream" }, "Streams"),
     h("option", { value: "table" }, "Tables"),
+    h("option", { value: "stream+own" }, "Streams, with the hub's own"),
+    h("option", { value: "table+own" }, "Tables, with the hub's own"),
   );
   const places = h("div", { class: "bar" });
   const sort = {

@@ -28,4 +28,11 @@ PROTOCOL = Protocol(
     console="headrace.protocols.ambrosia.console:CONSOLE",
     own_tls_files=True,
     addresses=addresses,
+    own_tables={
+        "ambrosia/immortals": "headrace.protocols.ambrosia.coordinator.store:read_registration",
+        "ambrosia/initial": "",
+        "ambrosia/forgotten": "headrace.protocols.ambrosia.coordinator.store:read_forgotten",
+    },
+    own_streams=("immortal/*/log", "immortal/*/pending"),
+    own_cursors=(("ambrosia", "immortal/*"),),
 )

@@ -124,10 +124,11 @@ class PutAck(msgspec.Struct, frozen=True):
 
 
 class FlightCriteria(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What `list_flights` lists."""
+    """What `list_flights` lists; with `all` also what the hub keeps for itself."""
 
     pattern: str = "*"
     kind: Literal["stream", "table"] | None = "stream"
+    all: bool = False
 
 
 _Message = TypeVar("_Message", bound=msgspec.Struct)

@@ -50,6 +50,7 @@ from headrace.protocols.flight.gets import ReadStream, open_read
 from headrace.protocols.flight.puts import UNDER_WAY_BYTES_ALL_MAX, Putting, Window
 from headrace.protocols.flight.session import PutSession, ReadSession
 from headrace.protocols.flight.settings import Flight
+from headrace.security import is_listed
 from headrace.serving.listener import Listener
 
 if TYPE_CHECKING:
@@ -207,7 +208,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
 
     async def _in_loop_infos(self, wanted: FlightCriteria, principal: Principal) -> list[flight.FlightInfo]:
         found = self._hub.streams(wanted.pattern, wanted.kind)
-        names = [info.name for info in found if principal.may("read", info.name)]
+        listed = (info.name for info in found if is_listed(info.name, wanted.pattern, wanted.all))
+        names = [name for name in listed if principal.may("read", name)]
         return [await self._in_loop_stream_info(PutCommand(name), whole=True) for name in names]
 
     async def _in_loop_info(self, descriptor: flight.FlightDescriptor, principal: Principal) -> flight.FlightInfo:

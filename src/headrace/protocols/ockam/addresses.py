@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from headrace.errors import HeadraceError, LimitExceeded, UnknownStream
+from headrace.errors import BadRequest, HeadraceError, LimitExceeded, UnknownStream
 from headrace.hub import Hub
 from headrace.log.ops import ABSENT
 from headrace.protocols.ockam.session import Worker
@@ -36,6 +36,15 @@ _LOOK_AGAIN_AFTER_S: Final = 10.0
 
 _decoder: Final = msgspec.msgpack.Decoder(tuple[str, int])
 _encode: Final = msgspec.msgpack.Encoder().encode
+
+
+def read_address(key: bytes, value: bytes) -> tuple[str, int] | None:
+    """A row of the table; None for the key of all addresses."""
+    if key == KEY and len(value) == _KEY_BYTES:
+        return None
+    if not key.startswith(PREFIX):
+        raise BadRequest(f"{key!r} is neither an address nor the key of all addresses")
+    return _decoder.decode(value)
 
 
 class AddressBook:
@@ -53,10 +62,11 @@ class AddressBook:
     @classmethod
     async def open(cls, hub: Hub, addresses_max: int) -> AddressBook:
         await hub.create_table(TABLE)
+        hub.set_aside.read(TABLE, hub.items(TABLE), read_address)
         key = hub.get(TABLE, KEY)
-        if key is None:
-            await hub.put(TABLE, KEY, secrets.token_bytes(_KEY_BYTES), expect=ABSENT)
-            key = hub.get(TABLE, KEY)  # another hub on the same log may have been first
+        if key is None or len(key) != _KEY_BYTES:  # no address could be made with another
+            await hub.put(TABLE, KEY, secrets.token_bytes(_KEY_BYTES), expect=ABSENT if key is None else key)
+            key = hub.get(TABLE, KEY)
             assert key is not None
         book = cls(hub, key, addresses_max)
         await book._forget_deleted()
@@ -64,7 +74,8 @@ class AddressBook:
 
     async def _forget_deleted(self) -> None:
         """Take the addresses of deleted streams out of the table."""
-        gone = [address for address, _ in self._hub.items(TABLE) if address != KEY and self.resolve(address) is None]
+        known = (address for address, _ in self._hub.items(TABLE) if self._stored(address) is not None)
+        gone = [address for address in known if self.resolve(address) is None]
         self._leaving.update(gone)
         try:
             await asyncio.gather(*(self._hub.delete(TABLE, address) for address in gone))
@@ -77,15 +88,23 @@ class AddressBook:
         """The stream partition behind an address; None if there is none, or not any more."""
         worker = self._known.get(address)
         if worker is None:
-            stored = self._hub.get(TABLE, address) if address.startswith(PREFIX) else None
+            stored = self._stored(address)
             if stored is None:
                 return None
-            worker = self._known[address] = Worker(address, *_decoder.decode(stored))
+            worker = self._known[address] = Worker(address, *stored)
         try:
             info = self._hub.stream(worker.stream)
         except UnknownStream:
             return None
         return worker if info.kind == "stream" else None  # a table may have taken the name of a deleted stream
+
+    def _stored(self, address: bytes) -> tuple[str, int] | None:
+        """What the table holds for an address; None also for what nobody can read."""
+        value = self._hub.get(TABLE, address) if address.startswith(PREFIX) else None
+        try:
+            return None if value is None else _decoder.decode(value)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return None
 
     async def make_room(self, stream: str, partitions: int) -> None:
         """Refuse a stream for whose addresses there is no room, before it is created."""
@@ -114,11 +133,7 @@ class AddressBook:
 
     def _fresh(self, workers: Sequence[Worker]) -> list[Worker]:
         """Those that the table does not hold, or not for long."""
-        return [
-            worker
-            for worker in workers
-            if worker.address in self._leaving or self._hub.get(TABLE, worker.address) is None
-        ]
+        return [worker for worker in workers if worker.address in self._leaving or self._stored(worker.address) is None]
 
     def _has_room(self, fresh: int) -> bool:
         return not fresh or self._size_with(fresh) <= self._addresses_max

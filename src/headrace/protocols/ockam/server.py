@@ -43,8 +43,8 @@ from headrace.protocols.ockam.session import (
     Worker,
 )
 from headrace.protocols.ockam.settings import Ockam
-from headrace.protocols.ockam.streams import PullResult, Streams
-from headrace.security import Principal, Right
+from headrace.protocols.ockam.streams import PullResult, Streams, cursor_name
+from headrace.security import Principal, Right, is_reserved
 from headrace.security.admission import Certificate
 from headrace.serving.listener import Listener
 from headrace.serving.tcp import TcpConnection, TcpServer, address_of
@@ -313,12 +313,16 @@ class Connection(TcpConnection, asyncio.Protocol):
         request, streams = create.request, self._service.streams
         name = streams.new_name() if request.stream_name is None else request.stream_name
         try:
-            self._allowed("write", name)
+            self._allowed("read" if self._only_opens(name, request.partitions or 1) else "write", name)
             workers = await streams.open(name, request.partitions or 1)
         except HeadraceError as error:
             self._refuse(create.service, create.route, error)
             return
         self.write(self.session.created(create, name, workers))
+
+    def _only_opens(self, name: str, partitions: int) -> bool:
+        """Whether a create makes nothing in a stream of the hub's own: a consumer has no other way to its address."""
+        return is_reserved(name) and self.hub.has_stream(name) and partitions <= self.hub.stream(name).partitions
 
     def _refuse(self, own: bytes, route: Route, error: HeadraceError) -> None:
         self.session.last_error = str(error)
@@ -366,7 +370,7 @@ class Connection(TcpConnection, asyncio.Protocol):
         async def keep() -> None:
             streams = self._service.streams
             try:
-                self._allowed("write", request.stream_name)
+                self._allowed("read" if is_reserved(request.stream_name) else "write", request.stream_name)
                 if not await streams.save_index(request.client_id, request.stream_name, partition, request.index):
                     self._service.metrics.dropped.labels(reason="save_without_stream").inc()
             except HeadraceError as error:  # a Save has no reply, not even for an error
@@ -392,7 +396,8 @@ class Connection(TcpConnection, asyncio.Protocol):
         except Forbidden as error:
             self.session.last_error = str(error)
             return
-        may_record = self._may is not None and self._may.may("write", request.stream_name)
+        cursor = cursor_name(request.client_id)
+        may_record = self._may is not None and self._may.may_move(cursor, request.stream_name)
         index = await self._service.streams.get_index(
             request.client_id, request.stream_name, partition, may_record=may_record
         )

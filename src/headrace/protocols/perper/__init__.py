@@ -25,4 +25,11 @@ PROTOCOL = Protocol(
         ListenerKind("fabric", "grpc", "Perper: fabric service", FABRIC, "127.0.0.1:40400"),
     ),
     console="headrace.protocols.perper.console:CONSOLE",
+    own_tables={
+        "perper.caches": "headrace.protocols.perper.catalogue:read_entry",
+        "perper.expiry": "headrace.protocols.perper.tables:read_deadline",
+        "perper.listened": "headrace.protocols.perper.state:read_listened",
+        "perper.types": "headrace.protocols.perper.registry:read_stored_type",
+        "perper.type-names": "headrace.protocols.perper.registry:read_stored_name",
+    },
 )

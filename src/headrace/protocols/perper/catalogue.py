@@ -28,6 +28,7 @@ from headrace.protocols.perper.ignite.reader import Reader
 from headrace.protocols.perper.stream_view import ViewCache
 from headrace.protocols.perper.streams import RecentValues, StreamCache
 from headrace.protocols.perper.tables import Expiries, TableCache
+from headrace.security import is_reserved
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
@@ -64,6 +65,11 @@ class Entry:
         return self.cache is not None and self.cache.ready
 
 
+def read_entry(key: bytes, value: bytes) -> Entry:
+    """A row of the catalogue."""
+    return Entry(key.decode(), read_configuration(Reader(value)))
+
+
 def _view_names(info: StreamInfo) -> list[str]:
     """The names under which a stream of another protocol can be read: one for each partition."""
     return [info.name, *(f"{info.name}:{number}" for number in range(1, info.partitions))]
@@ -92,8 +98,7 @@ class Catalogue:
     async def load(self) -> None:
         """Read the catalogue; find out which caches have become tables and which streams."""
         await self._hub.create_table(CATALOGUE_TABLE)
-        for key, value in self._hub.items(CATALOGUE_TABLE):
-            entry = Entry(key.decode(), read_configuration(Reader(value)))
+        for entry in self._hub.set_aside.read(CATALOGUE_TABLE, self._hub.items(CATALOGUE_TABLE), read_entry):
             entry.cache = self._existing(entry.name)
             self._add(entry)
         await self.expiries.load(self._remove_expired)
@@ -147,8 +152,9 @@ class Catalogue:
 
     def names(self) -> list[str]:
         """The names of all caches, and of the streams of other protocols that can be read as caches."""
-        foreign = [name for info in self._hub.streams() if info.name not in self._by_name for name in _view_names(info)]
-        return [*[entry.name for entry in self if not self._is_lost(entry)], *sorted(foreign)]
+        listed = [info for info in self._hub.streams() if not (info.name in self._by_name or is_reserved(info.name))]
+        foreign = sorted(name for info in listed for name in _view_names(info))
+        return [*[entry.name for entry in self if not self._is_lost(entry)], *foreign]
 
     def find(self, cache_id: int) -> Entry:
         """The cache with that number."""

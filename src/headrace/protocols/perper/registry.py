@@ -32,9 +32,10 @@ class TypeRegistry:
         """Create the tables when they are missing and read what they hold."""
         await self._hub.create_table(TYPES_TABLE)
         await self._hub.create_table(NAMES_TABLE)
-        for _, value in self._hub.items(TYPES_TABLE):
-            kind = read_type(Reader(value))
-            self._types[kind.type_id] = kind
+        read = self._hub.set_aside.read
+        kinds = read(TYPES_TABLE, self._hub.items(TYPES_TABLE), read_stored_type)
+        self._types = {kind.type_id: kind for kind in kinds}
+        read(NAMES_TABLE, self._hub.items(NAMES_TABLE), read_stored_name)
 
     def __len__(self) -> int:
         return len(self._types)
@@ -79,7 +80,7 @@ class TypeRegistry:
         """The class name registered for a type on a platform, else the type's own name."""
         stored = self._hub.get(NAMES_TABLE, _name_key(platform, type_id))
         if stored is not None:
-            return stored.decode()
+            return stored.decode(errors="replace")
         kind = self._types.get(type_id)
         return None if kind is None else kind.name
 
@@ -89,11 +90,23 @@ class TypeRegistry:
         stored = self._hub.get(NAMES_TABLE, key)
         if stored is None:
             return self._hub.put(NAMES_TABLE, key, name.encode())
-        if stored.decode() != name:
-            raise BinaryError(
-                f"type id {type_id} has the name {stored.decode()!r} on platform {platform}, not {name!r}"
-            )
+        if stored != name.encode():
+            known = stored.decode(errors="replace")
+            raise BinaryError(f"type id {type_id} has the name {known!r} on platform {platform}, not {name!r}")
         return None
+
+
+def read_stored_type(key: bytes, value: bytes) -> BinaryType:
+    """A row of the table of types."""
+    kind = read_type(Reader(value))
+    if I32.pack(kind.type_id) != key:
+        raise BinaryError(f"it is the type {kind.type_id}, which belongs elsewhere")
+    return kind
+
+
+def read_stored_name(key: bytes, value: bytes) -> str:
+    """A row of the table of class names."""
+    return value.decode()
 
 
 def _name_key(platform: int, type_id: int) -> bytes:

@@ -16,7 +16,7 @@ from headrace.errors import HeadraceError, LogFailed, UnknownStream
 from headrace.log.ops import ANY, Delete, DeleteCursor, Op, Put, SaveCursor
 from headrace.protocols.perper.books import Executions, Listeners
 from headrace.protocols.perper.catalogue import EXECUTIONS, LISTENERS, Catalogue, Entry
-from headrace.protocols.perper.errors import PeerError, Refused
+from headrace.protocols.perper.errors import Refused
 from headrace.protocols.perper.ignite.binary import STRING, decode_string
 from headrace.protocols.perper.metrics import PerperMetrics
 from headrace.protocols.perper.records import (
@@ -32,6 +32,7 @@ from headrace.protocols.perper.settings import Perper
 from headrace.protocols.perper.stream_view import ViewCache
 from headrace.protocols.perper.streams import StreamCache
 from headrace.protocols.perper.tables import Expiry, TableCache, succeeded, transact
+from headrace.security import is_own_cursor, is_reserved
 from headrace.serving.listener import Listener
 from headrace.serving.tcp import TcpServer, address_of
 
@@ -81,11 +82,10 @@ class RecordTable(TableCache):
 
     def load(self) -> None:
         """Tell the book of everything that is there."""
-        for key, value in self._hub.items(self.name):
-            try:
-                self._apply(_identity(key), self._read(value))
-            except PeerError as error:
-                logger.warning("record in %r cannot be read: %s", self.name, error.message)
+        items = self._hub.items(self.name)
+        rows = self._hub.set_aside.read(self.name, items, lambda key, value: (_identity(key), self._read(value)))
+        for identity, record in rows:
+            self._apply(identity, record)
 
     def put(self, key: bytes, value: bytes, expect: Any = ANY, expiry: Expiry | None = None) -> Future[Any]:
         """Read, store, and tell the book before anybody else hears of it."""
@@ -133,6 +133,11 @@ class RecordTable(TableCache):
         stored = self._hub.get(self.name, key)
         if stored != value:
             self._apply(identity, None if stored is None else self._read(stored))
+
+
+def read_listened(key: bytes, value: bytes) -> str:
+    """A row of the table of streams that have had a listener."""
+    return key.decode()
 
 
 def _identity(key: bytes) -> str:
@@ -196,7 +201,7 @@ class Fabric:
         executions.load()
         self.executions.forget_times()
         await self.hub.create_table(LISTENED_TABLE)
-        self._listened = {key.decode() for key, _ in self.hub.items(LISTENED_TABLE)}
+        self._listened = set(self.hub.set_aside.read(LISTENED_TABLE, self.hub.items(LISTENED_TABLE), read_listened))
         listeners.load()
         for stream in self._listened.difference(self.listeners.streams()):
             self._listener_changed(stream)
@@ -247,6 +252,8 @@ class Fabric:
         cache = self._stream_cache(record.stream)
         if cache is None or not cache.ready or record.position == LISTENER_HOLDS_NOTHING:
             return None
+        if is_reserved(cache.stream) or is_own_cursor(listener, cache.stream):
+            return None  # whoever may write this record need not be an admin
         if not listener.isprintable() or not 0 < len(listener.encode()) <= CURSOR_NAME_BYTES_MAX:
             return None  # ids are free text; one that is no name for a cursor does without
         return SaveCursor(listener, cache.stream, cache.index_from(record.position), cache.partition, True)
@@ -256,6 +263,8 @@ class Fabric:
         cache = self._stream_cache(stream)
         if cache is None or self.hub.cursor(listener, cache.stream, cache.partition) is None:
             return None
+        if is_reserved(cache.stream) or is_own_cursor(listener, cache.stream):
+            return None  # not the listener's
         return DeleteCursor(listener, cache.stream, cache.partition)
 
     def _stream_cache(self, name: str) -> StreamCache | ViewCache | None:

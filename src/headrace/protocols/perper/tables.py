@@ -93,6 +93,12 @@ def transact(hub: Hub, operations: list[Op], undo: Callable[[], None] = lambda: 
     return chain(hub.transact(operations), lambda results: Outcome(results[0].applied, results[0].previous), refused)
 
 
+def read_deadline(key: bytes, value: bytes) -> tuple[bytes, int]:
+    """A row of the table of deadlines."""
+    key[: key.index(b"\0")].decode()
+    return key, I64.unpack(value)[0]
+
+
 class Expiries:
     """The deadlines of all entries that have one, and the clock that removes them."""
 
@@ -107,8 +113,7 @@ class Expiries:
         """Read the deadlines; `remove(cache, key)` is called for each entry that has passed its own."""
         self._remove = remove
         await self._hub.create_table(EXPIRY_TABLE)
-        for key, value in self._hub.items(EXPIRY_TABLE):
-            self._deadlines_ms[key] = I64.unpack(value)[0]
+        self._deadlines_ms.update(self._hub.set_aside.read(EXPIRY_TABLE, self._hub.items(EXPIRY_TABLE), read_deadline))
         self._arm()
 
     def now_ms(self) -> int:

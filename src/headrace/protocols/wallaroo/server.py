@@ -422,6 +422,7 @@ async def serve(hub: Hub, address: str) -> Listener:
     """Listen for connectors."""
     worker = Worker(hub)
     await hub.create_table(TABLE)
+    worker.introduced()  # names rows that cannot be used
     server = await worker.listen(address, lambda: Connection(worker))
     hub.verbs.register(
         "stream.rewind",

@@ -109,11 +109,9 @@ class Worker(TcpServer["Connection"]):
         end = asyncio.get_running_loop().time() + self.settings.open_wait_s
         await self._settle(connection, end)
         points = []
-        for key, value in self.hub.items(TABLE):
-            owner = msgspec.json.decode(key, type=Introduced)
+        for owner, name in self.introduced():
             if owner != Introduced.of(connection.session, owner.stream_id):
                 continue
-            name = value.decode()
             use = self._uses.get(name)
             while use is not None and self._is_unsettled(use, name, connection):
                 left = end - asyncio.get_running_loop().time()
@@ -124,6 +122,10 @@ class Worker(TcpServer["Connection"]):
             if point is not None and point != 0:  # the draft's 0 says "none"
                 points.append((owner.stream_id, point))
         return points
+
+    def introduced(self) -> list[tuple[Introduced, str]]:
+        """All that was introduced, and the stream that is meant."""
+        return self.hub.set_aside.read(TABLE, self.hub.items(TABLE), read_introduced)
 
     async def _settle(self, connection: Connection, end: float) -> None:
         """Let earlier connections of the same connector be read to their end.
@@ -262,6 +264,11 @@ class Introduced(msgspec.Struct, frozen=True, array_like=True):
     @classmethod
     def of(cls, session: ServerSession, stream_id: int) -> Introduced:
         return cls(naming.printable(session.program), naming.printable(session.instance), stream_id)
+
+
+def read_introduced(key: bytes, value: bytes) -> tuple[Introduced, str]:
+    """A row of the table."""
+    return msgspec.json.decode(key, type=Introduced), value.decode()
 
 
 def own_producer(owner: Introduced) -> str:

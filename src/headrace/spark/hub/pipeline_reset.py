@@ -16,6 +16,7 @@ from headrace.admin.cursors import planned_move
 from headrace.admin.requests import Moment
 from headrace.errors import BadRequest
 from headrace.log.ops import Op, SaveCursor
+from headrace.security import is_own_cursor
 from headrace.spark.hub.pipeline_processes import PipelineProcesses
 from headrace.spark.hub.positions import Forget, Positions, ReadPosition
 from headrace.spark.hub.registry import PipelineName, Registry
@@ -105,6 +106,8 @@ class Resets:
         moves = []
         for stream in sorted(streams):
             if not _is_among(stream, request.streams) or not self._positions.named(stream):
+                continue
+            if is_own_cursor(request.name, stream):
                 continue
             positions = await self._positions.position(ReadPosition(request.name, stream))
             for partition, before in enumerate(positions):

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from headrace.errors import UnknownStream
+from headrace.errors import Forbidden, UnknownStream
 from headrace.log.ops import SaveCursor
-from headrace.security import current
+from headrace.security import current, is_listed, is_own_cursor
 from headrace.spark.hub.sink_state import SINKS, check_rights, sink_states
 
 
@@ -62,7 +62,12 @@ class Positions:
 
     async def describe(self, request: Describe) -> list[Described]:
         """The streams that exist and that the caller may read, by name."""
-        infos = {info.name: info for name in request.names for info in self.named(name) or self._hub.streams(name)}
+        infos = {
+            info.name: info
+            for name in request.names
+            for info in self.named(name) or self._hub.streams(name)
+            if is_listed(info.name, name, everything=False)
+        }
         may = current().may
         return [self._described(infos[name]) for name in sorted(infos) if may("read", name)]
 
@@ -111,6 +116,8 @@ class Positions:
     async def move_cursor(self, request: MoveCursor) -> None:
         """Move a cursor on in all these streams at once; streams that are gone are passed over."""
         check_rights(set(), set(request.positions))
+        if owned := [name for name in request.positions if is_own_cursor(request.cursor, name)]:
+            raise Forbidden(f"cursor {request.cursor!r} in stream {owned[0]!r} is the hub's own")
         ops = [
             SaveCursor(request.cursor, info.name, index, partition)
             for name, positions in request.positions.items()

@@ -43,6 +43,14 @@ class Definition(PipelineEntry, frozen=True, forbid_unknown_fields=True, omit_de
     """A pipeline that someone runs: a SQL text or a Python file, and where its results go."""
 
 
+def read_definition(key: bytes, value: bytes) -> Definition:
+    """A row of the table."""
+    definition = msgspec.msgpack.decode(value, type=Definition)
+    if definition.name.encode() != key:
+        raise BadRequest(f"it defines the pipeline {definition.name!r}, which belongs elsewhere")
+    return definition
+
+
 class Heard(msgspec.Struct, frozen=True):
     """The answer to a report: whether someone asked the pipeline to stop."""
 
@@ -80,6 +88,7 @@ class Registry:
 
     def register(self) -> None:
         """Offer the verbs, and count the pipelines."""
+        self._definitions()  # names rows that cannot be used
         self._hub.metrics.before_scrape(self._count)
         add = self._hub.verbs.register
         add("pipeline.create", Definition, self.create, right="admin", summary="Keep a pipeline's definition")
@@ -151,8 +160,8 @@ class Registry:
     def _definitions(self) -> dict[str, Definition]:
         definitions = dict(self._configured)
         if self._hub.streams(PIPELINES, kind="table"):
-            for key, value in self._hub.items(PIPELINES):
-                definitions[key.decode()] = msgspec.msgpack.decode(value, type=Definition)
+            stored = self._hub.set_aside.read(PIPELINES, self._hub.items(PIPELINES), read_definition)
+            definitions |= {definition.name: definition for definition in stored}
         return definitions
 
     def _status(self, name: str) -> Status:

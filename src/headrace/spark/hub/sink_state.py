@@ -42,6 +42,12 @@ class BatchChanged(HeadraceError):
     code = "batch-changed"
 
 
+class UnreadableRow(HeadraceError):
+    """A row that the hub keeps for Spark means nothing to it."""
+
+    code = "unreadable-row"
+
+
 class SourcePosition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How far the reader behind a cursor had come when a batch was stored; `next` by partition, None where it is not
     read."""
@@ -129,7 +135,7 @@ def after_takeover(state: SinkState, run: str, time_us: int) -> SinkState:
 def check_owner(state: SinkState, query: str) -> None:
     """Refuse someone else's query to those who may not write everywhere: they could stop it, or number its batches."""
     principal = current()
-    if state.owner in (*UNOWNED, principal.name) or principal.may("write", SINKS):
+    if state.owner in (*UNOWNED, principal.name) or principal.granted("write", SINKS):
         return
     raise Forbidden(f"{principal.name!r} may not write as query {query!r}, which belongs to {state.owner!r}")
 
@@ -137,7 +143,14 @@ def check_owner(state: SinkState, query: str) -> None:
 async def sink_states(hub: Any) -> list[tuple[bytes, bytes, SinkState]]:
     """All that is remembered: the query, the state as it is stored, and what that means."""
     await hub.create_table(SINKS)
-    return [(key, raw, msgspec.msgpack.decode(raw, type=SinkState)) for key, raw in hub.items(SINKS)]
+    rows: list[tuple[bytes, bytes, SinkState]] = hub.set_aside.read(SINKS, hub.items(SINKS), read_sink)
+    return rows
+
+
+def read_sink(key: bytes, raw: bytes) -> tuple[bytes, bytes, SinkState]:
+    """A row of the table."""
+    key.decode()
+    return key, raw, msgspec.msgpack.decode(raw, type=SinkState)
 
 
 def check_rights(written: set[str], read: set[str]) -> None:

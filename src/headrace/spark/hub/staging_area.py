@@ -32,7 +32,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.errors import HeadraceError, LimitExceeded
+from headrace.errors import LimitExceeded
 from headrace.log.batch import Batch
 from headrace.log.ops import ABSENT, Append, Delete, Put
 from headrace.spark.hub.batch_files import (
@@ -54,12 +54,14 @@ from headrace.spark.hub.sink_state import (
     Name,
     Number,
     SinkState,
+    UnreadableRow,
     after_commit,
     after_takeover,
     check_owner,
     check_rights,
     check_run,
     is_new,
+    read_sink,
     sink_states,
 )
 from headrace.telemetry.log_lines import fields
@@ -112,6 +114,17 @@ class UnfinishedCommit(msgspec.Struct, frozen=True):
     commit: Commit
     slices_done: int = 0
     slice_bytes: int = 0
+
+
+def read_unfinished(key: bytes, raw: bytes) -> UnfinishedCommit:
+    """A row of the table."""
+    try:
+        unfinished = msgspec.msgpack.decode(raw, type=UnfinishedCommit)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise UnreadableRow(f"what is stored of a commit cannot be read ({error})") from error
+    if unfinished.commit.query.encode() != key:
+        raise UnreadableRow(f"it is a commit of query {unfinished.commit.query!r}, which belongs elsewhere")
+    return unfinished
 
 
 class StagingArea:
@@ -218,12 +231,13 @@ class StagingArea:
         One that cannot be finished now is tried again when its query comes back; the hub starts all the same.
         """
         await self._hub.create_table(UNFINISHED)
-        queries = [key.decode() for key, _ in list(self._hub.items(UNFINISHED))]
+        await sink_states(self._hub)  # names rows that cannot be used
+        queries = [unfinished.commit.query for unfinished in self._all_unfinished()]
         for query in queries:
             async with self._locks[query]:
                 try:
                     await self._finish(query)
-                except (HeadraceError, OSError) as error:
+                except Exception as error:
                     logger.error("a Spark batch is stored in part", extra=fields(query=query, error=str(error)))
         return len(queries)
 
@@ -232,7 +246,7 @@ class StagingArea:
         await self._hub.create_table(UNFINISHED)
         raw = self._hub.get(UNFINISHED, query.encode())
         if raw is not None:
-            unfinished = msgspec.msgpack.decode(raw, type=UnfinishedCommit)
+            unfinished = read_unfinished(query.encode(), raw)
             with self._reading(unfinished.commit):
                 survey = await asyncio.to_thread(survey_of, self._slices(unfinished))
                 await self._make_streams(survey, unfinished.commit)  # one may have been deleted meanwhile
@@ -301,7 +315,12 @@ class StagingArea:
     async def _state(self, query: str) -> SinkState:
         await self._hub.create_table(SINKS)
         raw = self._hub.get(SINKS, query.encode())
-        return SinkState() if raw is None else msgspec.msgpack.decode(raw, type=SinkState)
+        try:
+            return SinkState() if raw is None else read_sink(query.encode(), raw)[2]
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise UnreadableRow(
+                f"query {query}: what is known of it cannot be read ({error}); use another name"
+            ) from error
 
     async def _owned_state(self, query: str) -> SinkState:
         state = await self._state(query)
@@ -337,9 +356,15 @@ class StagingArea:
             del self._locks[key.decode()]
         await asyncio.gather(*(self._hub.delete(SINKS, key, raw) for key, raw in old))
 
+    def _all_unfinished(self) -> list[UnfinishedCommit]:
+        rows: list[UnfinishedCommit] = self._hub.set_aside.read(
+            UNFINISHED, self._hub.items(UNFINISHED), read_unfinished
+        )
+        return rows
+
     def _unfinished_paths(self) -> set[Path]:
         """Where batches are that are stored in part: nothing but these files can complete them."""
-        commits = [msgspec.msgpack.decode(raw, type=UnfinishedCommit).commit for _, raw in self._hub.items(UNFINISHED)]
+        commits = [unfinished.commit for unfinished in self._all_unfinished()]
         return {self._batch_path(commit.query, commit.batch) for commit in commits}
 
     def _query_path(self, query: str) -> Path:

@@ -14,14 +14,14 @@ from urllib.parse import unquote
 import msgspec
 
 from headrace.config.address import is_loopback
-from headrace.errors import BadRequest, Busy, HeadraceError, LimitExceeded, Unauthenticated
+from headrace.errors import BadRequest, Busy, HeadraceError, LimitExceeded, LogFailed, Unauthenticated
 from headrace.hub import Hub
 from headrace.log.ops import CheckpointInfo, Op, SetProducer
 from headrace.protocols.ambrosia.coordinator.debug_session import DebugSession
 from headrace.protocols.ambrosia.coordinator.instance import Instance, state_version
 from headrace.protocols.ambrosia.coordinator.link import Link
 from headrace.protocols.ambrosia.coordinator.ports import MakeLink, PortPair
-from headrace.protocols.ambrosia.coordinator.store import Registration, Store, check_name, producer_of
+from headrace.protocols.ambrosia.coordinator.store import IMMORTALS_TABLE, Registration, Store, check_name, producer_of
 from headrace.protocols.ambrosia.metrics import AmbrosiaMetrics
 from headrace.protocols.ambrosia.session import Input, State
 from headrace.protocols.ambrosia.settings import Ambrosia, ImmortalSection, Sockets
@@ -70,11 +70,11 @@ class Coordinator:
         """Take up everything that is stored, then what the configuration adds."""
         await self.store.open()
         for registration in self.store.registrations():
-            await self._open_instance(registration.name, registration)
+            await self._open_stored(registration.name, registration)
         for info in self.hub.streams("immortal/*/pending"):
             name = unquote(info.name.split("/")[1])
             if name not in self.instances:
-                await self._open_instance(name, None)
+                await self._open_stored(name, None)
         for name, section in self.settings.immortals.items():
             await self.register(name, section)
         for instance in list(self.instances.values()):
@@ -110,6 +110,16 @@ class Coordinator:
     def links(self) -> list[Link]:
         """All links but those of debugging sessions."""
         return [link for instance in self.instances.values() for link in instance.links()]
+
+    async def _open_stored(self, name: str, registration: Registration | None) -> None:
+        """Whatever is stored, the hub starts."""
+        try:
+            await self._open_instance(name, registration)
+        except LogFailed:
+            raise
+        except HeadraceError as error:
+            value = self.hub.get(IMMORTALS_TABLE, name.encode()) or b""
+            self.hub.set_aside.note(IMMORTALS_TABLE, name.encode(), value, error)
 
     async def _open_instance(self, name: str, registration: Registration | None) -> Instance:
         instance = Instance(self.hub, self.store, name, registration, self.log_refused)
@@ -199,7 +209,7 @@ class Coordinator:
         """Somebody else may have the ports by now. That is no reason for the whole hub not to start."""
         try:
             await self._open_ports(instance, registration)
-        except BadRequest as error:
+        except (BadRequest, ValueError, OverflowError) as error:
             instance.last_error = f"{error}; register it again with others"
             logger.error("%s", instance.last_error)
         else:
@@ -221,7 +231,7 @@ class Coordinator:
             principal = self.hub.admission.admit_now(PROTOCOL, where, Certificate(transport))
         except Unauthenticated:
             return False
-        if not principal.may("write", instance.names.log):
+        if not principal.granted("write", instance.names.log):
             self.hub.admission.refused(PROTOCOL, where)
             return False
         return True

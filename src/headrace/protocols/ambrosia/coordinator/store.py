@@ -22,6 +22,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from headrace.config.address import split_address
 from headrace.errors import BadRequest, LimitExceeded
 from headrace.hub import Hub
 from headrace.protocols.ambrosia.settings import Delivery, Sockets
@@ -85,6 +86,22 @@ def check_name(name: str, bytes_max: int) -> None:
         raise LimitExceeded("bytes of an immortal's name", size, bytes_max, "ambrosia.name_bytes_max")
 
 
+def read_registration(key: bytes, value: bytes) -> Registration:
+    """A row of `ambrosia/immortals`."""
+    registration = msgspec.json.decode(value, type=Registration)
+    if registration.name.encode() != key or not registration.deliveries:
+        raise BadRequest(f"it is no registration of the immortal {key!r}")
+    for address in (registration.receive, registration.send):
+        split_address(address)
+    return registration
+
+
+def read_forgotten(key: bytes, value: bytes) -> tuple[bytes, str, int]:
+    """A row of `ambrosia/forgotten`: its key, the sender and the number."""
+    sender, _ = msgspec.json.decode(key, type=tuple[str, str])
+    return key, sender, int(value)
+
+
 def _pair(sender: str, destination: str) -> bytes:
     return json.dumps([sender, destination]).encode()
 
@@ -99,10 +116,11 @@ class Store:
         """Create the tables."""
         for table in (IMMORTALS_TABLE, INITIAL_TABLE, FORGOTTEN_TABLE):
             await self.hub.create_table(table)
+        self._forgotten()
 
     def registrations(self) -> list[Registration]:
         """All immortals, in the order in which they were registered."""
-        return [msgspec.json.decode(value, type=Registration) for _, value in self.hub.items(IMMORTALS_TABLE)]
+        return self.hub.set_aside.read(IMMORTALS_TABLE, self.hub.items(IMMORTALS_TABLE), read_registration)
 
     async def save(self, registration: Registration) -> None:
         """Make a registration durable."""
@@ -119,7 +137,10 @@ class Store:
     def forgotten(self, sender: str, destination: str) -> int:
         """Calls up to this number were for a peer that was forgotten."""
         value = self.hub.get(FORGOTTEN_TABLE, _pair(sender, destination))
-        return 0 if value is None else int(value)
+        return int(value) if value is not None and value.isdigit() else 0
+
+    def _forgotten(self) -> list[tuple[bytes, str, int]]:
+        return self.hub.set_aside.read(FORGOTTEN_TABLE, self.hub.items(FORGOTTEN_TABLE), read_forgotten)
 
     async def forget_peer(self, sender: str, destination: str, number: int) -> None:
         """Remember that calls up to `number` must not reach a later immortal of the same name."""
@@ -129,6 +150,6 @@ class Store:
         """Remove an immortal's rows; those in which it was the sender too, for a new one counts from one again."""
         await self.hub.delete(IMMORTALS_TABLE, name.encode())
         await self.hub.delete(INITIAL_TABLE, name.encode())
-        for key, _ in list(self.hub.items(FORGOTTEN_TABLE)):
-            if json.loads(key)[0] == name:
+        for key, sender, _ in self._forgotten():
+            if sender == name:
                 await self.hub.delete(FORGOTTEN_TABLE, key)
