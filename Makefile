@@ -44,8 +44,8 @@ up: $(RUN_STAMP) ## Start a hub alone, with its log in ./headrace-data/data
 programs: $(DEV_STAMP) ## Install the programs that tests drive, where this is allowed; say what is left out
 	@$(BIN)/python tools/test_programs.py
 
-test: $(DEV_STAMP) programs ## Run all tests (ARGS='-k name' for some)
-	$(BIN)/python -m pytest $(ARGS)
+test: $(DEV_STAMP) programs ## Run all tests, on all cores (ARGS='-k name' for some)
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile $(ARGS)
 
 unit: $(DEV_STAMP) ## Run the quick tests only
 	$(BIN)/python -m pytest tests/unit tests/conformance -m 'not slow' $(ARGS)
