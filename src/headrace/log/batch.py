@@ -334,6 +334,9 @@ class Columns:
         buffer = pa.py_buffer(body)
         self.payload, at = _read_variable(buffer, HEAD.size, count, False, pa.binary())
         self.optional: list[pa.Array | None] = []
+        if not columns:  # many have only payloads
+            self.optional = [None] * len(LAYOUT)
+            return
         for bit, _, kind, is_fixed in LAYOUT:
             array = None
             if bit == TYPE and columns & ONE_TYPE:
@@ -347,7 +350,9 @@ class Columns:
     def to_arrow(self, base: int, time_us: int) -> pa.RecordBatch:
         """The stored records, first index `base`, all accepted at `time_us`."""
         indexes = np.arange(base, base + self.count, dtype=np.int64)
-        return assembled(indexes, np.full(self.count, time_us, np.int64), self.optional, self.payload)
+        times = np.empty(self.count, np.int64)
+        times.fill(time_us)
+        return assembled(indexes, times, self.optional, self.payload)
 
 
 Row = tuple[int | None, int | None, str | None, bytes | None, bytes]
@@ -390,7 +395,7 @@ def _single_variable(body: bytes, at: int, has_validity: bool) -> tuple[bytes | 
     return (data if present else None), at + -at % 8
 
 
-def read_one_type(body: bytes, at: int) -> tuple[str, int]:
+def read_one_type(body: Section, at: int) -> tuple[str, int]:
     """The type that all records of a body share, and where the next section starts."""
     size, _ = ONE_TYPE_HEAD.unpack_from(body, at)
     at += ONE_TYPE_HEAD.size

@@ -43,7 +43,7 @@ def assembled(
     indexes: npt.NDArray[np.int64], times: npt.NDArray[np.int64], optional: Iterable[pa.Array | None], payload: pa.Array
 ) -> pa.RecordBatch:
     """Stored records from their columns; those that the producers left out are null."""
-    count = len(payload)
+    count = len(indexes)
     given = [pa.nulls(count, kind) if array is None else array for kind, array in zip(_OPTIONAL, optional, strict=True)]
     return pa.RecordBatch.from_arrays(
         [longs(indexes, _INTEGER), longs(times, TIMESTAMP), *given, payload], schema=SCHEMA
