@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -70,12 +71,12 @@ def load(
             _put(tree, origins, path, value, str(file))
     for name, text in sorted((os.environ if environment is None else environment).items()):
         if name.startswith(ENVIRONMENT_PREFIX) and "__" in name:
-            path = tuple(part.lower() for part in name.removeprefix(ENVIRONMENT_PREFIX).split("__"))
+            path = _joined(tuple(part.lower() for part in name.removeprefix(ENVIRONMENT_PREFIX).split("__")))
             _put(tree, origins, path, _from_text(path, text, f"environment {name}"), f"environment {name}")
     for flag in flags:
         key, separator, text = flag.partition("=")
         origin = f"flag --set {key}"
-        path = tuple(key.strip().split("."))
+        path = _joined(tuple(key.strip().split(".")))
         if not separator or len(path) < 2:
             raise ConfigError(f"flag --set {flag}", "", "expected section.key=value")
         _put(tree, origins, path, _from_text(path, text, origin), origin)
@@ -153,6 +154,18 @@ def type_of(path: tuple[str, ...], origin: str) -> Any:
         else:
             raise ConfigError(origin, ".".join(path), f"{'.'.join(path[:depth])!r} is a single value and has no keys")
     return kind
+
+
+def _joined(path: tuple[str, ...]) -> tuple[str, ...]:
+    """A name with dots in it, where a setting's keys are the user's own (`spark.conf`, `log.kafka.client`), is one."""
+    kind: Any = Config
+    for depth, name in enumerate(path):
+        fields = _fields(kind)
+        if fields is None:
+            is_text = get_origin(_plain(kind)) is dict and get_args(_plain(kind))[1] is str
+            return (*path[:depth], ".".join(path[depth:])) if is_text else path
+        kind = fields.get(name)
+    return path
 
 
 def _no_such(parents: tuple[str, ...], name: str, fields: dict[str, Any]) -> str:
@@ -237,10 +250,14 @@ def _settings(node: Any, path: tuple[str, ...], origins: dict[str, str]) -> Iter
 
 
 SECRET_NAMES = frozenset({"secret", "token", "tokens", "cookie", "password", "mac_keys"})
+KAFKA_CLIENT = ("log", "kafka", "client")
+KAFKA_SHOWN = re.compile(r"security\.protocol|sasl\.mechanisms?|sasl\.username|client\.id|.*\.location|[a-z.]+\.ms")
+"""Properties of the Kafka client that are no secrets. There are many that are, and there will be more."""
 
 
 def masked(path: tuple[str, ...], value: Any) -> Any:
     """`value`, or stars of a fixed length when the key holds a secret that is set."""
-    if not SECRET_NAMES.isdisjoint(path) and value:
+    is_hidden = path[:3] == KAFKA_CLIENT and len(path) > 3 and not KAFKA_SHOWN.fullmatch(path[3])
+    if (is_hidden or not SECRET_NAMES.isdisjoint(path)) and value:
         return ["********"] * len(value) if isinstance(value, list) else "********"
     return value

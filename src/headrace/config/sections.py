@@ -27,10 +27,47 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The base of all sections: immutable, and an unknown key is an error."""
 
 
+class Kafka(Section, frozen=True):
+    """The log on Apache Kafka, for `log.backend = "kafka"`. `headrace cluster init` makes the topics."""
+
+    servers: Annotated[str, Meta(description="Brokers to begin with: `kafka-1:9092,kafka-2:9092`")] = ""
+    prefix: Annotated[
+        str, Meta(description="Topics are named `PREFIX.journal` and so on", pattern=r"^[A-Za-z0-9._-]{1,200}$")
+    ] = "headrace"
+    cells: Annotated[Count, Meta(description="Partitions of the journal, fixed when the topic is made")] = 1
+    replication: Annotated[
+        Count, Meta(description="Brokers that keep each message; all but one of them must have it")
+    ] = 3
+    store: Annotated[
+        str,
+        Meta(description="Where segments, snapshots and checkpoints are kept: `local` is the data directory"),
+    ] = "local"
+    timeout_s: Annotated[Seconds, Meta(description="A commit that has no answer after this has failed")] = 120
+    lease_s: Annotated[Seconds, Meta(description="How long a hub that lost its cell may answer reads at most")] = 10
+    strict_reads: Annotated[
+        bool, Meta(description="A new owner waits `lease_s`, so that no two hubs ever answer for a cell")
+    ] = False
+    compression: Annotated[
+        Literal["none", "gzip", "snappy", "lz4", "zstd"], Meta(description="Of messages, by the client")
+    ] = "lz4"
+    commits_max: Annotated[
+        Count, Meta(description="Commits on their way at once; 1 waits for each before the next is sent")
+    ] = 5
+    client: Annotated[
+        dict[str, str],
+        Meta(description="More properties of librdkafka: TLS and SASL, such as `sasl.password`; not printed"),
+    ] = {}
+
+
 class Log(Section, frozen=True):
     """The durable log."""
 
-    data: Annotated[str, Meta(description="Directory that holds the log")] = "headrace-data"
+    backend: Annotated[
+        Literal["embedded", "kafka"], Meta(description="Where the journal is: files in `data`, or topics of Kafka")
+    ] = "embedded"
+    data: Annotated[str, Meta(description="Directory that holds the log; on Kafka it may be empty at each start")] = (
+        "headrace-data"
+    )
     backup_root: Annotated[
         str, Meta(description="Directory below which `hub.backup` writes; relative to the data directory")
     ] = "../headrace-backups"
@@ -77,6 +114,7 @@ class Log(Section, frozen=True):
     table_bytes_max: Annotated[Bytes, Meta(description="Live keys and values of one table, in memory")] = GIB
     name_bytes_max: Annotated[Bytes, Meta(description="The longest name of a stream, table or cursor")] = 512
     readers_max: Annotated[Count, Meta(description="How many reads and follows may be open at once")] = 10_000
+    kafka: Kafka = Kafka()
 
 
 class Limits(Section, frozen=True):

@@ -25,11 +25,11 @@ from headrace.hub.checkpoints import CheckpointWriter
 from headrace.hub.hooks import Read
 from headrace.hub.waiters import Waiters
 from headrace.log import ops
+from headrace.log.backend import open_log
 from headrace.log.backup import BackupInfo
 from headrace.log.batch import Batch
 from headrace.log.clock import Clock, SystemClock
 from headrace.log.commit import Pending
-from headrace.log.directory import open_directory
 from headrace.log.disk import Disk, OsDisk
 from headrace.log.port import LogPort, Touched
 from headrace.log.report import Report
@@ -78,7 +78,7 @@ class Hub(HubBase):
         learn_struct_types()
         disk = disk if disk is not None else await asyncio.to_thread(OsDisk, data)
         try:
-            log = await asyncio.to_thread(open_directory, disk, clock, config.log)
+            log = await asyncio.to_thread(open_log, disk, clock, config.log)
         except BaseException:
             disk.close()
             raise

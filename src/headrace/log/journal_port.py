@@ -66,20 +66,26 @@ class JournalPort(Protocol):
     """A journal."""
 
     next_sequence: int
-    """Of the next frame to be made. All before it are durable. Known when everything has been read."""
+    """Of the next frame to be made. All before it are durable, or on their way. Known when everything has been read."""
     position: Position
+    commits_max: int = 1
+    """How many commits may be on their way at once. With 1 there is only `write`."""
 
     @property
     def first(self) -> int:
         """The sequence that its oldest piece begins with; that of the next frame when there is none."""
         ...
 
-    def read(self, sequence: int, is_final: bool = False) -> Iterator[Stored]:
+    def read(self, sequence: int, is_final: bool = False, bookmark: bytes = b"") -> Iterator[Stored]:
         """All that is stored, in order. A snapshot has what is below `sequence`, but for records that wait to be
-        sealed. Raises `Unrecoverable` when frames between the snapshot and the first that is stored are missing; frames
-        that the snapshot has seen and that are not there are lost, and the one behind them with them: there may have
-        been more, unless the snapshot is final."""
+        sealed, and the journal's `bookmark`. Raises `Unrecoverable` when frames between the snapshot and the first that
+        is stored are missing; frames that the snapshot has seen and that are not there are lost, and the one behind
+        them with them: there may have been more, unless the snapshot is final."""
         ...
+
+    def bookmark(self, sequence: int) -> bytes:
+        """What a snapshot should keep, so that reading can begin where frames from `sequence` on stand."""
+        return b""
 
     def set_aside(self, torn: TornTail) -> None:
         """Keep the bytes of a torn tail for people to look at, and end the journal before them."""
@@ -97,6 +103,21 @@ class JournalPort(Protocol):
         """Make the frames of one commit durable: all or none. Raises an `OSError` out of `FULL_ERRNOS` when there is
         no room and nothing has happened; any other error is final."""
         ...
+
+    def begin(self, frames: list[EncodedFrame]) -> None:
+        """Send a commit on its way. It is durable when `land` says so, and those begun before it are."""
+        self.write(frames)
+
+    def land(self, timeout_s: float) -> bool:
+        """Wait at most so long for the oldest commit on its way; whether it is durable now. Any error is final."""
+        return True
+
+    def explain(self, error: Exception) -> str:
+        """What to tell people about an error that was final."""
+        return (
+            f"writing and syncing the journal failed ({error}): the log accepts nothing more; check the disk and start "
+            "again, what was acknowledged is recovered from disk"
+        )
 
     def mark(self) -> None:
         """Note that all before is durable, so that later damage cannot pass for a torn tail."""
@@ -116,5 +137,9 @@ class JournalPort(Protocol):
     def free_bytes(self) -> int:
         """How much more it can take."""
         ...
+
+    def gauges(self) -> dict[str, float]:
+        """Figures of its own for metrics, by name."""
+        return {}
 
     def close(self) -> None: ...

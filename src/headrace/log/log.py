@@ -236,10 +236,7 @@ class Log(LogView, LogPort):
 
     def _fail(self, error: Exception) -> LogFailed:
         """After a failed sync the kernel may have dropped the pages: only a restart knows what the disk holds."""
-        self.failed = LogFailed(
-            f"writing and syncing the journal failed ({error}): the log accepts nothing more; check the disk and start "
-            "again, what was acknowledged is recovered from disk"
-        )
+        self.failed = LogFailed(self.journal.explain(error))
         logger.error("%s", self.failed)
         return self.failed
 
@@ -299,7 +296,8 @@ class Log(LogView, LogPort):
             return
         self.state.sequence = sequence
         try:
-            snapshot.save(self.store, sequence, snapshot.encode(self.state, is_final=True))
+            bookmark = self.journal.bookmark(self.state.needed_sequence)
+            snapshot.save(self.store, sequence, snapshot.encode(self.state, is_final=True, bookmark=bookmark))
         except OSError as error:
             logger.warning("no snapshot could be left, so the next start cannot tell a lost end: %s", error)
 
@@ -329,6 +327,7 @@ class Log(LogView, LogPort):
             "table_bytes": sum(table.bytes for table in tables),
             "checkpoints": len(self.state.checkpoints),
             "sealed_segments": self.maintenance.sealed_segments,
+            **self.journal.gauges(),
         }
 
     # -- checkpoints and backups -----------------------------------------------------------------------------------

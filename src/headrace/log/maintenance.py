@@ -189,7 +189,8 @@ class Maintenance:
         if not names and log.journal.first == begun:
             return False
         with log.lock:
-            sequence, data = log.state.sequence, snapshot.encode(log.state)
+            bookmark = log.journal.bookmark(log.state.needed_sequence)
+            sequence, data = log.state.sequence, snapshot.encode(log.state, bookmark=bookmark)
         if sequence < begun:
             return False  # the new file has no durable frame yet
         snapshot.save(log.store, sequence, data)
@@ -201,11 +202,7 @@ class Maintenance:
         names = snapshot.names(log.store)
         if len(names) < snapshot.KEPT or log.journal.first == log.journal.position.first_sequence:
             return False
-        needed = snapshot.sequence_of(names[0])
-        for partition in log.state.partitions():
-            entries = partition.tail.entries
-            if entries:
-                needed = min(needed, entries[0].sequence)
+        needed = min(snapshot.sequence_of(names[0]), log.state.needed_sequence)
         return log.journal.cut_behind(needed, reuse=self._reuses_files)
 
     def _remove_garbage(self) -> bool:

@@ -50,7 +50,7 @@ def _replay(journal: JournalPort, store: Store, state: State, report: Report, re
                 store.delete(name)
 
     fold = Fold(state, report, find_segments)
-    for stored in journal.read(state.sequence, state.is_final):
+    for stored in journal.read(state.sequence, state.is_final, state.bookmark):
         match stored:
             case GoodFrame():
                 fold.add(stored)

@@ -59,14 +59,20 @@ class Image(msgspec.Struct, frozen=True, array_like=True):
     checkpoints: list[CheckpointInfo]
 
 
-class AnyImage(Image, frozen=True, array_like=True):
-    """As it is read. Only a final one is written with the field."""
+class FinalImage(Image, frozen=True, array_like=True):
+    """Only a final one is written with the field."""
 
     is_final: bool = False
     """The log was closed: there are no frames behind it but those of a later start."""
 
 
-def encode(state: State, *, is_final: bool = False) -> bytes:
+class AnyImage(FinalImage, frozen=True, array_like=True):
+    """As it is read. Only journals that need a bookmark have the field."""
+
+    bookmark: bytes = b""
+
+
+def encode(state: State, *, is_final: bool = False, bookmark: bytes = b"") -> bytes:
     """The state as a snapshot file."""
     parts = (
         state.sequence,
@@ -82,7 +88,8 @@ def encode(state: State, *, is_final: bool = False) -> bytes:
         ],
         list(state.checkpoints.values()),
     )
-    data = msgspec.msgpack.encode(AnyImage(*parts, True) if is_final else Image(*parts))
+    image = FinalImage(*parts, True) if is_final else Image(*parts)
+    data = msgspec.msgpack.encode(AnyImage(*parts, is_final, bookmark) if bookmark else image)
     return HEADER.pack(MAGIC, len(data), crc32c(data), 0) + data
 
 
@@ -124,6 +131,7 @@ def _restore(image: AnyImage) -> State:
     state.next_stream_id = image.next_stream_id
     state.next_checkpoint_id = image.next_checkpoint_id
     state.is_final = image.is_final
+    state.bookmark = image.bookmark
     return state
 
 

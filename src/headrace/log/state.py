@@ -50,6 +50,8 @@ class State:
         """Frames below this are folded in."""
         self.is_final = False
         """It comes from a snapshot that was taken when the log closed."""
+        self.bookmark = b""
+        """Of the journal, in the snapshot that it comes from."""
         self.streams: dict[str, Stream] = {}
         self.by_id: dict[int, Stream] = {}
         self.next_stream_id = 1
@@ -82,6 +84,12 @@ class State:
 
     def partitions(self) -> list[Partition]:
         return [partition for stream in list(self.streams.values()) for partition in stream.partitions]
+
+    @property
+    def needed_sequence(self) -> int:
+        """The journal's frames from here on are needed: records that are not sealed, and what is not folded in."""
+        tails = (partition.tail.entries for partition in self.partitions())
+        return min([self.sequence, *(entries[0].sequence for entries in tails if entries)])
 
     def firsts_for(self, name: str, start: int, end: int) -> list[int]:
         """First indexes for partitions start ≤ number < end of a name: above all that it ever used."""

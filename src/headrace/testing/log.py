@@ -28,7 +28,7 @@ class MemoryJournal(JournalPort):
     def first(self) -> int:
         return next(iter(self._pieces), self.next_sequence)
 
-    def read(self, sequence: int, is_final: bool = False) -> Iterator[Stored]:
+    def read(self, sequence: int, is_final: bool = False, bookmark: bytes = b"") -> Iterator[Stored]:
         if self.first > sequence or (sequence and not self._pieces):
             raise Unrecoverable(f"the journal begins at frame {self.first} and no snapshot reaches that far")
         for first, frames in list(self._pieces.items()):

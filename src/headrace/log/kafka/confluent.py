@@ -1,0 +1,259 @@
+"""Real brokers, by confluent-kafka (librdkafka). The only module that imports it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import confluent_kafka
+from confluent_kafka import KafkaError as Code
+from confluent_kafka import KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
+
+from headrace.config.sections import Kafka as KafkaSettings
+from headrace.errors import BadConfig
+from headrace.log.kafka.client import (
+    UNKNOWN_OFFSET,
+    Consumer,
+    KafkaError,
+    KafkaPort,
+    OffsetOutOfRange,
+    OnDelivery,
+    Producer,
+    Received,
+    Topic,
+    UnknownTopic,
+)
+
+logger = logging.getLogger("headrace.kafka")
+
+Result = TypeVar("Result")
+
+MESSAGE_BYTES_MAX = 1_900_000
+"""Of a message or a batch of them: below what the topics take."""
+REQUEST_S = 10.0
+"""Of one question to a broker; asked again until `log.kafka.timeout_s` is over."""
+AGAIN_S = 0.2
+BATCH = 500
+
+FIXED_PRODUCER: dict[str, Any] = {
+    "acks": "all",
+    "enable.idempotence": True,
+    "enable.gapless.guarantee": True,  # what is sent behind a message that was not stored must not be stored either
+    "max.in.flight.requests.per.connection": 5,
+    "linger.ms": 0,
+    "message.max.bytes": MESSAGE_BYTES_MAX,
+    "batch.size": MESSAGE_BYTES_MAX,
+    "request.timeout.ms": 5000,
+    "retry.backoff.ms": 20,
+}
+FIXED_CONSUMER: dict[str, Any] = {
+    "group.id": "headrace",  # offsets are never committed
+    "enable.auto.commit": False,
+    "auto.offset.reset": "error",  # a journal that is not there must not pass for an empty one
+    "isolation.level": "read_uncommitted",
+    "check.crcs": True,
+    "fetch.wait.max.ms": 100,
+    "fetch.queue.backoff.ms": 5,
+    "fetch.message.max.bytes": 4_000_000,
+}
+FIXED = FIXED_PRODUCER.keys() | FIXED_CONSUMER.keys() | {"bootstrap.servers", "message.timeout.ms", "compression.type"}
+OUT_OF_RANGE = (Code.OFFSET_OUT_OF_RANGE, Code._AUTO_OFFSET_RESET)
+NO_TOPIC = (Code.UNKNOWN_TOPIC_OR_PART, Code._UNKNOWN_TOPIC, Code._UNKNOWN_PARTITION)
+PASSING = (
+    Code._TRANSPORT,
+    Code._ALL_BROKERS_DOWN,
+    Code._TIMED_OUT,
+    Code._RESOLVE,
+    Code._WAIT_COORD,
+    Code._NOENT,
+    Code.REQUEST_TIMED_OUT,
+    Code.LEADER_NOT_AVAILABLE,
+    Code.NOT_LEADER_FOR_PARTITION,
+    Code.REPLICA_NOT_AVAILABLE,
+    Code.BROKER_NOT_AVAILABLE,
+    Code.NOT_CONTROLLER,
+    Code.NETWORK_EXCEPTION,
+    Code.COORDINATOR_NOT_AVAILABLE,
+    Code.FENCED_LEADER_EPOCH,
+    Code.UNKNOWN_LEADER_EPOCH,
+    Code.KAFKA_STORAGE_ERROR,
+    Code.OFFSET_NOT_AVAILABLE,
+)
+"""What a cluster answers while a broker goes or comes."""
+
+
+def _error(code: Code) -> KafkaError:
+    if code.code() in OUT_OF_RANGE:
+        return OffsetOutOfRange(code.str())
+    if code.code() in NO_TOPIC:
+        return UnknownTopic(code.str())
+    return KafkaError(code.str())
+
+
+class _Producer(Producer):
+    def __init__(self, config: dict[str, Any], topic: str) -> None:
+        self._topic = topic
+        self._producer = confluent_kafka.Producer(config, logger=logger)
+
+    def send(
+        self, partition: int, value: bytes | None, on_delivery: OnDelivery | None = None, key: bytes | None = None
+    ) -> None:
+        def delivered(error: Code | None, message: Any) -> None:
+            if on_delivery is None:
+                return
+            offset = UNKNOWN_OFFSET if error is not None or message.offset() is None else message.offset()
+            on_delivery(max(offset, UNKNOWN_OFFSET), None if error is None else _error(error))
+
+        while True:
+            try:
+                self._producer.produce(self._topic, value, key, partition, on_delivery=delivered)
+                return
+            except BufferError:  # the client holds as much as it may
+                self._producer.poll(0.1)
+            except KafkaException as error:
+                raise _error(error.args[0]) from error
+
+    def poll(self, timeout_s: float) -> None:
+        self._producer.poll(timeout_s)
+
+    def close(self) -> None:
+        self._producer.purge()
+        self._producer.poll(0)
+
+
+class _Consumer(Consumer):
+    def __init__(self, config: dict[str, Any], topic: str, partition: int, offset: int) -> None:
+        self._consumer = confluent_kafka.Consumer(config, logger=logger)
+        self._consumer.assign([TopicPartition(topic, partition, offset)])
+
+    def receive(self, timeout_s: float) -> list[Received]:
+        received = []
+        for message in self._consumer.consume(BATCH, timeout_s):
+            error = message.error()
+            if error is None:
+                received.append(Received(message.offset(), message.key(), message.value()))
+            elif error.code() not in PASSING:
+                raise _error(error)
+        return received
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+class ConfluentKafka(KafkaPort):
+    """A cluster. Connections are made when they are needed."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        if taken := sorted(FIXED & settings.client.keys()):
+            raise BadConfig(f"log.kafka.client: {', '.join(taken)} cannot be chosen")
+        self._timeout_s = settings.timeout_s
+        self._base: dict[str, Any] = {
+            "client.id": "headrace",
+            "socket.keepalive.enable": True,
+            "reconnect.backoff.max.ms": 1000,
+            **settings.client,
+            "bootstrap.servers": settings.servers,
+        }
+        self._producing = {
+            **FIXED_PRODUCER,
+            "message.timeout.ms": int(settings.timeout_s * 1000),
+            "compression.type": settings.compression,
+        }
+        self._admin: AdminClient | None = None
+        self._asking: confluent_kafka.Consumer | None = None
+        try:
+            confluent_kafka.Producer(self._base)
+        except KafkaException as error:
+            raise BadConfig(f"log.kafka.client: {error.args[0].str()}") from None
+
+    def producer(self, topic: str) -> Producer:
+        return _Producer({**self._base, **self._producing}, topic)
+
+    def consumer(self, topic: str, partition: int, offset: int) -> Consumer:
+        return _Consumer({**self._base, **FIXED_CONSUMER}, topic, partition, offset)
+
+    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        if self._asking is None:
+            self._asking = confluent_kafka.Consumer({**self._base, **FIXED_CONSUMER}, logger=logger)
+        asking = self._asking
+        low, high = self._asked(
+            f"the bounds of {topic}/{partition}",
+            lambda: asking.get_watermark_offsets(TopicPartition(topic, partition), REQUEST_S),
+        )
+        return low, high
+
+    def _asked(self, what: str, ask: Callable[[], Result | None]) -> Result:
+        """The answer, asked for again while brokers come and go."""
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                answer = ask()
+                if answer is not None:
+                    return answer
+                problem = "no answer"
+            except KafkaException as error:
+                code: Code = error.args[0]
+                if code.code() not in PASSING:
+                    raise _error(code) from error
+                problem = code.str()
+            if time.monotonic() > deadline:
+                raise KafkaError(
+                    f"{what} could not be learned in {self._timeout_s:g} s (log.kafka.timeout_s) from "
+                    f"{self._base['bootstrap.servers']}: {problem}"
+                )
+            time.sleep(AGAIN_S)
+
+    @property
+    def admin(self) -> AdminClient:
+        if self._admin is None:
+            self._admin = AdminClient(self._base, logger=logger)
+        return self._admin
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        where = TopicPartition(topic, partition, before)
+
+        def delete() -> Any:
+            return self.admin.delete_records([where], request_timeout=REQUEST_S)[where].result()
+
+        self._asked(f"whether {topic}/{partition} was cut", delete)
+
+    def topic(self, name: str) -> Topic | None:
+        def describe() -> Any:
+            return self.admin.describe_topics(TopicCollection([name]), request_timeout=REQUEST_S)[name].result()
+
+        try:
+            found = self._asked(f"topic {name}", describe)
+        except UnknownTopic:
+            return None
+        resource = ConfigResource(ConfigResource.Type.TOPIC, name)
+
+        def configs() -> Any:
+            return self.admin.describe_configs([resource], request_timeout=REQUEST_S)[resource].result()
+
+        entries = self._asked(f"the settings of topic {name}", configs)
+        return Topic(
+            name,
+            str(found.topic_id),
+            len(found.partitions),
+            min(len(partition.replicas) for partition in found.partitions),
+            {key: entry.value for key, entry in entries.items() if entry.value is not None},
+        )
+
+    def create_topic(self, name: str, partitions: int, replication: int, config: Mapping[str, str]) -> None:
+        topic = NewTopic(name, num_partitions=partitions, replication_factor=replication, config=dict(config))
+        try:
+            self.admin.create_topics([topic], request_timeout=REQUEST_S)[name].result()
+        except KafkaException as error:
+            raise _error(error.args[0]) from error
+
+    def brokers(self) -> list[str]:
+        found = self._asked("the brokers", lambda: self.admin.list_topics(timeout=REQUEST_S))
+        return sorted(f"{broker.host}:{broker.port}" for broker in found.brokers.values())
+
+    def close(self) -> None:
+        if self._asking is not None:
+            self._asking.close()
+            self._asking = None
