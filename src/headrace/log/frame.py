@@ -3,10 +3,11 @@
 All integers are little endian. A frame starts at a multiple of 8 bytes in its file and fills a multiple of 8.
 
     frame     := header directory data
-    header    := magic:u32 "HRF1"
+    header    := magic:u32                                half of the file's salt
                  directory_bytes:u32   data_bytes:u32
                  directory_crc:u32     data_crc:u32       CRC-32C each
-                 header_crc:u32                           CRC-32C of the other 36 bytes of the header
+                 header_crc:u32                           CRC-32C of the other 36 bytes of the header, begun with the
+                                                          other half of the salt
                  sequence:u64                             1 more than the frame before, over all files
                  durable:u64                              all frames below this one were synced by then
     directory := entry* padding
@@ -18,10 +19,14 @@ All integers are little endian. A frame starts at a multiple of 8 bytes in its f
 Two checksums, because they fail apart: damage in the data leaves the directory, which says exactly which indexes of
 which stream are lost. `durable` tells damage from a torn tail: a bad frame with a good frame behind it that says
 "everything up to here was synced" has rotted; a bad frame without one was never acknowledged.
+
+The salt is random, each journal file has its own, and no client ever learns it: whatever somebody sends as a payload,
+a search for frames behind a torn one does not take it for a frame. Nor does it take what an earlier file left.
 """
 
 from __future__ import annotations
 
+import secrets
 import struct
 from typing import NamedTuple
 
@@ -31,8 +36,6 @@ from google_crc32c import value as crc32c
 
 from headrace.log.ops import StreamOptions
 
-MAGIC = 0x31465248  # "HRF1"
-MAGIC_BYTES = MAGIC.to_bytes(4, "little")
 HEADER = struct.Struct("<IIIIIIQQ")
 RECORDS = struct.Struct("<BBHIIIQqQII")
 EVENT = struct.Struct("<BxxxI")
@@ -40,6 +43,28 @@ KIND_RECORDS = 1
 KIND_EVENT = 2
 HAS_PRODUCER = 1
 PRODUCER_BYTES_MAX = 1024
+
+
+class Salt(NamedTuple):
+    """What the frames of one journal file have in common, and nobody else knows."""
+
+    magic: int
+    """How each of them begins; never 0, which is how the end of a file begins."""
+    seed: int
+    """What the checksum of each header begins with."""
+
+    @property
+    def magic_bytes(self) -> bytes:
+        return self.magic.to_bytes(4, "little")
+
+
+PLAIN = Salt(0x31465248, 0)
+"""Of all files before version 3: "HRF1"."""
+
+
+def random_salt() -> Salt:
+    return Salt(1 + secrets.randbelow(2**32 - 1), secrets.randbits(32))
+
 
 _BEFORE_CRC = struct.Struct("<IIIII")
 _AFTER_CRC = struct.Struct("<QQ")
@@ -190,16 +215,17 @@ def frames_bytes(frames: list[EncodedFrame]) -> int:
     return sum(len(piece) for frame in frames for piece in frame)
 
 
-def encode_frame(sequence: int, durable: int, directory: bytes, *bodies: bytes) -> EncodedFrame:
+def encode_frame(sequence: int, durable: int, directory: bytes, *bodies: bytes, salt: Salt = PLAIN) -> EncodedFrame:
     """A whole frame. Each body is already a multiple of 8."""
     directory += _PADDING[-len(directory) % 8]
     data_crc = data_bytes = 0
     for body in bodies:
         data_crc = crc32c_extend(data_crc, body)
         data_bytes += len(body)
-    before = _BEFORE_CRC.pack(MAGIC, len(directory), data_bytes, crc32c(directory), data_crc)
+    before = _BEFORE_CRC.pack(salt.magic, len(directory), data_bytes, crc32c(directory), data_crc)
     after = _AFTER_CRC.pack(sequence, durable)
-    return b"".join((before, crc32c(before + after).to_bytes(4, "little"), after, directory)), *bodies
+    header_crc: int = crc32c_extend(salt.seed, before + after)
+    return b"".join((before, header_crc.to_bytes(4, "little"), after, directory)), *bodies
 
 
 class Header(NamedTuple):
@@ -227,14 +253,14 @@ def sequence_of(data: bytes, at: int) -> int:
     return int(_SEQUENCE.unpack_from(data, at)[0]) if at + _SEQUENCE.size <= len(data) else -1
 
 
-def decode_header(data: bytes | memoryview, at: int) -> Header | None:
-    """The header at `at`, or None when no intact header stands there."""
+def decode_header(data: bytes | memoryview, at: int, salt: Salt = PLAIN) -> Header | None:
+    """The header at `at`, or None when no intact header of a frame with this salt stands there."""
     if at + HEADER.size > len(data):
         return None
     magic, directory_bytes, data_bytes, directory_crc, data_crc, crc, sequence, durable = HEADER.unpack_from(data, at)
-    if magic != MAGIC:
+    if magic != salt.magic:
         return None
-    if crc32c(bytes(data[at : at + 20]) + bytes(data[at + 24 : at + 40])) != crc:
+    if crc32c_extend(salt.seed, bytes(data[at : at + 20]) + bytes(data[at + 24 : at + 40])) != crc:
         return None
     return Header(directory_bytes, data_bytes, directory_crc, data_crc, sequence, durable)
 

@@ -1,14 +1,17 @@
 """The journal: files of frames, shared by all streams. Everything becomes durable here first.
 
-    journal/<sequence of the first frame, 20 digits>.journal
+    journal/<sequence of the first frame, 20 digits>-<salt, 16 hexadecimal digits>.journal
     file   := header frame* end
-    header := "HEADRACE" version:u32 zero:u32 first_sequence:u64 crc:u32 zero:u32      (32 bytes)
+    header := "HEADRACE" version:u32 magic:u32 first_sequence:u64 crc:u32 seed:u32     (32 bytes)
     end    := zero:u64, overwritten by the next frame; behind it is nothing, or what is left of an earlier file
+
+Magic and seed are the salt of the file's frames (see frame.py). The name has it too, and is what counts: a file whose
+first block is lost keeps all its other frames. Files of versions 1 and 2 have no salt, in the name or elsewhere.
 
 A file is finished when every record in it is sealed in a segment and every event in it is part of a snapshot. It
 becomes a spare then (`….spare`), which is written over when the next file is due: a disk syncs bytes in place in two
-thirds of the time that it takes to make a file longer. What is left of the earlier file has lower sequences, and so
-passes for nothing.
+thirds of the time that it takes to make a file longer. What is left of the earlier file has another salt and lower
+sequences, and so passes for nothing.
 
 Only the last file can have a torn tail. The bytes of a torn tail are moved to `quarantine/`, not thrown away.
 """
@@ -18,13 +21,24 @@ from __future__ import annotations
 import itertools
 import struct
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from typing import NamedTuple
 
 from google_crc32c import value as crc32c
 
 from headrace.errors import HeadraceError
 from headrace.log.disk import FULL_ERRNOS, Disk, NewFile, SyncedFile
-from headrace.log.frame import HEADER, MAGIC_BYTES, EncodedFrame, Header, decode_header, frames_bytes, sequence_of
+from headrace.log.frame import (
+    HEADER,
+    PLAIN,
+    EncodedFrame,
+    Header,
+    Salt,
+    decode_header,
+    frames_bytes,
+    random_salt,
+    sequence_of,
+)
 from headrace.log.journal_port import GoodFrame, JournalPort, LostFrames, Position, Stored, TornTail, Unrecoverable
 
 DIRECTORY = "journal"
@@ -32,9 +46,10 @@ QUARANTINE = "quarantine"
 SUFFIX = ".journal"
 SPARE = ".spare"
 FILE_MAGIC = b"HEADRACE"
-VERSION = 2
-VERSIONS = (1, 2)
-"""Those of version 1 have no end: they are over where the file is."""
+VERSION = 3
+VERSIONS = (1, 2, 3)
+"""Those of version 1 have no end: they are over where the file is. Those of 1 and 2 have no salt."""
+SALTED = 3
 END = bytes(8)
 DIRECT_BYTES = 64 * 1024
 """A body of this size is not joined with others before it is written."""
@@ -47,8 +62,8 @@ class NotOurs(HeadraceError):
     code = "unknown-format"
 
 
-def file_name(first_sequence: int) -> str:
-    return f"{DIRECTORY}/{first_sequence:020d}{SUFFIX}"
+def file_name(first_sequence: int, salt: Salt) -> str:
+    return f"{DIRECTORY}/{first_sequence:020d}-{salt.magic:08x}{salt.seed:08x}{SUFFIX}"
 
 
 def journal_files(disk: Disk) -> list[str]:
@@ -57,7 +72,7 @@ def journal_files(disk: Disk) -> list[str]:
 
 
 def first_sequence_of(path: str) -> int:
-    return int(path.rpartition("/")[2].removesuffix(SUFFIX))
+    return int(path.rpartition("/")[2].removesuffix(SUFFIX).partition("-")[0])
 
 
 def scan(disk: Disk) -> Generator[Stored, None, int]:
@@ -68,38 +83,51 @@ def scan(disk: Disk) -> Generator[Stored, None, int]:
         first = first_sequence_of(path)
         if first > expected:
             yield LostFrames(expected, first, path, 0, 0)
-        data = disk.read(path)
-        _check_version(path, data)
-        expected = yield from _scan_file(path, data, first, first_sequence_of(after) if after else None)
+        file = _open_file(path, disk.read(path))
+        expected = yield from _scan_file(file, first, first_sequence_of(after) if after else None)
         following = max(following, expected)
     return following
 
 
-def _check_version(path: str, data: bytes) -> None:
+class _File(NamedTuple):
+    """What a journal file holds, and how its frames are told."""
+
+    path: str
+    data: bytes
+    salt: Salt
+
+
+def _open_file(path: str, data: bytes) -> _File:
     """Only a header that is intact and newer is refused: a damaged one says nothing that the file name does not."""
-    if len(data) < FILE_HEADER.size:
-        return
-    magic, version, _, _, crc, _ = FILE_HEADER.unpack_from(data)
-    if magic == FILE_MAGIC and crc == crc32c(data[:24]) and version not in VERSIONS:
-        raise NotOurs(
-            f"{path} has format version {version}; this program reads versions up to {VERSION}: use a newer one"
-        )
+    salt = PLAIN
+    if len(data) >= FILE_HEADER.size:
+        magic, version, frame_magic, _, crc, seed = FILE_HEADER.unpack_from(data)
+        is_intact = magic == FILE_MAGIC and crc == crc32c(data[:24])
+        if is_intact and version not in VERSIONS:
+            raise NotOurs(
+                f"{path} has format version {version}; this program reads versions up to {VERSION}: use a newer one"
+            )
+        if is_intact and version >= SALTED:
+            salt = Salt(frame_magic, seed)
+    named = path.removesuffix(SUFFIX).partition("-")[2]
+    return _File(path, data, Salt(int(named[:8], 16), int(named[8:], 16)) if named else salt)
 
 
-def _scan_file(path: str, data: bytes, expected: int, following: int | None) -> Generator[Stored, None, int]:
+def _scan_file(file: _File, expected: int, following: int | None) -> Generator[Stored, None, int]:
     """Yields what one file holds and returns the sequence that the next file should start with. `following` is the
     one that it does start with, None for the last file."""
+    path, data, _ = file
     at = FILE_HEADER.size
     size = len(data)
     while at < size and expected != following:
-        header = _intact_header(data, at, expected)
+        header = _intact_header(file, at, expected)
         if header is not None and _payload_is_good(data, at, header):
             yield _good(path, data, at, header, data_is_good=True)
             at += header.frame_bytes
             expected += 1
             continue
-        behind = _behind(data, at, expected)
-        if not _was_durable(data, behind, expected):
+        behind = _behind(file, at, expected)
+        if not _was_durable(file, behind, expected):
             if not any(data[at : at + len(END)]):
                 return expected
             if following is None:
@@ -110,23 +138,23 @@ def _scan_file(path: str, data: bytes, expected: int, following: int | None) -> 
             at += header.frame_bytes
             expected += 1
             continue
-        resumed_at, resumed = _next_header(data, behind, expected)
+        resumed_at, resumed = _next_header(file, behind, expected)
         yield LostFrames(expected, resumed, path, at, resumed_at - at)
         at, expected = resumed_at, resumed
     return expected
 
 
-def _intact_header(data: bytes, at: int, expected: int) -> Header | None:
-    header = decode_header(data, at)
-    if header is None or header.sequence != expected or at + header.frame_bytes > len(data):
+def _intact_header(file: _File, at: int, expected: int) -> Header | None:
+    header = decode_header(file.data, at, file.salt)
+    if header is None or header.sequence != expected or at + header.frame_bytes > len(file.data):
         return None
     return header
 
 
-def _behind(data: bytes, at: int, expected: int) -> int:
-    """Where the frames behind a bad one may begin. What its own header says is inside of it is somebody's payload: that
-    may look like a frame, by accident or by design, and must not speak for the journal."""
-    header = decode_header(data, at)
+def _behind(file: _File, at: int, expected: int) -> int:
+    """Where the frames behind a bad one may begin. What its own header says is inside of it is somebody's payload: in
+    files without a salt that may look like a frame, and must not speak for the journal."""
+    header = decode_header(file.data, at, file.salt)
     return at + (8 if header is None or header.sequence != expected else header.frame_bytes)
 
 
@@ -151,26 +179,27 @@ def _damaged(path: str, data: bytes, at: int, header: Header) -> Stored:
     return LostFrames(header.sequence, header.sequence + 1, path, at, header.frame_bytes)
 
 
-def _later_headers(data: bytes, at: int, expected: int) -> Iterator[tuple[int, Header]]:
+def _later_headers(file: _File, at: int, expected: int) -> Iterator[tuple[int, Header]]:
     """Intact headers of frames behind `at`, wherever they stand."""
-    while (at := data.find(MAGIC_BYTES, at)) >= 0:
+    data, magic = file.data, file.salt.magic_bytes
+    while (at := data.find(magic, at)) >= 0:
         if at % 8 == 0 and sequence_of(data, at) >= expected:  # all that an earlier file left has lower ones
-            header = decode_header(data, at)
+            header = decode_header(data, at, file.salt)
             if header is not None:
                 yield at, header
         at += 4
 
 
-def _was_durable(data: bytes, at: int, sequence: int) -> bool:
+def _was_durable(file: _File, at: int, sequence: int) -> bool:
     """Whether a later frame says that this one had been synced."""
-    return any(header.durable > sequence for _, header in _later_headers(data, at, sequence))
+    return any(header.durable > sequence for _, header in _later_headers(file, at, sequence))
 
 
-def _next_header(data: bytes, at: int, expected: int) -> tuple[int, int]:
+def _next_header(file: _File, at: int, expected: int) -> tuple[int, int]:
     """Where reading can resume, and with which sequence; the end of the file when nowhere."""
-    for position, header in _later_headers(data, at, expected):
+    for position, header in _later_headers(file, at, expected):
         return position, header.sequence
-    return len(data), expected + 1
+    return len(file.data), expected + 1
 
 
 def _pieces(frames: list[EncodedFrame]) -> list[bytes]:
@@ -189,8 +218,11 @@ def _pieces(frames: list[EncodedFrame]) -> list[bytes]:
 class FileJournal(JournalPort):
     """The journal in files. `read` and `open` come first; then one thread writes."""
 
-    def __init__(self, disk: Disk, file_bytes_max: int, spares_max: int) -> None:
+    def __init__(
+        self, disk: Disk, file_bytes_max: int, spares_max: int, new_salt: Callable[[], Salt] = random_salt
+    ) -> None:
         self._disk = disk
+        self._new_salt = new_salt
         self._file_bytes_max = file_bytes_max
         self._spares_max = spares_max
         self._file: SyncedFile | None = None
@@ -230,6 +262,9 @@ class FileJournal(JournalPort):
     def open(self) -> None:
         """Always starts a new file, so a file that recovery has read is never written again."""
         self.position = Position(self.next_sequence, 0)
+        self.salt = self._new_salt()
+        # One without frames, which the process before has begun, becomes the next: no two begin with the same frame.
+        self.spares += (path for path in journal_files(self._disk) if first_sequence_of(path) >= self.next_sequence)
         self.spares += (f"{DIRECTORY}/{name}" for name in self._disk.list(DIRECTORY) if name.endswith(SPARE))
         if self.spares:
             self._disk.sync_dir(DIRECTORY)  # the process before may have died between a new name and its sync
@@ -246,17 +281,19 @@ class FileJournal(JournalPort):
             raise
         self.position = Position(first_sequence, size + frames_bytes(frames))
         self.next_sequence += len(frames)
+        if self.position.size >= self._file_bytes_max:
+            self.salt = self._new_salt()  # the next frames go to a new file
 
     def _roll(self) -> None:
         """Start a new file when there is none, or the present one is large enough."""
         if self._file is not None and self.position.size < self._file_bytes_max:
             return
-        path = file_name(self.next_sequence)
-        head = struct.pack("<8sIIQ", FILE_MAGIC, VERSION, 0, self.next_sequence)
+        path = file_name(self.next_sequence, self.salt)
+        head = struct.pack("<8sIIQ", FILE_MAGIC, VERSION, self.salt.magic, self.next_sequence)
         made = self.spares.popleft() if self.spares else path
         file = self._disk.open_synced(made)
         try:
-            file.write_at(0, [head, struct.pack("<II", crc32c(head), 0), END])
+            file.write_at(0, [head, struct.pack("<II", crc32c(head), self.salt.seed), END])
             if made != path:  # only now: under its new name it must not hold old frames
                 self._disk.rename(made, path)
             self._disk.sync_dir(DIRECTORY)

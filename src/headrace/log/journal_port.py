@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from headrace.errors import HeadraceError
-from headrace.log.frame import EncodedFrame, encode_frame
+from headrace.log.frame import PLAIN, EncodedFrame, Salt, encode_frame
 
 
 class Unrecoverable(HeadraceError):
@@ -70,6 +70,8 @@ class JournalPort(Protocol):
     position: Position
     commits_max: int = 1
     """How many commits may be on their way at once. With 1 there is only `write`."""
+    salt: Salt = PLAIN
+    """Of the frames of the next commit."""
 
     @property
     def first(self) -> int:
@@ -97,7 +99,7 @@ class JournalPort(Protocol):
 
     def frame(self, offset: int, directory: bytes, *bodies: bytes) -> EncodedFrame:
         """The `offset`-th frame of the commit being made."""
-        return encode_frame(self.next_sequence + offset, self.next_sequence, directory, *bodies)
+        return encode_frame(self.next_sequence + offset, self.next_sequence, directory, *bodies, salt=self.salt)
 
     def write(self, frames: list[EncodedFrame]) -> None:
         """Make the frames of one commit durable: all or none. Raises an `OSError` out of `FULL_ERRNOS` when there is

@@ -295,7 +295,7 @@ async def test_a_backup_takes_of_a_reused_journal_file_what_is_written_and_nothi
     await hub.create_stream("orders")
 
     def is_reused() -> bool:
-        size: int = log.store.disk.size(journal.file_name(log.journal.position.first_sequence))
+        size: int = log.store.disk.size(journal.journal_files(log.store.disk)[-1])
         return size > log.journal.position.size + 4 * KIB
 
     for _ in range(5_000):
@@ -313,7 +313,7 @@ async def test_a_backup_takes_of_a_reused_journal_file_what_is_written_and_nothi
     await hub.back_up(tmp_path / "backup")
     assert reused_meanwhile == [False]
     assert log.maintenance._reuses_files
-    copied = tmp_path / "backup" / journal.file_name(written.first_sequence)
+    [copied] = (tmp_path / "backup" / "journal").glob(f"{written.first_sequence:020d}-*")
     assert copied.stat().st_size == written.size
     await hub.close()
 

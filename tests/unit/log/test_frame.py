@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.log import frame
-from headrace.log.frame import decode_directory, decode_header, encode_event, encode_frame, encode_records
+from headrace.log.frame import Salt, decode_directory, decode_header, encode_event, encode_frame, encode_records
 from headrace.log.ops import StreamOptions
 
 EVENTS: list[frame.AnyEvent] = [
@@ -48,6 +48,20 @@ def test_entries_come_back() -> None:
 
 def test_an_empty_directory_is_a_mark() -> None:
     assert decode_directory(b"") == []
+
+
+def test_a_frame_of_another_salt_is_none() -> None:
+    salt = Salt(0x01020304, 5)
+    encoded = b"".join(encode_frame(5, 4, b"12345678", salt=salt))
+    assert encoded[:4] == bytes([4, 3, 2, 1])
+    assert decode_header(encoded, 0, salt) is not None
+    for other in (Salt(0x01020304, 6), Salt(0x01020305, 5), frame.PLAIN):
+        assert decode_header(encoded, 0, other) is None
+
+
+def test_a_random_salt_never_looks_like_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("secrets.randbelow", lambda below: 0)
+    assert frame.random_salt().magic > 0
 
 
 @pytest.mark.parametrize("bit", range(40 * 8))

@@ -9,6 +9,7 @@ import random
 import pytest
 
 from headrace.log import journal
+from headrace.log.frame import PLAIN
 from headrace.log.journal import END, FileJournal, NotOurs, scan
 from headrace.log.journal_port import GoodFrame, LostFrames, TornTail
 from headrace.testing import FaultyDisk, MemoryDisk
@@ -63,8 +64,14 @@ def test_an_empty_directory_has_nothing() -> None:
 def test_a_file_header_is_as_documented() -> None:
     disk = MemoryDisk()
     write(disk, [1], first=9)
-    data = disk.read("journal/00000000000000000009.journal")
-    assert data[:24] == b"HEADRACE" + (2).to_bytes(4, "little") + bytes(4) + (9).to_bytes(8, "little")
+    [path] = journal.journal_files(disk)
+    name, salt = path.removesuffix(".journal").split("-")
+    assert name == "journal/00000000000000000009"
+    magic, seed = (int(half, 16).to_bytes(4, "little") for half in (salt[:8], salt[8:]))
+    data = disk.read(path)
+    assert data[:24] == b"HEADRACE" + (3).to_bytes(4, "little") + magic + (9).to_bytes(8, "little")
+    assert data[28:32] == seed
+    assert data[32:36] == magic
 
 
 @pytest.mark.parametrize("cut", range(1, 72))
@@ -142,8 +149,8 @@ def test_a_newer_format_is_refused() -> None:
     write(disk, [1])
     path = journal.journal_files(disk)[0]
     data = disk.read(path)
-    disk.put(path, with_version(data, 3))
-    with pytest.raises(NotOurs, match="version 3"):
+    disk.put(path, with_version(data, 4))
+    with pytest.raises(NotOurs, match="version 4"):
         list(scan(disk))
     disk.put(path, b"short")
     assert list(scan(disk)) == []
@@ -154,12 +161,41 @@ def with_version(data: bytes, version: int) -> bytes:
     return head + journal.crc32c(head).to_bytes(4, "little") + data[28:]
 
 
-def test_a_file_of_version_1_is_over_where_it_ends() -> None:
+def plain(disk: MemoryDisk, version: int) -> tuple[str, bytes]:
+    """A file as earlier versions made them: its name, and what is in it."""
+    made = FileJournal(disk, 10_000, 1, lambda: PLAIN)
+    made.open()
+    for _ in range(2):
+        made.write([made.frame(0, b"\2" + b"\0" * 7, BODY)])
+    [path] = journal.journal_files(disk)
+    data = disk.read(path)
+    disk.unlink(path)
+    return "journal/00000000000000000000.journal", with_version(data, version)
+
+
+def test_files_of_earlier_versions_are_read() -> None:
+    """One of version 1 is over where it ends; neither that one nor one of version 2 has a salt."""
     disk = MemoryDisk()
-    write(disk, [1, 1])
-    path = journal.journal_files(disk)[0]
-    disk.put(path, with_version(disk.read(path), 1)[: -len(END)])
-    assert [type(found) for found in scan(disk)] == [GoodFrame, GoodFrame]
+    for version, size in ((1, -len(END)), (2, None)):
+        path, data = plain(disk, version)
+        disk.put(path, data[:size])
+        assert [type(found) for found in scan(disk)] == [GoodFrame, GoodFrame]
+        disk.unlink(path)
+
+
+def test_the_name_says_how_frames_begin_and_the_header_does_where_the_name_does_not() -> None:
+    disk = MemoryDisk()
+    write(disk, [1] * 20)
+    [path] = journal.journal_files(disk)
+    data = disk.read(path)
+    disk.put(path, bytes(512) + data[512:])
+    lost, *frames = scan(disk)
+    assert isinstance(lost, LostFrames)
+    assert (lost.first_sequence, lost.next_sequence) == (0, 9)
+    assert [found.sequence for found in frames if isinstance(found, GoodFrame)] == list(range(9, 20))
+    disk.unlink(path)
+    disk.put("journal/00000000000000000000.journal", data)
+    assert sequences(disk) == list(range(20))
 
 
 def test_when_there_is_no_room_the_file_is_cut_back() -> None:
@@ -211,6 +247,35 @@ def test_large_data_is_written_as_it_is_and_in_its_place() -> None:
     made.write([made.frame(number, b"", body) for number, body in enumerate(bodies)])
     assert [found.data for found in scan(disk) if isinstance(found, GoodFrame)] == bodies
     assert made.position.size + len(END) == disk.size(journal.journal_files(disk)[0])
+
+
+# -- salt -------------------------------------------------------------------------------------------------------------
+
+
+def test_every_file_has_a_salt_of_its_own() -> None:
+    disk = MemoryDisk()
+    write(disk, [1] * 40, file_bytes_max=60)
+    salts = {path.removesuffix(".journal").split("-")[1] for path in journal.journal_files(disk)}
+    assert len(salts) == 40
+    assert sequences(disk) == list(range(40))
+
+
+def test_a_file_that_was_begun_and_has_no_frames_becomes_the_next() -> None:
+    """Under a new name: no two files begin with the same frame."""
+    memory = MemoryDisk()
+    made = write(memory, [1], file_bytes_max=60)
+    disk = FaultyDisk(memory)
+    made._disk = disk
+    disk.room_bytes = 50  # for the header, and not for a frame
+    with pytest.raises(OSError, match="injected"):
+        made.write([made.frame(0, b"", BODY)])
+    first, begun = journal.journal_files(memory)
+    again = opened(memory, 1)
+    again.write([again.frame(0, b"", BODY)])
+    kept, renamed = journal.journal_files(memory)
+    assert kept == first
+    assert renamed != begun
+    assert sequences(memory) == [0, 1]
 
 
 # -- files that are written over --------------------------------------------------------------------------------------

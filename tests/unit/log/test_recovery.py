@@ -360,11 +360,10 @@ def test_a_missing_last_journal_file_is_noticed_by_the_snapshot() -> None:
     while log.journal.position.size > 300:
         fill(log, "a", 1)
     maintain(log)
-    last = log.journal.position.first_sequence
-    assert snapshot.sequence_of(snapshot.names(DirectoryStore(disk))[-1]) > last
+    assert snapshot.sequence_of(snapshot.names(DirectoryStore(disk))[-1]) > log.journal.position.first_sequence
     lost = do(log, ops.Append("a", Batch.one(b"acknowledged, and behind the snapshot")))
     log.mark()
-    disk.unlink(journal.file_name(last))
+    disk.unlink(journal.journal_files(disk)[-1])
     for _ in range(2):
         log = open_log(disk)
         assert "lost-frames" in [found.kind for found in log.recovered.damage]
@@ -418,7 +417,7 @@ def test_a_stream_whose_growth_was_lost_grows_again(spoken_of: ops.Op) -> None:
     log.mark()
     path = journal.journal_files(disk)[0]
     data = bytearray(disk.read(path))
-    second_frame = data.index(b"HRF1", 40)
+    second_frame = data.index(data[32:36], 40)
     data[second_frame + 45] ^= 1
     disk.put(path, bytes(data))
     again = open_directory(disk, FakeClock(), LogSettings(disk_reserve_bytes=0))
