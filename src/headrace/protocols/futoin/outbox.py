@@ -211,30 +211,40 @@ class Store:
         cursor.execute(statement.replace("?", self._dialect.mark), parameters)
         return cursor
 
-    def number(self) -> None:
-        """Give batch numbers to rows that have none. One relay at a time: the row with the last number is locked."""
+    def number(self, checked: set[str]) -> set[str]:
+        """Give batch numbers to rows of checked streams that have none; returns the other streams. One relay at a time:
+        the row with the last number is locked."""
         try:
             if self._dialect.begin is not None and not self._connection.in_transaction:
                 self._run(self._dialect.begin)
-            last = self._locked_last_batch()
+            stored, last = self._locked_last_batch()
             rows = self._run(
                 f"SELECT id, stream FROM {self._table} WHERE batch IS NULL ORDER BY id LIMIT {self._rows_max}"
             ).fetchall()
             by_stream: dict[str, list[int]] = {}
             for row_id, stream in rows:
                 by_stream.setdefault(stream, []).append(row_id)
-            for ids in by_stream.values():
+            for ids in (ids for stream, ids in by_stream.items() if stream in checked):
                 last += 1
                 marks = ", ".join("?" * len(ids))
                 self._run(f"UPDATE {self._table} SET batch = ? WHERE id IN ({marks})", last, *ids)
-            if rows:
+            if last > stored:
                 self._run(f"UPDATE {self._table}_relay SET last_batch = ? WHERE name = ?", last, self._name)
             self._connection.commit()
         except BaseException:
             self._connection.rollback()
             raise
+        return by_stream.keys() - checked
 
-    def _locked_last_batch(self) -> int:
+    def last_batch(self) -> int:
+        """The last number that was given, by whomever: the hub has none above it."""
+        last = self._run(f"SELECT last_batch FROM {self._table}_relay WHERE name = ?", self._name).fetchone()
+        waiting = self._run(f"SELECT MAX(batch) FROM {self._table}").fetchone()[0]
+        self._connection.commit()
+        return max(last[0] if last else 0, waiting or 0)
+
+    def _locked_last_batch(self) -> tuple[int, int]:
+        """As the relay wrote it down, and as it is."""
         self._run(
             f"INSERT INTO {self._table}_relay (name, last_batch) VALUES (?, 0) ON CONFLICT (name) DO NOTHING",
             self._name,
@@ -243,7 +253,7 @@ class Store:
         last: int = self._run(statement, self._name).fetchone()[0]
         # Rows that a relay of another name has numbered are sent by this one: their numbers are taken.
         waiting: int | None = self._run(f"SELECT MAX(batch) FROM {self._table}").fetchone()[0]
-        return max(last, waiting or 0)
+        return last, max(last, waiting or 0)
 
     def numbered(self) -> list[list[Row]]:
         """The batches that wait, lowest number first."""
@@ -284,7 +294,10 @@ class Relay:
         self._producer = f"outbox:{name}"
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"outbox-{name}")
         self._store: Store | None = None
+        self._opened_at = 0
+        """The last number when the database was opened."""
         self._checked: set[str] = set()
+        """Streams in which the hub knows no later number than that."""
         self.moved = 0
         """Events moved since the start."""
 
@@ -310,7 +323,9 @@ class Relay:
     async def run_once(self) -> int:
         """Move what is there now; how many events that was."""
         store = await self._in_thread(self._open)
-        await self._in_thread(store.number)
+        while unchecked := await self._in_thread(store.number, self._checked):
+            for stream in sorted(unchecked):
+                await self._check(stream)
         batches: Sequence[list[Row]] = await self._in_thread(store.numbered)
         moved = 0
         for rows in batches:
@@ -323,17 +338,18 @@ class Relay:
     async def _append(self, rows: list[Row]) -> None:
         stream, number = rows[0].stream, rows[0].batch
         if stream not in self._checked:
-            await self._check(stream, number)
+            await self._check(stream)
         events = Events([row.data.encode() for row in rows], [row.type for row in rows], [row.time_us for row in rows])
         await self._sink.append(stream, events, self._producer, number)
 
-    async def _check(self, stream: str, number: int) -> None:
-        """A database put back to an older state would reuse numbers, and the hub would drop new events as known."""
+    async def _check(self, stream: str) -> None:
+        """A database put back to an older state would use numbers again, and the hub would take new events for ones
+        that it has. So before the first number is given: the hub knows none that the database does not."""
         last = await self._sink.last_sequence(stream, self._producer)
-        if last is not None and last > number:
+        if last is not None and last > self._opened_at:
             raise OutboxError(
                 f"outbox {self._name!r}: the hub has batch {last} of stream {stream!r} and the database is at "
-                f"{number}; was it restored from a backup? Give the relay a new name to go on"
+                f"{self._opened_at}; was it restored from a backup? Give the relay a new name to go on"
             )
         self._checked.add(stream)
 
@@ -350,7 +366,10 @@ class Relay:
 
     def _open(self) -> Store:
         if self._store is None:
-            self._store = self._connect()
+            store = self._connect()
+            self._opened_at = store.last_batch()
+            self._checked.clear()
+            self._store = store
         return self._store
 
     async def _in_thread(self, work: Callable[..., Any], *arguments: Any) -> Any:

@@ -274,6 +274,58 @@ async def test_restored_database_is_noticed(connect: Connect, hub: Hub) -> None:
     database.close()
 
 
+@pytest.mark.parametrize("again", [False, True])
+async def test_database_restored_to_one_batch_before_is_noticed(again: bool, tmp_path: Path, hub: Hub) -> None:
+    """Its next batch has the number of the hub's last one, as a batch that is sent again has. It stays noticed when the
+    relay is started again."""
+    path = tmp_path / "shop.db"
+    database = sqlite3.connect(path)
+    outbox.create_tables(database)
+    database.execute("CREATE TABLE orders (number INTEGER)")
+    for number in range(3):
+        if number == 2:
+            database.commit()
+            shutil.copy(path, tmp_path / "backup.db")
+        place_order(database, number)
+        database.commit()
+        async with relaying(lambda: sqlite3.connect(path), HubSink(hub)) as relay:
+            assert await relay.run_once() == 1
+    database.close()
+    shutil.copy(tmp_path / "backup.db", path)
+    database = sqlite3.connect(path)
+    place_order(database, 7)
+    database.commit()
+    for _ in range(1 + again):
+        with pytest.raises(OutboxError, match="restored"):
+            await Relay(lambda: sqlite3.connect(path), HubSink(hub), name="shop").run()
+    assert await stored(hub) == [0, 1, 2]
+    renamed = Relay(lambda: sqlite3.connect(path), HubSink(hub), name="shop-2")
+    assert await renamed.run_once() == 1
+    await renamed.close()
+    assert await stored(hub) == [0, 1, 2, 7]
+    database.close()
+
+
+async def test_numbers_of_another_relay_are_not_given_again(connect: Connect, hub: Hub) -> None:
+    """What it has left is sent by this one, while nothing new waits; the next number is above."""
+    database = connect()
+    for number in range(3):
+        place_order(database, number)
+        database.commit()
+        async with relaying(connect, DyingSink(hub, [True] if number == 2 else [])) as old:
+            with contextlib.suppress(Busy):
+                await old.run_once()
+    new = Relay(connect, HubSink(hub), name="new")
+    assert await new.run_once() == 1
+    for number in range(3, 8):
+        place_order(database, number)
+        database.commit()
+        assert await new.run_once() == 1
+    await new.close()
+    assert await stored(hub) == list(range(8))
+    database.close()
+
+
 @pytest.mark.parametrize("type", ["", "order", "A1", "A" * 17, "A\n"])
 def test_bad_types_are_refused_before_they_are_written(type: str) -> None:
     with sqlite3.connect(":memory:") as database, pytest.raises(BadRequest):
