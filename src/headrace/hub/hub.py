@@ -51,6 +51,7 @@ class Hub(HubBase):
         super().__init__(config, data, now_us=clock.now_us)
         self.clock = clock
         self._log = log
+        self.security.users_file.on_disk_failure = log.fail
         self._loop = asyncio.get_running_loop()
         self._new_streams = Waiters()
         self._new_records = Waiters()

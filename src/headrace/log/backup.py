@@ -33,7 +33,7 @@ import msgspec
 
 from headrace.errors import BadRequest, HeadraceError
 from headrace.log import checkpoint, journal, segment, snapshot
-from headrace.log.disk import PRIVATE, TEMPORARY, Disk, OsDisk, fsync_directory
+from headrace.log.disk import PRIVATE, TEMPORARY, Disk, OsDisk, fsync, fsync_directory, is_final
 from headrace.log.doctor import DoctorReport, examine
 from headrace.log.journal_port import TornTail
 
@@ -90,7 +90,7 @@ def back_up(log: Log, target: str | os.PathLike[str]) -> BackupInfo:
     root = _root_of(log)
     place = _new_directory(Path(target), root)
     staging = root / STAGING
-    with _emptied_on_failure(place):
+    with _emptied_on_failure(place, log):
         try:
             with log.maintenance.without_reuse():
                 sizes = _stage(log, root, staging)
@@ -134,13 +134,20 @@ def remove_leftovers(disk: Disk) -> None:
 
 
 @contextlib.contextmanager
-def _emptied_on_failure(place: Path) -> Iterator[None]:
-    """A disk that is full, or that fails, is not left with half a copy."""
+def _emptied_on_failure(place: Path, log: Log | None = None) -> Iterator[None]:
+    """A disk that is full, or that fails, is not left with half a copy. If it is the log's own, the log ends."""
     try:
         yield
     except OSError as error:
+        if log is not None and is_final(error) and _is_on(place, _root_of(log)):
+            log.fail("syncing a backup on the log's own disk", error)
         shutil.rmtree(place, ignore_errors=True)
         raise BackupFailed(f"cannot copy to {place}: {error}; nothing was left there") from error
+
+
+def _is_on(place: Path, root: Path) -> bool:
+    """Whether both are on one disk, as far as the system tells."""
+    return place.stat().st_dev == root.stat().st_dev
 
 
 def read_manifest(backup: Path) -> BackupInfo:
@@ -295,7 +302,7 @@ def _copy_file(source: Path, target: Path, limit: int | None) -> int:
             writing.write(piece)
             copied += len(piece)
         writing.flush()
-        os.fsync(writing.fileno())
+        fsync(writing.fileno())
     shutil.copymode(source, target)
     return copied
 
@@ -321,6 +328,6 @@ def _write_manifest(place: Path, info: BackupInfo) -> None:
     with beside.open("wb") as file:
         file.write(msgspec.json.format(msgspec.json.encode(info)) + b"\n")
         file.flush()
-        os.fsync(file.fileno())
+        fsync(file.fileno())
     beside.rename(place / MANIFEST)
     fsync_directory(place)

@@ -10,8 +10,10 @@ an interrupted write and is removed at the next start.
 
 from __future__ import annotations
 
+import contextlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 from google_crc32c import value as crc32c
 
@@ -38,10 +40,15 @@ def blob_name(id: int) -> str:
 class BlobWriter:
     """A blob on its way to the disk. Memory is bounded by one block."""
 
-    def __init__(self, store: Store, id: int) -> None:
+    def __init__(
+        self, store: Store, id: int, guard: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
+    ) -> None:
+        """Whatever is done to the disk is done inside of a `guard`."""
         self._store = store
+        self._guard = guard
         self.id = id
-        self._blob = store.create(blob_name(id))
+        with guard():
+            self._blob = store.create(blob_name(id))
         self._block = bytearray()
         self.size = 0
 
@@ -54,13 +61,15 @@ class BlobWriter:
     def _flush(self, size: int) -> None:
         data = bytes(self._block[:size])
         del self._block[:size]
-        self._blob.write(BLOCK.pack(len(data), crc32c(data)) + data)
+        with self._guard():
+            self._blob.write(BLOCK.pack(len(data), crc32c(data)) + data)
 
     def finish(self) -> None:
         """Make the blob durable under its name."""
         if self._block:
             self._flush(len(self._block))
-        self._blob.finish()
+        with self._guard():
+            self._blob.finish()
 
     def abort(self) -> None:
         """Forget the blob, finished or not."""

@@ -12,7 +12,7 @@ import errno
 import fcntl
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -39,6 +39,26 @@ if _sync_file_range is not None:
     _sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 
 
+class SyncFailed(OSError):
+    """The disk could not make something durable. The system may have forgotten what it was given: whoever syncs the
+    same file again can be told that all is well, and it is not."""
+
+
+def is_final(error: OSError) -> bool:
+    """Whether the disk has failed, and did not only refuse something: whoever keeps a log on it has to end."""
+    return isinstance(error, SyncFailed) or error.errno == errno.EIO
+
+
+@contextlib.contextmanager
+def _syncing() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL_ERRNOS:
+            raise  # a new file may find room
+        raise SyncFailed(error.errno, error.strerror, error.filename) from error
+
+
 class AppendFile(Protocol):
     """A file open for appending."""
 
@@ -51,7 +71,7 @@ class AppendFile(Protocol):
         ...
 
     def sync(self) -> None:
-        """fdatasync: returns when the bytes written so far would survive a power cut."""
+        """fdatasync: returns when the bytes written so far would survive a power cut. Raises `SyncFailed`."""
         ...
 
     def truncate(self, size: int) -> None:
@@ -115,7 +135,9 @@ class Disk(Protocol):
         """Remove an empty directory, if it is there."""
         ...
 
-    def sync_dir(self, directory: str) -> None: ...
+    def sync_dir(self, directory: str) -> None:
+        """Make the names in it durable. Raises `SyncFailed`."""
+        ...
 
     def free_bytes(self) -> int: ...
 
@@ -147,7 +169,8 @@ class OsAppendFile:
             self._begun = end
 
     def sync(self) -> None:
-        os.fdatasync(self._fd)
+        with _syncing():
+            os.fdatasync(self._fd)
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)
@@ -301,10 +324,16 @@ class FreeSpace:
         self._used_bytes += size
 
 
+def fsync(descriptor: int) -> None:
+    """As `os.fsync`. Raises `SyncFailed`."""
+    with _syncing():
+        os.fsync(descriptor)
+
+
 def fsync_directory(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        fsync(descriptor)
     finally:
         os.close(descriptor)
 

@@ -12,7 +12,8 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from headrace.config.sections import Log as LogSettings
@@ -21,7 +22,7 @@ from headrace.log import backup, ops, snapshot
 from headrace.log.checkpoint import BlobWriter
 from headrace.log.clock import Clock
 from headrace.log.commit import RELIEVING, STRUCTURAL, Commit, Pending
-from headrace.log.disk import FULL_ERRNOS, FreeSpace
+from headrace.log.disk import FULL_ERRNOS, FreeSpace, is_final
 from headrace.log.frame import frames_bytes
 from headrace.log.journal_port import JournalPort
 from headrace.log.maintenance import Maintenance
@@ -234,9 +235,29 @@ class Log(LogView, LogPort):
         self.commits += 1
         return None
 
-    def _fail(self, error: Exception) -> LogFailed:
+    def fail(self, what: str, error: OSError) -> None:
+        """The disk has failed, for somebody else who writes to it. Any thread may call this."""
+        if self.failed is None:
+            self._report([], set(), self._fail(error, what))
+
+    @contextmanager
+    def guard(self, what: str) -> Iterator[None]:
+        """A disk that fails inside ends the log."""
+        try:
+            yield
+        except OSError as error:
+            if is_final(error):
+                self.fail(what, error)
+            raise
+
+    def _fail(self, error: Exception, what: str | None = None) -> LogFailed:
         """After a failed sync the kernel may have dropped the pages: only a restart knows what the disk holds."""
-        self.failed = LogFailed(self.journal.explain(error))
+        if what is None:
+            self.failed = LogFailed(self.journal.explain(error))
+        else:
+            self.failed = LogFailed(
+                f"{what} failed ({error}): the log accepts nothing more; check the disk and start again"
+            )
         logger.error("%s", self.failed)
         return self.failed
 
@@ -297,7 +318,8 @@ class Log(LogView, LogPort):
         self.state.sequence = sequence
         try:
             bookmark = self.journal.bookmark(self.state.needed_sequence)
-            snapshot.save(self.store, sequence, snapshot.encode(self.state, is_final=True, bookmark=bookmark))
+            with self.guard("writing the final snapshot"):
+                snapshot.save(self.store, sequence, snapshot.encode(self.state, is_final=True, bookmark=bookmark))
         except OSError as error:
             logger.warning("no snapshot could be left, so the next start cannot tell a lost end: %s", error)
 
@@ -338,7 +360,7 @@ class Log(LogView, LogPort):
         with self.lock:
             id = max(self._next_checkpoint_id, self.state.next_checkpoint_id)
             self._next_checkpoint_id = id + 1
-        return BlobWriter(self.store, id)
+        return BlobWriter(self.store, id, lambda: self.guard("writing a checkpoint"))
 
     def back_up(self, target: str | os.PathLike[str]) -> backup.BackupInfo:
         if not self._backing_up.acquire(blocking=False):

@@ -1,7 +1,8 @@
 """Background work: sealing, snapshots, retention, merging, compaction and removal. One small step at a time.
 
-Nothing here is needed for durability: all of it can be interrupted anywhere and is done again. A step may use the
-disk at length without the log's lock; it takes the lock only to publish what it did.
+Nothing here is needed for durability: all of it can be interrupted anywhere and is done again. A disk that fails is
+something else: it ends the log. A step may use the disk at length without the log's lock; it takes the lock only to
+publish what it did.
 """
 
 from __future__ import annotations
@@ -81,11 +82,11 @@ class Maintenance:
     def step(self) -> bool:
         """One piece of work; False when nothing is due."""
         try:
-            with self._turn:
+            with self._turn, self._log.guard("writing files in the background"):
                 worked = self._step()
             self.error = None
         except (OSError, HeadraceError) as error:
-            if str(error) != self.error:
+            if str(error) != self.error and self._log.failed is None:
                 logger.error("background work on the log failed and will be tried again: %s", error)
             self.error = str(error)
             return False

@@ -66,6 +66,10 @@ class LogPort(Protocol):
         """Blocks. Everything submitted is durable or refused afterwards."""
         ...
 
+    def fail(self, what: str, error: OSError) -> None:
+        """End it: the disk has failed for somebody else who writes to it."""
+        ...
+
     def trouble(self) -> dict[str, str]:
         """What is wrong, by part, in sentences for people; empty when all is well."""
         ...

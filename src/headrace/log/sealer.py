@@ -31,7 +31,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from headrace.log.disk import OsDisk
+from headrace.log.disk import OsDisk, SyncFailed, is_final
 from headrace.log.segment import SegmentRef, write_segment
 from headrace.log.store import DirectoryStore, Store
 from headrace.log.tail import TailEntry, pieces
@@ -78,6 +78,7 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
     errno: int
     text: str
+    is_final: bool
 
 
 class SealerGone(Exception):
@@ -184,7 +185,7 @@ class Sealer:
         except (OSError, EOFError, msgspec.MsgspecError) as error:
             raise SealerGone(str(error)) from error
         if isinstance(answer, Failed):
-            raise OSError(answer.errno, answer.text)
+            raise (SyncFailed if answer.is_final else OSError)(answer.errno, answer.text)
         return SegmentRef(answer.first, answer.next, answer.path, answer.bytes)
 
     def close(self) -> None:
@@ -251,7 +252,7 @@ def execute(store: Store, order: Order, memory: pa.Buffer) -> Sealed | Failed:
     try:
         ref = write_segment(store, order.stream, order.stream_id, order.partition, pieces(entries))
     except OSError as error:
-        return Failed(error.errno or 0, error.strerror or str(error))
+        return Failed(error.errno or 0, error.strerror or str(error), is_final(error))
     return Sealed(*ref)
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 
 from headrace.config import User
-from headrace.log.disk import PRIVATE, fsync_directory
+from headrace.log.disk import PRIVATE, fsync, fsync_directory, is_final
 from headrace.security.passwords import SecurityError
 
 REQUIRED = "users.required"
@@ -32,6 +32,8 @@ class UsersFile:
         self._required = data / REQUIRED
         self._stamp: tuple[int, int] | None = None
         self._users: dict[str, User] = {}
+        self.on_disk_failure: Callable[[str, OSError], None] | None = None
+        """Told what was being written when the disk failed."""
 
     def users(self) -> dict[str, User]:
         """The users now in the file; a file that cannot be understood is an error, not an empty one."""
@@ -69,11 +71,15 @@ class UsersFile:
             descriptor = os.open(self._required, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except FileExistsError:
             return
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(REQUIRED_TEXT)
-            file.flush()
-            os.fsync(file.fileno())
-        fsync_directory(self._required.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(REQUIRED_TEXT)
+                file.flush()
+                fsync(file.fileno())
+            fsync_directory(self._required.parent)
+        except OSError as error:
+            self._failed(error)
+            raise
 
     def forget(self) -> None:
         """Take that back."""
@@ -110,7 +116,12 @@ class UsersFile:
     def _not_readable(self, error: OSError) -> SecurityError:
         return SecurityError(f"the users file {self.path} cannot be read: {error.strerror}")
 
+    def _failed(self, error: OSError) -> None:
+        if self.on_disk_failure is not None and is_final(error):
+            self.on_disk_failure("writing the users file", error)
+
     def _not_writable(self, error: OSError) -> SecurityError:
+        self._failed(error)
         return SecurityError(f"the users file {self.path} cannot be written: {error.strerror}")
 
     def _write(self, users: dict[str, User]) -> None:
@@ -121,7 +132,7 @@ class UsersFile:
         with os.fdopen(descriptor, "wb") as file:
             file.write(msgspec.json.format(msgspec.json.encode(users)) + b"\n")
             file.flush()
-            os.fsync(file.fileno())
+            fsync(file.fileno())
         os.replace(beside, self.path)
         fsync_directory(self.path.parent)  # a user who was removed does not come back with a power cut
         self._stamp = None
