@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from headrace.units import GIB, MIB
+from headrace.units import GIB, KIB, MIB
 
 # The unit in `extra` tells the loader which spellings to accept and the reference which unit to print.
 Bytes = Annotated[int, Meta(ge=0, extra={"unit": "bytes"})]
@@ -122,6 +122,21 @@ class Limits(Section, frozen=True):
 
     sessions_max: Annotated[Count, Meta(description="Open sessions over all listeners")] = 10_000
     sessions_kept: Annotated[Count, Meta(description="Ended sessions that `headrace session ls` still shows")] = 200
+    unread_bytes_max: Annotated[
+        Bytes, Meta(description="Bytes of messages that are not whole, over all listeners; above it the largest goes")
+    ] = 256 * MIB
+    message_s: Annotated[
+        Seconds, Meta(description="A message that has begun must be whole after this, plus a second for each 64 KiB")
+    ] = 30
+    sign_in_s: Annotated[
+        Seconds, Meta(description="A connection must have signed in, or said something whole, within this")
+    ] = 60
+    strangers_max: Annotated[
+        Count, Meta(description="Connections that have not signed in, over all listeners; one more ends the oldest")
+    ] = 1_000
+    files_reserved: Annotated[
+        Count, Meta(description="File descriptors that are kept for the log: connections take only the others")
+    ] = 512
     stop_s: Annotated[Seconds, Meta(description="How long a clean stop may take before sessions are cut")] = 10
     event_loop: Annotated[
         Literal["asyncio", "uvloop"], Meta(description="`uvloop` (extra `speed`) does a fifth more round trips")
@@ -132,6 +147,10 @@ class Http(Section, frozen=True):
     """The one HTTP server."""
 
     request_bytes_max: Annotated[Bytes, Meta(description="The largest request body of the admin API")] = 64 * MIB
+    headers_max: Annotated[Count, Meta(description="The most headers of a request")] = 100
+    header_bytes_max: Annotated[Bytes, Meta(description="The longest head of a request: its line and its headers")] = (
+        64 * KIB
+    )
     keep_alive_s: Annotated[Seconds, Meta(description="An idle connection is closed after this")] = 30
     connections_max: Annotated[Count, Meta(description="Open HTTP connections")] = 2_000
     hosts: Annotated[list[str], Meta(description="Names besides localhost that a loopback listener answers to")] = []

@@ -28,6 +28,7 @@ from headrace.errors import BadRequest, Forbidden, HeadraceError
 from headrace.security import Principal
 from headrace.security.admission import from_header
 from headrace.serving.http import error_response, peer_of
+from headrace.serving.http_connection import recognized
 from headrace.serving.listener import Listener
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ class Console:
         shown_by = from_header(request.headers.get("authorization"))
         message = "sign in to see the pulse of this hub"
         principal = await self._hub.admission.admit("http", peer_of(request), shown_by, message)
+        recognized(request.scope)
         if not principal.may_some("read"):
             raise Forbidden("the pulse of the hub needs the right 'read'")
         asked = request.query_params

@@ -11,6 +11,7 @@ from typing import Any
 from headrace.config import Config
 from headrace.hub.health import Health
 from headrace.hub.hooks import Hooks
+from headrace.hub.intake import Intake
 from headrace.hub.mounts import Mounts
 from headrace.hub.sessions import Sessions
 from headrace.hub.set_aside import SetAside
@@ -48,6 +49,8 @@ class HubBase:
             now_us=now_us,
             changed=self.metrics.session_changed,
         )
+        self.intake = Intake(config.limits, self.metrics.intake)
+        self.metrics.before_scrape(self._show_intake)
         self.verbs = Verbs(self.hooks)
         self.mounts = Mounts()
         self.tracing: Tracing = OFF
@@ -59,3 +62,7 @@ class HubBase:
         """Where the listeners are, by name; filled by whoever starts them."""
         self.stopping = asyncio.Event()
         """Set when the process begins to stop: answers without end should end now."""
+
+    def _show_intake(self) -> None:
+        self.metrics.intake.unread_bytes.set(self.intake.held_bytes)
+        self.metrics.intake.strangers.set(self.intake.strangers)

@@ -36,7 +36,8 @@ from headrace.hub.base import HubBase
 from headrace.security import Principal
 from headrace.security.admission import from_header
 from headrace.security.login_limit import TooManyLogins
-from headrace.serving.listener import Listener
+from headrace.serving.http_connection import WebSocketConnection, connection_class, recognized
+from headrace.serving.listener import ACCEPTS_AT_ONCE, Listener, wait_for_more
 from headrace.telemetry.log_lines import fields
 
 logger = logging.getLogger("headrace.http")
@@ -152,7 +153,9 @@ class Api:
     async def _principal(self, request: Request) -> Principal:
         message = "say who you are: a token (Authorization: Bearer …) or user and password (Basic)"
         shown = from_header(request.headers.get("authorization"))
-        return await self._hub.admission.admit("http", peer_of(request), shown, message)
+        principal = await self._hub.admission.admit("http", peer_of(request), shown, message)
+        recognized(request.scope)
+        return principal
 
 
 def peer_of(request: Request) -> str:
@@ -238,16 +241,31 @@ async def _refuse(scope: Scope, receive: Receive, send: Send, response: Response
 class _Server(uvicorn.Server):
     """uvicorn without its own signal handlers (the process stops us), and with an event for having started."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, handshake_s: float) -> None:
         super().__init__(config)
         self.listening = asyncio.Event()
+        self._handshake_s = handshake_s
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        """uvicorn's own knows no limit on the time of a TLS handshake."""
+        await super().startup([])
+        config = self.config
+        for each in sockets or []:
+            server = await asyncio.get_running_loop().create_server(
+                lambda: config.http_protocol_class(  # type: ignore[call-arg]
+                    config=config, server_state=self.server_state, app_state=self.lifespan.state
+                ),
+                sock=each,
+                ssl=config.ssl,
+                backlog=ACCEPTS_AT_ONCE,
+                ssl_handshake_timeout=None if config.ssl is None else self._handshake_s,
+            )
+            wait_for_more(*server.sockets)
+            self.servers.append(server)
         self.listening.set()
 
 
@@ -260,6 +278,8 @@ async def serve(hub: HubBase, address: str) -> Listener:
     app = hub.tracing.app(Dispatcher(hub, loopback), ["/api", *hub.mounts.traced])
     config = uvicorn.Config(
         app,
+        http=connection_class(hub),
+        ws=WebSocketConnection,
         lifespan="off",
         log_config=None,
         access_log=False,
@@ -273,7 +293,7 @@ async def serve(hub: HubBase, address: str) -> Listener:
     )
     config.load()
     config.ssl = hub.security.tls("http")
-    server = _Server(config)
+    server = _Server(config, hub.config.limits.sign_in_s)
     running = asyncio.create_task(server.serve([listening]), name="http")
     started = asyncio.create_task(server.listening.wait())
     await asyncio.wait((running, started), return_when=asyncio.FIRST_COMPLETED)

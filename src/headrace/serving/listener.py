@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+# So many connections are accepted before those that are open have their turn again.
+ACCEPTS_AT_ONCE = 64
+# So many may wait in the kernel for that.
+BACKLOG = 1024
 
 # A peer that has vanished without a word is noticed after a minute.
 KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+
+
+class HasFileno(Protocol):
+    """A socket, or what asyncio shows of one."""
+
+    def fileno(self) -> int: ...
 
 
 class Listener:
@@ -25,6 +38,13 @@ class Listener:
     async def close(self) -> None:
         """Stop accepting, end the open sessions, and free the port."""
         await self._close()
+
+
+def wait_for_more(*listening: HasFileno) -> None:
+    """Let more connections wait than are accepted at once: asyncio has one number for both."""
+    for each in listening:
+        with socket.socket(fileno=os.dup(each.fileno())) as same:
+            same.listen(BACKLOG)
 
 
 def keep_alive(transport: asyncio.BaseTransport) -> None:

@@ -12,7 +12,11 @@ import ctypes.util
 import os
 from collections.abc import Callable
 
+from headrace.units import MIB
+
 QUIET_S = 10.0
+MUCH_BYTES = 16 * MIB
+"""So much given up at once is handed back at once, although others are at work."""
 
 
 def resident_bytes() -> int:
@@ -33,15 +37,20 @@ def find_trim() -> Callable[[int], int] | None:
     return trim
 
 
-async def trim_when_quiet(activity: Callable[[], float], trim: Callable[[int], int] | None) -> None:
-    """Trim once after each burst: when `activity` has moved since the last trim and now stands still."""
+async def trim_when_quiet(
+    activity: Callable[[], float], trim: Callable[[int], int] | None, given_up: Callable[[], int] = lambda: 0
+) -> None:
+    """Trim once after each burst: when `activity` has moved since the last trim and now stands still, or when much of
+    what peers had sent was `given_up`."""
     if trim is None:
         return
     seen = trimmed = activity()
+    given_up_before = given_up()
     while True:
         await asyncio.sleep(QUIET_S)
         now = activity()
-        if now == seen and now != trimmed:
+        if (now == seen and now != trimmed) or given_up() - given_up_before >= MUCH_BYTES:
+            given_up_before = given_up()
             await asyncio.to_thread(trim, 0)
             trimmed = now
         seen = now

@@ -36,6 +36,7 @@ from headrace.config.load import Loaded
 from headrace.errors import Damaged, HeadraceError
 from headrace.hub import Hub
 from headrace.protocols.descriptor import protocols
+from headrace.serving import files
 from headrace.serving.listener import Listener
 from headrace.serving.memory import find_trim, resident_bytes, trim_when_quiet
 from headrace.telemetry.log_lines import fields
@@ -109,10 +110,14 @@ class Runtime:
         process.info.labels(version=__version__).set(1)
         process.started.set(time.time())
         self.hub.metrics.before_scrape(lambda: process.resident_bytes.set(resident_bytes()))
-        written = self.hub.metrics.log.bytes
+        written, intake = self.hub.metrics.log.bytes, self.hub.intake
+        intake.connections_max = files.for_connections(files.raise_limit(), self.config.limits.files_reserved)
+        files.tell_once(asyncio.get_running_loop())
         self._chores = [
             asyncio.create_task(_measure_lag(process), name="loop lag"),
-            asyncio.create_task(trim_when_quiet(lambda: counted(written), find_trim()), name="trim"),
+            asyncio.create_task(
+                trim_when_quiet(lambda: counted(written), find_trim(), lambda: intake.released_bytes), name="trim"
+            ),
         ]
 
     async def _start_services(self) -> None:

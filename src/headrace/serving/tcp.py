@@ -3,7 +3,9 @@
 A protocol derives its server from `TcpServer` and its connection from `TcpConnection` and one of asyncio's protocol
 classes, and adds what its bytes mean. Kept here for all of them: the list of open connections, the session that people
 see, bytes counted, tasks that end with their connection, and when to read: never while the peer does not take what it
-is sent, while the disk is behind, or while the protocol's own `has_room` says no.
+is sent, while the disk is behind, or while the protocol's own `has_room` says no. A protocol says here when its peer
+has signed in (`signed_in`) and what it holds of a message that is not whole (`keeps`): `hub.intake` ends those that
+take too long or too much.
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from headrace.config.address import join_address, split_address
 from headrace.errors import HeadraceError, LimitExceeded
+from headrace.hub.intake import Arrival
 from headrace.hub.sessions import Session
-from headrace.serving.listener import keep_alive
+from headrace.serving.listener import ACCEPTS_AT_ONCE, keep_alive, wait_for_more
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
@@ -48,7 +51,16 @@ class TcpServer(Generic[Peer]):
         """Accept connections at `address`, with the listener's certificate if it has one."""
         host, port = split_address(address)
         context = tls or self.hub.security.tls(self.protocol)
-        return await asyncio.get_running_loop().create_server(connection, host, port, ssl=context)
+        server = await asyncio.get_running_loop().create_server(
+            connection,
+            host,
+            port,
+            ssl=context,
+            backlog=ACCEPTS_AT_ONCE,
+            ssl_handshake_timeout=None if context is None else self.hub.config.limits.sign_in_s,
+        )
+        wait_for_more(*server.sockets)
+        return server
 
     async def stop(self, *servers: asyncio.Server) -> None:
         """Accept nobody more, end the connections, and cut off those that do not go."""
@@ -86,6 +98,8 @@ class TcpConnection:
     """One peer. The order of bases is `class Connection(TcpConnection, asyncio.Protocol)`."""
 
     write_buffer_bytes_max: int | None = None
+    strangers_max: int | None = None
+    """How many connections that have not signed in the listener has room for, if that is less than the hub has."""
 
     def __init__(self, server: TcpServer[Any]) -> None:
         self.hub = server.hub
@@ -95,6 +109,7 @@ class TcpConnection:
         self.peer = "?"
         self.last_error: str | None = None
         self.handle: Session | None = None
+        self.arrival: Arrival | None = None
         self.peer_reads = True
         self._tcp_server = server
         self._reading = True
@@ -126,6 +141,11 @@ class TcpConnection:
         """The listener stops."""
         self.transport.close()
 
+    def cut_off(self, why: str) -> None:
+        """The peer has met a limit of `hub.intake`. A protocol that has words for it says them before."""
+        self.last_error = why
+        self.transport.abort()
+
     # asyncio's side.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -140,6 +160,12 @@ class TcpConnection:
         server = self._tcp_server
         server.connections.add(self)
         try:
+            self.arrival = self.hub.intake.open(server.protocol, self.cut_off, self.strangers_max)
+        except LimitExceeded as error:  # it says so to the log
+            self.last_error = str(error)
+            self.transport.abort()
+            return
+        try:
             self.handle = self.hub.sessions.open(server.protocol, self.peer, self.describe)
         except LimitExceeded as error:
             self.refused(error)
@@ -150,6 +176,8 @@ class TcpConnection:
         """The peer is gone."""
         self.is_lost = True
         self._tcp_server.left(self)
+        if self.arrival is not None:
+            self.arrival.close()
         for task in self._tasks:
             task.cancel()
         self.closed(error)
@@ -167,6 +195,16 @@ class TcpConnection:
         self.pace()
 
     # For the protocol's use.
+
+    def signed_in(self) -> None:
+        """The peer has a name now or, where there is no login, has said something whole."""
+        if self.arrival is not None:
+            self.arrival.known()
+
+    def keeps(self, nbytes: int, came: int) -> None:
+        """So many bytes wait for the rest of their message, now that `came` more have come."""
+        if self.arrival is not None:
+            self.arrival.holds(nbytes, came)
 
     def write(self, data: bytes) -> None:
         """Send and count, if there is still somebody to send to."""
@@ -193,6 +231,8 @@ class TcpConnection:
         may_read = self.may_read()
         if may_read is not self._reading:
             self._reading = may_read
+            if self.arrival is not None:
+                self.arrival.is_read = may_read
             (self.transport.resume_reading if may_read else self.transport.pause_reading)()
 
     def may_read(self) -> bool:

@@ -169,6 +169,19 @@ class ProtocolCounters:
         self._peer_errors.labels(protocol=self._protocol, code=code).inc()
 
 
+class IntakeMetrics:
+    """What has come in and is not understood yet, over all listeners."""
+
+    def __init__(self, make: Maker) -> None:
+        self.unread_bytes = make.gauge("headrace_unread_bytes", "Bytes received of messages that are not whole yet")
+        self.strangers = make.gauge("headrace_strangers", "Open connections that have not signed in")
+        self.ended = make.counter(
+            "headrace_connections_ended_total",
+            "Connections ended by a limit: silent, slow, strangers, bytes, files",
+            ["protocol", "reason"],
+        )
+
+
 class SecurityMetrics:
     """Logins."""
 
@@ -217,6 +230,7 @@ class Metrics:
         self.nouns = NounMetrics(make)
         self.protocol = ProtocolMetrics(make)
         self.security = SecurityMetrics(make)
+        self.intake = IntakeMetrics(make)
         self.verbs = VerbMetrics(make)
         self.spark = SparkMetrics(make)
         self.process = ProcessMetrics(make)

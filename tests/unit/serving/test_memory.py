@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from support.until import until
 
 from headrace.serving import memory
 from headrace.serving.memory import find_trim, trim_when_quiet
@@ -31,6 +32,33 @@ async def test_trimmed_once_after_a_burst(monkeypatch: pytest.MonkeyPatch) -> No
     await asyncio.wait_for(finished.wait(), 60)
     task.cancel()
     assert trims == [9.0, 12.0]
+
+
+async def test_much_that_was_given_up_is_handed_back_although_others_are_at_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory, "QUIET_S", 0.001)
+    given_up, trims, turns = [0], [0], [0]
+
+    def activity() -> float:
+        turns[0] += 1
+        return float(turns[0])
+
+    def trim(pad: int) -> int:
+        trims[0] += 1
+        return 1
+
+    task = asyncio.create_task(trim_when_quiet(activity, trim, lambda: given_up[0]))
+    await until(lambda: turns[0])
+    given_up[0] = memory.MUCH_BYTES - 1
+    await until(lambda: turns[0] > 5)
+    assert trims == [0]
+    given_up[0] = memory.MUCH_BYTES
+    await until(lambda: trims[0])
+    at = turns[0]
+    await until(lambda: turns[0] > at + 5)
+    assert trims == [1]
+    task.cancel()
 
 
 async def test_without_a_trim_there_is_nothing_to_do() -> None:

@@ -134,6 +134,12 @@ class MessageReader:
         self._needed_bytes = 1
         self._blob_left = 0
 
+    def release(self) -> None:
+        """Forget half a message: nothing more comes."""
+        self.failed = True
+        self._pieces.clear()
+        self.buffered_bytes = 0
+
     def feed(self, data: bytes) -> list[Event]:
         """All events that `data` completes."""
         if self.failed:

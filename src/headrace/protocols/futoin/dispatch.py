@@ -39,6 +39,14 @@ class Dispatcher:
         self, message: Request | Deviation, data: bytes, coding: Coding, channel: Channel
     ) -> Caller | None:
         """Who sent `message`; None for nobody. Raises for a claim that is wrong: that comes before everything else."""
+        caller = await self._identified(message, data, coding, channel)
+        if caller is not None:
+            channel.recognized()
+        return caller
+
+    async def _identified(
+        self, message: Request | Deviation, data: bytes, coding: Coding, channel: Channel
+    ) -> Caller | None:
         sec = message.sec
         known = self.guard.remembered(sec)
         if known is not None:

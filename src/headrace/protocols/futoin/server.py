@@ -27,6 +27,7 @@ from headrace.protocols.futoin.dispatch import Dispatcher
 from headrace.protocols.futoin.errors import INVALID_REQUEST, PeerError
 from headrace.protocols.futoin.session import Channel, Endpoint
 from headrace.protocols.futoin.settings import Futoin
+from headrace.serving.http_connection import recognized
 from headrace.serving.listener import Listener
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ class Application:
         host, port = scope.get("client") or ("127.0.0.1", 0)
         open_to_all = self._settings.insecure and is_loopback(host) and not foreign_page
         secure = scope["scheme"] in ("https", "wss") or open_to_all
-        return Channel(secure, bidirectional, open_to_all, f"{host}:{port}")
+        return Channel(secure, bidirectional, open_to_all, f"{host}:{port}", functools.partial(recognized, scope))
 
 
 async def respond(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:

@@ -15,6 +15,7 @@ for skipped event group."
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple
 
@@ -43,6 +44,8 @@ class Channel(NamedTuple):
     open_to_all: bool = False
     """Whether a caller without a name is let in: `futoin.insecure`, from this machine."""
     peer: str = ""
+    recognized: Callable[[], None] = lambda: None
+    """Called when the peer turns out to be somebody."""
 
 
 def check_constraints(interface: Interface, channel: Channel, known: bool) -> None:

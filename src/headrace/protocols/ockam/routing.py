@@ -140,7 +140,7 @@ class Assembly:
 
     def __init__(self) -> None:
         self._chunks: list[bytes] = []
-        self._held_bytes = 0
+        self.held_bytes = 0
         self._needed_bytes = 0
 
     def join(self, data: bytes) -> bytes | None:
@@ -148,8 +148,8 @@ class Assembly:
         if not self._chunks:
             return data
         self._chunks.append(data)
-        self._held_bytes += len(data)
-        if self._held_bytes < self._needed_bytes:
+        self.held_bytes += len(data)
+        if self.held_bytes < self._needed_bytes:
             return None
         buffer = b"".join(self._chunks)
         self.clear()
@@ -159,12 +159,12 @@ class Assembly:
         """Keep the beginning of a frame that will have `needed_bytes` at least."""
         if rest:
             self._chunks = [rest]
-            self._held_bytes = len(rest)
+            self.held_bytes = len(rest)
             self._needed_bytes = needed_bytes
 
     def clear(self) -> None:
         self._chunks.clear()
-        self._held_bytes = 0
+        self.held_bytes = 0
 
 
 class Framing(Protocol):

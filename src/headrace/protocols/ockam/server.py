@@ -140,7 +140,11 @@ class Connection(TcpConnection, asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.counters.received_bytes.inc(len(data))
-        self._act(self.session.receive(data))
+        turn = self.session.receive(data)
+        if self.session.requests or turn.dropped:
+            self.signed_in()
+        self.keeps(self.session.unread_bytes, len(data))
+        self._act(turn)
 
     def pause_writing(self) -> None:
         self._writable.clear()

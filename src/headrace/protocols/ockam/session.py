@@ -227,8 +227,14 @@ class Session:
             self._end(Event.GREETING_LATE, "no version byte in time", turn)
         return turn
 
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes that wait for the rest of their frame."""
+        return self._assembly.held_bytes
+
     def lost(self) -> None:
         """The connection is gone."""
+        self._assembly.clear()
         self.state = CONNECTION.step(self.state, Event.LOST)
 
     def _greet(self, buffer: bytes, turn: Turn) -> int:

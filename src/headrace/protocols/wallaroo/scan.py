@@ -395,6 +395,10 @@ class FrameBuffer:
         """Forget what is held: "any data received after the error frame should be discarded"."""
         self._position = self._end
 
+    def release(self) -> None:
+        """Give the memory back: nothing more comes."""
+        self._chunk, self._position, self._end = np.empty(0, np.uint8), 0, 0
+
     def next(self) -> Frame | Rows | None:
         """The next frame, or run of messages; `None` when more bytes are needed. Raises `PeerFault`."""
         if self._fault is not None:

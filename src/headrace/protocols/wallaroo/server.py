@@ -49,6 +49,7 @@ class Connection(TcpConnection, asyncio.BufferedProtocol):
     def __init__(self, worker: Worker) -> None:
         super().__init__(worker)
         self.worker = worker
+        self.strangers_max = 2 * worker.settings.connections_max
         self.session = ServerSession(worker.settings, self._accepts_cookie)
         self._principal: Principal | None = None
         self._lanes: dict[int, Lane] = {}
@@ -57,7 +58,6 @@ class Connection(TcpConnection, asyncio.BufferedProtocol):
         """Transactions that have been submitted and not answered."""
         self._says_no_more = False
         self._in_flight_bytes = 0
-        self._is_surplus = False
         self._write_scheduled = False
         self._handshake_timer: asyncio.TimerHandle | None = None
         self._duplicates_counted = 0
@@ -65,10 +65,6 @@ class Connection(TcpConnection, asyncio.BufferedProtocol):
     # asyncio.BufferedProtocol
 
     def opened(self) -> None:
-        if len(self.worker.connections) > 2 * self.worker.settings.connections_max:
-            self.transport.abort()
-            return
-        self._is_surplus = len(self.worker.connections) > self.worker.settings.connections_max
         loop = asyncio.get_running_loop()
         self._handshake_timer = loop.call_later(self.worker.settings.handshake_s, self._no_hello)
 
@@ -102,7 +98,12 @@ class Connection(TcpConnection, asyncio.BufferedProtocol):
 
     def _look(self) -> None:
         self._has_unread = False
-        self._do(self.session.process())
+        session = self.session
+        unread = session.buffer.held
+        requests = session.process()
+        if self.arrival is not None:
+            self.arrival.holds(session.buffer.held, unread - self.arrival.held_bytes)
+        self._do(requests)
 
     def closed(self, error: Exception | None) -> None:
         if self._handshake_timer is not None:
@@ -150,10 +151,11 @@ class Connection(TcpConnection, asyncio.BufferedProtocol):
         return True
 
     async def _greet(self) -> None:
-        if self.handle is None or self._is_surplus:
+        if self.handle is None or self.worker.is_full():
             key = "limits.sessions_max" if self.handle is None else "wallaroo.connections_max"
             self._do(self.session.fail(f"Too many connections: the limit is set by {key}"))
             return
+        self.signed_in()
         points = await self.worker.points(self) if self.session.dialect is DRAFT else []
         self._do(self.session.greeted(points))
 
@@ -351,6 +353,12 @@ class Connection(TcpConnection, asyncio.BufferedProtocol):
             return
         address = self.worker.settings.restart_address.encode() or None
         self._do(self.session.rewind(stream_id, point, address))
+
+    def cut_off(self, why: str) -> None:
+        if self.arrival is None or not self.arrival.is_known:  # nothing is known of its dialect, and there may be many
+            super().cut_off(why)
+        else:
+            self._do(self.session.fail(why) or [Close(why)])
 
     def stop(self) -> None:
         """A plain close, after the last acknowledgements: every published client reconnects if it has more to say."""

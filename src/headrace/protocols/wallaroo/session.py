@@ -77,7 +77,7 @@ class ServerSession:
         """Frames taken whose credits have not gone back yet."""
         self.duplicates = 0
         self._accepts_cookie = accepts_cookie
-        self._buffer = FrameBuffer(frame_bytes_max=self.settings.frame_bytes_max)
+        self.buffer = FrameBuffer(frame_bytes_max=self.settings.frame_bytes_max)
         self._held: set[int | None] = set()
         self._holds = 0
         """How many rewinds have this session look at nothing new."""
@@ -90,7 +90,7 @@ class ServerSession:
 
     @property
     def dialect(self) -> Dialect | None:
-        return self._buffer.dialect
+        return self.buffer.dialect
 
     @property
     def held(self) -> bool:
@@ -105,26 +105,26 @@ class ServerSession:
         """Take bytes from the peer, as they came."""
         if self.ended:
             return []
-        self._buffer.feed(data)
+        self.buffer.feed(data)
         return self.process()
 
     def room(self) -> memoryview:
         """Where the next bytes from the peer may be put; `arrived` says how many were, and `process` looks at them."""
-        return self._buffer.room()
+        return self.buffer.room()
 
     def arrived(self, count: int) -> bool:
         """Whether they should be looked at before more come."""
-        self._buffer.add(count)
+        self.buffer.add(count)
         if self.ended:
-            self._buffer.clear()
-        return self._buffer.is_full
+            self.buffer.clear()
+        return self.buffer.is_full
 
     def process(self) -> list[Request]:
         """Look at what was received, as far as that is possible now."""
         requests: list[Request] = []
         try:
             while not self.held and not self.ended:
-                item = self._buffer.next()
+                item = self.buffer.next()
                 if item is None:
                     break
                 if isinstance(item, Rows):
@@ -146,7 +146,7 @@ class ServerSession:
         """The connection is gone."""
         if self.state is not SessionState.DISCONNECTED:
             self._advance(SessionEvent.CLOSE)
-        self._buffer.clear()
+        self.buffer.release()
 
     def fail(self, reason: str) -> list[Request]:
         """End with an ERROR frame: for the peer's faults, and when the hub cannot go on."""
@@ -160,7 +160,7 @@ class ServerSession:
     def _end(self, reason: str) -> list[Request]:
         self.error = reason
         self._advance(SessionEvent.ERROR)
-        self._buffer.clear()
+        self.buffer.clear()
         self._held.clear()
         return [Close(reason)]
 
@@ -436,7 +436,7 @@ class ServerSession:
             self._flush()
             self._send(frames.Restart(address))
             self._advance(SessionEvent.RESTART)
-            self._buffer.clear()
+            self.buffer.clear()
             return [Close(None)]
         self._nack(self.streams[stream_id], point)
         return self.process()

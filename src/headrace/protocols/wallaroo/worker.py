@@ -93,6 +93,11 @@ class Worker(TcpServer["Connection"]):
         window = self.settings.window_credits
         self.metrics.credits_out.set(sum(window - peer.session.credits_used for peer in self.connections))
 
+    def is_full(self) -> bool:
+        """Whether as many connectors have signed in as may. Connections without a HELLO take no place."""
+        signed_in = sum(peer.arrival is not None and peer.arrival.is_known for peer in self.connections)
+        return signed_in >= self.settings.connections_max
+
     # Names and points.
 
     def stream_name(self, session: ServerSession, stream: bytes) -> str:

@@ -292,15 +292,15 @@ async def test_connections_within_the_limit_are_served_although_more_are_there()
         assert "wallaroo.connections_max" in await third.error()
 
 
-async def test_twice_as_many_connections_as_allowed_are_not_even_answered() -> None:
+async def test_above_twice_as_many_connections_as_allowed_the_oldest_that_said_nothing_goes() -> None:
     async with (
         hub_and_address(connections_max=1) as (_, address),
         await Peer.connect(address) as first,
         await Peer.connect(address),
         await Peer.connect(address) as third,
     ):
-        await third.closed_by_hub()
-        await first.hello()
+        await first.closed_by_hub()
+        await third.hello()
 
 
 async def test_silence_ends_in_error() -> None:

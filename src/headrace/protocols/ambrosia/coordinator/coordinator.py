@@ -218,7 +218,16 @@ class Coordinator:
 
     def _port_pair(self, instance: Instance, sockets: Sockets, receive: str, send: str, link: MakeLink) -> PortPair:
         tls = self.hub.security.tls(PROTOCOL)
-        return PortPair(instance.name, sockets, receive, send, link, lambda peer: self._admits(instance, peer), tls)
+        return PortPair(
+            instance.name,
+            sockets,
+            receive,
+            send,
+            link,
+            lambda peer: self._admits(instance, peer),
+            tls,
+            self.hub.intake,
+        )
 
     def _admits(self, instance: Instance, transport: asyncio.Transport) -> bool:
         """Whether whoever connects may be this immortal's binding. No name is said on the wire: where there are users,

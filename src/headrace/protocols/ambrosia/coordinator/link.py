@@ -52,6 +52,7 @@ class Link:
         """How many replayable calls the binding has sent to each destination."""
         self.counts = {"calls": 0, "duplicates": 0, "discarded": 0, "checkpoints": 0}
         self.on_close: Callable[[], None] = lambda: None
+        self.on_hold: Callable[[bool], None] = lambda is_held_back: None
         self._hub = coordinator.hub
         self._receive = receive
         self._send = send
@@ -87,6 +88,11 @@ class Link:
             **self.counts,
         }
 
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes that wait for the rest of their message."""
+        return self._reader.buffered_bytes
+
     # --- start and end ------------------------------------------------------------------------------------------
 
     def start(self, how: Input, checkpoint: CheckpointInfo | None) -> None:
@@ -115,6 +121,7 @@ class Link:
             return
         self.closed = True
         self.session.handle(Input.LINK_LOST)
+        self._reader.release()
         (logger.warning if failed else logger.info)("immortal %s: link closed: %s", self.instance.name, reason)
         self._receive.abort()
         self._send.abort()
@@ -265,6 +272,7 @@ class Link:
         full = self._hub.congested or self._repeats.full or (self._upload is not None and self._upload.full)
         if full or any(destination.full for destination in self._touched):
             self.held_back = True
+            self.on_hold(True)
             self._receive.pause_reading()
             self._spawn(self._read_again())
 
@@ -276,6 +284,7 @@ class Link:
             await destination.wait_for_room()
         await self._hub.drained()
         self.held_back = False
+        self.on_hold(False)
         self._receive.resume_reading()
 
     # --- what goes out ------------------------------------------------------------------------------------------

@@ -17,7 +17,8 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from headrace.config.address import join_address, split_address
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, LimitExceeded
+from headrace.hub.intake import Arrival, Intake
 from headrace.protocols.ambrosia.coordinator.link import Link
 from headrace.protocols.ambrosia.settings import Sockets
 
@@ -36,6 +37,7 @@ class _Socket(asyncio.Protocol):
         """`called_out`: we connected to it, at the address that its registration names."""
         self.ports = ports
         self._called_out = called_out
+        self._arrival: Arrival | None = None
         self.link: Link | None = None
         self.transport: asyncio.Transport
 
@@ -44,16 +46,35 @@ class _Socket(asyncio.Protocol):
         if not self._called_out and not self.ports.admits(self.transport):
             self.transport.abort()
             return
+        try:
+            self._arrival = self.ports.intake.open("ambrosia", self._cut_off)
+        except LimitExceeded:  # it says so to the log
+            self.transport.abort()
+            return
         self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self.ports.arrived(self)
+
+    def _held_back(self, is_held_back: bool) -> None:
+        if self._arrival is not None:
+            self._arrival.is_read = not is_held_back
+
+    def _cut_off(self, why: str) -> None:
+        if self.link is not None:
+            self.link.close(why, failed=True)
+        self.transport.abort()
 
     def linked(self, link: Link) -> None:
         """The other half has come."""
         self.link = link
+        if self._arrival is not None:
+            self._arrival.known()
+            link.on_hold = self._held_back
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End of file or reset: the link is lost. It never means data."""
         self.ports.left(self)
+        if self._arrival is not None:
+            self._arrival.close()
         if self.link is not None:
             self.link.close(f"the binding closed its socket{f': {exc}' if exc else ''}")
             self.ports.pair_up()  # a successor may be waiting
@@ -70,6 +91,8 @@ class ReceiveSocket(_Socket):
     def data_received(self, data: bytes) -> None:
         if self.link is not None:
             self.link.data(data)
+            if self._arrival is not None:
+                self._arrival.holds(self.link.unread_bytes, len(data))
             return
         self._early += data
         if len(self._early) > EARLY_BYTES_MAX:  # a binding has little to say before it is told to start
@@ -107,6 +130,7 @@ class PortPair:
         link: MakeLink,
         admits: Callable[[asyncio.Transport], bool],
         tls: ssl.SSLContext | None,
+        intake: Intake,
     ) -> None:
         """`link` makes a link of two sockets, or None while there is no room for another binding; `admits` says
         whether whoever is at the other end of a socket may be a binding at all."""
@@ -115,6 +139,7 @@ class PortPair:
         self.receive = receive
         self.send = send
         self.admits = admits
+        self.intake = intake
         self._link = link
         self._tls = tls
         self._receives: deque[_Socket] = deque()

@@ -141,6 +141,8 @@ class GrpcConnection:
         self._streams: dict[int, _Stream] = {}
         self._events: list[Event] = []
         self.ended = False
+        self.unread_bytes = 0
+        """Bytes that wait for the rest of their message, of all calls."""
         self._h2.initiate_connection()
         self._h2.increment_flow_control_window(16 * RECEIVE_WINDOW_BYTES)
 
@@ -165,9 +167,21 @@ class GrpcConnection:
 
     def _over(self, reason: str) -> list[Event]:
         """Nothing can be sent or received any more; calls that are open find no stream to send on."""
+        self.release()
+        return [ConnectionEnded(reason)]
+
+    def release(self) -> None:
+        """Forget all calls: nothing can be sent or received any more."""
         self.ended = True
         self._streams.clear()
-        return [ConnectionEnded(reason)]
+        self.unread_bytes = 0
+
+    def _forget(self, stream_id: int) -> bool:
+        """A call is over; whether there was one."""
+        stream = self._streams.pop(stream_id, None)
+        if stream is not None:
+            self.unread_bytes -= stream.buffer.kept_bytes
+        return stream is not None
 
     def _translate(self, event: h2.events.Event) -> None:
         if isinstance(event, h2.events.DataReceived):
@@ -182,7 +196,7 @@ class GrpcConnection:
             self._status(event.stream_id, dict(event.headers))
         elif isinstance(event, h2.events.StreamEnded):
             self._ended(event.stream_id)
-        elif isinstance(event, h2.events.StreamReset) and self._streams.pop(event.stream_id, None) is not None:
+        elif isinstance(event, h2.events.StreamReset) and self._forget(event.stream_id):
             self._events.append(CallReset(event.stream_id))
 
     def _request(self, event: h2.events.RequestReceived) -> None:
@@ -201,9 +215,12 @@ class GrpcConnection:
             self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
         if stream is None or stream.refused:
             return  # the call is over, though its status may still wait for the peer's window
+        kept = stream.buffer.kept_bytes
         try:
             messages = stream.buffer.feed(event.data)
+            self.unread_bytes += stream.buffer.kept_bytes - kept
         except MessageError as error:
+            self.unread_bytes -= kept
             stream.refused = True
             stream.buffer = MessageBuffer()
             status = RESOURCE_EXHAUSTED if isinstance(error, TooLong) else UNIMPLEMENTED
@@ -252,7 +269,7 @@ class GrpcConnection:
                 self._events.append(BadMessage(stream_id, INTERNAL, "the request ends inside of a message"))
             self._events.append(RequestsEnded(stream_id))
             return
-        del self._streams[stream_id]
+        self._forget(stream_id)
         if not stream.has_status:
             self._events.append(CallEnded(stream_id, UNKNOWN, "the call ended without a status"))
 
@@ -312,7 +329,7 @@ class GrpcConnection:
         if not headers_sent:
             head = [(":status", "200"), ("content-type", "application/grpc")]
             self._h2.send_headers(stream_id, head + trailers, end_stream=True)
-            del self._streams[stream_id]
+            self._forget(stream_id)
             return
         stream.ending = trailers
         self._pump(stream_id, stream)
@@ -326,7 +343,7 @@ class GrpcConnection:
 
     def reset(self, stream_id: int) -> None:
         """Give a call up."""
-        if self._streams.pop(stream_id, None) is not None:
+        if self._forget(stream_id):
             self._h2.reset_stream(stream_id, h2.errors.ErrorCodes.CANCEL)
 
     def _pump(self, stream_id: int, stream: _Stream) -> None:
@@ -345,7 +362,7 @@ class GrpcConnection:
             stream.ending = None
             return
         self._h2.send_headers(stream_id, stream.ending, end_stream=True)
-        del self._streams[stream_id]
+        self._forget(stream_id)
 
     def goodbye(self) -> None:
         """Tell the peer that this connection ends."""

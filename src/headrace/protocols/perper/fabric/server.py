@@ -160,6 +160,7 @@ class Connection(TcpConnection, asyncio.Protocol):
         self.grpc = http2.GrpcConnection(client=False, calls_max=server.settings.calls_max)
         self.calls: dict[int, ServerCall] = {}
         self._early: dict[int, list[http2.Event]] = {}
+        self._early_bytes = 0
         self._flush_due = False
         self._served = 0
 
@@ -171,6 +172,8 @@ class Connection(TcpConnection, asyncio.Protocol):
         """The client is gone: its reservations go to others at once."""
         for call in list(self.calls.values()):
             call.over(Event.LOST)
+        self.grpc.release()
+        self._early.clear()
 
     def resume_writing(self) -> None:
         """The client reads again."""
@@ -183,6 +186,7 @@ class Connection(TcpConnection, asyncio.Protocol):
         self.counters.received_bytes.inc(len(data))
         for event in self.grpc.receive(data):
             self._take(event)
+        self.keeps(self.grpc.unread_bytes + self._early_bytes, len(data))
         self._flush()
 
     def _take(self, event: http2.Event) -> None:
@@ -194,6 +198,8 @@ class Connection(TcpConnection, asyncio.Protocol):
             self.transport.close()
         elif event.stream in self._early:
             self._early[event.stream].append(event)  # the password is being checked
+            if isinstance(event, http2.MessageReceived):
+                self._early_bytes += len(event.data) + http2.FRAME_HEADER_BYTES
         else:
             call = self.calls.get(event.stream)
             if call is not None:
@@ -233,17 +239,20 @@ class Connection(TcpConnection, asyncio.Protocol):
         try:
             principal = await self.server.hub.admission.admit("fabric", self.peer, from_header(header), NOT_NAMED)
         except HeadraceError as error:
-            del self._early[event.stream]
+            self._early_bytes -= _bytes_of(self._early.pop(event.stream))
             self.grpc.end(event.stream, http2.UNAUTHENTICATED, str(error), headers_sent=False)
             self._flush()
             return
         early = self._early.pop(event.stream)
+        self._early_bytes -= _bytes_of(early)
         self._admit(event, method, principal)
         for later in early:
             self._take(later)
         self._flush()
 
     def _admit(self, event: http2.CallStarted, method: Method, principal: Principal) -> None:
+        if principal is not NOBODY:
+            self.signed_in()
         call = self.calls[event.stream] = ServerCall(self, event.stream, event.path, method, principal)
         self._served += 1
         timeout_s = http2.parse_timeout_s(event.headers.get("grpc-timeout", ""))
@@ -281,6 +290,11 @@ class Connection(TcpConnection, asyncio.Protocol):
             "slow": not self.peer_reads,
             "last_error": self.last_error,
         }
+
+
+def _bytes_of(events: list[http2.Event]) -> int:
+    received = (event for event in events if isinstance(event, http2.MessageReceived))
+    return sum(len(event.data) + http2.FRAME_HEADER_BYTES for event in received)
 
 
 class FabricServer(TcpServer[Connection]):

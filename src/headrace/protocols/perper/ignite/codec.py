@@ -98,15 +98,15 @@ class FrameBuffer:
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self._kept: list[bytes] = []
-        self._kept_bytes = 0
+        self.kept_bytes = 0
         self._wanted_bytes = 4  # nothing can be cut before this much is there
 
     def feed(self, data: bytes) -> tuple[bytes, list[tuple[int, int]]]:
         """The buffer and where each complete payload lies in it: (start, end). Rests are kept for the next call."""
-        if self._kept_bytes:
+        if self.kept_bytes:
             self._kept.append(data)
-            self._kept_bytes += len(data)
-            if self._kept_bytes < self._wanted_bytes:
+            self.kept_bytes += len(data)
+            if self.kept_bytes < self._wanted_bytes:
                 return b"", []
             data = b"".join(self._kept)
         spans: list[tuple[int, int]] = []
@@ -129,7 +129,7 @@ class FrameBuffer:
 
     def _keep(self, rest: bytes, bytes_wanted: int) -> None:
         self._kept = [rest] if rest else []
-        self._kept_bytes = len(rest)
+        self.kept_bytes = len(rest)
         self._wanted_bytes = bytes_wanted
 
     def take_rest(self, rest: bytes) -> None:

@@ -112,6 +112,7 @@ class Connection(TcpConnection, asyncio.Protocol):
                 self._keep_early(data)
         except FrameError as error:
             self._end(str(error))
+        self.keeps(self._session.unread_bytes, len(data))
 
     def _keep_early(self, data: bytes) -> None:
         """Bytes that came while the password is checked, although we had stopped reading."""
@@ -150,6 +151,7 @@ class Connection(TcpConnection, asyncio.Protocol):
             self.transport.close()
             return
         self._user = principal.name
+        self.signed_in()
         assert self.handle is not None
         self._operations = Operations(
             self._server.fabric, principal, self._server.settings.cursors_max, self.handle.uses

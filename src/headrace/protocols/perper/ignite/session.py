@@ -173,6 +173,12 @@ class Session:
         """How many answers are outstanding."""
         return len(self._answers)
 
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes that wait for the rest of their frame."""
+        return self._buffer.kept_bytes
+
     def disconnect(self) -> None:
         """The connection is gone."""
         self._move(Event.DISCONNECT)
+        self._buffer = codec.FrameBuffer(0)

@@ -35,7 +35,7 @@ def test_frames_are_found_however_they_are_cut(payloads: list[bytes], step: int)
         chunk, spans = buffer.feed(data[start : start + step])
         found += [chunk[a:b] for a, b in spans]
     assert found == payloads
-    assert buffer._kept_bytes == 0
+    assert buffer.kept_bytes == 0
 
 
 def test_a_large_frame_is_joined_once() -> None:

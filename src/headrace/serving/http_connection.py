@@ -1,0 +1,227 @@
+"""One HTTP or WebSocket connection: uvicorn's, with limits on what a peer may send before it is understood.
+
+uvicorn reads a head of any size and waits for its end for ever. Here a head has at most `http.headers_max` lines and
+`http.header_bytes_max` bytes, and what is not whole is counted and timed by `hub.intake` as at every other listener.
+Applications say when they know a caller (`recognized`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import MutableMapping
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from uvicorn._types import ASGIReceiveEvent
+from uvicorn.config import Config as UvicornConfig
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from uvicorn.server import ServerState
+from websockets.frames import Frame
+
+from headrace.errors import LimitExceeded
+from headrace.hub.intake import Arrival
+from headrace.serving.listener import keep_alive
+
+if TYPE_CHECKING:
+    from headrace.hub.base import HubBase
+
+ARRIVAL: Final = "headrace.arrival"
+LAST_WORDS_S: Final = 1.0
+"""How long a peer may take to read why it is cut off."""
+FRAGMENT_BYTES: Final = 64
+"""What a fragment of a WebSocket message takes besides its bytes."""
+
+
+def recognized(scope: MutableMapping[str, Any]) -> None:
+    """The caller has a name, or needs none: its connection is no stranger's any more."""
+    arrival: Arrival | None = scope.get("state", {}).get(ARRIVAL)
+    if arrival is not None:
+        arrival.known()
+
+
+class _Refused(Exception):
+    """Raised inside the parser to end it."""
+
+
+class HttpConnection(HttpToolsProtocol):
+    """One connection, until it becomes a WebSocket."""
+
+    hub: HubBase
+    """Set by `connection_class`."""
+
+    def __init__(self, config: UvicornConfig, server_state: ServerState, app_state: dict[str, Any], **named: Any):
+        super().__init__(config, server_state, dict(app_state), **named)
+        self._arrival: Arrival | None = None
+        self._status = HTTPStatus.BAD_REQUEST
+        self._in_head = True
+        self._has_begun = False
+        self._head_bytes = 0
+        self._header_bytes = 0
+        self._body_bytes = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(cast(asyncio.Transport, transport))
+        keep_alive(transport)
+        section = self.hub.config.http
+        try:
+            self._arrival = self.hub.intake.open("http", self._cut_off, section.connections_max // 2)
+        except LimitExceeded:  # it says so to the log
+            self.transport.abort()
+            return
+        self.app_state[ARRIVAL] = self._arrival
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._arrival is not None:
+            self._arrival.close()
+
+    def data_received(self, data: bytes) -> None:
+        if self._in_head:
+            self._has_begun = True
+            self._head_bytes += len(data)
+        if self._in_head and self._head_bytes > self.hub.config.http.header_bytes_max + len(data):
+            self._refuse_head("the head of the request is longer than http.header_bytes_max")
+            return
+        super().data_received(data)
+        if self._arrival is not None:
+            held = self._body_bytes + (self._head_bytes if self._in_head else 0)
+            self._arrival.holds(held, len(data))
+
+    # What the parser tells.
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head = True
+        self._header_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._count_header(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count_header(len(name) + len(value))
+        if len(self.headers) >= self.hub.config.http.headers_max:
+            self._status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+            raise _Refused
+        super().on_header(name, value)
+
+    def _count_header(self, nbytes: int) -> None:
+        """Trailers count with the headers."""
+        self._header_bytes += nbytes
+        if self._header_bytes > self.hub.config.http.header_bytes_max:
+            self._status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+            raise _Refused
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._head_bytes = 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if not self.cycle.response_complete:
+            self._body_bytes += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._body_bytes = 0
+        self._has_begun = False
+        self._in_head = True
+        if self._arrival is not None:
+            self._arrival.is_read = False  # what it waits for now is our answer
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        self._body_bytes = int(self.cycle.more_body)  # answered before it was whole: its end must still come
+        if self._arrival is not None:
+            self._arrival.is_read = True
+            self._arrival.holds(self._body_bytes, 1)
+        super().on_response_complete()
+
+    def handle_websocket_upgrade(self) -> None:
+        super().handle_websocket_upgrade()
+        if self._arrival is not None:
+            self._arrival.is_read = True
+            self._arrival.holds(0, 1)
+
+    # Refusals.
+
+    def _refuse_head(self, why: str) -> None:
+        self._status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+        self.send_400_response(why)
+
+    def send_400_response(self, msg: str) -> None:
+        """Why the request cannot be read, with the status that fits."""
+        if self._status is HTTPStatus.BAD_REQUEST:
+            super().send_400_response(msg)
+            return
+        limits = "http.headers_max and http.header_bytes_max"
+        self._answer(self._status, f"the head of the request is above a limit: {limits}")
+
+    def _cut_off(self, why: str) -> None:
+        is_answered = not self._in_head and self.cycle is not None and self.cycle.response_started
+        if not self._has_begun or is_answered or self.transport.is_closing():
+            self.transport.abort()
+        else:
+            self._answer(HTTPStatus.REQUEST_TIMEOUT, why)
+
+    def _answer(self, status: HTTPStatus, text: str) -> None:
+        body = f'{{"error":{{"code":"limit-exceeded","message":"{text}"}}}}'.encode()
+        head = f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\n"
+        self.transport.write(f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode() + body)
+        self.transport.close()
+        self.loop.call_later(LAST_WORDS_S, self.transport.abort)
+
+
+class WebSocketConnection(WebSocketsSansIOProtocol):
+    """A connection that has become a WebSocket."""
+
+    _fragment_bytes = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._arrival: Arrival | None = self.app_state.get(ARRIVAL)
+        if self._arrival is not None:
+            self._arrival.end = self._cut_off
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.frames = []
+        if self._arrival is not None:
+            self._arrival.close()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._arrival is not None:
+            self._arrival.holds(len(self.conn.reader.buffer) + self._fragment_bytes, len(data))
+            self._arrival.is_read = not self.read_paused
+
+    async def receive(self) -> ASGIReceiveEvent:
+        if self._arrival is not None:
+            self._arrival.is_read = True
+        return await super().receive()
+
+    def handle_text(self, event: Frame) -> None:
+        self._fragment_bytes = len(event.data) + FRAGMENT_BYTES
+        super().handle_text(event)
+
+    def handle_bytes(self, event: Frame) -> None:
+        self._fragment_bytes = len(event.data) + FRAGMENT_BYTES
+        super().handle_bytes(event)
+
+    def handle_cont(self, event: Frame) -> None:
+        self._fragment_bytes += len(event.data) + FRAGMENT_BYTES
+        super().handle_cont(event)
+
+    def send_receive_event_to_app(self) -> None:
+        self._fragment_bytes = 0
+        super().send_receive_event_to_app()
+
+    def _cut_off(self, why: str) -> None:
+        self.frames = []
+        self.transport.abort()
+
+
+def connection_class(hub: HubBase) -> type[HttpConnection]:
+    """The class of the connections of one listener."""
+    return type("HttpConnection", (HttpConnection,), {"hub": hub})

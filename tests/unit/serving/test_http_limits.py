@@ -1,0 +1,216 @@
+"""What a peer may send to the HTTP port before it is understood: both sides of each limit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.perper_peer import hang_up
+from support.until import until
+
+from headrace.config import Config, Http, Limits, SecuritySection, User
+from headrace.config.address import split_address
+from headrace.hub.base import HubBase
+from headrace.serving.http import serve
+
+ASKED = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n"
+SIGNED = b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer secret\r\n\r\n"
+
+
+class Peer:
+    """A socket."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def send(self, data: bytes) -> Peer:
+        self.writer.write(data)
+        return self
+
+    async def status(self) -> int:
+        """Of the next answer, whose body is read away."""
+        head = (await self.reader.readuntil(b"\r\n\r\n")).lower()
+        if b"content-length: " in head:
+            await self.reader.readexactly(int(head.split(b"content-length: ")[1].split(b"\r\n")[0]))
+        return int(head.split()[1])
+
+    async def ended(self) -> bool:
+        try:
+            return await self.reader.read() == b""
+        except ConnectionError:
+            return True
+
+
+class Served:
+    """A hub with an HTTP listener."""
+
+    def __init__(self, hub: HubBase, address: str) -> None:
+        self.hub = hub
+        self._address = split_address(address)
+        self._peers: list[Peer] = []
+
+    async def peer(self) -> Peer:
+        peer = Peer(*await asyncio.open_connection(*self._address))
+        self._peers.append(peer)
+        return peer
+
+    async def close(self) -> None:
+        for peer in self._peers:
+            await hang_up(peer.writer)
+
+    def ended(self, reason: str) -> float:
+        value: float = self.hub.metrics.intake.ended.labels(protocol="http", reason=reason)._value.get()
+        return value
+
+
+@asynccontextmanager
+async def serving(
+    path: Path, http: Http | None = None, limits: Limits | None = None, **more: Any
+) -> AsyncIterator[Served]:
+    hub = HubBase(Config(http=http or Http(), limits=limits or Limits(), **more), path)
+    listener = await serve(hub, "127.0.0.1:0")
+    served = Served(hub, listener.address)
+    try:
+        yield served
+    finally:
+        await served.close()
+        await listener.close()
+
+
+async def test_a_request_has_so_many_headers_and_no_more(tmp_path: Path) -> None:
+    async with serving(tmp_path, Http(headers_max=5)) as served:
+        peer = await served.peer()
+        assert await peer.send(ASKED + b"a: b\r\n" * 4 + b"\r\n").status() == 200
+        assert await peer.send(ASKED + b"a: b\r\n" * 5 + b"\r\n").status() == 431
+        assert await peer.ended()
+
+
+async def test_a_head_has_so_many_bytes_and_no_more(tmp_path: Path) -> None:
+    async with serving(tmp_path, Http(header_bytes_max=1000)) as served:
+        peer = await served.peer()
+        assert await peer.send(ASKED + b"a: " + b"b" * 900 + b"\r\n\r\n").status() == 200
+        assert await peer.send(ASKED + b"a: " + b"b" * 1000 + b"\r\n\r\n").status() == 431
+        assert await peer.ended()
+
+
+async def test_a_header_that_does_not_end_is_refused_before_it_is_there(tmp_path: Path) -> None:
+    async with serving(tmp_path, Http(header_bytes_max=1000)) as served:
+        peer = await served.peer()
+        peer.send(ASKED + b"a: ")
+        for _ in range(1200):
+            peer.send(b"b" * 1000)
+        assert await peer.status() == 431
+        assert served.hub.intake.held_bytes < 512 * 1024
+
+
+async def test_trailers_count_with_the_headers(tmp_path: Path) -> None:
+    async with serving(tmp_path, Http(headers_max=6)) as served:
+        peer = await served.peer()
+        peer.send(b"POST /api/v1/x HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n")
+        peer.send(b"0\r\n" + b"a: b\r\n" * 5000 + b"\r\n")
+        assert await peer.status() in (415, 431)
+        assert await peer.ended()
+
+
+POST = b"POST /api/v1/x HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n"
+JSON = b"content-type: application/json\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("half", "status"), [(b"GET", 408), (ASKED, 408), (POST + JSON + b"half", 408), (POST + b"\r\nhalf", 415)]
+)
+async def test_half_a_request_is_given_up(tmp_path: Path, half: bytes, status: int) -> None:
+    async with serving(tmp_path, limits=Limits(message_s=0.05)) as served:
+        peer = await served.peer()
+        assert await peer.send(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n").status() == 200
+        peer.send(half)
+        assert await peer.status() == status  # 415 is said before the body is there
+        assert await peer.ended()
+        await until(lambda: not len(served.hub.intake))
+        assert served.hub.intake.held_bytes == 0
+        assert served.ended("slow") == 1
+
+
+async def test_half_a_request_of_a_stranger_is_given_up(tmp_path: Path) -> None:
+    async with serving(tmp_path, limits=Limits(sign_in_s=0.05)) as served:
+        peer = await served.peer()
+        assert await peer.send(ASKED).status() == 408
+        silent = await served.peer()
+        assert await silent.ended()
+        assert served.ended("silent") == 2
+
+
+async def test_half_requests_keep_nobody_out(tmp_path: Path) -> None:
+    async with serving(tmp_path, Http(connections_max=20)) as served:
+        half = [(await served.peer()).send(ASKED) for _ in range(50)]
+        await until(lambda: served.ended("strangers") == 40)
+        peer = await served.peer()
+        assert await peer.send(ASKED + b"\r\n").status() == 200
+        assert [await each.status() for each in half[:5]] == [408] * 5
+        assert await half[-1].send(b"\r\n").status() == 200
+
+
+async def test_whoever_has_signed_in_keeps_its_connection(tmp_path: Path) -> None:
+    security = SecuritySection(users={"ann": User(tokens=["secret"], roles=["admin"])})
+    async with serving(tmp_path, Http(connections_max=20), security=security) as served:
+        known = await served.peer()
+        assert await known.send(SIGNED).status() == 200
+        for _ in range(50):
+            peer = await served.peer()
+            assert await peer.send(ASKED + b"\r\n").status() == 200  # anybody may ask, and stays a stranger
+            assert await peer.send(SIGNED.replace(b"secret", b"guess")).status() == 401
+        assert await known.send(SIGNED).status() == 200
+        assert served.hub.intake.strangers == 10
+
+
+async def test_a_long_body_counts_until_it_is_whole(tmp_path: Path) -> None:
+    async with serving(tmp_path, limits=Limits(unread_bytes_max=1_000_000)) as served:
+        peer = await served.peer()
+        head = b"POST /api/v1/x HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        head += b"content-length: %d\r\n\r\n"
+        peer.send(head % 900_000 + b" " * 899_999)
+        await until(lambda: served.hub.intake.held_bytes == 899_999)
+        assert await peer.send(b" ").status() == 404
+        assert served.hub.intake.held_bytes == 0
+        peer.send(head % 2_000_000 + b" " * 1_999_999)
+        assert await peer.status() == 408
+        assert served.ended("bytes") == 1
+
+
+async def test_half_a_websocket_message_is_counted_and_given_up(tmp_path: Path) -> None:
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        from headrace.serving.http_connection import recognized
+
+        recognized(scope)
+        await receive()
+        await send({"type": "websocket.accept"})
+        while (await receive())["type"] == "websocket.receive":
+            await send({"type": "websocket.send", "bytes": b"heard"})
+
+    hub = HubBase(Config(limits=Limits(message_s=0.05)), tmp_path)
+    hub.mounts.mount("/ws", application, websocket_bytes_max=100_000)
+    listener = await serve(hub, "127.0.0.1:0")
+    served = Served(hub, listener.address)
+    try:
+        peer = await served.peer()
+        peer.send(
+            b"GET /ws HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+            b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+        )
+        assert await peer.status() == 101
+        whole = b"\x82\x85\0\0\0\0hello"
+        assert await peer.send(whole).reader.readexactly(7) == b"\x82\x05heard"
+        fragment = b"\x02\x81\0\0\0\0a" + b"\0\x81\0\0\0\0b" * 99
+        peer.send(fragment)
+        await until(lambda: hub.intake.held_bytes >= 100 * 64)
+        assert await peer.ended()
+        assert served.ended("slow") == 1
+        assert hub.intake.held_bytes == 0
+    finally:
+        await served.close()
+        await listener.close()
