@@ -139,6 +139,15 @@ class DiskFull(HeadraceError):
     retriable = True
 
 
+class StoreUnavailable(HeadraceError):
+    """The store of segments, snapshots and checkpoints cannot be reached. Nothing is lost; reads of what is not in the
+    cache, and what has to be put there, succeed when it can be reached again."""
+
+    code = "store-unavailable"
+    status = 503
+    retriable = True
+
+
 class DataDirectoryLocked(HeadraceError):
     """Another process has the data directory open."""
 

@@ -40,8 +40,14 @@ class Kafka(Section, frozen=True):
     ] = 3
     store: Annotated[
         str,
-        Meta(description="Where segments, snapshots and checkpoints are kept: `local` is the data directory"),
+        Meta(
+            description="Where segments, snapshots and checkpoints are kept: `kafka` is a topic, `file:///shared` or "
+            "`s3://bucket/folder` a place that all hubs reach; `local` is the data directory, and the journal is kept"
+        ),
     ] = "local"
+    cache_bytes: Annotated[
+        Bytes, Meta(description="The data directory keeps about so much of the store, for reading; the rest is fetched")
+    ] = 64 * GIB
     timeout_s: Annotated[Seconds, Meta(description="A commit that has no answer after this has failed")] = 120
     lease_s: Annotated[Seconds, Meta(description="How long a hub that lost its cell may answer reads at most")] = 10
     strict_reads: Annotated[

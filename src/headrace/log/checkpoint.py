@@ -1,6 +1,6 @@
 """Checkpoint blobs: files of any size, written once in a stream of chunks and checked when read.
 
-    checkpoints/<id>.blob
+    checkpoints/<id>.blob                   (in a shared store `<id>-<hub>.blob`)
     file  := block*
     block := size:u32 crc:u32 data          CRC-32C of the data; at most BLOCK_BYTES a block
 
@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 from google_crc32c import value as crc32c
 
 from headrace.errors import HeadraceError
-from headrace.log.store import Store
+from headrace.log.store import BlobDamaged, Store
 
 DIRECTORY = "checkpoints"
 SUFFIX = ".blob"
@@ -33,22 +33,28 @@ class CheckpointDamaged(HeadraceError):
     status = 410
 
 
-def blob_name(id: int) -> str:
-    return f"{DIRECTORY}/{id}{SUFFIX}"
+def blob_name(id: int, tag: str = "") -> str:
+    return f"{DIRECTORY}/{id}{tag}{SUFFIX}"
 
 
 class BlobWriter:
     """A blob on its way to the disk. Memory is bounded by one block."""
 
     def __init__(
-        self, store: Store, id: int, guard: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
+        self,
+        store: Store,
+        id: int,
+        guard: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+        on_finish: Callable[[int, str], None] | None = None,
     ) -> None:
-        """Whatever is done to the disk is done inside of a `guard`."""
+        """Whatever is done to the disk is done inside of a `guard`. `on_finish` is told the number of the blob and what
+        it is found by."""
         self._store = store
         self._guard = guard
+        self._on_finish = on_finish
         self.id = id
         with guard():
-            self._blob = store.create(blob_name(id))
+            self._blob = store.create(blob_name(id, store.tag))
         self._block = bytearray()
         self.size = 0
 
@@ -70,33 +76,40 @@ class BlobWriter:
             self._flush(len(self._block))
         with self._guard():
             self._blob.finish()
+        if self._on_finish is not None:
+            self._on_finish(self.id, self._blob.name)
 
     def abort(self) -> None:
         """Forget the blob, finished or not."""
         self._blob.abort()
-        self._store.delete(blob_name(self.id))
+        self._store.delete(self._blob.name)
 
 
-def read_blob(store: Store, id: int, size: int) -> Iterator[bytes]:
+def read_blob(store: Store, name: str, size: int) -> Iterator[bytes]:
     """The chunks of a blob of a known size, checked."""
-    name = blob_name(id)
     at = read = 0
     try:
         end = store.size(name)
         while at < end:
-            length, crc = BLOCK.unpack(store.get_range(name, at, BLOCK.size))
-            if length > BLOCK_BYTES:
-                raise CheckpointDamaged(f"{name}: the block at byte {at} is damaged; use an older checkpoint")
-            data = store.get_range(name, at + BLOCK.size, length)
-            if crc32c(data) != crc:
+            data = _read_block(store, name, at)
+            if data is None and store.renew(name):
+                data = _read_block(store, name, at)
+            if data is None:
                 raise CheckpointDamaged(f"{name}: the block at byte {at} is damaged; use an older checkpoint")
             yield data
-            at += BLOCK.size + length
-            read += length
-    except (struct.error, FileNotFoundError) as error:
+            at += BLOCK.size + len(data)
+            read += len(data)
+    except (struct.error, FileNotFoundError, BlobDamaged) as error:
         raise CheckpointDamaged(f"{name} is cut short or missing; use an older checkpoint") from error
     if read != size:
         raise CheckpointDamaged(f"{name} has {read} of {size} bytes; use an older checkpoint")
+
+
+def _read_block(store: Store, name: str, at: int) -> bytes | None:
+    """None when it fails its checksum."""
+    length, crc = BLOCK.unpack(store.get_range(name, at, BLOCK.size))
+    data = store.get_range(name, at + BLOCK.size, length) if length <= BLOCK_BYTES else b""
+    return data if length <= BLOCK_BYTES and len(data) == length and crc32c(data) == crc else None
 
 
 def remove_orphans(store: Store, known: set[int]) -> None:

@@ -42,6 +42,8 @@ RELIEVING = (
     ops.SetOptions,
     ops.SaveCursor,
     ops.DeleteCursor,
+    ops.StoreSegment,
+    ops.StoreSnapshot,
 )
 """Operations that make room on the disk, or let retention do so."""
 
@@ -129,6 +131,10 @@ class Commit:
                 return self._register_checkpoint(op)
             case ops.DropCheckpoint():
                 return self._drop_checkpoint(op)
+            case ops.StoreSegment():
+                return self._store_segment(op)
+            case ops.StoreSnapshot():
+                return self._event(frame.SnapshotStored(op.sequence, op.name))
             case _:
                 return self._structural(op)
 
@@ -318,9 +324,20 @@ class Commit:
 
     def _register_checkpoint(self, op: ops.RegisterCheckpoint) -> ops.CheckpointInfo:
         stream = self._state.stream(op.stream)
-        event = frame.CheckpointAdded(op.id, stream.info.id, op.position, op.size, self._now_us, op.meta)
-        self._event(event)
+        parts = op.id, stream.info.id, op.position, op.size, self._now_us, op.meta
+        if not self._state.is_shared:
+            self._event(frame.CheckpointAdded(*parts))
+        elif op.id in self._state.finished_blobs:
+            self._event(frame.CheckpointStored(*parts, self._state.finished_blobs[op.id]))
+        else:
+            raise BadRequest(f"the blob of checkpoint {op.id} is not in the store; write it again")
         return ops.CheckpointInfo(op.id, op.stream, op.position, op.size, self._now_us, op.meta)
+
+    def _store_segment(self, op: ops.StoreSegment) -> None:
+        stream = self._state.by_id.get(op.stream_id)
+        if stream is None or op.next <= stream.partition(op.partition).first:
+            raise ConditionFailed(0, f"the records of {op.name} were deleted or trimmed meanwhile")
+        self._event(frame.SegmentStored(op.stream_id, op.partition, op.first, op.next, op.bytes, op.name))
 
     def _drop_checkpoint(self, op: ops.DropCheckpoint) -> None:
         if op.id not in self._state.checkpoints:

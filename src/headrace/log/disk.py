@@ -362,6 +362,10 @@ class NewFile:
         self._file: AppendFile | None = disk.create(path + TEMPORARY)
 
     @property
+    def name(self) -> str:
+        return self._path
+
+    @property
     def _open_file(self) -> AppendFile:
         assert self._file is not None
         return self._file

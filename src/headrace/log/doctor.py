@@ -158,8 +158,9 @@ def _check_checkpoints(store: Store, state: State) -> list[Finding]:
     findings = []
     for info in state.checkpoints.values():
         try:
-            for _ in checkpoint.read_blob(store, info.id, info.size):
+            for _ in checkpoint.read_blob(store, state.checkpoint_name(info.id), info.size):
                 pass
         except checkpoint.CheckpointDamaged as error:
-            findings.append(Finding("damaged-checkpoint", str(error), checkpoint.blob_name(info.id), info.stream))
+            name = state.checkpoint_name(info.id)
+            findings.append(Finding("damaged-checkpoint", str(error), name, info.stream))
     return findings

@@ -6,6 +6,7 @@ lost, no index that one of them may have used is given out again.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 
 import msgspec
@@ -16,6 +17,7 @@ from headrace.log.frame import (
     CursorSaved,
     ProducerSet,
     RecordsEntry,
+    SegmentStored,
     StreamCreated,
     StreamGrown,
     StreamTrimmed,
@@ -94,10 +96,18 @@ class Fold:
                 self._grow_to(self._state.by_id.get(event.stream), event.partition)
             case StreamTrimmed():
                 self._grow_to(self._state.by_id.get(event.id), event.partition)
+            case SegmentStored():
+                self._grow_to(self._state.by_id.get(event.stream), event.partition)
+                self._let_go(event)
         self._state.apply(event)
         if isinstance(event, StreamCreated | StreamGrown) and event.id in self._state.by_id:
             for partition in self._state.by_id[event.id].partitions[-len(event.firsts) :]:
                 self._find_segments(partition)
+
+    def _let_go(self, event: SegmentStored) -> None:
+        """Of records that a segment has: a partition's entries stand in the order of their indexes."""
+        entries = self._entries.get((event.stream, event.partition), [])
+        del entries[: bisect_right(entries, event.next, key=lambda entry: entry.next)]
 
     def _add_records(self, entry: RecordsEntry, body: bytes | None, sequence: int, is_new: bool) -> None:
         partition = self._partition(entry, is_new)

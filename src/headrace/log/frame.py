@@ -154,6 +154,36 @@ class CheckpointDropped(Event, frozen=True, array_like=True, tag=10):
     id: int
 
 
+class SegmentStored(Event, frozen=True, array_like=True, tag=11):
+    """A shared store has a segment: its records are there, and in no smaller segment or tail any more."""
+
+    stream: int
+    partition: int
+    first: int
+    next: int
+    bytes: int
+    name: str
+
+
+class SnapshotStored(Event, frozen=True, array_like=True, tag=12):
+    """A shared store has a snapshot. The one before the last goes."""
+
+    sequence: int
+    name: str
+
+
+class CheckpointStored(Event, frozen=True, array_like=True, tag=13):
+    """As `CheckpointAdded`, and what the blob is found by in a shared store."""
+
+    id: int
+    stream: int
+    position: int
+    size: int
+    time_us: int
+    meta: dict[str, str]
+    name: str
+
+
 AnyEvent = (
     StreamCreated
     | StreamGrown
@@ -165,6 +195,9 @@ AnyEvent = (
     | ProducerSet
     | CheckpointAdded
     | CheckpointDropped
+    | SegmentStored
+    | SnapshotStored
+    | CheckpointStored
 )
 
 _encoder = msgspec.msgpack.Encoder()

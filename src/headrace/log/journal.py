@@ -236,8 +236,10 @@ class FileJournal(JournalPort):
         paths = journal_files(self._disk)
         return first_sequence_of(paths[0]) if paths else self.next_sequence
 
-    def read(self, sequence: int, is_final: bool = False, bookmark: bytes = b"") -> Iterator[Stored]:
+    def read(self, sequence: int | None, is_final: bool = False, bookmark: bytes = b"") -> Iterator[Stored]:
         paths = journal_files(self._disk)
+        if sequence is None:
+            sequence = first_sequence_of(paths[0]) if paths else 0
         if not paths and sequence:
             raise Unrecoverable("the journal is missing: restore the data directory from a backup")
         if paths and first_sequence_of(paths[0]) > sequence:

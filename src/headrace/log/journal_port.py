@@ -21,6 +21,10 @@ class Unrecoverable(HeadraceError):
     code = "unrecoverable"
 
 
+class CutMeanwhile(Unrecoverable):
+    """Another hub has cut the journal behind a newer snapshot while it was read: read it again."""
+
+
 class GoodFrame(NamedTuple):
     """A frame whose directory is intact; `data` is None when only the records are damaged."""
 
@@ -78,11 +82,12 @@ class JournalPort(Protocol):
         """The sequence that its oldest piece begins with; that of the next frame when there is none."""
         ...
 
-    def read(self, sequence: int, is_final: bool = False, bookmark: bytes = b"") -> Iterator[Stored]:
+    def read(self, sequence: int | None, is_final: bool = False, bookmark: bytes = b"") -> Iterator[Stored]:
         """All that is stored, in order. A snapshot has what is below `sequence`, but for records that wait to be
         sealed, and the journal's `bookmark`. Raises `Unrecoverable` when frames between the snapshot and the first that
         is stored are missing; frames that the snapshot has seen and that are not there are lost, and the one behind
-        them with them: there may have been more, unless the snapshot is final."""
+        them with them: there may have been more, unless the snapshot is final. A sequence of None reads from the oldest
+        frame: whoever reads will find the snapshot by what the frames say."""
         ...
 
     def bookmark(self, sequence: int) -> bytes:

@@ -70,11 +70,14 @@ class Log(LogView, LogPort):
         self.on_work: Callable[[], None] | None = None
         """Wakes maintenance."""
         self._queue: deque[Pending] = deque()
+        self._own: deque[Pending] = deque()
+        """The log's own transactions. They make room, and go first."""
         self._queue_lock = threading.Lock()
         """Submitters and the writer change the queue's size from different threads."""
         self._free_space = FreeSpace(journal.free_bytes)
         self._journal_piece = self.journal.position.first_sequence
         self.maintenance = Maintenance(self)
+        self.state.is_shared = store.is_shared
         self._next_checkpoint_id = self.state.next_checkpoint_id
         self._backing_up = threading.Lock()
         self._threads: LogThreads | None = None
@@ -110,6 +113,14 @@ class Log(LogView, LogPort):
             self.on_submit()
         return pending
 
+    def submit_own(self, operation: ops.StoreSegment | ops.StoreSnapshot) -> Pending:
+        """Hand in a transaction of the log itself: it waits neither for room nor for others."""
+        pending = Pending([operation], 0)
+        self._own.append(pending)
+        if self.on_submit is not None:
+            self.on_submit()
+        return pending
+
     def _check(self, operations: Sequence[ops.Op]) -> int:
         if not operations:
             raise BadRequest("a transaction needs at least one operation")
@@ -137,7 +148,12 @@ class Log(LogView, LogPort):
 
     @property
     def has_work(self) -> bool:
-        return bool(self._queue)
+        return bool(self._queue or self._own)
+
+    @property
+    def has_own_work(self) -> bool:
+        """Whether there is something to commit that makes room."""
+        return bool(self._own)
 
     def commit_once(self) -> bool:
         """Make what waits durable: one write, one sync. False when nothing waited. Only the writer calls this."""
@@ -197,6 +213,8 @@ class Log(LogView, LogPort):
 
     def _gather(self) -> list[Pending]:
         """The next transaction at least, and about `commit_bytes_max`. Structural ones keep among themselves."""
+        if self._own:
+            return [self._own.popleft() for _ in range(len(self._own))]
         gathered: list[Pending] = []
         names: set[str] = set()
         size = 0
@@ -294,11 +312,15 @@ class Log(LogView, LogPort):
             self._threads.stop()
         while self.failed is None and self.commit_once():
             pass
+        if self.store.is_shared and self.failed is None:
+            self.maintenance.leave()
+            self.commit_once()
         error = self.failed or Closed("the log is closed")
         with self._queue_lock:
             self.closed = True
             waiting = list(self._queue)
             self._queue.clear()
+            waiting += self._own
         if waiting:
             self._report(waiting, set(), error)
         self.mark()
@@ -310,6 +332,8 @@ class Log(LogView, LogPort):
 
     def _leave_proof(self) -> None:
         """A final snapshot: a journal that loses its end from now on cannot pass for one that was never longer."""
+        if self.store.is_shared:
+            return
         sequence = self.journal.next_sequence
         names = snapshot.names(self.store)
         is_there = self.state.is_final and bool(names) and snapshot.sequence_of(names[-1]) == sequence
@@ -333,6 +357,8 @@ class Log(LogView, LogPort):
             sentences["disk"] = "the disk is full: appends are refused until there is room"
         if self.maintenance.error is not None:
             sentences["maintenance"] = f"background work fails and is tried again: {self.maintenance.error}"
+        if (store := self.store.trouble()) is not None:
+            sentences["store"] = store
         if damage := self.recovered.damage:
             sentences["damage"] = f"{damage[0].text} ({len(damage)} findings; run headrace doctor)"
         return sentences
@@ -350,6 +376,7 @@ class Log(LogView, LogPort):
             "checkpoints": len(self.state.checkpoints),
             "sealed_segments": self.maintenance.sealed_segments,
             **self.journal.gauges(),
+            **self.store.gauges(),
         }
 
     # -- checkpoints and backups -----------------------------------------------------------------------------------
@@ -360,7 +387,8 @@ class Log(LogView, LogPort):
         with self.lock:
             id = max(self._next_checkpoint_id, self.state.next_checkpoint_id)
             self._next_checkpoint_id = id + 1
-        return BlobWriter(self.store, id, lambda: self.guard("writing a checkpoint"))
+        names = self.state.finished_blobs
+        return BlobWriter(self.store, id, lambda: self.guard("writing a checkpoint"), names.__setitem__)
 
     def back_up(self, target: str | os.PathLike[str]) -> backup.BackupInfo:
         if not self._backing_up.acquire(blocking=False):

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from headrace.errors import HeadraceError
-from headrace.log import checkpoint, ops, retention, segment, snapshot
+from headrace.log import ops, retention, segment, snapshot
 from headrace.log.commit import Pending
 from headrace.log.partition import Partition
 from headrace.log.sealer import Sealing
 from headrace.log.segment import SegmentDamaged, SegmentRef, write_segment
+from headrace.log.shared import SharedStore
 from headrace.log.state import Stream
 from headrace.log.table import Table
 from headrace.log.tail import TailEntry
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+LEAVE_BYTES = 16 * 1024 * 1024
+"""A log on a shared store that closes leaves a snapshot when it has written so much."""
 SEALER_IDLE_S = 60.0
 """The process that seals large segments ends after so long without one."""
 SEALED_AT_ONCE = 256
@@ -48,6 +51,8 @@ class Maintenance:
         self._due_us = 0
         self._reuses_files = True
         self._compaction: Pending | None = None
+        self._keeps_garbage = False
+        self.shared = SharedStore(log)
         self.sealing = Sealing(log.store, log.settings.seal_apart_bytes, SEALER_IDLE_S)
         self.sealed_segments = 0
         self.merged_segments = 0
@@ -58,7 +63,7 @@ class Maintenance:
     @property
     def is_compacting(self) -> bool:
         """Whether the next step waits only for a commit."""
-        return self._compaction is not None
+        return self._compaction is not None or self.shared.is_waiting
 
     @contextmanager
     def standing_still(self) -> Iterator[None]:
@@ -74,6 +79,24 @@ class Maintenance:
             yield
         finally:
             self._reuses_files = True
+
+    @contextmanager
+    def without_removal(self) -> Iterator[None]:
+        """Nothing is removed from the store: somebody copies it."""
+        self._keeps_garbage = True
+        try:
+            yield
+        finally:
+            self._keeps_garbage = False
+
+    def leave(self) -> None:
+        """After the last step, and before the last commit: spare the next owner of a shared store some reading."""
+        try:
+            self.shared.settle(self._tell)
+            if self._log.journal.position.size > LEAVE_BYTES:
+                self.shared.take_snapshot()
+        except (OSError, HeadraceError) as error:
+            logger.warning("no snapshot could be left; the next owner reads more of the journal: %s", error)
 
     def close(self) -> None:
         """After the last step."""
@@ -103,6 +126,7 @@ class Maintenance:
         if is_due:
             self._due_us = now_us + int(self._log.settings.maintenance_interval_s * 1_000_000)
         # What makes room comes first: on a full disk all the rest may fail.
+        self.shared.settle(self._tell)
         removed = self._remove_garbage()
         if is_due:
             self._retain(now_us)
@@ -124,7 +148,11 @@ class Maintenance:
         """The tail that takes the most memory, if it is large; and those that keep the oldest journal file, or are old
         themselves. Both in one step, or a busy stream would keep the quiet ones waiting, and with them the journal."""
         settings = self._log.settings
-        partitions = [partition for partition in self._log.state.partitions() if partition.tail.entries]
+        partitions = [
+            partition
+            for partition in self._log.state.partitions()
+            if partition.tail.entries and not self.shared.is_storing(partition)
+        ]
         if not partitions:
             return []
         chosen = []
@@ -150,6 +178,9 @@ class Maintenance:
         if kept:
             ref = self.sealing.seal(partition.stream, partition.stream_id, partition.number, kept, now_us)
             self.sealed_segments += 1
+            if self._log.store.is_shared:
+                self.shared.add_segment(partition, ref, now_us)
+                return
         with self._log.lock:
             if partition.stream_id not in self._log.state.by_id:
                 return  # deleted meanwhile; its files go with the stream
@@ -183,12 +214,14 @@ class Maintenance:
     def _take_snapshot(self) -> bool:
         """When the journal has begun a new file since the last one."""
         log = self._log
-        names = snapshot.names(log.store)
+        sequences = self._snapshots()
         begun, size = log.journal.position
-        if size == 0 or (names and snapshot.sequence_of(names[-1]) >= begun):
+        if size == 0 or (sequences and sequences[-1] >= begun):
             return False
-        if not names and log.journal.first == begun:
+        if not sequences and log.journal.first == begun:
             return False
+        if log.store.is_shared:
+            return self.shared.take_snapshot()
         with log.lock:
             bookmark = log.journal.bookmark(log.state.needed_sequence)
             sequence, data = log.state.sequence, snapshot.encode(log.state, bookmark=bookmark)
@@ -200,29 +233,36 @@ class Maintenance:
     def _cut_journal(self) -> bool:
         """Behind what is sealed, and is in both snapshots."""
         log = self._log
-        names = snapshot.names(log.store)
-        if len(names) < snapshot.KEPT or log.journal.first == log.journal.position.first_sequence:
+        sequences = self._snapshots()
+        if len(sequences) < snapshot.KEPT or log.journal.first == log.journal.position.first_sequence:
             return False
-        needed = min(snapshot.sequence_of(names[0]), log.state.needed_sequence)
+        needed = min(sequences[0], log.state.needed_sequence)
         return log.journal.cut_behind(needed, reuse=self._reuses_files)
 
+    def _snapshots(self) -> list[int]:
+        """Their sequences, the oldest first."""
+        if self._log.store.is_shared:
+            return [ref.sequence for ref in self._log.state.snapshots]
+        return [snapshot.sequence_of(name) for name in snapshot.names(self._log.store)]
+
     def _remove_garbage(self) -> bool:
-        """Files of trimmed, merged or deleted records, and of dropped checkpoints."""
+        """Files of trimmed, merged or deleted records, and of dropped checkpoints and snapshots."""
         log = self._log
+        if self._keeps_garbage:
+            return False
         with log.lock:
-            garbage, log.state.garbage = log.state.garbage, []
-            dropped, log.state.dropped_checkpoints = log.state.dropped_checkpoints, []
+            garbage = list(log.state.garbage)
             deleted = sorted(log.state.deleted_ids)
-        for ref in garbage:
-            log.opened.forget(ref)
-            log.store.delete(ref.path)
-        for id in dropped:
-            log.store.delete(checkpoint.blob_name(id))
-        for id in deleted:
+        for name in garbage:
+            log.opened.forget(name)
+            log.store.delete(name)
+            with log.lock:  # one by one: a shared store is not listed for what was forgotten
+                log.state.garbage.remove(name)
+        for id in deleted if not log.store.is_shared else ():
             log.store.delete_all(segment.folder(id))
         with log.lock:
             log.state.deleted_ids.difference_update(deleted)
-        return bool(garbage or dropped or deleted)
+        return bool(garbage or deleted)
 
     # -- retention ---------------------------------------------------------------------------------------------------
 
@@ -251,6 +291,8 @@ class Maintenance:
 
     def _merge_all(self) -> None:
         for partition in self._log.state.partitions():
+            if self.shared.is_storing(partition):
+                continue
             run = mergeable(partition.segments, self._log.settings.segment_bytes, self._log.settings.merge_segments_min)
             if run:
                 self._merge(partition, run)
@@ -266,8 +308,12 @@ class Maintenance:
             logger.error("not merged, since it is damaged: %s", damage)
             return
         began_us = self._log.clock.now_us()
-        merged = write_segment(self._log.store, partition.stream, partition.stream_id, partition.number, batches)
+        store = self._log.store
+        merged = write_segment(store, partition.stream, partition.stream_id, partition.number, batches, store.tag)
         self.merged_segments += len(run)
+        if store.is_shared:
+            self.shared.add_segment(partition, merged, began_us)
+            return
         with self._log.lock:
             if partition.stream_id not in self._log.state.by_id:
                 return
@@ -275,9 +321,9 @@ class Maintenance:
             if merged.next > partition.first:
                 remaining.append(merged)
             else:
-                self._log.state.garbage.append(merged)
+                self._log.state.garbage.append(merged.path)
             partition.segments = sorted(remaining)
-            self._log.state.garbage += run
+            self._log.state.garbage += (ref.path for ref in run)
         self._tell(partition, merged, began_us)
 
     # -- compaction ------------------------------------------------------------------------------------------------
@@ -299,11 +345,13 @@ class Maintenance:
         is_large = partition.sealed_bytes + partition.tail.bytes > self._log.settings.compact_bytes_min
         return is_large and partition.next - partition.first > COMPACT_GARBAGE_FACTOR * len(table)
 
-    def _compact(self, stream: Stream, table: Table) -> Pending:
+    def _compact(self, stream: Stream, table: Table) -> Pending | None:
         """Write again what only the oldest segment of a table holds; when nothing is left there, trim it."""
         partition = stream.partitions[0]
-        if not partition.segments:  # the end of a tail moves on with each piece: the first would be written for ever
-            self._seal(partition)
+        if not partition.segments and not self.shared.is_storing(partition):
+            self._seal(partition)  # the end of a tail moves on with each piece: the first would be written for ever
+        if self.shared.is_storing(partition):
+            return None
         cutoff = partition.segments[0].next if partition.segments else partition.next
         with self._log.lock:
             wanted = table.written_before(cutoff)

@@ -182,6 +182,24 @@ class DropCheckpoint(msgspec.Struct, frozen=True, gc=False):
     id: int
 
 
+class StoreSegment(msgspec.Struct, frozen=True, gc=False):
+    """The log's own: a shared store has a segment."""
+
+    stream_id: int
+    partition: int
+    first: int
+    next: int
+    bytes: int
+    name: str
+
+
+class StoreSnapshot(msgspec.Struct, frozen=True, gc=False):
+    """The log's own: a shared store has a snapshot."""
+
+    sequence: int
+    name: str
+
+
 Op = (
     Append
     | Put
@@ -197,6 +215,8 @@ Op = (
     | Trim
     | RegisterCheckpoint
     | DropCheckpoint
+    | StoreSegment
+    | StoreSnapshot
 )
 
 

@@ -35,6 +35,8 @@ class OpenSegments:
     def __init__(self, store: Store, limit: int) -> None:
         self._store = store
         self._limit = limit
+        self._bytes_max = store.mapped_bytes_max
+        self._bytes = 0
         self._open: OrderedDict[str, Segment] = OrderedDict()
         self._lock = Lock()
 
@@ -46,19 +48,36 @@ class OpenSegments:
                 return segment
         segment = Segment(self._store, ref)
         with self._lock:
+            self._close(ref.path)  # another thread was quicker
             self._open[ref.path] = segment
-            while len(self._open) > self._limit:
-                self._open.popitem(last=False)
+            self._bytes += ref.bytes
+            while len(self._open) > self._limit or (self._is_too_much and len(self._open) > 1):
+                self._close(next(iter(self._open)))
         return segment
 
-    def forget(self, ref: SegmentRef) -> None:
+    @property
+    def _is_too_much(self) -> bool:
+        return self._bytes_max is not None and self._bytes > self._bytes_max
+
+    def _close(self, name: str) -> None:
+        segment = self._open.pop(name, None)
+        if segment is not None:
+            self._bytes -= segment.ref.bytes
+
+    def forget(self, name: str) -> None:
         with self._lock:
-            self._open.pop(ref.path, None)
+            self._close(name)
+
+    def renew(self, ref: SegmentRef) -> bool:
+        """A segment turned out to be damaged: whether another try may find it whole."""
+        self.forget(ref.path)
+        return self._store.renew(ref.path)
 
     def close(self) -> None:
         """Let go of all of them; a reader that still holds records keeps their file mapped."""
         with self._lock:
             self._open.clear()
+            self._bytes = 0
 
 
 class Partition:
@@ -89,6 +108,14 @@ class Partition:
     @property
     def sealed_bytes(self) -> int:
         return sum(segment.bytes for segment in self.segments)
+
+    def let_go(self, next_index: int) -> int:
+        """A segment has the tail's entries below an index; returns how many bytes went."""
+        before = self.tail
+        count = bisect_right(before.entries, next_index, key=lambda entry: entry.next)
+        if count:
+            self.tail = before.without(count)
+        return before.bytes - self.tail.bytes
 
     def producer(self, name: str) -> ProducerState | None:
         """Where a producer stands, with the commit under way counted in; only for the writer."""
@@ -140,6 +167,8 @@ class Partition:
         try:
             return opened.get(segments[position]).read(start, limit)
         except SegmentDamaged as damage:
+            if opened.renew(segments[position]):
+                return self._read_at(opened, segments, start, limit, bytes_max)
             raise Damaged(self.stream, self.number, max(start, damage.first), damage.last, damage.path) from damage
 
     def _gap_end(self, start: int) -> int:

@@ -166,7 +166,7 @@ class LogView:
             raise UnknownCheckpoint(f"there is no checkpoint {id}; list checkpoints to see the numbers") from None
 
     def read_checkpoint(self, id: int) -> Iterator[bytes]:
-        return read_blob(self.store, id, self.checkpoint(id).size)
+        return read_blob(self.store, self.state.checkpoint_name(id), self.checkpoint(id).size)
 
 
 def _time_of(record: pa.RecordBatch) -> int:

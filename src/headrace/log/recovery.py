@@ -10,12 +10,16 @@ from typing import NamedTuple
 from headrace.errors import Damaged
 from headrace.log import checkpoint, segment, snapshot
 from headrace.log.fold import Fold
-from headrace.log.journal_port import GoodFrame, JournalPort, LostFrames, TornTail
+from headrace.log.journal_port import CutMeanwhile, GoodFrame, JournalPort, LostFrames, TornTail
 from headrace.log.partition import OpenSegments, Partition
+from headrace.log.replay import Replay
 from headrace.log.report import Report
 from headrace.log.state import State
 from headrace.log.store import Store
 from headrace.log.table import Table
+
+CUTS_MAX = 10
+"""So often the owner before may cut a journal while it is read."""
 
 
 class Recovered(NamedTuple):
@@ -25,6 +29,8 @@ class Recovered(NamedTuple):
 
 def recover(journal: JournalPort, store: Store, repair: bool = True) -> Recovered:
     """Read all of a log. With `repair` a torn tail is cut and leftovers go; without, nothing is changed."""
+    if store.is_shared:
+        return _recover_shared(journal, store)
     report = Report()
     state, damaged = snapshot.load(store, tidy=repair)
     for name in damaged:
@@ -37,6 +43,29 @@ def recover(journal: JournalPort, store: Store, repair: bool = True) -> Recovere
     if repair:
         _remove_leftovers(store, state, report)
     return Recovered(state, report)
+
+
+def _recover_shared(journal: JournalPort, store: Store) -> Recovered:
+    state, report = _replay_shared(journal, store)
+    _fold_tables(store, state, report)
+    report.streams = len(state.streams)
+    report.segments = sum(len(partition.segments) for partition in state.partitions())
+    return Recovered(state, report)
+
+
+def _replay_shared(journal: JournalPort, store: Store) -> Recovered:
+    tries = CUTS_MAX
+    while True:
+        replay = Replay(store)
+        try:
+            for stored in journal.read(None):
+                replay.add(stored)
+        except CutMeanwhile:
+            tries -= 1
+            if not tries:
+                raise
+        else:
+            return Recovered(replay.finish(journal.next_sequence), replay.report)
 
 
 def _replay(journal: JournalPort, store: Store, state: State, report: Report, repair: bool) -> None:

@@ -62,6 +62,8 @@ class Order(msgspec.Struct, frozen=True, array_like=True):
     stream_id: int
     partition: int
     bodies: list[Body]
+    tag: str = ""
+    """Of the store, for the segment's name."""
 
 
 class Sealed(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -104,8 +106,9 @@ class Sealing:
     ) -> SegmentRef:
         if self._is_worth_it(entries):
             with contextlib.suppress(SealerGone):
-                return self._seal_apart(stream, stream_id, partition, entries, now_us)
-        return write_segment(self._store, stream, stream_id, partition, pieces(entries))
+                ref = self._seal_apart(stream, stream_id, partition, entries, now_us)
+                return ref._replace(path=self._store.publish(ref.path))
+        return write_segment(self._store, stream, stream_id, partition, pieces(entries), self._store.tag)
 
     def _is_worth_it(self, entries: Sequence[TailEntry]) -> bool:
         if self._place is None or not self._lives or not self._apart_bytes:
@@ -117,7 +120,7 @@ class Sealing:
     ) -> SegmentRef:
         try:
             self.process = self.process or self._start()
-            ref = self.process.seal(stream, stream_id, partition, entries)
+            ref = self.process.seal(stream, stream_id, partition, entries, self._store.tag)
         except SealerGone as gone:
             self.close()
             self._lives -= 1
@@ -172,12 +175,14 @@ class Sealer:
             process_group=0,  # Ctrl-C is for the hub, which ends this one
         )
 
-    def seal(self, stream: str, stream_id: int, partition: int, entries: Sequence[TailEntry]) -> SegmentRef:
+    def seal(
+        self, stream: str, stream_id: int, partition: int, entries: Sequence[TailEntry], tag: str = ""
+    ) -> SegmentRef:
         """Raises what the disk said to the process, as an `OSError`; or `SealerGone`."""
         bodies = [Body(entry.base, entry.count, entry.time_us, len(entry.body)) for entry in entries]
         try:
             self._memory.fill([entry.body for entry in entries])
-            _send(self._socket, Order(stream, stream_id, partition, bodies))
+            _send(self._socket, Order(stream, stream_id, partition, bodies, tag))
             answer = msgspec.msgpack.decode(_receive(self._socket), type=Sealed | Failed)
         except TimeoutError as error:
             self._process.kill()
@@ -250,7 +255,7 @@ def execute(store: Store, order: Order, memory: pa.Buffer) -> Sealed | Failed:
             TailEntry(body.base, body.count, body.time_us, data.to_pybytes() if body.count == 1 else data, 0)
         )
     try:
-        ref = write_segment(store, order.stream, order.stream_id, order.partition, pieces(entries))
+        ref = write_segment(store, order.stream, order.stream_id, order.partition, pieces(entries), order.tag)
     except OSError as error:
         return Failed(error.errno or 0, error.strerror or str(error), is_final(error))
     return Sealed(*ref)

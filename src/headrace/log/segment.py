@@ -1,6 +1,7 @@
 """Segments: sealed records of one partition as an Arrow IPC file that any Arrow reader opens as it is.
 
     segments/<stream id>/<partition>/<first index, 20 digits>-<next index, 20 digits>.arrow
+    (in a shared store `…-<hub>.arrow`)
 
 The file has the columns of `records.SCHEMA`, uncompressed, in record batches of about `BATCH_BYTES`. Arrow has no
 checksums of its own, so the schema's metadata has one entry, `headrace`: MessagePack of `Manifest` with a CRC-32C of
@@ -110,7 +111,7 @@ def _parse_name(name: str) -> tuple[int, int] | None:
 
 
 def write_segment(
-    store: Store, stream: str, stream_id: int, partition: int, batches: list[pa.RecordBatch]
+    store: Store, stream: str, stream_id: int, partition: int, batches: list[pa.RecordBatch], tag: str = ""
 ) -> SegmentRef:
     """Put records in place as one durable segment. They are contiguous and at least one."""
     chunks = list(_rechunk(batches))
@@ -121,10 +122,10 @@ def write_segment(
     )
     encoded = msgspec.msgpack.encode(manifest)
     schema = SCHEMA.with_metadata({METADATA_KEY: encoded + crc32c(encoded).to_bytes(4, "little")})
-    name = f"{folder(stream_id)}/{partition}/{first:020d}-{next_index:020d}{SUFFIX}"
+    name = f"{folder(stream_id)}/{partition}/{first:020d}-{next_index:020d}{tag}{SUFFIX}"
     with store.create(name) as blob:
         size = _write_batches(blob, schema, chunks)
-    return SegmentRef(first, next_index, name, size)
+    return SegmentRef(first, next_index, blob.name, size)
 
 
 def _write_batches(blob: NewBlob, schema: pa.Schema, chunks: list[pa.RecordBatch]) -> int:

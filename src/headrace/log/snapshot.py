@@ -1,6 +1,6 @@
 """Snapshots: the state as of a journal sequence, so that recovery need not replay the journal from its beginning.
 
-    snapshots/<sequence, 20 digits>.snapshot
+    snapshots/<sequence, 20 digits>.snapshot         (in a shared store `<sequence>-<hub>.snapshot`)
     file := "HRSNAP01" size:u64 crc:u32 zero:u32 MessagePack of `Image`
 
 The newest two are kept, and the journal back to the older one, so that a damaged snapshot costs nothing. The one that a
@@ -16,14 +16,15 @@ from google_crc32c import value as crc32c
 
 from headrace.log.ops import CheckpointInfo, StreamInfo
 from headrace.log.partition import ProducerState
-from headrace.log.state import CursorPosition, State, Stream
+from headrace.log.segment import SegmentRef
+from headrace.log.state import SNAPSHOTS_KEPT, CursorPosition, SnapshotRef, State, Stream
 from headrace.log.store import Store
 
 DIRECTORY = "snapshots"
 SUFFIX = ".snapshot"
 MAGIC = b"HRSNAP01"
 HEADER = struct.Struct("<8sQII")
-KEPT = 2
+KEPT = SNAPSHOTS_KEPT
 
 
 class PartitionImage(msgspec.Struct, frozen=True, array_like=True):
@@ -66,10 +67,29 @@ class FinalImage(Image, frozen=True, array_like=True):
     """The log was closed: there are no frames behind it but those of a later start."""
 
 
+class SegmentImage(msgspec.Struct, frozen=True, array_like=True):
+    stream: int
+    partition: int
+    first: int
+    next: int
+    bytes: int
+    name: str
+
+
+class SharedImage(msgspec.Struct, frozen=True, array_like=True):
+    """What a directory would be listed for."""
+
+    segments: list[SegmentImage]
+    snapshots: list[SnapshotRef]
+    checkpoint_names: dict[int, str]
+    garbage: list[str]
+
+
 class AnyImage(FinalImage, frozen=True, array_like=True):
-    """As it is read. Only journals that need a bookmark have the field."""
+    """As it is read. Only journals that need a bookmark, and shared stores, have the fields."""
 
     bookmark: bytes = b""
+    shared: SharedImage | None = None
 
 
 def encode(state: State, *, is_final: bool = False, bookmark: bytes = b"") -> bytes:
@@ -88,9 +108,20 @@ def encode(state: State, *, is_final: bool = False, bookmark: bytes = b"") -> by
         ],
         list(state.checkpoints.values()),
     )
-    image = FinalImage(*parts, True) if is_final else Image(*parts)
-    data = msgspec.msgpack.encode(AnyImage(*parts, is_final, bookmark) if bookmark else image)
+    image: Image = FinalImage(*parts, True) if is_final else Image(*parts)
+    if bookmark or state.is_shared:
+        image = AnyImage(*parts, is_final, bookmark, _shared_image(state) if state.is_shared else None)
+    data = msgspec.msgpack.encode(image)
     return HEADER.pack(MAGIC, len(data), crc32c(data), 0) + data
+
+
+def _shared_image(state: State) -> SharedImage:
+    segments = [
+        SegmentImage(partition.stream_id, partition.number, ref.first, ref.next, ref.bytes, ref.path)
+        for partition in state.partitions()
+        for ref in partition.segments
+    ]
+    return SharedImage(segments, state.snapshots, state.checkpoint_names, state.garbage)
 
 
 def _stream_image(stream: Stream) -> StreamImage:
@@ -132,7 +163,18 @@ def _restore(image: AnyImage) -> State:
     state.next_checkpoint_id = image.next_checkpoint_id
     state.is_final = image.is_final
     state.bookmark = image.bookmark
+    if image.shared is not None:
+        _restore_shared(state, image.shared)
     return state
+
+
+def _restore_shared(state: State, shared: SharedImage) -> None:
+    for each in shared.segments:
+        partition = state.by_id[each.stream].partitions[each.partition]
+        partition.segments.append(SegmentRef(each.first, each.next, each.name, each.bytes))
+    state.snapshots = shared.snapshots
+    state.checkpoint_names = shared.checkpoint_names
+    state.garbage = shared.garbage
 
 
 def names(store: Store, *, tidy: bool = False) -> list[str]:
@@ -142,6 +184,18 @@ def names(store: Store, *, tidy: bool = False) -> list[str]:
 
 def sequence_of(name: str) -> int:
     return int(name.rpartition("/")[2].removesuffix(SUFFIX))
+
+
+def shared_name(sequence: int, tag: str) -> str:
+    return f"{DIRECTORY}/{sequence:020d}{tag}{SUFFIX}"
+
+
+def read_shared(store: Store, name: str) -> State | None:
+    """The state that a snapshot of a shared store holds; None when it is damaged. Raises `FileNotFoundError`."""
+    state = decode(store.get(name))
+    if state is None and store.renew(name):
+        state = decode(store.get(name))
+    return state
 
 
 def save(store: Store, sequence: int, data: bytes) -> None:

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import fnmatch
+from typing import NamedTuple
 
 import msgspec
 
 from headrace.errors import UnknownStream
-from headrace.log import frame
+from headrace.log import checkpoint, frame
 from headrace.log.ops import CheckpointInfo, StreamInfo, StreamOptions
 from headrace.log.partition import Partition, ProducerState
 from headrace.log.segment import SegmentRef
 from headrace.log.table import Table
 
+SNAPSHOTS_KEPT = 2
 TABLE = "table"
 STREAM = "stream"
+
+
+class SnapshotRef(NamedTuple):
+    """A snapshot in a shared store: the state as of a sequence."""
+
+    sequence: int
+    name: str
 
 
 class CursorPosition(msgspec.Struct, frozen=True, gc=False):
@@ -64,10 +73,17 @@ class State:
         self.pending_cursors: dict[tuple[int, str, int], CursorPosition | None] = {}
         self.checkpoints: dict[int, CheckpointInfo] = {}
         self.next_checkpoint_id = 1
-        self.garbage: list[SegmentRef] = []
-        """Segments that nobody needs any more, to be unlinked."""
-        self.dropped_checkpoints: list[int] = []
+        self.garbage: list[str] = []
+        """Blobs that nobody needs any more, to be removed: an event that drops them is durable."""
         self.tail_bytes = 0
+        self.is_shared = False
+        """Its store is: events tell what is there."""
+        self.snapshots: list[SnapshotRef] = []
+        """In a shared store; the oldest first."""
+        self.checkpoint_names: dict[int, str] = {}
+        """What blobs are found by in a shared store."""
+        self.finished_blobs: dict[int, str] = {}
+        """The same, of those that no checkpoint names yet."""
 
     def stream(self, name: str) -> Stream:
         try:
@@ -95,6 +111,10 @@ class State:
         """First indexes for partitions start ≤ number < end of a name: above all that it ever used."""
         retired = self.retired_indexes.get(name, [])
         return [retired[number] if number < len(retired) else 0 for number in range(start, end)]
+
+    def checkpoint_name(self, id: int) -> str:
+        """What its blob is found by."""
+        return self.checkpoint_names.get(id) or checkpoint.blob_name(id)
 
     def cursor(self, stream_id: int, cursor: str, partition: int) -> CursorPosition | None:
         return self.cursors.get(stream_id, {}).get((cursor, partition))
@@ -124,11 +144,16 @@ class State:
         match event:
             case frame.StreamCreated():
                 self._created(event)
-            case frame.CheckpointAdded():
+            case frame.CheckpointAdded() | frame.CheckpointStored():
                 self._checkpoint_added(event)
             case frame.CheckpointDropped():
-                if self.checkpoints.pop(event.id, None) is not None:
-                    self.dropped_checkpoints.append(event.id)
+                if event.id in self.checkpoints:
+                    self._drop_checkpoint(event.id)
+            case frame.SnapshotStored():
+                self._snapshot_stored(event)
+            case frame.SegmentStored():
+                if event.stream in self.by_id:
+                    self._segment_stored(self.by_id[event.stream].partition(event.partition), event)
             case frame.CursorSaved() | frame.CursorDeleted() | frame.ProducerSet():
                 if event.stream in self.by_id:
                     self._position_changed(event)
@@ -145,13 +170,35 @@ class State:
         self.by_id[stream.info.id] = stream
         self.next_stream_id = max(self.next_stream_id, stream.info.id + 1)
 
-    def _checkpoint_added(self, event: frame.CheckpointAdded) -> None:
+    def _checkpoint_added(self, event: frame.CheckpointAdded | frame.CheckpointStored) -> None:
         self.next_checkpoint_id = max(self.next_checkpoint_id, event.id + 1)
         stream = self.by_id.get(event.stream)
         if stream is not None:
             self.checkpoints[event.id] = CheckpointInfo(
                 event.id, stream.info.name, event.position, event.size, event.time_us, event.meta
             )
+            if isinstance(event, frame.CheckpointStored):
+                self.checkpoint_names[event.id] = event.name
+                self.finished_blobs.pop(event.id, None)
+
+    def _drop_checkpoint(self, id: int) -> None:
+        self.garbage.append(self.checkpoint_name(id))
+        del self.checkpoints[id]
+        self.checkpoint_names.pop(id, None)
+
+    def _snapshot_stored(self, event: frame.SnapshotStored) -> None:
+        self.snapshots.append(SnapshotRef(event.sequence, event.name))
+        while len(self.snapshots) > SNAPSHOTS_KEPT:
+            self.garbage.append(self.snapshots.pop(0).name)
+
+    def _segment_stored(self, partition: Partition, event: frame.SegmentStored) -> None:
+        """It takes the place of the segments that were merged into it, or of the tail's first entries."""
+        covered = [ref for ref in partition.segments if event.first <= ref.first and ref.next <= event.next]
+        ref = SegmentRef(event.first, event.next, event.name, event.bytes)
+        partition.segments = sorted([*(each for each in partition.segments if each not in covered), ref])
+        self.garbage += (each.path for each in covered if each.path != ref.path)
+        self.tail_bytes -= partition.let_go(event.next)
+        self._trim(partition, partition.first)  # it may have come too late
 
     def _position_changed(self, event: frame.CursorSaved | frame.CursorDeleted | frame.ProducerSet) -> None:
         match event:
@@ -191,7 +238,7 @@ class State:
         partition.first = max(partition.first, first)
         gone = [ref for ref in partition.segments if ref.next <= partition.first]
         partition.segments = partition.segments[len(gone) :]
-        self.garbage += gone
+        self.garbage += (ref.path for ref in gone)
 
     def _deleted(self, stream: Stream, nexts: list[int]) -> None:
         name, id = stream.info.name, stream.info.id
@@ -207,9 +254,8 @@ class State:
         for partition in stream.partitions:  # a reader may have it still, and open files keep their room on the disk
             self._trim(partition, partition.next)
         dropped = [info.id for info in self.checkpoints.values() if info.stream == name]
-        for checkpoint in dropped:
-            del self.checkpoints[checkpoint]
-        self.dropped_checkpoints += dropped
+        for checkpoint_id in dropped:
+            self._drop_checkpoint(checkpoint_id)
 
 
 def placeholder(id: int) -> Stream:

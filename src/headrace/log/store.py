@@ -2,10 +2,15 @@
 
 `DirectoryStore` is a directory on a disk; `headrace.testing` has one in memory. Names have forward slashes; what stands
 before the last one is the blob's folder. Whoever asks for a name that is not there gets a `FileNotFoundError`.
+
+A store that several hubs reach is *shared* (`cached_store.py` in front of `uri_store.py` or `kafka/topic_store.py`). No
+list of it says what counts: another hub may be writing to it. The journal says so, by events that name blobs, and a
+blob is removed only after an event that drops it. Names that a shared store gives out have a stamp (`stamp.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Protocol, Self
 
 import pyarrow as pa
@@ -13,10 +18,21 @@ import pyarrow as pa
 from headrace.log.disk import TEMPORARY, Disk, NewFile
 
 QUARANTINE = "quarantine"
+CHUNK_BYTES = 4 * 1024 * 1024
+"""A blob is copied in pieces of this size."""
+
+
+class BlobDamaged(OSError):
+    """What a store holds under a name is not what was put there."""
 
 
 class NewBlob(Protocol):
     """A blob on its way. As a context it is finished at the end, or given up after an error."""
+
+    @property
+    def name(self) -> str:
+        """What it is found by, once it is finished."""
+        ...
 
     def write(self, *pieces: bytes | memoryview) -> None: ...
 
@@ -44,19 +60,43 @@ class NewBlob(Protocol):
 class Store(Protocol):
     """Blobs by name."""
 
+    is_shared: bool = False
+    """Other hubs write to it too: events tell what counts."""
+    tag: str = ""
+    """What new names end with, so that no two hubs ever write one blob."""
+    mapped_bytes_max: int | None = None
+    """So much of it should be kept mapped at most."""
+
     def create(self, name: str) -> NewBlob:
         """A blob to write. One that has the name already is replaced."""
         ...
 
-    def put(self, name: str, data: bytes) -> None:
+    def put(self, name: str, data: bytes) -> str:
+        """Returns what it is found by."""
+        return self.copy_in(name, [data])
+
+    def copy_in(self, name: str, chunks: Iterable[bytes | memoryview]) -> str:
+        """A blob of these; returns what it is found by."""
         with self.create(name) as blob:
-            blob.write(data)
+            for chunk in chunks:
+                blob.write(chunk)
+        return blob.name
 
     def get(self, name: str) -> bytes: ...
 
     def get_range(self, name: str, offset: int, size: int) -> bytes:
         """Fewer bytes where the blob ends."""
         ...
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """All of it, in order, in pieces."""
+        at, size = 0, self.size(name)
+        while at < size:
+            chunk = self.get_range(name, at, CHUNK_BYTES)
+            if not chunk:
+                raise OSError(f"{name} ends at byte {at} of {size}")
+            yield chunk
+            at += len(chunk)
 
     def map(self, name: str) -> pa.Buffer:
         """The whole blob as a buffer that stays valid after the blob is deleted."""
@@ -88,6 +128,22 @@ class Store(Protocol):
     def handover(self) -> tuple[str, int] | None:
         """The directory and the descriptor of its lock, for a process that makes blobs for this one; None without."""
         ...
+
+    def publish(self, name: str) -> str:
+        """Such a process has made a blob; returns what it is found by."""
+        return name
+
+    def renew(self, name: str) -> bool:
+        """What was read of a blob is damaged: whether there is hope that another try finds it whole."""
+        return False
+
+    def trouble(self) -> str | None:
+        """What keeps it from working, in a sentence; None when all is well."""
+        return None
+
+    def gauges(self) -> dict[str, float]:
+        """Figures for metrics, by name."""
+        return {}
 
     def close(self) -> None: ...
 

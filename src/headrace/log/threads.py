@@ -55,9 +55,9 @@ class LogThreads:
     def _wait_for_room(self) -> None:
         """Let sealing catch up when the tails have reached their limit: back-pressure instead of memory."""
         log = self._log
-        while log.state.tail_bytes > log.settings.tail_bytes_max and not self._stopping:
+        while log.state.tail_bytes > log.settings.tail_bytes_max and not self._stopping and not log.has_own_work:
             self._maintain.set()
-            if log.maintenance.error is not None:
+            if log.maintenance.error is not None and not log.store.is_shared:
                 return  # sealing cannot get on: let the commit meet the disk itself
             self._room.clear()
             self._room.wait(ROOM_CHECK_S)

@@ -28,8 +28,10 @@ class MemoryJournal(JournalPort):
     def first(self) -> int:
         return next(iter(self._pieces), self.next_sequence)
 
-    def read(self, sequence: int, is_final: bool = False, bookmark: bytes = b"") -> Iterator[Stored]:
-        if self.first > sequence or (sequence and not self._pieces):
+    def read(self, sequence: int | None, is_final: bool = False, bookmark: bytes = b"") -> Iterator[Stored]:
+        if sequence is None:
+            sequence = self.first
+        elif self.first > sequence or (sequence and not self._pieces):
             raise Unrecoverable(f"the journal begins at frame {self.first} and no snapshot reaches that far")
         for first, frames in list(self._pieces.items()):
             for number, (head, *bodies) in enumerate(frames, first):
@@ -79,7 +81,7 @@ class MemoryJournal(JournalPort):
 class _MemoryBlob:
     def __init__(self, store: MemoryStore, name: str) -> None:
         self._store = store
-        self._name = name
+        self.name = name
         self._data = bytearray()
 
     def write(self, *pieces: bytes | memoryview) -> None:
@@ -93,7 +95,7 @@ class _MemoryBlob:
         pass
 
     def finish(self) -> None:
-        self._store.blobs[self._name] = bytes(self._data)
+        self._store.blobs[self.name] = bytes(self._data)
 
     def abort(self) -> None:
         pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,11 +15,13 @@ from headrace.config import Log as LogSettings
 from headrace.errors import BadRequest, Busy, Closed, DiskFull, LogFailed, UnknownCheckpoint, UnknownStream
 from headrace.log import ops
 from headrace.log.batch import Batch
+from headrace.log.cached_store import CachedStore
 from headrace.log.clock import SystemClock
 from headrace.log.directory import open_directory
 from headrace.log.disk import OsDisk
 from headrace.log.log import Log
 from headrace.log.port import LogPort
+from headrace.log.store import DirectoryStore, Store
 from headrace.testing import MemoryDisk, MemoryJournal, MemoryStore
 
 SETTINGS = LogSettings(
@@ -29,11 +32,18 @@ SETTINGS = LogSettings(
     disk_reserve_bytes=0,
     maintenance_interval_s=0.05,
 )
+
+
+def cached(directory: Path, remote: Store) -> CachedStore:
+    """What a hub has in front of a store that others reach too; each has a name and an empty directory."""
+    return CachedStore(DirectoryStore(OsDisk(directory)), remote, 10**6, f"-{directory.name}")
+
+
 Open = Callable[[], LogPort]
 """The same log, as the next process finds it."""
 
 
-@pytest.fixture(params=["directory", "directory in memory", "memory"])
+@pytest.fixture(params=["directory", "directory in memory", "memory", "shared store"])
 def again(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     match request.param:
         case "directory":
@@ -41,6 +51,9 @@ def again(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
         case "directory in memory":
             disk = MemoryDisk()
             return lambda: open_directory(disk, SystemClock(), SETTINGS)
+        case "shared store":
+            kept, remote = MemoryJournal(SETTINGS.journal_file_bytes), MemoryStore()
+            return lambda: Log(kept, cached(tmp_path / uuid.uuid4().hex, remote), SystemClock(), SETTINGS)
         case _:
             journal, store = MemoryJournal(SETTINGS.journal_file_bytes), MemoryStore()
             return lambda: Log(journal, store, SystemClock(), SETTINGS)

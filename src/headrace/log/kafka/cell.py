@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import uuid
 
+from headrace.config.sections import Kafka as KafkaSettings
 from headrace.config.sections import Log as LogSettings
 from headrace.log import checkpoint, segment, snapshot
+from headrace.log.cached_store import CachedStore
 from headrace.log.clock import Clock
-from headrace.log.disk import Disk
+from headrace.log.disk import Disk, OsDisk
 from headrace.log.kafka.client import KafkaPort, connect
 from headrace.log.kafka.journal import KafkaJournal
 from headrace.log.kafka.messages import Claim
+from headrace.log.kafka.topic_store import TopicStore
 from headrace.log.log import Log
 from headrace.log.store import DirectoryStore, Store
+from headrace.log.uri_store import open_uri
 
+LOCAL = "local"
+IN_KAFKA = "kafka"
+"""Values of `log.kafka.store` that are no URI."""
+CACHE = "cache"
 FOLDERS = (segment.DIRECTORY, snapshot.DIRECTORY, checkpoint.DIRECTORY)
 
 
 def journal_topic(prefix: str) -> str:
     return f"{prefix}.journal"
+
+
+def blobs_topic(prefix: str) -> str:
+    return f"{prefix}.blobs"
 
 
 def new_claim(clock: Clock) -> Claim:
@@ -31,16 +43,17 @@ def new_claim(clock: Clock) -> Claim:
 def open_cell(disk: Disk, clock: Clock, settings: LogSettings, kafka: KafkaPort | None = None, cell: int = 0) -> Log:
     """Take a cell, and recover the log that it holds: blocks. The disk may be empty."""
     kafka = kafka or connect(settings.kafka)
-    store, is_shared = _store(disk)
+    claim = new_claim(clock)
+    store = open_store(disk, settings, kafka, claim.hub, cell)
     journal = KafkaJournal(
         kafka,
         journal_topic(settings.kafka.prefix),
         cell,
-        new_claim(clock),
+        claim,
         timeout_s=settings.kafka.timeout_s,
         piece_bytes_max=settings.journal_file_bytes,
         commits_max=settings.kafka.commits_max,
-        cuts=is_shared,
+        cuts=store.is_shared,
         free_bytes=disk.free_bytes,
     )
     try:
@@ -50,8 +63,27 @@ def open_cell(disk: Disk, clock: Clock, settings: LogSettings, kafka: KafkaPort 
         raise
 
 
-def _store(disk: Disk) -> tuple[Store, bool]:
-    """Where blobs are kept, and whether the next owner finds them there. If not, the journal stays whole."""
-    for folder in FOLDERS:
-        disk.make_dirs(folder)
-    return DirectoryStore(disk), False
+def open_store(disk: Disk, settings: LogSettings, kafka: KafkaPort, hub: str, cell: int) -> Store:
+    """Where blobs are kept. The next owner finds them in a shared one; where it does not, the journal stays whole."""
+    if settings.kafka.store == LOCAL:
+        for folder in FOLDERS:
+            disk.make_dirs(folder)
+        return DirectoryStore(disk)
+    local = DirectoryStore(_cache(disk))
+    return CachedStore(local, _remote(settings.kafka, kafka, cell), settings.kafka.cache_bytes, f"-{hub}")
+
+
+def _cache(disk: Disk) -> Disk:
+    """A folder of its own: whatever is in it may be removed. It has the lock of the data directory."""
+    handover = disk.handover()
+    if handover is None:
+        return disk
+    root, lock = handover
+    disk.make_dirs(CACHE)
+    return OsDisk(f"{root}/{CACHE}", lock=lock)
+
+
+def _remote(settings: KafkaSettings, kafka: KafkaPort, cell: int) -> Store:
+    if settings.store == IN_KAFKA:
+        return TopicStore(kafka, blobs_topic(settings.prefix), cell, settings.timeout_s)
+    return open_uri(settings.store, str(cell))

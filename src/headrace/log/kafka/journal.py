@@ -17,9 +17,16 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from headrace.log.frame import EncodedFrame, encode_frame, frames_bytes
-from headrace.log.journal_port import JournalPort, Position, Stored, TornTail, Unrecoverable
-from headrace.log.kafka.client import UNKNOWN_OFFSET, KafkaError, KafkaPort, Producer, UnknownTopic
-from headrace.log.kafka.messages import Claim, claim_message, commit_messages, leave_message
+from headrace.log.journal_port import CutMeanwhile, JournalPort, Position, Stored, TornTail, Unrecoverable
+from headrace.log.kafka.client import (
+    UNKNOWN_OFFSET,
+    KafkaError,
+    KafkaPort,
+    OffsetOutOfRange,
+    Producer,
+    UnknownTopic,
+)
+from headrace.log.kafka.messages import Claim, Kind, Message, claim_message, commit_messages, decode, leave_message
 from headrace.log.kafka.reader import BEGINNING, Bookmark, CellReader, Piece, Pieces
 
 logger = logging.getLogger(__name__)
@@ -112,13 +119,13 @@ class KafkaJournal(JournalPort):
 
     # -- reading and claiming --------------------------------------------------------------------------------------
 
-    def read(self, sequence: int, is_final: bool = False, bookmark: bytes = b"") -> Iterator[Stored]:
+    def read(self, sequence: int | None, is_final: bool = False, bookmark: bytes = b"") -> Iterator[Stored]:
         """Ends as the owner, unless it only reads."""
-        reader = self._reader(self._start(sequence, bookmark))
+        reader = self._reader(self._oldest() if sequence is None else self._start(sequence, bookmark))
         try:
             while True:
                 yield from reader.read_to(self._bounds()[1])
-                if reader.rule.sequence < sequence:
+                if sequence is not None and reader.rule.sequence < sequence:
                     raise Unrecoverable(
                         f"{self._topic}/{self._cell} ends before frame {reader.rule.sequence}, and a snapshot has seen "
                         f"all before {sequence}: Kafka has lost messages, or the topic was deleted and made again"
@@ -153,6 +160,33 @@ class KafkaJournal(JournalPort):
             return self._kafka.bounds(self._topic, self._cell)
         except UnknownTopic as error:
             raise Unrecoverable(f"there is no {self._topic}/{self._cell} ({error}): headrace cluster init") from error
+
+    def _oldest(self) -> Piece:
+        """Where all that is kept begins. The partition is cut only where a piece begins, with a commit that counts."""
+        low, high = self._bounds()
+        topic = self._kafka.topic(self._topic)
+        self._topic_id = topic.id if topic is not None else ""
+        if low == 0:
+            return BEGINNING
+        message = self._message_at(low) if low < high else None
+        if message is None or message.kind is not Kind.COMMIT or message.part:
+            raise Unrecoverable(
+                f"{self._topic}/{self._cell} begins at offset {low}, which is not where a hub cut it: restore a backup"
+            )
+        return Piece(message.sequence, low, message.epoch)
+
+    def _message_at(self, offset: int) -> Message | None:
+        consumer = self._kafka.consumer(self._topic, self._cell, offset)
+        deadline = time.monotonic() + self._timeout_s
+        try:
+            while time.monotonic() < deadline:
+                for received in consumer.receive(1.0):
+                    return decode(received.value, offset) if received.offset == offset else None
+        except OffsetOutOfRange as error:
+            raise CutMeanwhile(f"{self._topic}/{self._cell} has no offset {offset} any more") from error
+        finally:
+            consumer.close()
+        raise KafkaError(f"{self._topic}/{self._cell} could not be read from offset {offset} (log.kafka.timeout_s)")
 
     def _start(self, sequence: int, bookmark: bytes) -> Piece:
         """Where reading begins: the oldest place that is known and still there."""

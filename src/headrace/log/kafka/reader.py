@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from headrace.log.frame import HEADER, decode_header
-from headrace.log.journal_port import GoodFrame, Unrecoverable
+from headrace.log.journal_port import CutMeanwhile, GoodFrame, Unrecoverable
 from headrace.log.kafka.client import Consumer, KafkaError, KafkaPort, OffsetOutOfRange
 from headrace.log.kafka.messages import decode
 from headrace.log.kafka.rule import Counted, Rule
@@ -131,6 +131,8 @@ class CellReader:
         try:
             received = self._consumer.receive(timeout_s)
         except OffsetOutOfRange as error:
+            if self.offset < self._kafka.bounds(self._topic, self._cell)[0]:
+                raise CutMeanwhile(f"{self._topic}/{self._cell} was cut while it was read") from error
             raise Unrecoverable(
                 f"{self._topic}/{self._cell} has no offset {self.offset} ({error}): the topic was cut, or deleted and "
                 "made again; nothing is begun anew without being told to"
