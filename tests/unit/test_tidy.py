@@ -26,6 +26,7 @@ LAYERS = (
     "hub",
     "admin",
     "serving",
+    "cluster",
     "protocols",
     "client",
     "spark",

@@ -16,7 +16,7 @@ from headrace.config.load import load
 from headrace.telemetry import log_lines
 
 if TYPE_CHECKING:
-    from headrace.serving.runtime import Runtime
+    from headrace.serving.runtime import Announced
 
 app = typer.Typer()
 
@@ -68,14 +68,15 @@ def _loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-def _announce(runtime: Runtime) -> None:
+def _announce(ready: Announced) -> None:
     console = notes()
-    console.print(Text.assemble(("headrace is up", "bold green"), f"  data in {runtime.config.log.data}"))
-    for name, address in runtime.addresses.items():
-        scheme = "http" if runtime.hub.security.tls_files(name) is None else "https"
+    what = f"  follows the log at {ready.config.log.kafka.servers} as {ready.hub}" if ready.hub else ""
+    console.print(Text.assemble(("headrace is up", "bold green"), what or f"  data in {ready.config.log.data}"))
+    for name, address in ready.addresses.items():
+        scheme = "http" if ready.security.tls_files(name) is None else "https"
         url = f"{scheme}://{address}/" if name == "http" else address
         console.print(Text(f"  {name:<10} {url}"))
-    for warning in runtime.hub.security.warnings():
+    for warning in ready.security.warnings():
         console.print(Text.assemble(("  WARNING ", "bold white on red"), f" {warning}"))
-    if runtime.missing:
-        console.print(Text(f"  not in this installation: {', '.join(runtime.missing)}", style="dim"))
+    if ready.missing:
+        console.print(Text(f"  not in this installation: {', '.join(ready.missing)}", style="dim"))

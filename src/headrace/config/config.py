@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from headrace.config.sections import (
     Address,
+    Cluster,
     Http,
     Limits,
     Log,
@@ -43,6 +44,7 @@ class Config(Section, frozen=True):
     log: Log = Log()
     limits: Limits = Limits()
     listen: Listen = Listen()
+    cluster: Cluster = Cluster()
     http: Http = Http()
     security: SecuritySection = SecuritySection()
     tls: Tls = Tls()

@@ -123,6 +123,29 @@ class Log(Section, frozen=True):
     kafka: Kafka = Kafka()
 
 
+class Cluster(Section, frozen=True):
+    """Several hubs in front of one log on Kafka: one owns it, the others follow and pass clients on."""
+
+    hub: Annotated[str, Meta(description="Name of this hub for people; the machine's name unless given")] = ""
+    standbys: Annotated[
+        int, Meta(ge=0, description="0: a hub reads the journal only when it takes over; otherwise all follow it")
+    ] = 1
+    forward: Annotated[
+        Literal["proxy", "redirect"],
+        Meta(description="HTTP at a hub that is not the owner: passed on, or answered with 307 and where the owner is"),
+    ] = "proxy"
+    advertise: Annotated[
+        dict[str, str],
+        Meta(description="Listener → `host:port` as other hubs reach it; where it listens unless given"),
+    ] = {}
+    session_timeout_s: Annotated[
+        Seconds, Meta(description="An owner that is silent for so long is replaced; brokers allow 6 s to 30 min")
+    ] = 10
+    wait_s: Annotated[Seconds, Meta(description="How long a connection waits for an owner at a hub that is not it")] = (
+        60
+    )
+
+
 class Limits(Section, frozen=True):
     """Limits of the whole process. Limits of one protocol stand in its own section."""
 

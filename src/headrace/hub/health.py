@@ -29,6 +29,8 @@ class Health:
         self._checks: dict[str, Callable[[], str | None]] = {}
         self._redacted: dict[str, Callable[[Principal], str | None]] = {}
         self._notes: dict[str, Callable[[], str | None]] = {}
+        self.owns: Callable[[int], bool] = lambda cell: cell == 0
+        """Whether this hub answers for a cell of the log; a log that is not on Kafka is cell 0."""
 
     def check(
         self, part: str, check: Callable[[], str | None], redacted: Callable[[Principal], str | None] | None = None

@@ -71,18 +71,14 @@ class Hub(HubBase):
         disk: Disk | None = None,
         clock: Clock | None = None,
         tracing: Tracing = OFF,
+        log: LogPort | None = None,
     ) -> Hub:
-        """Open a data directory and recover it. `disk` and `clock` are for tests."""
+        """Open a data directory and recover it, or take a log that is open. `disk` and `clock` are for tests."""
         config = config or Config()
         clock = clock or SystemClock()
         started = time.monotonic()
         learn_struct_types()
-        disk = disk if disk is not None else await asyncio.to_thread(OsDisk, data)
-        try:
-            log = await asyncio.to_thread(open_log, disk, clock, config.log)
-        except BaseException:
-            disk.close()
-            raise
+        log = log if log is not None else await cls._opened(data, config, disk, clock)
         hub = cls(log, config, data, clock)
         hub.tracing = tracing
         tracing.subscribe(hub.hooks)
@@ -90,6 +86,15 @@ class Hub(HubBase):
         hub._report_damage(log.recovered)
         log.start(hub._committed, hub._sealed)
         return hub
+
+    @staticmethod
+    async def _opened(data: str | Path, config: Config, disk: Disk | None, clock: Clock) -> LogPort:
+        disk = disk if disk is not None else await asyncio.to_thread(OsDisk, data)
+        try:
+            return await asyncio.to_thread(open_log, disk, clock, config.log)
+        except BaseException:
+            disk.close()
+            raise
 
     def used_by(self, protocol: str) -> Hub:
         """The same hub in the hands of a protocol: hooks are told whose request it is. All but the name is shared,

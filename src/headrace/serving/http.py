@@ -1,6 +1,6 @@
 """The one HTTP server: health, metrics, admin API, and whatever parts mount on it.
 
-    GET  /health, /health/live, /health/ready     200 or 503, with reasons
+    GET  /health, /health/live, /health/ready     200 or 503, with reasons; `?cell=0`: 200 only at its owner
     GET  /metrics                                  Prometheus text
     GET  /api/openapi.json                         the API document
     POST /api/v1/<verb>                            every registered verb, JSON both ways
@@ -100,8 +100,11 @@ class Api:
 
     async def health(self, request: Request) -> Response:
         """Ready or not. Open to all, since a load balancer has no password; the reasons are for those with a name, as
-        far as they may know them."""
+        far as they may know them. With `cell` it is asked whether this is the hub that owns that part of the log."""
         report = self._hub.health.report()
+        cell = request.query_params.get("cell")
+        if cell is not None and not (cell.isdecimal() and self._hub.health.owns(int(cell))):
+            return _json({"live": True, "ready": False, "reasons": {"cell": f"this hub does not own cell {cell}"}}, 503)
         if report.reasons or report.notes:
             try:
                 report = self._hub.health.report(await self._principal(request))
@@ -269,12 +272,14 @@ class _Server(uvicorn.Server):
         self.listening.set()
 
 
-async def serve(hub: HubBase, address: str) -> Listener:
-    """Serve HTTP on `address` until the listener is closed."""
+async def serve(hub: HubBase, address: str, behind: str = "") -> Listener:
+    """Serve HTTP on `address` until the listener is closed. `behind` is the address that clients see, if something of
+    this process is in front of it, and deals with TLS."""
     host, port = split_address(address)
     listening = _bound(host, port)
     section = hub.config.http
-    loopback = is_loopback(listening.getsockname()[0])  # where it is, however the settings write it: `127.1`, a name
+    # Where it is, however the settings write it: `127.1`, a name.
+    loopback = is_loopback(split_address(behind)[0] if behind else listening.getsockname()[0])
     app = hub.tracing.app(Dispatcher(hub, loopback), ["/api", *hub.mounts.traced])
     config = uvicorn.Config(
         app,
@@ -292,7 +297,7 @@ async def serve(hub: HubBase, address: str) -> Listener:
         ws_max_size=hub.mounts.websocket_bytes_max,
     )
     config.load()
-    config.ssl = hub.security.tls("http")
+    config.ssl = None if behind else hub.security.tls("http")
     server = _Server(config, hub.config.limits.sign_in_s)
     running = asyncio.create_task(server.serve([listening]), name="http")
     started = asyncio.create_task(server.listening.wait())

@@ -24,7 +24,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -35,7 +35,9 @@ from headrace.config import Config
 from headrace.config.load import Loaded
 from headrace.errors import Damaged, HeadraceError
 from headrace.hub import Hub
+from headrace.log.port import LogPort
 from headrace.protocols.descriptor import protocols
+from headrace.security import Security
 from headrace.serving import files
 from headrace.serving.listener import Listener
 from headrace.serving.memory import find_trim, resident_bytes, trim_when_quiet
@@ -75,6 +77,20 @@ class StartFailed(HeadraceError):
     code = "start-failed"
 
 
+class StandsBy(Protocol):
+    """A hub on Kafka before it owns the log, and beside the runtime afterwards (`headrace.cluster`)."""
+
+    log: LogPort | None
+
+    def prepare(self, hub: Hub) -> None:
+        """Add to a hub that does not listen yet."""
+        ...
+
+    async def give_up(self, name: str) -> None:
+        """Free the port of a listener."""
+        ...
+
+
 class Runtime:
     """A running hub with its listeners and services."""
 
@@ -87,19 +103,24 @@ class Runtime:
         self._chores: list[asyncio.Task[None]] = []
 
     @classmethod
-    async def start(cls, loaded: Loaded) -> Runtime:
-        """Open the hub and start everything configured. If one part fails, the ones before it are stopped again."""
+    async def start(cls, loaded: Loaded, standby: StandsBy | None = None) -> Runtime:
+        """Open the hub and start everything configured. If one part fails, the ones before it are stopped again. One
+        that stood by has the log already, and gives up each listener when the hub's own is about to open."""
         config = loaded.config
         preload(config)
-        hub = await Hub.open(config.log.data, config, tracing=start_tracing(config))
+        hub = await Hub.open(
+            config.log.data, config, tracing=start_tracing(config), log=None if standby is None else standby.log
+        )
         runtime = cls(hub, config)
         try:
             runtime._watch_process()
             Admin(runtime, loaded).register(hub.verbs)
+            if standby is not None:
+                standby.prepare(hub)
             for warning in hub.security.warnings():
                 logger.warning(warning)
             await runtime._start_services()
-            await runtime._start_listeners()
+            await runtime._start_listeners(standby)
         except BaseException:
             await runtime.stop()
             raise
@@ -126,13 +147,15 @@ class Runtime:
             if start is not None:
                 await self._started(name, start(self.hub.used_by(PROTOCOL_OF_SERVICE.get(name, name))))
 
-    async def _start_listeners(self) -> None:
+    async def _start_listeners(self, standby: StandsBy | None) -> None:
         for name, entry in LISTENERS.items():
             address = self.config.listen.addresses()[name]
             if address == "off":
                 continue
             serve = self._found(name, entry)
             if serve is not None:
+                if standby is not None:
+                    await standby.give_up(name)
                 await self._started(name, serve(self.hub.used_by(name), address))
 
     async def _started(self, name: str, starting: Awaitable[Listener | None]) -> None:
@@ -264,33 +287,112 @@ def _remove(ready_file: Path | None) -> None:
             ready_file.unlink()
 
 
+class Life:
+    """One run of the process, from its start to its exit code. On Kafka it begins as a hub that stands by."""
+
+    def __init__(self, loaded: Loaded, ready_file: Path | None, on_ready: Callable[[Announced], None]) -> None:
+        self._loaded = loaded
+        self._ready_file = ready_file
+        self._on_ready = on_ready
+        self._stop = asyncio.Event()
+        self._standby: Any = None
+        self._fenced = ""
+
+    async def run(self) -> int:
+        """Until SIGTERM or SIGINT, or until the log fails."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        _remove(self._ready_file)
+        try:
+            if self._loaded.config.log.backend == "kafka":
+                return await self._stand_by()
+            return await self._serve(self._loaded)
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+    async def _stand_by(self) -> int:
+        config = self._loaded.config
+        preload(config)
+        start = load_entry("headrace.cluster.standby:start")
+        assert start is not None
+        names = [name for name, at in config.listen.addresses().items() if at != "off" and load_entry(LISTENERS[name])]
+        self._standby = standby = await start(self._loaded, names)
+        try:
+            self._ready(Announced(config, standby.addresses, standby.base.security, [], standby.node.name))
+            owned = asyncio.ensure_future(standby.owned())
+            await self._first_of(owned)
+            if not owned.done():
+                owned.cancel()
+                return EXIT_OK
+            await owned
+            return await self._serve(standby.loaded)
+        finally:
+            _remove(self._ready_file)
+            await standby.close()
+
+    async def _serve(self, loaded: Loaded) -> int:
+        standby = self._standby
+        runtime = await Runtime.start(loaded, standby)
+        try:
+            if standby is None:
+                hub = runtime.hub
+                self._ready(Announced(loaded.config, runtime.addresses, hub.security, runtime.missing))
+            else:
+                await standby.serves(runtime.hub)
+            await self._first_of(runtime.hub.failed(), *([] if standby is None else [_done(standby.fenced)]))
+            if standby is not None and self._stop.is_set():
+                await standby.leaves()
+        finally:
+            tell_manager("STOPPING=1")
+            _remove(self._ready_file)
+            await runtime.stop()
+        if standby is not None and standby.fenced.done() and not runtime.hub.has_failed:
+            logger.error("%s: this hub ends; start it again to follow", standby.fenced.result())
+            return EXIT_LOG_FAILED
+        if not runtime.hub.has_failed:  # asked last: the log may fail with what is stored while the hub stops
+            return EXIT_OK
+        logger.error("the log failed and accepts nothing more; start again to recover from disk")
+        return EXIT_LOG_FAILED
+
+    def _ready(self, announced: Announced) -> None:
+        if self._ready_file is not None:
+            write_ready_file(self._ready_file, announced.addresses)
+        self._on_ready(announced)
+        tell_manager("READY=1")
+
+    async def _first_of(self, *awaited: Awaitable[Any]) -> None:
+        """Until the process is told to stop, or one of them is done. They are asked again afterwards, if need be."""
+        tasks = [asyncio.ensure_future(each) for each in awaited]
+        stopped = asyncio.ensure_future(self._stop.wait())
+        await asyncio.wait((*tasks, stopped), return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        for given, task in zip(awaited, tasks, strict=True):
+            if task is not given:
+                task.cancel()
+
+
+async def _done(future: asyncio.Future[Any]) -> None:
+    await asyncio.shield(future)
+
+
+class Announced(NamedTuple):
+    """What is said of a hub when it listens."""
+
+    config: Config
+    addresses: dict[str, str]
+    security: Security
+    missing: list[str]
+    hub: str = ""
+    """Its name among the hubs of a cluster."""
+
+
 async def run(
-    loaded: Loaded, *, ready_file: Path | None = None, on_ready: Callable[[Runtime], None] = lambda runtime: None
+    loaded: Loaded,
+    *,
+    ready_file: Path | None = None,
+    on_ready: Callable[[Announced], None] = lambda announced: None,
 ) -> int:
     """Run until SIGTERM or SIGINT, or until the log fails. Returns the exit code of the process."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    _remove(ready_file)
-    runtime = await Runtime.start(loaded)
-    try:
-        if ready_file is not None:
-            write_ready_file(ready_file, runtime.addresses)
-        on_ready(runtime)
-        tell_manager("READY=1")
-        failed = asyncio.ensure_future(runtime.hub.failed())
-        stopped = asyncio.ensure_future(stop.wait())
-        await asyncio.wait((failed, stopped), return_when=asyncio.FIRST_COMPLETED)
-        for task in (failed, stopped):
-            task.cancel()
-    finally:
-        tell_manager("STOPPING=1")
-        _remove(ready_file)
-        await runtime.stop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
-    if not runtime.hub.has_failed:  # asked last: the log may fail with what is stored while the hub stops
-        return EXIT_OK
-    logger.error("the log failed and accepts nothing more; start again to recover from disk")
-    return EXIT_LOG_FAILED
+    return await Life(loaded, ready_file, on_ready).run()

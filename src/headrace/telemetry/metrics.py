@@ -109,6 +109,26 @@ class LogMetrics:
             self.read_records.inc(reading.records)
 
 
+class ClusterMetrics:
+    """Hubs in front of one log on Kafka."""
+
+    def __init__(self, make: Maker) -> None:
+        self.owner = make.gauge("headrace_cluster_owner", "1 while this hub owns the cell", ["cell"])
+        self.epoch = make.gauge("headrace_cluster_epoch", "Epoch of the last claim that this hub knows", ["cell"])
+        self.lag_bytes = make.gauge(
+            "headrace_log_follow_lag_bytes", "About how much of the journal a follower has yet to read"
+        )
+        self.takeover_seconds = make.gauge(
+            "headrace_cluster_takeover_seconds", "From being chosen to serving, at this hub's last takeover"
+        )
+        self.forwarded = make.counter(
+            "headrace_cluster_forwarded_total", "Connections passed on to the owner", ["listener"]
+        )
+        self.forward_failures = make.counter(
+            "headrace_cluster_forward_failures_total", "Connections that could not be passed on", ["listener"]
+        )
+
+
 class NounMetrics:
     """How many there are of each noun."""
 
@@ -227,6 +247,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         make = Maker(self.registry)
         self.log = LogMetrics(make)
+        self.cluster = ClusterMetrics(make)
         self.nouns = NounMetrics(make)
         self.protocol = ProtocolMetrics(make)
         self.security = SecurityMetrics(make)

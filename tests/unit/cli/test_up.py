@@ -6,8 +6,6 @@ import signal
 import subprocess
 import urllib.request
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 from support.hub_process import START_S, HubProcess
@@ -15,7 +13,7 @@ from support.hub_process import START_S, HubProcess
 from headrace.cli.up import _announce
 from headrace.config import Config, Tls, TlsFiles
 from headrace.security import Security
-from headrace.serving.runtime import LISTENERS
+from headrace.serving.runtime import LISTENERS, Announced
 
 
 def get(address: str, path: str) -> str:
@@ -40,13 +38,8 @@ def test_the_banner_has_the_scheme_of_the_listener(
     tls: Tls, shown: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = Config(tls=tls)
-    runtime = SimpleNamespace(
-        config=config,
-        addresses={"http": "127.0.0.1:8080", "ignite": "127.0.0.1:10800"},
-        hub=SimpleNamespace(security=Security(config, tmp_path)),
-        missing=[],
-    )
-    _announce(cast(Any, runtime))
+    addresses = {"http": "127.0.0.1:8080", "ignite": "127.0.0.1:10800"}
+    _announce(Announced(config, addresses, Security(config, tmp_path), []))
     words = capsys.readouterr().err.split()
     assert shown in words
     assert "127.0.0.1:10800" in words

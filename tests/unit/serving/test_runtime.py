@@ -24,7 +24,16 @@ from headrace.log.journal import END
 from headrace.security import Principal
 from headrace.serving import runtime
 from headrace.serving.listener import Listener
-from headrace.serving.runtime import LISTENERS, SERVICES, Runtime, StartFailed, load_entry, run, write_ready_file
+from headrace.serving.runtime import (
+    LISTENERS,
+    SERVICES,
+    Announced,
+    Runtime,
+    StartFailed,
+    load_entry,
+    run,
+    write_ready_file,
+)
 
 
 def loaded(tmp_path: Path, *flags: str) -> Loaded:
@@ -134,10 +143,12 @@ async def test_run_writes_the_ready_file_serves_and_stops_on_a_signal(tmp_path: 
 
 
 async def test_a_failed_log_ends_the_process_with_its_own_code(tmp_path: Path, parts: dict[str, Any]) -> None:
-    def fail(runtime: Runtime) -> None:
-        runtime.hub._failed.set_result(LogFailed("fdatasync failed"))
+    async def serve(hub: Hub, address: str) -> Listener:
+        hub._failed.set_result(LogFailed("fdatasync failed"))
+        return Listener(address, lambda: asyncio.sleep(0))
 
-    code = await asyncio.wait_for(run(loaded(tmp_path), on_ready=fail), 60)
+    parts[LISTENERS["ockam"]] = serve
+    code = await asyncio.wait_for(run(loaded(tmp_path, "listen.ockam=a:1")), 60)
     assert code == runtime.EXIT_LOG_FAILED
 
 
@@ -159,7 +170,7 @@ async def test_a_log_that_fails_while_the_hub_stops_ends_with_that_code(
     def failing_write(file: OsSyncedFile, offset: int, pieces: Sequence[bytes]) -> None:
         raise OSError(errno.EIO, "the disk is gone")
 
-    def stop(runtime: Runtime) -> None:
+    def stop(announced: Announced) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     parts[LISTENERS["ockam"]] = serve

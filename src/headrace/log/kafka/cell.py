@@ -14,6 +14,7 @@ from headrace.log.kafka.client import KafkaPort, connect
 from headrace.log.kafka.journal import KafkaJournal
 from headrace.log.kafka.messages import Claim
 from headrace.log.kafka.topic_store import TopicStore
+from headrace.log.kafka.turn import Turn
 from headrace.log.log import Log
 from headrace.log.store import DirectoryStore, Store
 from headrace.log.uri_store import open_uri
@@ -40,10 +41,19 @@ def new_claim(clock: Clock) -> Claim:
     return Claim(f"hub-{uuid.uuid4()}", clock.now_us(), __version__)
 
 
-def open_cell(disk: Disk, clock: Clock, settings: LogSettings, kafka: KafkaPort | None = None, cell: int = 0) -> Log:
-    """Take a cell, and recover the log that it holds: blocks. The disk may be empty."""
+def open_cell(
+    disk: Disk,
+    clock: Clock,
+    settings: LogSettings,
+    kafka: KafkaPort | None = None,
+    cell: int = 0,
+    *,
+    claim: Claim | None = None,
+    turn: Turn | None = None,
+) -> Log:
+    """Take a cell, and recover the log that it holds: blocks, with a `turn` until it comes. The disk may be empty."""
     kafka = kafka or connect(settings.kafka)
-    claim = new_claim(clock)
+    claim = claim or new_claim(clock)
     store = open_store(disk, settings, kafka, claim.hub, cell)
     journal = KafkaJournal(
         kafka,
@@ -55,6 +65,7 @@ def open_cell(disk: Disk, clock: Clock, settings: LogSettings, kafka: KafkaPort 
         commits_max=settings.kafka.commits_max,
         cuts=store.is_shared,
         free_bytes=disk.free_bytes,
+        turn=turn,
     )
     try:
         return Log(journal, store, clock, settings)

@@ -70,6 +70,26 @@ class Consumer(Protocol):
     def close(self) -> None: ...
 
 
+class Member(Protocol):
+    """A member of a consumer group that has the partitions of a topic given to it. Used by one thread."""
+
+    def poll(self, timeout_s: float) -> frozenset[int]:
+        """Stay a member: to be called again and again. The partitions that are this member's now."""
+        ...
+
+    def close(self) -> None:
+        """Leave the group at once: others need not wait for the session's end."""
+        ...
+
+
+class GroupMember(NamedTuple):
+    """A member of a group, as the brokers know it."""
+
+    client: str
+    """Its `client.id`."""
+    partitions: frozenset[int]
+
+
 class Topic(NamedTuple):
     """A topic as it is."""
 
@@ -93,6 +113,14 @@ class KafkaPort(Protocol):
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """The first offset that is kept, and the one that the next message gets. Raises `UnknownTopic`."""
+        ...
+
+    def join(self, group: str, topic: str, client: str, session_s: float) -> Member:
+        """Become a member of a group. Whoever is silent for `session_s` is one no more. No messages are read."""
+        ...
+
+    def members(self, group: str) -> list[GroupMember]:
+        """Who is in a group now."""
         ...
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:

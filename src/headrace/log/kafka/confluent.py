@@ -17,8 +17,10 @@ from headrace.errors import BadConfig
 from headrace.log.kafka.client import (
     UNKNOWN_OFFSET,
     Consumer,
+    GroupMember,
     KafkaError,
     KafkaPort,
+    Member,
     OffsetOutOfRange,
     OnDelivery,
     Producer,
@@ -143,6 +145,40 @@ class _Consumer(Consumer):
         self._consumer.close()
 
 
+class _Member(Member):
+    """Cooperative: a partition stays with its member when others come and go. Not a static one, since those do not say
+    when they leave, and the next owner of a cell would have to wait for the session's end."""
+
+    def __init__(self, config: dict[str, Any], topic: str) -> None:
+        self._partitions: frozenset[int] = frozenset()
+        self._consumer = confluent_kafka.Consumer(config, logger=logger)
+        self._consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
+
+    def _assigned(self, consumer: Any, partitions: list[TopicPartition]) -> None:
+        for partition in partitions:
+            partition.offset = confluent_kafka.OFFSET_END
+        consumer.incremental_assign(partitions)
+        consumer.pause(partitions)  # others read them
+        self._partitions |= {partition.partition for partition in partitions}
+
+    def _revoked(self, consumer: Any, partitions: list[TopicPartition]) -> None:
+        consumer.incremental_unassign(partitions)
+        self._lost(consumer, partitions)
+
+    def _lost(self, consumer: Any, partitions: list[TopicPartition]) -> None:
+        self._partitions -= {partition.partition for partition in partitions}
+
+    def poll(self, timeout_s: float) -> frozenset[int]:
+        message = self._consumer.poll(timeout_s)
+        error = None if message is None else message.error()
+        if error is not None and error.fatal():
+            raise _error(error)
+        return self._partitions
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
 class ConfluentKafka(KafkaPort):
     """A cluster. Connections are made when they are needed."""
 
@@ -174,6 +210,34 @@ class ConfluentKafka(KafkaPort):
 
     def consumer(self, topic: str, partition: int, offset: int) -> Consumer:
         return _Consumer({**self._base, **FIXED_CONSUMER}, topic, partition, offset)
+
+    def join(self, group: str, topic: str, client: str, session_s: float) -> Member:
+        config = {
+            **self._base,
+            "client.id": client,
+            "group.id": group,
+            "group.protocol": "classic",
+            "partition.assignment.strategy": "cooperative-sticky",
+            "session.timeout.ms": int(session_s * 1000),
+            "heartbeat.interval.ms": max(1, int(session_s * 1000 / 10)),
+            "max.poll.interval.ms": max(300_000, int(session_s * 1000)),
+            "enable.auto.commit": False,
+            "auto.offset.reset": "latest",
+        }
+        return _Member(config, topic)
+
+    def members(self, group: str) -> list[GroupMember]:
+        def describe() -> Any:
+            return self.admin.describe_consumer_groups([group], request_timeout=REQUEST_S)[group].result()
+
+        found = self._asked(f"the members of group {group}", describe)
+        return [
+            GroupMember(
+                member.client_id,
+                frozenset(each.partition for each in member.assignment.topic_partitions),
+            )
+            for member in found.members
+        ]
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         if self._asking is None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
+from headrace.errors import Closed
 from headrace.log.frame import EncodedFrame, encode_frame, frames_bytes
 from headrace.log.journal_port import CutMeanwhile, JournalPort, Position, Stored, TornTail, Unrecoverable
 from headrace.log.kafka.client import (
@@ -28,6 +29,7 @@ from headrace.log.kafka.client import (
 )
 from headrace.log.kafka.messages import Claim, Kind, Message, claim_message, commit_messages, decode, leave_message
 from headrace.log.kafka.reader import BEGINNING, Bookmark, CellReader, Piece, Pieces
+from headrace.log.kafka.turn import Turn
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +37,8 @@ CLAIM_WAIT_S = (1.0, 5.0)
 """After a claim that another hub's came before; a random time, so that two do not meet again."""
 LEAVE_S = 5.0
 """So long a hub that stops waits until its leave is stored."""
+FOLLOW_S = 0.2
+"""How long a follower waits for messages before it looks whether its turn has come."""
 SLACK_S = 5.0
 """The client gives up by itself after the timeout; this is for one that does not."""
 
@@ -85,9 +89,11 @@ class KafkaJournal(JournalPort):
         cuts: bool = True,
         free_bytes: Callable[[], int] = lambda: 2**62,
         wait: Callable[[], None] = _wait_at_random,
+        turn: Turn | None = None,
     ) -> None:
-        """Without `claims` it is only read. Without `cuts` the partition stays whole, and this hub forgets what it does
-        not need. `free_bytes` is the room for what is made of the journal here."""
+        """Without `claims` it is only read. With a `turn` it is followed until that comes. Without `cuts` the
+        partition stays whole, and this hub forgets what it does not need. `free_bytes` is the room for what is made of
+        the journal here."""
         self._kafka = kafka
         self._topic = topic
         self._cell = cell
@@ -98,6 +104,7 @@ class KafkaJournal(JournalPort):
         self._cuts = cuts
         self._free_bytes = free_bytes
         self._wait = wait
+        self._turn = turn
         self._producer: Producer | None = None
         self._topic_id = ""
         self._flying: deque[_Flight] = deque()
@@ -132,6 +139,8 @@ class KafkaJournal(JournalPort):
                     )
                 if not self._claims:
                     break
+                if self._turn is not None:
+                    yield from self._follow(reader, self._turn)
                 epoch = reader.rule.epoch + 1
                 offset = self._send_claim(epoch, reader.rule.sequence)
                 yield from reader.read_to(offset + 1)
@@ -144,6 +153,21 @@ class KafkaJournal(JournalPort):
         self.foreign += reader.foreign
         self._pieces = reader.pieces
         self.next_sequence = self.durable_sequence = reader.rule.sequence
+
+    @staticmethod
+    def _follow(reader: CellReader, turn: Turn) -> Iterator[Stored]:
+        """Read on while another hub writes. Raises `Closed` when this one is not to claim the cell any more."""
+        while True:
+            rule = reader.rule
+            turn.offset, turn.epoch, turn.owner, turn.has_left = reader.offset, rule.epoch, rule.owner, rule.has_left
+            if turn.is_stopped:
+                raise Closed("the hub stops following the cell")
+            if turn.is_mine:
+                return
+            for commit in reader.receive(FOLLOW_S) or ():
+                turn.messages += commit.next_offset - commit.offset
+                turn.bytes += len(commit.body)
+                yield from reader.frames(commit)
 
     def _reader(self, start: Piece) -> CellReader:
         return CellReader(

@@ -47,6 +47,8 @@ class Rule:
         """Of the next frame that can count."""
         self.owner = owner
         """None when nobody has claimed the cell yet, or its owner has left, or reading began behind its claim."""
+        self.has_left = epoch == 0
+        """Nobody has the cell: its last owner has left, or there was none."""
         self.claims = 0
         self.strangers = 0
         """Messages of those who had lost the cell, or never had it."""
@@ -64,6 +66,7 @@ class Rule:
             case Kind.LEAVE:
                 if message.epoch == self.epoch:
                     self.owner = None
+                    self.has_left = True
                 else:
                     self.strangers += 1
             case Kind.COMMIT:
@@ -79,6 +82,7 @@ class Rule:
         self._parts = []
         self.epoch = message.epoch
         self.owner = message.claim
+        self.has_left = False
 
     def _committed(self, offset: int, message: Message) -> Counted | None:
         if message.epoch != self.epoch:

@@ -1,0 +1,151 @@
+"""What listens at a hub that does not own the cell: connections are passed on to the owner's listener of the same name.
+
+A connection that comes while nobody owns the cell waits for the next owner, `cluster.wait_s` at most. The owner checks
+who the client is; this hub only moves bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+import time
+from collections.abc import Callable
+
+from headrace.cluster.route import Owner, Route
+from headrace.cluster.splice import End, connect
+from headrace.config.address import split_address
+from headrace.serving.tcp import address_of
+from headrace.telemetry.log_lines import fields
+from headrace.telemetry.metrics import ClusterMetrics
+
+logger = logging.getLogger("headrace.cluster")
+
+CONNECT_S = 3.0
+"""How long the owner's machine may take for one attempt to connect."""
+AGAIN_S = 0.2
+
+
+class Front:
+    """One listener."""
+
+    def __init__(
+        self, name: str, route: Route, wait_s: float, metrics: ClusterMetrics, tls_on: ssl.SSLContext | None = None
+    ) -> None:
+        """`tls_on` is for the connection to the owner, where TLS ends here and begins again."""
+        self.name = name
+        self.address = ""
+        self._route = route
+        self._wait_s = wait_s
+        self._metrics = metrics
+        self._tls_on = tls_on
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._joined: dict[End, Owner] = {}
+
+    async def open(self, address: str, tls: ssl.SSLContext | None = None) -> None:
+        """Listen. Raises an `OSError` when the port is taken."""
+        host, port = split_address(address)
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._accepted, host, port, ssl=tls)
+        self.address = address_of(self._server)
+
+    def _accepted(self) -> End:
+        return Client(self._come)
+
+    def _come(self, client: Client) -> None:
+        task = asyncio.ensure_future(self._serve(client))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, client: Client) -> None:
+        await self._pass_on(client)
+
+    async def _pass_on(self, client: Client) -> None:
+        """Join a client with the owner."""
+        try:
+            owner, far = await self._reach(client)
+        except OSError as error:
+            self._metrics.forward_failures.labels(listener=self.name).inc()
+            logger.warning("a connection was not passed on", extra=fields(listener=self.name, error=str(error)))
+            client.abort()
+            return
+        if client.is_lost:
+            far.abort()
+            return
+        self._metrics.forwarded.labels(listener=self.name).inc()
+        self._joined[client] = owner
+        client.when_lost(lambda: self._left(client))
+        client.join(far)
+
+    def _left(self, client: End) -> None:
+        self._joined.pop(client, None)
+
+    async def _reach(self, client: End) -> tuple[Owner, End]:
+        """The owner, and a connection to it: the next owner's, if this one does not answer."""
+        deadline = time.monotonic() + self._wait_s
+        problem = "nobody owns the cell"
+        while not client.is_lost and time.monotonic() < deadline:
+            owner = self._route.owner
+            if owner is not None and self.name in owner.addresses:
+                host, port = split_address(owner.addresses[self.name])
+                try:
+                    return owner, await connect(host, port, min(CONNECT_S, self._wait_s), ssl=self._tls_on)
+                except OSError as error:  # gone, and the next one not known yet; a timeout is one, too
+                    problem = f"{owner.hub} at {owner.addresses[self.name]} does not answer: {error or 'no answer'}"
+            elif owner is not None:
+                problem = f"{owner.hub} does not serve {self.name}"
+            await self._route.news(AGAIN_S)
+        raise OSError(f"{problem} (waited cluster.wait_s, {self._wait_s:g} s)")
+
+    def drop_all_but(self, owner: Owner | None) -> None:
+        """Cut the connections to those who own the cell no more: a machine that is gone does not say so itself."""
+        for client, joined in list(self._joined.items()):
+            if joined != owner:
+                client.abort()
+
+    @property
+    def connections(self) -> int:
+        return len(self._joined)
+
+    def stop_accepting(self) -> None:
+        """Leave the port to the hub's own listener. Connections that are there stay."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    async def close(self) -> None:
+        self.stop_accepting()
+        for task in tuple(self._tasks):
+            task.cancel()
+        for client in tuple(self._joined):
+            client.abort()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+class Client(End):
+    """Somebody who has come."""
+
+    def __init__(self, come: Callable[[Client], None]) -> None:
+        super().__init__()
+        self._come = come
+        self._more = asyncio.Event()
+
+    async def more(self) -> None:
+        """Returns when more has come, or nothing will."""
+        self._more.clear()
+        await self._more.wait()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._more.set()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        super().connection_lost(error)
+        self._more.set()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._come(self)

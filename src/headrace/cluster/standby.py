@@ -1,0 +1,233 @@
+"""A hub process on Kafka before it owns the cell: its listeners pass clients on, and it follows the journal.
+
+`start` opens it. `owned` returns the log when the cell is this hub's. Then the runtime opens the hub's own listeners on
+the same ports, and `serves` tells the other hubs. There is no way back: an owner that loses the cell ends its process,
+and comes back as a follower when it is started again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from typing import Any
+
+import msgspec
+
+from headrace.cluster.front import Front
+from headrace.cluster.http_front import HttpFront, tls_to_owner
+from headrace.cluster.node import CELL, Node
+from headrace.cluster.route import Owner
+from headrace.cluster.status import ClusterVerbs
+from headrace.config.load import Loaded
+from headrace.hub import Hub
+from headrace.hub.base import HubBase
+from headrace.log.clock import SystemClock
+from headrace.log.disk import OsDisk
+from headrace.log.kafka.cell import open_cell
+from headrace.log.kafka.client import KafkaPort, connect
+from headrace.log.log import Log
+from headrace.log.struct_types import learn_struct_types
+from headrace.serving import http
+from headrace.serving.listener import Listener
+from headrace.serving.runtime import StartFailed
+from headrace.telemetry.log_lines import fields
+
+logger = logging.getLogger("headrace.cluster")
+
+GAUGES_S = 1.0
+
+
+class Standby:
+    """Make it with `start`."""
+
+    def __init__(self, loaded: Loaded, node: Node) -> None:
+        self.config = loaded.config
+        self.base = HubBase(self.config, self.config.log.data)
+        """What this hub shows of itself while it follows."""
+        self.node = node
+        self.fronts: dict[str, Front] = {}
+        self.fenced: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Done when another hub has taken the cell that this one owned."""
+        self._loaded = loaded
+        self._own: Listener | None = None
+        self._opening: asyncio.Task[Log] | None = None
+        self.log: Log | None = None
+        """When the cell is this hub's."""
+        self._is_serving = False
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        return {name: front.address for name, front in self.fronts.items()}
+
+    @property
+    def loaded(self) -> Loaded:
+        """The settings with the addresses that are listened on: a port that the system chose stays the same."""
+        listen = msgspec.structs.replace(self.config.listen, **self.addresses)
+        return msgspec.structs.replace(self._loaded, config=msgspec.structs.replace(self.config, listen=listen))
+
+    async def open(self, names: list[str]) -> None:
+        """Listen, join the group, and follow. `names` are of the listeners that are wanted and can be had."""
+        base, node = self.base, self.node
+        base.health.owns = lambda cell: False
+        base.health.note("cluster", self._role)
+        base.health.check("cluster", self._trouble, lambda principal: self._trouble())
+        base.metrics.before_scrape(self._measure)
+        ClusterVerbs(node).register(base.verbs)
+        node.on_owner = self._other_owns
+        await self._listen(names)
+        await node.start(self.addresses)
+        if self.config.cluster.standbys:
+            self._opening = asyncio.create_task(self._follow())
+
+    async def _listen(self, names: list[str]) -> None:
+        addresses = self.config.listen.addresses()
+        for name in names:
+            front, tls = Front(name, self.node.route, self.config.cluster.wait_s, self.base.metrics.cluster), None
+            if name == "http":
+                front, tls = await self._http_front(addresses[name])
+            try:
+                await front.open(addresses[name], tls)
+            except OSError as error:
+                raise StartFailed(
+                    f"{name} cannot listen on {addresses[name]}: {error.strerror or error}; `headrace doctor` says who "
+                    f"does, and --set listen.{name}=HOST:PORT chooses another"
+                ) from error
+            self.fronts[name] = front
+            self.base.addresses[name] = front.address
+            logger.info("listening for the owner", extra=fields(listener=name, address=front.address))
+
+    async def _http_front(self, address: str) -> tuple[Front, Any]:
+        """With client certificates the bytes are passed on as they are: only the client has its certificate."""
+        security, settings, route = self.base.security, self.config.cluster, self.node.route
+        files = security.tls_files("http")
+        metrics = self.base.metrics.cluster
+        if files is not None and files.client_ca:
+            return Front("http", route, settings.wait_s, metrics), None
+        self._own = await http.serve(self.base, "127.0.0.1:0", behind=address)
+        authority = self.config.spark.ca or os.environ.get("HEADRACE_CA", "")
+        front = HttpFront(
+            route,
+            settings.wait_s,
+            metrics,
+            self._own.address,
+            redirects=settings.forward == "redirect",
+            tls_on=tls_to_owner(files, authority),
+        )
+        return front, security.tls("http")
+
+    # -- following -------------------------------------------------------------------------------------------------
+
+    async def _follow(self) -> Log:
+        return await asyncio.to_thread(self._open_log)
+
+    def _open_log(self) -> Log:
+        """Blocks until the cell is this hub's."""
+        disk = OsDisk(self.config.log.data)
+        try:
+            return open_cell(disk, SystemClock(), self.config.log, claim=self.node.claim, turn=self.node.turn)
+        except BaseException:
+            disk.close()
+            raise
+
+    async def owned(self) -> None:
+        """Returns when this hub has claimed the cell, and may answer for it. Raises when it cannot be followed."""
+        while self._opening is None:  # `cluster.standbys` is 0: begin to read when chosen
+            if self.node.turn.is_mine:
+                self._opening = asyncio.create_task(self._follow())
+            else:
+                await asyncio.sleep(GAUGES_S / 5)
+        self.log = await asyncio.shield(self._opening)
+        await self._wait_for_lease()
+
+    async def _wait_for_lease(self) -> None:
+        """With strict reads: until an owner that has not said goodbye answers nobody any more."""
+        settings = self.config.log.kafka
+        if settings.strict_reads and not self.node.turn.has_left:
+            logger.info("waiting for the lease of the owner before", extra=fields(lease_s=settings.lease_s))
+            await asyncio.sleep(settings.lease_s)
+
+    # -- owning ----------------------------------------------------------------------------------------------------
+
+    def prepare(self, hub: Hub) -> None:
+        """A hub that has this log, before it listens."""
+        ClusterVerbs(self.node, self.log).register(hub.verbs)
+        hub.health.note("cluster", self._role)
+
+    async def give_up(self, name: str) -> None:
+        """The hub's own listener takes the port. Connections that wait here go there."""
+        self.fronts[name].stop_accepting()
+        await asyncio.sleep(0)
+
+    async def serves(self, hub: Hub) -> None:
+        """The hub's own listeners are open: tell everybody."""
+        assert self.log is not None
+        epoch = int(self.log.gauges()["epoch"])
+        self._is_serving = True
+        took_s = await self.node.serves(epoch)
+        metrics = hub.metrics.cluster
+        metrics.owner.labels(cell=CELL).set(1)
+        metrics.epoch.labels(cell=CELL).set(epoch)
+        metrics.takeover_seconds.set(took_s)
+        logger.warning("owns the cell", extra=fields(cell=CELL, epoch=epoch, hub=self.node.name, seconds=took_s))
+
+    def _other_owns(self, owner: Owner) -> None:
+        for front in self.fronts.values():
+            front.drop_all_but(owner)
+        if self._is_serving and not self.fenced.done():
+            self.fenced.set_result(f"hub {owner.hub} has taken cell {CELL} with epoch {owner.epoch}")
+
+    # -- the rest --------------------------------------------------------------------------------------------------
+
+    def _role(self) -> str | None:
+        owner = self.node.route.owner
+        if owner is None:
+            return f"follower of cell {CELL}, which nobody owns"
+        if owner.life == self.node.life:
+            return f"owner of cell {CELL}, epoch {owner.epoch}"
+        return f"follower of cell {CELL}, which {owner.hub} owns"
+
+    def _trouble(self) -> str | None:
+        return None if self.node.route.owner is not None else f"nobody owns cell {CELL} at this moment"
+
+    def _measure(self) -> None:
+        metrics = self.base.metrics.cluster
+        metrics.owner.labels(cell=CELL).set(0)
+        metrics.epoch.labels(cell=CELL).set(max(self.node.route.epoch, self.node.turn.epoch))
+        metrics.lag_bytes.set(self.node.lag_bytes)
+
+    async def leaves(self) -> None:
+        """The process is about to stop."""
+        await self.node.leaves()
+
+    async def close(self) -> None:
+        """Stop listening and following; a log that nobody took over is closed, which leaves the cell."""
+        self.node.turn.stop()
+        for front in self.fronts.values():
+            await front.close()
+        if self._own is not None:
+            await self._own.close()
+        if self._opening is not None:
+            try:
+                log = await self._opening
+                if not self._is_serving:
+                    await asyncio.to_thread(log.close)
+            except Exception as error:  # it was told to end, or has said what is wrong
+                logger.debug("following has ended", extra=fields(error=repr(error)))
+        await self.node.close()
+
+
+async def start(loaded: Loaded, names: list[str], kafka: KafkaPort | None = None) -> Standby:
+    """A hub that follows. `kafka` is for tests."""
+    learn_struct_types()
+    began = time.monotonic()
+    port = kafka or connect(loaded.config.log.kafka)
+    standby = Standby(loaded, Node(loaded.config, port))
+    try:
+        await standby.open(names)
+    except BaseException:
+        await standby.close()
+        raise
+    logger.info("standing by", extra=fields(hub=standby.node.name, seconds=time.monotonic() - began))
+    return standby
