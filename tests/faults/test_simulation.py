@@ -36,6 +36,7 @@ TINY = LogSettings(
     maintenance_interval_s=1.0,
 )
 STREAMS = ["orders", "clicks"]
+small_keys = st.binary(min_size=1, max_size=1)
 payloads = st.lists(st.binary(max_size=60), min_size=1, max_size=5)
 
 
@@ -101,6 +102,19 @@ class LogMachine(RuleBasedStateMachine):
     @rule(key=st.binary(min_size=1, max_size=2), value=st.none() | st.binary(max_size=30))
     def put(self, key: bytes, value: bytes | None) -> None:
         self.submit([ops.Delete("state", key) if value is None else ops.Put("state", key, value)])
+
+    @rule(pairs=st.lists(st.tuples(small_keys, st.binary(max_size=30)), min_size=1, max_size=6), clears=st.booleans())
+    def put_many(self, pairs: list[tuple[bytes, bytes]], clears: bool) -> None:
+        put = ops.PutMany("state", [key for key, _ in pairs], [value for _, value in pairs])
+        self.submit([ops.ClearTable("state"), put] if clears else [put])
+
+    @rule(keys=st.lists(small_keys, max_size=6))
+    def delete_many(self, keys: list[bytes]) -> None:
+        self.submit([ops.DeleteMany("state", keys)])
+
+    @rule()
+    def clear(self) -> None:
+        self.submit([ops.ClearTable("state")])
 
     @rule(name=st.sampled_from(STREAMS), index=st.integers(0, 60), rewind=st.booleans())
     def save_cursor(self, name: str, index: int, rewind: bool) -> None:
@@ -253,8 +267,15 @@ class LogMachine(RuleBasedStateMachine):
                 self.apply_append(operation, result)
             case ops.Put():
                 model.table[operation.key] = operation.value
+            case ops.PutMany():
+                model.table.update(zip(operation.keys, operation.values, strict=True))
             case ops.Delete():
                 model.table.pop(operation.key, None)
+            case ops.DeleteMany():
+                for key in operation.keys:
+                    model.table.pop(key, None)
+            case ops.ClearTable():
+                model.table.clear()
             case ops.SaveCursor():
                 assert isinstance(result, int)
                 model.cursors[operation.cursor, operation.stream] = result
@@ -309,10 +330,10 @@ class LogMachine(RuleBasedStateMachine):
             table = log.state.stream("state").table
             assert table is not None
             changes = {
-                (operation.key, None if isinstance(operation, ops.Delete) else operation.value)
+                change
                 for pending in unanswered
                 for operation in pending.operations
-                if isinstance(operation, ops.Put | ops.Delete)
+                for change in changes_of(operation, model.table)
             }
             now = dict(table.items())
             for key in now.keys() | model.table.keys():
@@ -347,7 +368,38 @@ class LogMachine(RuleBasedStateMachine):
             table = log.state.stream("state").table
             assert table is not None
             assert dict(table.items()) == model.table
+            assert self.replayed() == model.table
         assert log.state.tail_bytes == sum(partition.tail.bytes for partition in log.state.partitions())
+
+    def replayed(self) -> dict[bytes, bytes]:
+        """The table as whoever reads its records makes it."""
+        bounds = self.log.bounds("state")
+        table: dict[bytes, bytes] = {}
+        for batch in self.log.scan("state", bounds.first, bounds.next):
+            for row in batch.select(["type", "key", "payload"]).to_pylist():
+                if row["type"] == "clear":
+                    table.clear()
+                elif row["type"] == "delete":
+                    table.pop(row["key"], None)
+                else:
+                    table[row["key"]] = row["payload"]
+        return table
+
+
+def changes_of(operation: ops.Op, table: dict[bytes, bytes]) -> list[tuple[bytes, bytes | None]]:
+    """What an operation may have made of which keys of the table."""
+    match operation:
+        case ops.Put():
+            return [(operation.key, operation.value)]
+        case ops.PutMany():
+            return list(zip(operation.keys, operation.values, strict=True))
+        case ops.Delete():
+            return [(operation.key, None)]
+        case ops.DeleteMany():
+            return [(key, None) for key in operation.keys]
+        case ops.ClearTable():
+            return [(key, None) for key in table]
+    return []
 
 
 def payloads_of(batch: Batch) -> list[bytes]:

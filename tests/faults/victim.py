@@ -24,11 +24,16 @@ class Victim:
     """A worker process and what it has acknowledged."""
 
     def __init__(
-        self, directory: Path, prefix: list[str] | None = None, preexec: object = None, options: tuple[str, ...] = ()
+        self,
+        directory: Path,
+        prefix: list[str] | None = None,
+        preexec: object = None,
+        options: tuple[str, ...] = (),
+        worker: Path = WORKER,
     ) -> None:
         environment = os.environ | {"PYTHONPATH": str(SOURCE), "PYTHONUNBUFFERED": "1"}
         self.process = subprocess.Popen(
-            [*(prefix or []), sys.executable, str(WORKER), str(directory), *options],
+            [*(prefix or []), sys.executable, str(worker), str(directory), *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environment,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -45,6 +44,18 @@ class TableDelete(TableKey, frozen=True):
     expect_value: bytes | None = None
 
 
+class TableDeleteMany(TableName, frozen=True):
+    """Remove many keys, whatever they hold."""
+
+    keys: list[bytes]
+
+
+class TablePutMany(TableName, frozen=True):
+    """Set many keys, whatever they hold: all of them, or none."""
+
+    items: list[tuple[bytes, bytes]]
+
+
 class TableItems(TableName, frozen=True):
     """The entries of a table, from number `offset` on."""
 
@@ -75,6 +86,21 @@ class Changed(msgspec.Struct, frozen=True):
     previous: bytes | None
 
 
+class KeyCount(msgspec.Struct, frozen=True):
+    """How many keys were put, or were there and are removed."""
+
+    keys: int
+
+
+class AcceptedDamage(msgspec.Struct, frozen=True):
+    """What was given up; null for a table without damage. Records between `first` and `last` are lost. `keys` keys hold
+    what they held before, and may have been changed or removed since; keys that only lost records named are gone."""
+
+    first: int | None = None
+    last: int | None = None
+    keys: int | None = None
+
+
 class Tables:
     """The handlers, around one hub."""
 
@@ -95,6 +121,17 @@ class Tables:
         add("table.get", TableKey, self.get, "read", "The value of a key")
         add("table.put", TablePut, self.put, "write", "Set a key, if it is as expected")
         add("table.delete", TableDelete, self.delete, "write", "Remove a key, if it is as expected")
+        add("table.put-many", TablePutMany, self.put_many, "write", "Set many keys in one step")
+        add("table.delete-many", TableDeleteMany, self.delete_many, "write", "Remove many keys in one step")
+        add("table.clear", TableName, self.clear, "admin", "Remove all keys in one step")
+        self._hub.verbs.register(
+            "table.accept-damage",
+            TableName,
+            self.accept_damage,
+            right="admin",
+            summary="Serve what is left of a damaged table",
+            stream_field=None,
+        )
         self._hub.verbs.register(
             "table.drop-row",
             TableKey,
@@ -137,6 +174,26 @@ class Tables:
         expect = _expectation(asked.expect, asked.expect_value)
         return Changed(*await self._hub.delete(asked.table, asked.key, expect=expect))
 
+    async def put_many(self, asked: TablePutMany) -> KeyCount:
+        """Set many keys."""
+        if not asked.items:
+            return KeyCount(0)
+        keys, values = zip(*asked.items, strict=True)
+        return KeyCount(await self._hub.put_many(asked.table, keys, values))
+
+    async def delete_many(self, asked: TableDeleteMany) -> KeyCount:
+        """Remove many keys."""
+        return KeyCount(await self._hub.delete_many(asked.table, asked.keys))
+
+    async def clear(self, asked: TableName) -> KeyCount:
+        """Remove all keys."""
+        return KeyCount(await self._hub.clear_table(asked.table))
+
+    async def accept_damage(self, asked: TableName) -> AcceptedDamage:
+        """Serve what is left."""
+        lost = await self._hub.accept_damage(asked.table)
+        return AcceptedDamage() if lost is None else AcceptedDamage(*lost)
+
     async def drop_row(self, asked: TableKey) -> Done:
         """The one thing that an admin changes in the hub's own tables."""
         value = self._hub.set_aside.value(asked.table, asked.key)
@@ -150,8 +207,7 @@ class Tables:
         """A page of entries, in the order in which the keys were first put."""
         check_between("limit", asked.limit, 1, ITEMS_MAX)
         check_at_least("offset", asked.offset, 0)
-        page = islice(self._hub.items(asked.table), asked.offset, asked.offset + asked.limit)
-        return [Item(key, value) for key, value in page]
+        return [Item(key, value) for key, value in self._hub.page(asked.table, asked.offset, asked.limit)]
 
 
 def _expectation(name: str, value: bytes | None) -> Expect | bytes:

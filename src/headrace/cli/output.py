@@ -85,6 +85,11 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
         notes().print(Text(empty, style="dim"))
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
 @contextlib.contextmanager
 def spinner(text: str) -> Iterator[Callable[[str], None]]:
     """A spinner beside a text, which the function that it gives changes. Where nobody watches, none turns."""

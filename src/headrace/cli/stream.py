@@ -9,7 +9,7 @@ from rich.text import Text
 
 from headrace.admin.streams import StreamDescription
 from headrace.cli.options import AllFlag, Answer, PartitionOption, YesFlag, sharing
-from headrace.cli.output import people, print_json, print_table
+from headrace.cli.output import counted, people, print_json, print_table
 from headrace.cli.positions import shown_time
 from headrace.cli.rewind import rewind
 from headrace.log.ops import StreamOptions
@@ -67,7 +67,7 @@ def create(
     )
     with answer.connect() as client:
         summary = client.create(name, partitions=partitions, options=options, exist_ok=not new)
-    answer.line(summary, f"stream {summary.name} has {_count(summary.partitions, 'partition')}")
+    answer.line(summary, f"stream {summary.name} has {counted(summary.partitions, 'partition')}")
 
 
 @app.command()
@@ -100,7 +100,7 @@ def delete(answer: Answer, name: StreamArgument, yes: YesFlag = False) -> None:
     """Delete a stream with its records and cursors. Its indexes are never used again."""
     with answer.connect() as client:
         stream = client.describe(name)
-        what = f"stream {name} with {_count(stream.records, 'record')} and {_count(len(stream.cursors), 'cursor')}"
+        what = f"stream {name} with {counted(stream.records, 'record')} and {counted(len(stream.cursors), 'cursor')}"
         answer.confirm(f"delete {what}?", yes)
         client.delete(name)
     answer.line({"deleted": name, "records": stream.records}, f"deleted {what}")
@@ -119,7 +119,7 @@ def trim(
     with answer.connect() as client:
         bounds = client.bounds(name, partition=partition)
         going = max(0, min(before, bounds.next) - bounds.first)
-        what = f"{_count(going, 'record')} of stream {name} partition {partition}, below index {before}"
+        what = f"{counted(going, 'record')} of stream {name} partition {partition}, below index {before}"
         answer.confirm(f"forget {what}?", yes)
         after = client.trim(name, before, partition=partition)
     answer.line({"first": after.first, "next": after.next, "removed": going}, f"forgot {what}")
@@ -135,7 +135,7 @@ def grow(
     """Give a stream more partitions; never fewer."""
     with answer.connect() as client:
         summary = client.grow(name, partitions)
-    answer.line(summary, f"stream {name} has {_count(summary.partitions, 'partition')}")
+    answer.line(summary, f"stream {name} has {counted(summary.partitions, 'partition')}")
 
 
 def parsed(option: str, text: str, parse: Any) -> Any:
@@ -154,10 +154,6 @@ def _labels(pairs: list[str]) -> dict[str, str]:
             raise typer.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint="--label")
         labels[name] = value
     return labels
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def _shown_options(options: StreamOptions) -> str:

@@ -1,4 +1,4 @@
-"""`headrace table`: look into tables."""
+"""`headrace table`: look into tables, empty them, and serve what is left of damaged ones."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.cli.options import AllFlag, Answer, sharing
-from headrace.cli.output import fail, print_json
+from headrace.cli.options import AllFlag, Answer, YesFlag, sharing
+from headrace.cli.output import counted, fail, print_json
 from headrace.cli.positions import shown_bytes, shown_time
 
 app = typer.Typer(no_args_is_help=True)
@@ -20,7 +20,7 @@ TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="The name of
 
 @app.callback()
 def table() -> None:
-    """Look into tables."""
+    """Look into tables, and empty them."""
 
 
 @app.command("ls")
@@ -64,6 +64,33 @@ def items(
         entries = list(itertools.islice(client.table(name).items(), limit or None))
     rows = [[shown_bytes(key, 40), shown_bytes(value)] for key, value in entries]
     answer.table([_item(key, value) for key, value in entries], ["key", "value"], rows, empty="no keys")
+
+
+@app.command()
+@sharing(answer=Answer)
+def clear(answer: Answer, name: TableArgument, yes: YesFlag = False) -> None:
+    """Remove all keys of a table in one step."""
+    with answer.connect() as client:
+        answer.confirm(f"remove all keys of table {name}?", yes)
+        keys = client.table(name).clear()
+    answer.line({"table": name, "keys": keys}, f"removed {counted(keys, 'key')} of table {name}")
+
+
+@app.command("accept-damage")
+@sharing(answer=Answer)
+def accept_damage(answer: Answer, name: TableArgument, yes: YesFlag = False) -> None:
+    """Serve a damaged table as what can be read of it. What the damaged records said is given up."""
+    with answer.connect() as client:
+        answer.confirm(f"give up what the damaged records of table {name} said, and serve what is left?", yes)
+        given_up = client.table(name).accept_damage()
+    if given_up.first is None:
+        answer.line(given_up, f"table {name} has no damage")
+        return
+    answer.line(
+        given_up,
+        f"table {name} is served again without what was lost in its records {given_up.first} to {given_up.last}: "
+        f"{counted(given_up.keys or 0, 'key')} may hold an older value or should be gone, others may be missing",
+    )
 
 
 def _item(key: bytes, value: bytes | None) -> dict[str, Any]:

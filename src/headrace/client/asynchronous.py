@@ -165,6 +165,10 @@ class AsyncTable(_Twin[Table]):
     get = _awaitable(Table.get)
     put = _awaitable(Table.put)
     delete = _awaitable(Table.delete)
+    put_many = _awaitable(Table.put_many)
+    delete_many = _awaitable(Table.delete_many)
+    clear = _awaitable(Table.clear)
+    accept_damage = _awaitable(Table.accept_damage)
     drop = _awaitable(Table.drop)
 
     async def items(self) -> list[tuple[bytes, bytes]]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.admin.cursors import CursorMove
 from headrace.admin.requests import Index
-from headrace.admin.tables import Changed, Item
+from headrace.admin.tables import AcceptedDamage, Changed, Item, KeyCount
 from headrace.log.ops import PutResult
 from headrace.protocols.flight.codec import AtTime
 
@@ -69,6 +69,25 @@ class Table:
     def delete(self, key: bytes | str, *, expect: Expectation = "any") -> PutResult:
         """Remove a key, if it is as expected."""
         return self._change("table.delete", {}, key, expect)
+
+    def put_many(self, items: Mapping[Any, Any] | Iterable[tuple[bytes | str, bytes | str]]) -> int:
+        """Set many keys in one step: all of them, or none. Returns how many."""
+        pairs = items.items() if isinstance(items, Mapping) else items
+        params = {"table": self.name, "items": [(_bytes(key), _bytes(value)) for key, value in pairs]}
+        return self._client.request("table.put-many", params, KeyCount).keys
+
+    def delete_many(self, keys: Iterable[bytes | str]) -> int:
+        """Remove many keys in one step; returns how many of them were there."""
+        params = {"table": self.name, "keys": list(map(_bytes, keys))}
+        return self._client.request("table.delete-many", params, KeyCount).keys
+
+    def clear(self) -> int:
+        """Remove all keys in one step, however many there are; returns how many."""
+        return self._client.request("table.clear", {"table": self.name}, KeyCount).keys
+
+    def accept_damage(self) -> AcceptedDamage:
+        """Have a damaged table served as what can be read of it; returns what is given up."""
+        return self._client.request("table.accept-damage", {"table": self.name}, AcceptedDamage)
 
     def _change(self, verb: str, more: dict[str, Any], key: bytes | str, expect: Expectation) -> PutResult:
         expected = {"expect_value": expect} if isinstance(expect, bytes) else {"expect": expect}

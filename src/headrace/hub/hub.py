@@ -22,6 +22,7 @@ from headrace.config import Config
 from headrace.errors import HeadraceError, LogFailed, UnknownStream
 from headrace.hub.base import HubBase
 from headrace.hub.checkpoints import CheckpointWriter
+from headrace.hub.gauges import refresh_gauges
 from headrace.hub.hooks import Read
 from headrace.hub.waiters import Waiters
 from headrace.log import ops
@@ -399,6 +400,14 @@ class Hub(HubBase):
         hidden by damage."""
         return self._log.table_items(table)
 
+    def keys(self, table: str) -> list[bytes]:
+        """The keys as they are now, in the same order. Raises as `items` does."""
+        return self._log.table_keys(table)
+
+    def page(self, table: str, offset: int, limit: int) -> list[tuple[bytes, bytes]]:
+        """So many items from number `offset` on, in the same order. Raises as `items` does."""
+        return self._log.table_page(table, offset, limit)
+
     def table_size(self, table: str) -> int:
         return self._log.table_size(table)
 
@@ -414,6 +423,18 @@ class Hub(HubBase):
 
     def delete(self, table: str, key: bytes, expect: ops.Expect | bytes = ops.ANY) -> asyncio.Future[ops.PutResult]:
         return self._submit_one(ops.Delete(table, key, expect))
+
+    def delete_many(self, table: str, keys: Sequence[bytes]) -> asyncio.Future[int]:
+        """Remove many keys in one step; how many of them were there."""
+        return self._submit_one(ops.DeleteMany(table, keys))
+
+    def clear_table(self, table: str) -> asyncio.Future[int]:
+        """Remove all keys in one step, however many there are; how many."""
+        return self._submit_one(ops.ClearTable(table))
+
+    def accept_damage(self, table: str) -> asyncio.Future[ops.LostChanges | None]:
+        """Serve a damaged table as what can be read of it; what is given up. None when there is no damage."""
+        return self._submit_one(ops.AcceptDamage(table))
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
 
@@ -449,11 +470,11 @@ class Hub(HubBase):
         for part in ("log", "disk", "maintenance", "damage"):
             redacted = self._damage_seen_by if part == "damage" else None
             self.health.check(part, lambda part=part: self._log.trouble().get(part), redacted)  # type: ignore[misc]
-        self.metrics.before_scrape(self._refresh_gauges)
+        self.metrics.before_scrape(lambda: refresh_gauges(self._log, self.metrics))
 
     def _damage_seen_by(self, principal: Principal) -> str | None:
         """The damage in streams that `principal` may read."""
-        damage = [one for one in self._log.recovered.damage if one.stream and principal.may("read", one.stream)]
+        damage = [one for one in self._log.damage() if one.stream and principal.may("read", one.stream)]
         return f"{damage[0].text} ({len(damage)} findings in what you may read)" if damage else None
 
     def _report_damage(self, report: Report) -> None:
@@ -466,19 +487,3 @@ class Hub(HubBase):
     def gauges(self) -> dict[str, float]:
         """Figures of the log: bytes waiting, in memory, in segments and free; streams, tables, checkpoints."""
         return self._log.gauges()
-
-    def _refresh_gauges(self) -> None:
-        gauges, counters, nouns = self._log.gauges(), self.metrics.log, self.metrics.nouns
-        counters.backlog_bytes.set(gauges["queue_bytes"])
-        counters.tail_bytes.set(gauges["tail_bytes"])
-        counters.disk_bytes.labels(kind="segments").set(gauges["segment_bytes"])
-        counters.failed.set(self._log.failed is not None)
-        counters.free_bytes.set(gauges["free_bytes"])
-        counters.sealed.set(gauges["sealed_segments"])
-        nouns.streams.set(gauges["streams"])
-        nouns.tables.set(gauges["tables"])
-        nouns.table_bytes.set(gauges["table_bytes"])
-        nouns.checkpoints.set(gauges["checkpoints"])
-        cursors = self._log.cursors()
-        nouns.cursors.set(len(cursors))
-        nouns.cursor_lag_max.set(max((cursor.lag for cursor in cursors), default=0))

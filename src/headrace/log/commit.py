@@ -6,8 +6,8 @@ looks at. When the commit does not become durable these are forgotten and nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import count, repeat
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from headrace.config.sections import Log as LogSettings
@@ -20,23 +20,21 @@ from headrace.errors import (
     StreamExists,
     UnknownCheckpoint,
 )
-from headrace.log import frame, ops, retention
+from headrace.log import frame, limits, ops, retention
 from headrace.log.batch import Batch
 from headrace.log.journal_port import JournalPort
 from headrace.log.partition import Partition, ProducerState
 from headrace.log.state import STREAM, TABLE, CursorPosition, State, Stream
-from headrace.log.table import DELETE, PUT, Table
+from headrace.log.table import CLEAR, DAMAGE_ACCEPTED, DELETE, PUT, Table
 from headrace.log.tail import TailEntry
 
-SECONDS_MAX = 10**12
-"""The longest that records can be told to stay: some thirty thousand years."""
-BYTES_MAX = 2**63 - 1
 STRUCTURAL = (ops.CreateStream, ops.GrowStream, ops.SetOptions, ops.DeleteStream)
 """Operations that change which streams there are. They stand alone in a transaction, and do not mix with others in a
 commit: so every other operation finds the streams as they are on disk."""
 
 RELIEVING = (
     ops.Trim,
+    ops.ClearTable,
     ops.DeleteStream,
     ops.DropCheckpoint,
     ops.SetOptions,
@@ -84,7 +82,8 @@ class Commit:
         self._touched: dict[int, Partition] = {}
         self._tables: dict[int, Table] = {}
         self._appended: list[tuple[Partition, TailEntry]] = []
-        self._changed: list[tuple[Table, bytes, bytes | None, int]] = []
+        self._changed: list[Callable[[], None]] = []
+        """Applies the changes of tables."""
         self._events: list[frame.AnyEvent] = []
         self._created = 0
         self.frames: list[frame.EncodedFrame] = []
@@ -119,6 +118,12 @@ class Commit:
                 return self._put_many(op)
             case ops.Delete():
                 return self._put(op, None, position, many)
+            case ops.DeleteMany():
+                return self._delete_many(op)
+            case ops.ClearTable():
+                return self._clear_table(op)
+            case ops.AcceptDamage():
+                return self._accept_damage(op)
             case ops.SaveCursor():
                 return self._save_cursor(op)
             case ops.DeleteCursor():
@@ -228,7 +233,7 @@ class Commit:
         if self._undo is not None:
             self._undo.append(table.undo_of([op.key], growth))
         table.set_pending([(op.key, value)], growth)
-        self._changed.append((table, op.key, value, base))
+        self._changed.append(partial(table.apply, op.key, value, base))
         return ops.PutResult(True, previous)
 
     def _put_many(self, op: ops.PutMany) -> int:
@@ -238,13 +243,55 @@ class Commit:
         if table.pending_bytes + growth > self._settings.table_bytes_max:  # it matters which of them are there already
             growth = sum(map(table.growth, op.keys, op.values))
         self._check_table_room(table, op.table, growth)
-        base = self._store(partition, Batch.of(op.values, types=PUT, keys=op.keys), b"", 0).first
+        self._change_many(table, partition, op.keys, op.values, Batch.of(op.values, types=PUT, keys=op.keys), growth)
+        return len(op.keys)
+
+    def _delete_many(self, op: ops.DeleteMany) -> int:
+        table, partition = self._table(op.table)
+        keys, there, growth = table.to_delete(op.keys)
+        if keys:
+            batch = Batch.of([b""] * len(keys), types=DELETE, keys=keys)
+            self._change_many(table, partition, keys, [None] * len(keys), batch, growth)
+        return there
+
+    def _change_many(
+        self,
+        table: Table,
+        partition: Partition,
+        keys: Sequence[bytes],
+        values: Sequence[bytes | None],
+        batch: Batch,
+        growth: int,
+    ) -> None:
+        base = self._store(partition, batch, b"", 0).first
         self._tables[id(table)] = table
         if self._undo is not None:
-            self._undo.append(table.undo_of(op.keys, growth))
-        table.set_pending(zip(op.keys, op.values, strict=True), growth)
-        self._changed += zip(repeat(table), op.keys, op.values, count(base))
-        return len(op.keys)
+            self._undo.append(table.undo_of(keys, growth))
+        table.set_pending(zip(keys, values, strict=True), growth)
+        self._changed.append(partial(table.apply_many, keys, values, base))
+
+    def _clear_table(self, op: ops.ClearTable) -> int:
+        """One record for those who follow the table, and a trim of all before it."""
+        table, partition = self._table(op.table)
+        if table.is_blank:
+            return 0
+        there = table.pending_count
+        base = self._store(partition, Batch.one(b"", type=CLEAR), b"", 0).first
+        self._event(frame.StreamTrimmed(partition.stream_id, partition.number, base))
+        self._tables[id(table)] = table
+        undo = table.set_cleared()
+        if self._undo is not None:
+            self._undo.append(undo)
+        self._changed.append(lambda: self._state.discarded.append(table.clear()))
+        return there
+
+    def _accept_damage(self, op: ops.AcceptDamage) -> ops.LostChanges | None:
+        table, partition = self._table(op.table)
+        lost = table.lost_changes()
+        if lost is not None:
+            self._store(partition, Batch.one(b"", type=DAMAGE_ACCEPTED), b"", 0)
+            self._changed.append(table.accept_damage)
+        return lost
 
     def _table(self, name: str) -> tuple[Table, Partition]:
         stream = self._state.stream(name)
@@ -262,7 +309,7 @@ class Commit:
         partition = stream.partition(op.partition)
         if not 0 <= op.index < 2**63:
             raise BadRequest(f"cursor {op.cursor!r}: index {op.index} is not from 0 to 2^63-1")
-        self._check_name("cursor", op.cursor)
+        limits.check_name(self._settings, "cursor", op.cursor)
         stored = self._state.peek_cursor(stream.info.id, op.cursor, op.partition)
         if stored is None:
             self._check_cursor_room(stream)
@@ -362,7 +409,7 @@ class Commit:
                 return self._grow_stream(op)
             case ops.SetOptions():
                 stream = self._state.stream(op.name)
-                _check_options(op.name, stream.info.kind, op.options)
+                retention.check_options(op.name, stream.info.kind, op.options)
                 self._event(frame.OptionsChanged(stream.info.id, op.options))
                 return None
             case ops.DeleteStream():
@@ -372,9 +419,9 @@ class Commit:
 
     def _create_stream(self, op: ops.CreateStream) -> bool:
         """Whether the stream is new."""
-        self._check_name(op.kind, op.name)
-        self._check_partitions(op.name, op.partitions)
-        _check_options(op.name, op.kind, op.options)
+        limits.check_name(self._settings, op.kind, op.name)
+        limits.check_partitions(self._settings, op.name, op.partitions)
+        retention.check_options(op.name, op.kind, op.options)
         if op.kind not in (STREAM, TABLE) or (op.kind == TABLE and op.partitions != 1):
             raise BadRequest(f"{op.name!r}: the kind is {STREAM!r}, or {TABLE!r} with one partition")
         existing = self._state.streams.get(op.name)
@@ -393,28 +440,13 @@ class Commit:
 
     def _grow_stream(self, op: ops.GrowStream) -> None:
         stream = self._state.stream(op.name)
-        self._check_partitions(op.name, op.partitions)
+        limits.check_partitions(self._settings, op.name, op.partitions)
         count = len(stream.partitions)
         if stream.table is not None or op.partitions < count:
             raise BadRequest(f"{op.name!r} has {count} partitions and cannot have {op.partitions}")
         if op.partitions > count:
             firsts = self._state.firsts_for(op.name, count, op.partitions)
             self._event(frame.StreamGrown(stream.info.id, firsts))
-
-    def _check_name(self, what: str, name: str) -> None:
-        size = len(name.encode("utf-8", "surrogatepass"))
-        if not name or any(ord(character) < 32 or 0xD800 <= ord(character) < 0xE000 for character in name):
-            raise BadRequest(f"{name!r} is no name for a {what}: it is empty or has control characters")
-        if size > self._settings.name_bytes_max:
-            raise LimitExceeded(f"bytes of a {what}'s name", size, self._settings.name_bytes_max, "log.name_bytes_max")
-
-    def _check_partitions(self, name: str, partitions: int) -> None:
-        if partitions < 1:
-            raise BadRequest(f"stream {name!r} needs at least one partition, not {partitions}")
-        if partitions > self._settings.partitions_max:
-            raise LimitExceeded(
-                f"partitions of stream {name!r}", partitions, self._settings.partitions_max, "log.partitions_max"
-            )
 
     # -- the outcome -----------------------------------------------------------------------------------------------
 
@@ -425,8 +457,8 @@ class Commit:
         for partition, entry in self._appended:
             partition.tail.append(entry)
             self._state.tail_bytes += len(entry.body)
-        for table, key, value, index in self._changed:
-            table.apply(key, value, index)
+        for apply in self._changed:
+            apply()
         for table in self._tables.values():
             table.settle_pending()
         for partition in self._touched.values():
@@ -447,17 +479,6 @@ class Commit:
         for table in self._tables.values():
             table.settle_pending()
         self._state.pending_cursors.clear()
-
-
-def _check_options(name: str, kind: str, options: ops.StreamOptions) -> None:
-    """Numbers that the journal can hold and retention can reckon with."""
-    if kind == TABLE and retention.applies(options):
-        raise BadRequest(f"{name!r} is a table: it keeps the value of every key, and takes no retention")
-    limits = {"retention_age_s": SECONDS_MAX, "max_hold_s": SECONDS_MAX, "retention_bytes": BYTES_MAX}
-    for option, most in limits.items():
-        value = getattr(options, option)
-        if value is not None and not 0 <= value <= most:
-            raise BadRequest(f"{name!r}: the option {option!r} is {value}, outside 0 to {most}")
 
 
 def _expectation_holds(expect: ops.Expect | bytes, previous: bytes | None) -> bool:

@@ -121,6 +121,8 @@ def _check_segments(store: Store, state: State, progress: Progress) -> list[Find
     total = sum(len(partition.segments) for partition in state.partitions())
     done = 0
     for partition in state.partitions():
+        table = state.by_id[partition.stream_id].table
+        accepted_below = 0 if table is None else table.accepted_below
         for ref in partition.segments:
             try:
                 damages = Segment(store, ref).damage()
@@ -128,7 +130,7 @@ def _check_segments(store: Store, state: State, progress: Progress) -> list[Find
                 damages = [damage]
             findings += [
                 Finding(
-                    "damaged-records",
+                    "accepted-damage" if damage.last < accepted_below else "damaged-records",
                     f"stream {partition.stream!r} partition {partition.number}: indexes {damage.first} to "
                     f"{damage.last} fail their checksum",
                     damage.path,

@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import add
 from typing import Any
 
 from headrace.config.sections import Log as LogSettings
@@ -29,6 +30,7 @@ from headrace.log.maintenance import Maintenance
 from headrace.log.port import LogPort, Touched
 from headrace.log.reading import LogView
 from headrace.log.recovery import recover
+from headrace.log.report import Finding
 from headrace.log.store import Store
 from headrace.log.threads import LogThreads
 
@@ -135,9 +137,14 @@ class Log(LogView, LogPort):
                 nbytes += len(op.key) + len(op.value)
                 self._check_record(len(op.key) + len(op.value), f"a key and value for table {op.table!r}")
             elif isinstance(op, ops.PutMany):
-                sizes = [len(key) + len(value) for key, value in zip(op.keys, op.values, strict=True)]
+                sizes = list(map(add, map(len, op.keys), map(len, op.values)))
+                if len(op.keys) != len(op.values):
+                    raise BadRequest(f"{len(op.keys)} keys and {len(op.values)} values for table {op.table!r}")
                 nbytes += sum(sizes)
                 self._check_record(max(sizes, default=0), f"a key and value for table {op.table!r}")
+            elif isinstance(op, ops.DeleteMany):
+                nbytes += sum(map(len, op.keys))
+                self._check_record(max(map(len, op.keys), default=0), f"a key for table {op.table!r}")
         if nbytes > self.settings.batch_bytes_max:
             raise LimitExceeded("bytes of a batch", nbytes, self.settings.batch_bytes_max, "log.batch_bytes_max")
         return nbytes
@@ -359,9 +366,21 @@ class Log(LogView, LogPort):
             sentences["maintenance"] = f"background work fails and is tried again: {self.maintenance.error}"
         if (store := self.store.trouble()) is not None:
             sentences["store"] = store
-        if damage := self.recovered.damage:
+        if damage := self.damage():
             sentences["damage"] = f"{damage[0].text} ({len(damage)} findings; run headrace doctor)"
         return sentences
+
+    def damage(self) -> list[Finding]:
+        return [finding for finding in self.recovered.damage if not finding.stream or self._is_there(finding)]
+
+    def _is_there(self, finding: Finding) -> bool:
+        """Not when its stream is deleted, its records are trimmed, or it was accepted."""
+        stream = self.state.streams.get(finding.stream)
+        if stream is None or finding.partition >= len(stream.partitions):
+            return False
+        if stream.table is not None and stream.table.damage is None:
+            return False
+        return finding.last >= stream.partitions[finding.partition].first
 
     def gauges(self) -> dict[str, float]:
         tables = [stream.table for stream in list(self.state.streams.values()) if stream.table is not None]

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
+from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -37,6 +39,10 @@ SEALER_IDLE_S = 60.0
 """The process that seals large segments ends after so long without one."""
 SEALED_AT_ONCE = 256
 """Small tails that one step seals to free a journal file."""
+FREED_AT_ONCE = 2_000
+FREE_PAUSE_S = 0.0005
+"""What a table or a tail held is freed so many entries at a time, with so long a pause: freeing a million at once would
+hold up all other threads of the process."""
 COMPACT_BYTES_AT_ONCE = 1024 * 1024
 COMPACT_GARBAGE_FACTOR = 2
 """A table is compacted when its stream has more than this many records for each live key. Records and not bytes are
@@ -128,6 +134,7 @@ class Maintenance:
         # What makes room comes first: on a full disk all the rest may fail.
         self.shared.settle(self._tell)
         removed = self._remove_garbage()
+        self._free_discarded()
         if is_due:
             self._retain(now_us)
         sealable = self._to_seal()
@@ -151,7 +158,7 @@ class Maintenance:
         partitions = [
             partition
             for partition in self._log.state.partitions()
-            if partition.tail.entries and not self.shared.is_storing(partition)
+            if partition.tail.entries and not self.shared.is_storing(partition) and not self._drop_trimmed(partition)
         ]
         if not partitions:
             return []
@@ -168,6 +175,18 @@ class Maintenance:
         ]
         old.sort(key=lambda partition: partition.tail.entries[0].sequence)
         return chosen + old[:SEALED_AT_ONCE]
+
+    def _drop_trimmed(self, partition: Partition) -> bool:
+        """Whether nothing is left of a tail without the entries that are trimmed and only take memory."""
+        entries = partition.tail.entries
+        count = bisect_right(entries, partition.first, key=lambda entry: entry.next)
+        if count:
+            with self._log.lock:
+                before = partition.tail.bytes
+                partition.tail = partition.tail.without(count)
+                self._log.state.tail_bytes -= before - partition.tail.bytes
+                self._log.state.discarded.append(entries[:count])
+        return not partition.tail.entries
 
     def _seal(self, partition: Partition) -> None:
         """Write the oldest part of a tail, at most one segment's worth, as a segment."""
@@ -264,6 +283,20 @@ class Maintenance:
             log.state.deleted_ids.difference_update(deleted)
         return bool(garbage or deleted)
 
+    def _free_discarded(self) -> None:
+        """Memory of tables that were cleared or deleted, and of tails that were trimmed."""
+        discarded = self._log.state.discarded
+        while discarded:
+            objects = discarded[0]
+            while objects:
+                if isinstance(objects, dict):
+                    for _ in range(min(len(objects), FREED_AT_ONCE)):
+                        objects.popitem()
+                else:
+                    del objects[-FREED_AT_ONCE:]
+                time.sleep(FREE_PAUSE_S)
+            del discarded[0]
+
     # -- retention ---------------------------------------------------------------------------------------------------
 
     def _retain(self, now_us: int) -> None:
@@ -342,6 +375,8 @@ class Maintenance:
         if table.damage is not None:
             return False  # the trim would take the damage away, and old values would pass for the newest
         partition = stream.partitions[0]
+        if partition.first < table.accepted_below:
+            return True  # that is what was asked for
         is_large = partition.sealed_bytes + partition.tail.bytes > self._log.settings.compact_bytes_min
         return is_large and partition.next - partition.first > COMPACT_GARBAGE_FACTOR * len(table)
 

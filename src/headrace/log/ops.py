@@ -74,6 +74,26 @@ class Delete(msgspec.Struct, frozen=True, gc=False):
     expect: Expect | bytes = ANY
 
 
+class DeleteMany(msgspec.Struct, frozen=True, gc=False):
+    """Remove many keys of a table, whatever is there: one batch of records. The result is how many were there."""
+
+    table: str
+    keys: Sequence[bytes]
+
+
+class ClearTable(msgspec.Struct, frozen=True, gc=False):
+    """Remove all keys of a table: one record, however many there are. The result is how many there were."""
+
+    table: str
+
+
+class AcceptDamage(msgspec.Struct, frozen=True, gc=False):
+    """Serve a table again whose records are damaged: what the readable ones say counts. The result is a
+    `LostChanges`, or None when there is no damage."""
+
+    table: str
+
+
 class SaveCursor(msgspec.Struct, frozen=True, gc=False):
     """Set a consumer's position: the index it reads next. Goes back only with `rewind`."""
 
@@ -205,6 +225,9 @@ Op = (
     | Put
     | PutMany
     | Delete
+    | DeleteMany
+    | ClearTable
+    | AcceptDamage
     | SaveCursor
     | DeleteCursor
     | SetProducer
@@ -234,6 +257,15 @@ class PutResult(NamedTuple):
 
     applied: bool
     previous: bytes | None
+
+
+class LostChanges(NamedTuple):
+    """What is given up with the damage of a table: records between `first` and `last`, and with them perhaps the newest
+    value, or the removal, of so many of its keys, and keys that only they named."""
+
+    first: int
+    last: int
+    keys: int
 
 
 class Bounds(NamedTuple):

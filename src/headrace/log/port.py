@@ -20,7 +20,7 @@ from headrace.errors import LogFailed
 from headrace.log.backup import BackupInfo
 from headrace.log.commit import Pending
 from headrace.log.ops import Bounds, CheckpointInfo, CursorInfo, NewSegment, Op, SegmentInfo, StreamInfo
-from headrace.log.report import Report
+from headrace.log.report import Finding, Report
 
 Touched = set[tuple[str, int]]
 """Streams and partitions that have new records."""
@@ -74,6 +74,10 @@ class LogPort(Protocol):
         """What is wrong, by part, in sentences for people; empty when all is well."""
         ...
 
+    def damage(self) -> list[Finding]:
+        """The damage that was found when it was opened and is still there: neither trimmed nor accepted since."""
+        ...
+
     def gauges(self) -> dict[str, float]:
         """Figures for metrics, by name."""
         ...
@@ -123,6 +127,12 @@ class LogPort(Protocol):
     def table_get(self, name: str, key: bytes) -> bytes | None: ...
 
     def table_items(self, name: str) -> Iterator[tuple[bytes, bytes]]: ...
+
+    def table_keys(self, name: str) -> list[bytes]: ...
+
+    def table_page(self, name: str, offset: int, limit: int) -> list[tuple[bytes, bytes]]:
+        """So many items from number `offset` on; costs what it returns, and not what the table holds."""
+        ...
 
     def table_size(self, name: str) -> int: ...
 

@@ -86,6 +86,12 @@ class LogView:
     def table_items(self, name: str) -> Iterator[tuple[bytes, bytes]]:
         return self._table(name).items()
 
+    def table_keys(self, name: str) -> list[bytes]:
+        return self._table(name).keys()
+
+    def table_page(self, name: str, offset: int, limit: int) -> list[tuple[bytes, bytes]]:
+        return self._table(name).page(offset, limit)
+
     def table_size(self, name: str) -> int:
         return len(self._table(name))
 

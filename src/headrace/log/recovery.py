@@ -108,9 +108,10 @@ def _fold_table(opened: OpenSegments, partition: Partition, table: Table, report
             table.fold(records)
             at += records.num_rows
         except Damaged as damage:
-            report.note("damaged-records", str(damage), damage.where)
+            report.note_damage(damage)
             table.lose(damage)
             at = damage.last + 1
+    report.accept(partition.stream, table.accepted_below)
 
 
 def _remove_leftovers(store: Store, state: State, report: Report) -> None:

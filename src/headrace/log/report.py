@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
+from headrace.errors import Damaged
+
 
 class Finding(msgspec.Struct, frozen=True):
     """Something that is not as it was written."""
 
     kind: str
     """`torn-tail` (never acknowledged), `damaged-records`, `lost-frames`, `damaged-snapshot`, `possible-loss`,
-    `unreadable-row`."""
+    `unreadable-row`, `accepted-damage` (of a table, and served as it is left)."""
     text: str
     path: str = ""
     stream: str = ""
@@ -20,7 +22,7 @@ class Finding(msgspec.Struct, frozen=True):
 
     @property
     def is_damage(self) -> bool:
-        return self.kind != "torn-tail"
+        return self.kind not in ("torn-tail", "accepted-damage")
 
 
 class Report(msgspec.Struct):
@@ -38,3 +40,18 @@ class Report(msgspec.Struct):
 
     def note(self, kind: str, text: str, path: str = "") -> None:
         self.findings.append(Finding(kind, text, path))
+
+    def note_damage(self, damage: Damaged) -> None:
+        """Records that cannot be read, unless that has been noted."""
+        place = (damage.stream, damage.partition, damage.first, damage.last)
+        if not any((one.stream, one.partition, one.first, one.last) == place for one in self.findings):
+            self.findings.append(Finding("damaged-records", str(damage), damage.where, *place))
+
+    def accept(self, stream: str, below: int) -> None:
+        """What is damaged in a table below an index has been accepted."""
+        self.findings = [
+            msgspec.structs.replace(finding, kind="accepted-damage")
+            if finding.kind == "damaged-records" and finding.stream == stream and finding.last < below
+            else finding
+            for finding in self.findings
+        ]

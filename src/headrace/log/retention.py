@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.errors import BadRequest
 from headrace.log.ops import StreamOptions
 from headrace.log.partition import Partition
 from headrace.log.segment import SegmentDamaged, SegmentRef
-from headrace.log.state import Stream
+from headrace.log.state import TABLE, Stream
 
 if TYPE_CHECKING:
     from headrace.log.log import Log
+
+
+SECONDS_MAX = 10**12
+"""The longest that records can be told to stay: some thirty thousand years."""
+BYTES_MAX = 2**63 - 1
 
 
 class Verdict(NamedTuple):
@@ -28,6 +34,17 @@ def applies(options: StreamOptions) -> bool:
         or options.retention_cursors
         or options.max_hold_s is not None
     )
+
+
+def check_options(name: str, kind: str, options: StreamOptions) -> None:
+    """Numbers that the journal can hold and retention can reckon with."""
+    if kind == TABLE and applies(options):
+        raise BadRequest(f"{name!r} is a table: it keeps the value of every key, and takes no retention")
+    limits = {"retention_age_s": SECONDS_MAX, "max_hold_s": SECONDS_MAX, "retention_bytes": BYTES_MAX}
+    for option, most in limits.items():
+        value = getattr(options, option)
+        if value is not None and not 0 <= value <= most:
+            raise BadRequest(f"{name!r}: the option {option!r} is {value}, outside 0 to {most}")
 
 
 def decide(log: Log, stream: Stream, partition: Partition, now_us: int) -> Verdict:

@@ -12,7 +12,8 @@ from headrace.log import checkpoint, frame
 from headrace.log.ops import CheckpointInfo, StreamInfo, StreamOptions
 from headrace.log.partition import Partition, ProducerState
 from headrace.log.segment import SegmentRef
-from headrace.log.table import Table
+from headrace.log.table import Table, Values
+from headrace.log.tail import TailEntry
 
 SNAPSHOTS_KEPT = 2
 TABLE = "table"
@@ -75,6 +76,8 @@ class State:
         self.next_checkpoint_id = 1
         self.garbage: list[str] = []
         """Blobs that nobody needs any more, to be removed: an event that drops them is durable."""
+        self.discarded: list[Values | list[TailEntry]] = []
+        """What cleared tables and trimmed tails held: freed a little at a time, since that holds everybody up."""
         self.tail_bytes = 0
         self.is_shared = False
         """Its store is: events tell what is there."""
@@ -236,6 +239,7 @@ class State:
 
     def _trim(self, partition: Partition, first: int) -> None:
         partition.first = max(partition.first, first)
+        partition.next = max(partition.next, first)  # lost frames may hide how far it went
         gone = [ref for ref in partition.segments if ref.next <= partition.first]
         partition.segments = partition.segments[len(gone) :]
         self.garbage += (ref.path for ref in gone)
@@ -249,6 +253,8 @@ class State:
         ]
         del self.streams[name], self.by_id[id]
         self.deleted_ids.add(id)
+        if stream.table is not None:
+            self.discarded.append(stream.table.clear())
         self.cursors.pop(id, None)
         self.tail_bytes -= sum(partition.tail.bytes for partition in stream.partitions)
         for partition in stream.partitions:  # a reader may have it still, and open files keep their room on the disk

@@ -10,7 +10,7 @@ from headrace import admin, errors
 from headrace.config import Config, Grant, SecuritySection, User
 from headrace.log.batch import Batch
 from headrace.security import EVERYTHING
-from headrace.testing import memory_hub
+from headrace.testing import MemoryDisk, memory_hub
 
 
 @pytest.fixture
@@ -179,6 +179,53 @@ async def test_tables(call):
             await call("table.items", table="prices", **params)
     await call("table.drop", table="prices")
     assert await call("table.list") == []
+
+
+async def test_many_keys_of_a_table_at_once(call):
+    await call("table.create", table="prices")
+    items = [[b64(str(number).encode()), b64(b"x")] for number in range(5)]
+    assert await call("table.put-many", table="prices", items=items) == {"keys": 5}
+    assert await call("table.put-many", table="prices", items=[]) == {"keys": 0}
+    assert await call("table.delete-many", table="prices", keys=[b64(b"0"), b64(b"none")]) == {"keys": 1}
+    assert await call("table.clear", table="prices") == {"keys": 4}
+    assert await call("table.items", table="prices") == []
+    assert await call("table.accept-damage", table="prices") == {"first": None, "last": None, "keys": None}
+    with pytest.raises(errors.UnknownStream):
+        await call("table.clear", table="none")
+
+
+async def test_a_damaged_table_is_served_again_when_the_damage_is_accepted():
+    disk = MemoryDisk()
+    async with memory_hub(disk=disk) as hub:
+        await hub.create_table("prices")
+        await hub.put("prices", b"pear", b"3")
+        await hub.put("prices", b"pear", b"the newest value")
+        await hub.put("prices", b"plum", b"4")
+    for path in disk.paths():
+        disk.put(path, disk.read(path).replace(b"the newest value", b"the NEWEST value"))
+    async with memory_hub(disk=disk) as hub:
+        await admin.start(hub)
+        call = caller(hub)
+        with pytest.raises(errors.Damaged, match=r"table\.accept-damage"):
+            await call("table.get", table="prices", key=b64(b"pear"))
+        assert "damage" in str(hub.health.report(EVERYTHING))
+        assert await call("table.accept-damage", table="prices") == {"first": 1, "last": 1, "keys": 1}
+        assert (await call("table.get", table="prices", key=b64(b"pear")))["value"] == b64(b"3")
+        assert len(await call("table.items", table="prices")) == 2
+        assert "damaged on disk" not in str(hub.health.report(EVERYTHING))
+
+
+async def test_only_admins_clear_a_table_and_accept_damage():
+    config = Config(security=SecuritySection(users={"will": User(tokens=["t"], roles=["writer"])}))
+    async with memory_hub(config) as hub:
+        await admin.start(hub)
+        await hub.create_table("prices")
+        call = caller(hub, hub.security.authenticate_token("t"))
+        await call("table.put-many", table="prices", items=[[b64(b"k"), ""]])
+        await call("table.delete-many", table="prices", keys=[b64(b"k")])
+        for verb in ("table.clear", "table.accept-damage"):
+            with pytest.raises(errors.Forbidden):
+                await call(verb, table="prices")
 
 
 async def test_a_caller_sees_only_what_it_may_read():

@@ -255,6 +255,10 @@ def test_tables(command, hub):
     assert "no key 'plum'" in missing.err
     assert "0xfe" in ok(command("table", "items", "prices"))
     assert as_json(command("table", "items", "prices", "--json"))[1] == {"key_base64": "/w==", "value_base64": "/g=="}
+    assert "no damage" in ok(command("table", "accept-damage", "prices", "--yes"))
+    assert command("table", "clear", "prices", "--json").code == 2  # a program must say --yes
+    assert ok(command("table", "clear", "prices", "--yes")) == "removed 2 keys of table prices\n"
+    assert as_json(command("table", "clear", "prices", "--yes", "--json")) == {"table": "prices", "keys": 0}
 
 
 def test_no_hub_answers(command, monkeypatch):

@@ -240,6 +240,16 @@ def test_tables(client):
     assert client.tables() == []
 
 
+def test_many_keys_of_a_table_at_once(client):
+    table = client.create_table("prices")
+    assert table.put_many({"pear": "3", b"plum": b"4"}) == 2
+    assert table.put_many([("fig", "5")]) == 1
+    assert table.delete_many(["pear", "none"]) == 1
+    assert table.clear() == 2
+    assert list(table.items()) == []
+    assert table.accept_damage().first is None
+
+
 def test_table_items_come_in_pages(client, monkeypatch):
     monkeypatch.setattr("headrace.client.handles.PAGE_ITEMS", 2)
     table = client.create_table("prices")

@@ -318,6 +318,7 @@ async def test_producers_are_held_back_when_the_disk_is_slower() -> None:
 async def test_damage_is_told_to_those_who_may_read_the_stream() -> None:
     async with memory_hub() as hub:
         for stream in ("secret", "orders"):
+            await hub.create_stream(stream)
             found = Finding("damaged-records", f"{stream}: indexes 0 to 9", "", stream, 0, 0, 9)
             hub._log.recovered.findings.append(found)
         hub._log.recovered.findings.append(Finding("damaged-snapshot", "snapshot 7"))

@@ -176,7 +176,8 @@ class Catalogue:
         if entry.cache is None or entry.cache.exists or entry.name in SPECIAL:
             return False
         self._forget(entry)
-        forgotten: list[Op] = [*self.expiries.forget_cache(entry.name), Delete(CATALOGUE_TABLE, entry.name.encode())]
+        deadlines = self.expiries.forget(self.expiries.deadlines(entry.name))
+        forgotten: list[Op] = [*deadlines, Delete(CATALOGUE_TABLE, entry.name.encode())]
         # Should this fail, the next start finds a cache that nobody has used yet.
         self._hub.transact(forgotten).add_done_callback(lambda done: done.cancelled() or done.exception())
         return True
@@ -318,7 +319,7 @@ class Catalogue:
             await entry.cache.load()
 
     async def _forget_deadlines(self, name: str) -> None:
-        operations = self.expiries.forget_cache(name)
+        operations = self.expiries.forget(self.expiries.deadlines(name))
         if operations:
             await self._hub.transact(operations)
 

@@ -98,12 +98,20 @@ class RecordTable(TableCache):
     def _store(self, key: bytes, value: bytes, expect: Any, expiry: Expiry | None, record: Any) -> Future[Any]:
         return super().put(key, value, expect, expiry)
 
-    def put_many(self, pairs: list[tuple[bytes, bytes]]) -> Future[Any]:
+    def put_many(self, pairs: list[tuple[bytes, bytes]], expiry: Expiry | None = None) -> Future[Any]:
         """One by one: each is told to the book. None if one of them cannot be read."""
         for key, value in pairs:
             _identity(key)
             self._read(value)
-        return asyncio.gather(*[self.put(key, value) for key, value in pairs])
+        return asyncio.gather(*[self.put(key, value, ANY, expiry) for key, value in pairs])
+
+    def delete_many(self, keys: list[bytes]) -> Future[Any]:
+        """One by one: each is told to the book."""
+        return asyncio.gather(*[self.delete(key) for key in keys])
+
+    def clear(self) -> Future[Any]:
+        """One by one, as `delete_many`."""
+        return self.delete_many(self._hub.keys(self.name))
 
     def delete(self, key: bytes, expect: Any = ANY) -> Future[Any]:
         """Remove, and tell the book."""

@@ -238,8 +238,8 @@ class StreamCache(FollowedCache):
             return self._enqueue(key, value, removed=False, outcome=Outcome(True))
         return self._begin_change(key, value, expect)
 
-    def put_many(self, pairs: list[tuple[bytes, bytes]]) -> Future[Any]:
-        """Add many items."""
+    def put_many(self, pairs: list[tuple[bytes, bytes]], expiry: Expiry | None = None) -> Future[Any]:
+        """Add many items; as with `put`, none of them has a time to live."""
         return self.add_new(pairs) or asyncio.gather(*[self.put(key, value) for key, value in pairs])
 
     def add_new(self, pairs: list[tuple[bytes, bytes]]) -> Future[Any] | None:

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Future
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.errors import ConditionFailed
-from headrace.log.ops import ABSENT, ANY, PRESENT, Delete, Op, Put
+from headrace.log.ops import ABSENT, ANY, PRESENT, ClearTable, Delete, DeleteMany, Op, Put, PutMany
 from headrace.protocols.perper.cache import Cache
 from headrace.protocols.perper.ignite.binary import LONG
 from headrace.protocols.perper.ignite.reader import I64
@@ -178,13 +178,27 @@ class Expiries:
         self._arm()
         return Put(EXPIRY_TABLE, entry, I64.pack(deadline))
 
-    def forget_cache(self, cache: str) -> list[Delete]:
-        """The operations that clear every deadline of a cache."""
-        prefix = cache.encode() + b"\0"
-        entries = [entry for entry in self._deadlines_ms if entry.startswith(prefix)]
+    def deadlines(self, cache: str, keys: list[bytes] | None = None) -> dict[bytes, int]:
+        """The deadlines of those keys that have one, or of all keys of a cache."""
+        if not self._deadlines_ms:
+            return {}
+        prefix, known = self.entry(cache, b""), self._deadlines_ms
+        if keys is None:
+            return {entry: deadline for entry, deadline in known.items() if entry.startswith(prefix)}
+        return {entry: known[entry] for key in keys if (entry := prefix + key) in known}
+
+    def forget(self, deadlines: dict[bytes, int]) -> list[DeleteMany]:
+        """Forget deadlines in memory, and the operations that forget them for good."""
+        for entry in deadlines:
+            self._deadlines_ms.pop(entry, None)
+        return [DeleteMany(EXPIRY_TABLE, list(deadlines))] if deadlines else []
+
+    def restore_all(self, entries: Iterable[bytes], before: dict[bytes, int]) -> None:
+        """The entries were not changed after all: their deadlines are what they were."""
         for entry in entries:
-            del self._deadlines_ms[entry]
-        return [Delete(EXPIRY_TABLE, entry) for entry in entries]
+            self._deadlines_ms.pop(entry, None)
+        self._deadlines_ms.update(before)
+        self._arm()
 
     def _arm(self) -> None:
         if self._timer is None and self._deadlines_ms:
@@ -242,11 +256,9 @@ class TableCache(Cache):
         """How many entries there are."""
         return self._hub.table_size(self.name)
 
-    def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """All entries, as they are now."""
-        for key, value in self._hub.items(self.name):
-            if not self._expiries.expired(self.name, key):
-                yield key, value
+    def all_keys(self) -> list[bytes]:
+        """The keys of all entries, as they are now."""
+        return self._hub.keys(self.name)
 
     def touch(self, key: bytes, access_ms: int) -> None:
         """Move the deadline of an entry that was read."""
@@ -258,7 +270,7 @@ class TableCache(Cache):
 
     def committed(self, key: bytes, value: bytes | None) -> None:
         """A transaction has changed an entry (None: removed it) behind this object's back."""
-        self._note(key, present=value is not None)
+        self._note(key)
 
     def put(self, key: bytes, value: bytes, expect: Any = ANY, expiry: Expiry | None = None) -> Future[Any]:
         """Set `key`; the future has an outcome with `applied` and `previous`, once it is on disk."""
@@ -276,16 +288,39 @@ class TableCache(Cache):
         else:
             future = self._with_deadline(Put(self.name, key, value, expect=expect), operation, before)
         if key[0] == LONG:
-            future.add_done_callback(lambda finished: self._note_if_applied(finished, key, present=True))
+            future.add_done_callback(lambda finished: self._note_if_applied(finished, key))
         return future
 
-    def put_many(self, pairs: list[tuple[bytes, bytes]]) -> Future[Any]:
+    def put_many(self, pairs: list[tuple[bytes, bytes]], expiry: Expiry | None = None) -> Future[Any]:
         """Set many keys in one transaction."""
-        if self._keys is not None or any(self._expiries.has(self.name, key) for key, _ in pairs):
-            return asyncio.gather(*[self.put(key, value) for key, value in pairs])
-        future = self._hub.put_many(self.name, [key for key, _ in pairs], [value for _, value in pairs])
-        future.add_done_callback(lambda finished: self._note_all(finished, pairs))
-        return future
+        keys, values = [key for key, _ in pairs], [value for _, value in pairs]
+        operations, undo = self._deadlines_of_many(keys, expiry)
+        return self._change_many([PutMany(self.name, keys, values), *operations], undo, lambda: self._note_all(keys))
+
+    def _deadlines_of_many(
+        self, keys: list[bytes], expiry: Expiry | None
+    ) -> tuple[list[PutMany | DeleteMany], Callable[[], None]]:
+        """What changes the deadlines of keys that are put, and what takes that back."""
+        before = self._expiries.deadlines(self.name, keys)
+        if expiry is None and not before:
+            return [], lambda: None
+        puts: dict[bytes, bytes] = {}
+        deletes: dict[bytes, None] = {}
+        for key in dict.fromkeys(keys):
+            present = expiry is not None and self.get(key) is not None
+            change = self._expiries.operation(
+                self.name, key, ETERNAL if expiry is None else expiry[1 if present else 0]
+            )
+            if isinstance(change, Put):
+                puts[change.key] = change.value
+            elif change is not None:
+                deletes[change.key] = None
+        operations: list[PutMany | DeleteMany] = []
+        if puts:
+            operations.append(PutMany(EXPIRY_TABLE, list(puts), list(puts.values())))
+        if deletes:
+            operations.append(DeleteMany(EXPIRY_TABLE, list(deletes)))
+        return operations, lambda: self._expiries.restore_all([*puts, *deletes], before)
 
     def delete(self, key: bytes, expect: Any = ANY) -> Future[Any]:
         """Remove `key`; the future has an outcome with `applied` (it was there) and `previous`."""
@@ -297,12 +332,29 @@ class TableCache(Cache):
         else:
             future = self._with_deadline(Delete(self.name, key, expect=expect), operation, before)
         if key[0] == LONG:
-            future.add_done_callback(lambda finished: self._note_if_applied(finished, key, present=False))
+            future.add_done_callback(lambda finished: self._note_if_applied(finished, key))
         return future
 
+    def delete_many(self, keys: list[bytes]) -> Future[Any]:
+        """Remove many keys in one transaction."""
+        deadlines = self._expiries.deadlines(self.name, keys)
+        return self._remove_many(DeleteMany(self.name, keys), deadlines, lambda: self._note_all(keys))
+
     def clear(self) -> Future[Any]:
-        """Remove everything."""
-        return self.delete_many([key for key, _ in self._hub.items(self.name)])
+        """Remove everything in one transaction."""
+        return self._remove_many(ClearTable(self.name), self._expiries.deadlines(self.name), self._note_clear)
+
+    def _remove_many(
+        self, change: DeleteMany | ClearTable, deadlines: dict[bytes, int], note: Callable[[], None]
+    ) -> Future[Any]:
+        operations = [change, *self._expiries.forget(deadlines)]
+        return self._change_many(operations, lambda: self._expiries.restore_all((), deadlines), note)
+
+    def _change_many(self, operations: list[Any], undo: Callable[[], None], note: Callable[[], None]) -> Future[Any]:
+        """All of it or nothing; `undo` is called when nothing was done, `note` otherwise."""
+        future = self._hub.transact(operations)
+        future.add_done_callback(lambda finished: note() if succeeded(finished) else undo())
+        return future
 
     def _with_deadline(self, change: Put | Delete, deadline: Put | Delete, before: int | None) -> Future[Any]:
         """A change and its deadline, both or none; `before` is the deadline the entry had."""
@@ -317,7 +369,8 @@ class TableCache(Cache):
         deadline, removed = self._expiries.removal(self.name, key)
         future = self._hub.transact([Delete(self.name, key), deadline])
         future.add_done_callback(removed)
-        self._note(key, present=False)
+        if self._keys is not None and key[0] == LONG:
+            self._keys.remove(I64.unpack_from(key, 1)[0])
         return future
 
     # listening: a table with long keys can be listened to like a stream
@@ -327,27 +380,33 @@ class TableCache(Cache):
         """The long keys in order; built when somebody listens for the first time, and kept up to date from then on."""
         if self._keys is None:
             self._keys = KeyIndex()
-            for key, _ in self._hub.items(self.name):
+            for key in self._hub.keys(self.name):
                 if key[0] == LONG:
                     self._keys.put(I64.unpack_from(key, 1)[0], self.arrivals)
                     self.arrivals += 1
         return self._keys
 
-    def _note_if_applied(self, finished: Future[Any], key: bytes, *, present: bool) -> None:
+    def _note_if_applied(self, finished: Future[Any], key: bytes) -> None:
         if succeeded(finished) and finished.result().applied:
-            self._note(key, present=present)
+            self._note(key)
 
-    def _note_all(self, finished: Future[Any], pairs: list[tuple[bytes, bytes]]) -> None:
-        if self._keys is not None and succeeded(finished):
-            for key, _ in pairs:
-                self._note(key, present=True)
+    def _note_all(self, keys: list[bytes]) -> None:
+        if self._keys is not None:
+            for key in keys:
+                self._note(key)
 
-    def _note(self, key: bytes, *, present: bool) -> None:
+    def _note_clear(self) -> None:
+        if self._keys is not None:
+            self._keys.clear()  # what was put behind the clear is noted after it
+
+    def _note(self, key: bytes) -> None:
+        """An entry has changed. What is there now counts, and not what was done: of changes that became durable
+        together the later one may have been heard of first."""
         # Nobody listened when it was asked for; whether somebody does now counts.
         if self._keys is None or key[0] != LONG:
             return
         number = I64.unpack_from(key, 1)[0]
-        if not present:
+        if self._hub.get(self.name, key) is None:
             self._keys.remove(number)
         elif number not in self._keys:
             self._keys.put(number, self.arrivals)

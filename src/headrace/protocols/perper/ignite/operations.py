@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from headrace.log.ops import ANY
 from headrace.protocols.perper.catalogue import AnyCache, Entry
 from headrace.protocols.perper.errors import PeerError, Refused, Status
 from headrace.protocols.perper.ignite.binary import LONG, NULL
@@ -192,15 +191,13 @@ class Operations:
 
     def _put_all(self, request: Request) -> Any:
         pairs: list[tuple[bytes, bytes]] = request.arguments[0]
-        for key, value in pairs:
-            check_not_null(key=key, value=value)
         if not pairs:
             return None
+        if any(key[0] == NULL or value[0] == NULL for key, value in pairs):
+            for key, value in pairs:
+                check_not_null(key=key, value=value)
         cache = self.cache_for_writing(request)
-        expiry = self._expiry(request)
-        if expiry is not None:
-            return Pending(asyncio.gather(*[cache.put(key, value, ANY, expiry) for key, value in pairs]), nothing)
-        return Pending(cache.put_many(pairs), nothing)
+        return Pending(cache.put_many(pairs, self._expiry(request)), nothing)
 
     def _remove_many(self, request: Request) -> Any:
         keys = [request.arguments[0]] if request.op == 1014 else request.arguments[0]
@@ -406,27 +403,24 @@ def _no_cursor(number: int) -> PeerError:
 
 
 class Cursor:
-    """A scan: the keys as they were when it began. A table's values too; a stream's are read page by page."""
+    """A scan: the keys as they were when it began. Values are read page by page, and what is gone by then is left out:
+    to take them all at once would hold up everybody else."""
 
     def __init__(self, cache: AnyCache | None) -> None:
         self._cache = cache
-        self._pairs: Iterator[tuple[bytes, bytes]] = iter(())
-        self._keys: Iterator[bytes] = iter(())
+        self._keys: Iterator[bytes] = iter(()) if cache is None else iter(cache.all_keys())
         self._ahead: list[tuple[bytes, bytes]] = []
-        if isinstance(cache, TableCache):
-            self._pairs = iter(list(cache.items()))
-        elif cache is not None:
-            self._keys = iter(cache.all_keys())
 
     async def _next(self) -> tuple[bytes, bytes] | None:
         if self._ahead:
             return self._ahead.pop()
-        if self._cache is None or isinstance(self._cache, TableCache):
-            return next(self._pairs, None)
         for key in self._keys:
-            rows = await self._cache.page([key])
-            if rows:
-                return rows[0]
+            assert self._cache is not None
+            value = self._cache.get(key)
+            if isinstance(value, Future):
+                value = await value
+            if value is not None:
+                return key, value
         return None
 
     async def page(self, rows: int) -> Page:

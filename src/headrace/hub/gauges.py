@@ -1,0 +1,24 @@
+"""The gauges of the log, set when somebody asks for the metrics."""
+
+from __future__ import annotations
+
+from headrace.log.port import LogPort
+from headrace.telemetry.metrics import Metrics
+
+
+def refresh_gauges(log: LogPort, metrics: Metrics) -> None:
+    """Ask the log."""
+    gauges, counters, nouns = log.gauges(), metrics.log, metrics.nouns
+    counters.backlog_bytes.set(gauges["queue_bytes"])
+    counters.tail_bytes.set(gauges["tail_bytes"])
+    counters.disk_bytes.labels(kind="segments").set(gauges["segment_bytes"])
+    counters.failed.set(log.failed is not None)
+    counters.free_bytes.set(gauges["free_bytes"])
+    counters.sealed.set(gauges["sealed_segments"])
+    nouns.streams.set(gauges["streams"])
+    nouns.tables.set(gauges["tables"])
+    nouns.table_bytes.set(gauges["table_bytes"])
+    nouns.checkpoints.set(gauges["checkpoints"])
+    cursors = log.cursors()
+    nouns.cursors.set(len(cursors))
+    nouns.cursor_lag_max.set(max((cursor.lag for cursor in cursors), default=0))
