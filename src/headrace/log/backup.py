@@ -31,8 +31,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from headrace.errors import BadRequest, HeadraceError
+from headrace.errors import BadRequest, HeadraceError, StoreUnavailable
 from headrace.log import checkpoint, journal, segment, snapshot
+from headrace.log.cached_store import CACHE
 from headrace.log.disk import PRIVATE, TEMPORARY, Disk, OsDisk, fsync, fsync_directory, is_final
 from headrace.log.doctor import DoctorReport, examine
 from headrace.log.journal_port import TornTail
@@ -46,7 +47,7 @@ FORMAT = 1
 LOCK = "LOCK"
 LINKABLE = (segment.DIRECTORY, checkpoint.DIRECTORY)
 COPIED = (snapshot.DIRECTORY, journal.DIRECTORY)
-LEFT_OUT = frozenset({LOCK, STAGING, MANIFEST, journal.QUARANTINE})
+LEFT_OUT = frozenset({LOCK, STAGING, MANIFEST, CACHE, journal.QUARANTINE})
 COPY_BYTES = 4 * 1024 * 1024
 
 
@@ -88,9 +89,9 @@ def back_up(log: Log, target: str | os.PathLike[str]) -> BackupInfo:
     began, time_us = time.monotonic(), log.clock.now_us()
     next_sequence = log.journal.next_sequence
     root = _root_of(log)
-    place = _new_directory(Path(target), root)
+    place = new_directory(Path(target), root)
     staging = root / STAGING
-    with _emptied_on_failure(place, log):
+    with emptied_on_failure(place, log):
         try:
             with log.maintenance.without_reuse():
                 sizes = _stage(log, root, staging)
@@ -111,7 +112,7 @@ def back_up(log: Log, target: str | os.PathLike[str]) -> BackupInfo:
             records=sum(partition.next - partition.first for partition in report.streams),
             next_sequence=next_sequence,
         )
-        _write_manifest(place, info)
+        write_manifest(place, info)
     return info
 
 
@@ -119,8 +120,8 @@ def restore(backup: str | os.PathLike[str], data: str | os.PathLike[str]) -> Bac
     """Make a new data directory of a backup, and check it. The backup stays as it is. Blocks."""
     source = Path(backup).absolute()
     info = read_manifest(source)
-    place = _new_directory(Path(data), source)
-    with _emptied_on_failure(place):
+    place = new_directory(Path(data), source)
+    with emptied_on_failure(place):
         copied = _copy_all(source, place, {}, link=False)
         checked(place)
     return msgspec.structs.replace(info, path=str(place), files=copied.files, bytes=copied.bytes, linked_bytes=0)
@@ -134,10 +135,13 @@ def remove_leftovers(disk: Disk) -> None:
 
 
 @contextlib.contextmanager
-def _emptied_on_failure(place: Path, log: Log | None = None) -> Iterator[None]:
+def emptied_on_failure(place: Path, log: Log | None = None) -> Iterator[None]:
     """A disk that is full, or that fails, is not left with half a copy. If it is the log's own, the log ends."""
     try:
         yield
+    except StoreUnavailable:
+        shutil.rmtree(place, ignore_errors=True)
+        raise
     except OSError as error:
         if log is not None and is_final(error) and _is_on(place, _root_of(log)):
             log.fail("syncing a backup on the log's own disk", error)
@@ -184,7 +188,7 @@ def _root_of(log: Log) -> Path:
     return Path(local).absolute()
 
 
-def _new_directory(place: Path, other: Path) -> Path:
+def new_directory(place: Path, other: Path) -> Path:
     try:
         place = place.absolute()
         if place.resolve().is_relative_to(other.resolve()):
@@ -234,11 +238,28 @@ def _stage_journal(log: Log, root: Path, staging: Path) -> dict[str, int]:
 
 
 def _stage_others(root: Path, staging: Path) -> None:
+    for file in _others(root):
+        _link(file, staging / file.relative_to(root))
+
+
+def copy_others(root: Path, place: Path) -> tuple[int, int]:
+    """What others keep beside a log, copied and synced: files and bytes. What is gone meanwhile was temporary."""
+    files = size = 0
+    for source in _others(root):
+        target = place / source.relative_to(root)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            size += _copy_file(source, target, None)
+            files += 1
+    sync_directories(place)
+    return files, size
+
+
+def _others(root: Path) -> Iterator[Path]:
     known = LEFT_OUT.union(LINKABLE, COPIED)
     for entry in root.iterdir():
         if entry.name not in known:
-            for file in _files_below(entry) if entry.is_dir() else [entry]:
-                _link(file, staging / file.relative_to(root))
+            yield from _files_below(entry) if entry.is_dir() else [entry]
 
 
 def _link(source: Path, target: Path) -> None:
@@ -276,7 +297,7 @@ def _copy_all(source: Path, place: Path, sizes: dict[str, int], *, link: bool) -
             copied = _copy_file(path, target, sizes.get(name.as_posix()))
         files += 1
         size += copied
-    _sync_directories(place)
+    sync_directories(place)
     return _Copied(files, size, linked)
 
 
@@ -318,12 +339,12 @@ def cut_torn_tail(place: Path) -> None:
         disk.close()
 
 
-def _sync_directories(place: Path) -> None:
+def sync_directories(place: Path) -> None:
     for folder, _, _ in os.walk(place):
         fsync_directory(Path(folder))
 
 
-def _write_manifest(place: Path, info: BackupInfo) -> None:
+def write_manifest(place: Path, info: BackupInfo) -> None:
     beside = place / f"{MANIFEST}{TEMPORARY}"
     with beside.open("wb") as file:
         file.write(msgspec.json.format(msgspec.json.encode(info)) + b"\n")

@@ -32,6 +32,8 @@ from headrace.log.store import BlobDamaged, DirectoryStore, Store
 
 logger = logging.getLogger(__name__)
 
+CACHE = "cache"
+"""The directory's name in a data directory."""
 FETCHED = f".fetched{TEMPORARY}"
 """The end of the name of a file that comes from the store and is not whole yet."""
 
@@ -93,8 +95,12 @@ class CachedStore(Store):
 
     is_shared = True
 
-    def __init__(self, local: DirectoryStore, remote: Store, bytes_max: int, tag: str = "") -> None:
+    def __init__(
+        self, local: DirectoryStore, remote: Store, bytes_max: int, tag: str = "", home: str | None = None
+    ) -> None:
+        """`home` is the directory of what others keep beside the log."""
         self._local = local
+        self._home = home
         self._remote = remote
         self._bytes_max = bytes_max
         self.mapped_bytes_max = bytes_max // 2
@@ -375,6 +381,9 @@ class CachedStore(Store):
 
     def handover(self) -> tuple[str, int] | None:
         return self._local.handover()
+
+    def home(self) -> str | None:
+        return self._home
 
     def trouble(self) -> str | None:
         return self._trouble

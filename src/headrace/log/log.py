@@ -19,7 +19,7 @@ from typing import Any
 
 from headrace.config.sections import Log as LogSettings
 from headrace.errors import BadRequest, Busy, Closed, DiskFull, HeadraceError, LimitExceeded, LogFailed
-from headrace.log import backup, ops, snapshot
+from headrace.log import backup, ops, shared_backup, snapshot
 from headrace.log.checkpoint import BlobWriter
 from headrace.log.clock import Clock
 from headrace.log.commit import RELIEVING, STRUCTURAL, Commit, Pending
@@ -413,6 +413,7 @@ class Log(LogView, LogPort):
         if not self._backing_up.acquire(blocking=False):
             raise Busy("a backup is being made already; wait for it")
         try:
-            return backup.back_up(self, target)
+            make = shared_backup.back_up if self.store.is_shared else backup.back_up
+            return make(self, target)
         finally:
             self._backing_up.release()

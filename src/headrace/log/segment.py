@@ -81,6 +81,10 @@ def folder(stream_id: int) -> str:
     return f"{DIRECTORY}/{stream_id}"
 
 
+def name_of(stream_id: int, partition: int, first: int, next_index: int, tag: str = "") -> str:
+    return f"{folder(stream_id)}/{partition}/{first:020d}-{next_index:020d}{tag}{SUFFIX}"
+
+
 def list_segments(
     store: Store, stream_id: int, partition: int, *, tidy: bool = False
 ) -> tuple[list[SegmentRef], list[str]]:
@@ -122,8 +126,7 @@ def write_segment(
     )
     encoded = msgspec.msgpack.encode(manifest)
     schema = SCHEMA.with_metadata({METADATA_KEY: encoded + crc32c(encoded).to_bytes(4, "little")})
-    name = f"{folder(stream_id)}/{partition}/{first:020d}-{next_index:020d}{tag}{SUFFIX}"
-    with store.create(name) as blob:
+    with store.create(name_of(stream_id, partition, first, next_index, tag)) as blob:
         size = _write_batches(blob, schema, chunks)
     return SegmentRef(first, next_index, blob.name, size)
 

@@ -129,6 +129,10 @@ class Store(Protocol):
         """The directory and the descriptor of its lock, for a process that makes blobs for this one; None without."""
         ...
 
+    def home(self) -> str | None:
+        """The directory of what others keep beside the log; None without."""
+        return self.local_path("")
+
     def publish(self, name: str) -> str:
         """Such a process has made a blob; returns what it is found by."""
         return name

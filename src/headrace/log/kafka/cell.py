@@ -7,7 +7,7 @@ import uuid
 from headrace.config.sections import Kafka as KafkaSettings
 from headrace.config.sections import Log as LogSettings
 from headrace.log import checkpoint, segment, snapshot
-from headrace.log.cached_store import CachedStore
+from headrace.log.cached_store import CACHE, CachedStore
 from headrace.log.clock import Clock
 from headrace.log.disk import Disk, OsDisk
 from headrace.log.kafka.client import KafkaPort, connect
@@ -22,7 +22,6 @@ from headrace.log.uri_store import open_uri
 LOCAL = "local"
 IN_KAFKA = "kafka"
 """Values of `log.kafka.store` that are no URI."""
-CACHE = "cache"
 FOLDERS = (segment.DIRECTORY, snapshot.DIRECTORY, checkpoint.DIRECTORY)
 
 
@@ -81,7 +80,9 @@ def open_store(disk: Disk, settings: LogSettings, kafka: KafkaPort, hub: str, ce
             disk.make_dirs(folder)
         return DirectoryStore(disk)
     local = DirectoryStore(_cache(disk))
-    return CachedStore(local, _remote(settings.kafka, kafka, cell), settings.kafka.cache_bytes, f"-{hub}")
+    return CachedStore(
+        local, _remote(settings.kafka, kafka, cell), settings.kafka.cache_bytes, f"-{hub}", disk.local_path("")
+    )
 
 
 def _cache(disk: Disk) -> Disk:
