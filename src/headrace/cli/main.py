@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("headrace.cli.doctor", "Check a data directory and this machine."),
     "backup": ("headrace.cli.backup", "Copy a data directory while the hub runs."),
     "restore": ("headrace.cli.restore", "Put a backup back."),
+    "migrate": ("headrace.cli.migrate", "Move a log from a data directory to Kafka, or back."),
     "bench": ("headrace.cli.bench", "Measure this machine, beside its disk's own limit."),
 }
 

@@ -139,7 +139,7 @@ class Commit:
             case ops.StoreSegment():
                 return self._store_segment(op)
             case ops.StoreSnapshot():
-                return self._event(frame.SnapshotStored(op.sequence, op.name))
+                return self._event(frame.SnapshotStored(op.sequence, op.name, op.removed))
             case _:
                 return self._structural(op)
 

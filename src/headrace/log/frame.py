@@ -170,6 +170,8 @@ class SnapshotStored(Event, frozen=True, array_like=True, tag=12):
 
     sequence: int
     name: str
+    removed: list[str]
+    """Blobs that were dropped before, and are gone from the store by now."""
 
 
 class CheckpointStored(Event, frozen=True, array_like=True, tag=13):

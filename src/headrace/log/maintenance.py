@@ -267,17 +267,15 @@ class Maintenance:
     def _remove_garbage(self) -> bool:
         """Files of trimmed, merged or deleted records, and of dropped checkpoints and snapshots."""
         log = self._log
-        if self._keeps_garbage:
-            return False
+        if log.store.is_shared:
+            return not self._keeps_garbage and self.shared.remove_garbage()
         with log.lock:
-            garbage = list(log.state.garbage)
+            garbage, log.state.garbage = log.state.garbage, []
             deleted = sorted(log.state.deleted_ids)
         for name in garbage:
             log.opened.forget(name)
             log.store.delete(name)
-            with log.lock:  # one by one: a shared store is not listed for what was forgotten
-                log.state.garbage.remove(name)
-        for id in deleted if not log.store.is_shared else ():
+        for id in deleted:
             log.store.delete_all(segment.folder(id))
         with log.lock:
             log.state.deleted_ids.difference_update(deleted)

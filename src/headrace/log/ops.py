@@ -214,10 +214,11 @@ class StoreSegment(msgspec.Struct, frozen=True, gc=False):
 
 
 class StoreSnapshot(msgspec.Struct, frozen=True, gc=False):
-    """The log's own: a shared store has a snapshot."""
+    """The log's own: a shared store has a snapshot, and lacks what was removed since the last one."""
 
     sequence: int
     name: str
+    removed: list[str]
 
 
 Op = (

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+GARBAGE_AT_ONCE = 256
+"""Blobs that one step removes: sealing must not wait for all of them."""
+
 Tell = Callable[[Partition, SegmentRef, int], None]
 
 
@@ -39,6 +42,7 @@ class SharedStore:
         self._segments: dict[tuple[int, int], _Storing] = {}
         """By stream id and partition: one at a time."""
         self._snapshot: tuple[Pending, str] | None = None
+        self._removed: list[str] = []
 
     @property
     def is_waiting(self) -> bool:
@@ -63,8 +67,22 @@ class SharedStore:
             sequence = log.state.sequence
             data = snapshot.encode(log.state, bookmark=log.journal.bookmark(log.state.needed_sequence))
         name = log.store.put(snapshot.shared_name(sequence, log.store.tag), data)
-        self._snapshot = log.submit_own(ops.StoreSnapshot(sequence, name)), name
+        removed, self._removed = self._removed, []
+        self._snapshot = log.submit_own(ops.StoreSnapshot(sequence, name, removed)), name
         return True
+
+    def remove_garbage(self) -> bool:
+        """Some of it. What was removed is told with the next snapshot: who follows the journal forgets it then."""
+        log = self._log
+        with log.lock:
+            garbage = log.state.garbage[:GARBAGE_AT_ONCE]
+        for name in garbage:
+            log.opened.forget(name)
+            log.store.delete(name)
+            with log.lock:  # one by one: what could not be removed is not forgotten
+                log.state.garbage.remove(name)
+            self._removed.append(name)
+        return bool(garbage)
 
     def settle(self, tell: Tell) -> None:
         """Look which of them the journal has by now."""

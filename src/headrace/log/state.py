@@ -190,6 +190,8 @@ class State:
         self.checkpoint_names.pop(id, None)
 
     def _snapshot_stored(self, event: frame.SnapshotStored) -> None:
+        removed = set(event.removed)
+        self.garbage = [name for name in self.garbage if name not in removed]
         self.snapshots.append(SnapshotRef(event.sequence, event.name))
         while len(self.snapshots) > SNAPSHOTS_KEPT:
             self.garbage.append(self.snapshots.pop(0).name)
@@ -252,7 +254,8 @@ class State:
             for number in range(max(len(nexts), len(retired)))
         ]
         del self.streams[name], self.by_id[id]
-        self.deleted_ids.add(id)
+        if not self.is_shared:
+            self.deleted_ids.add(id)
         if stream.table is not None:
             self.discarded.append(stream.table.clear())
         self.cursors.pop(id, None)

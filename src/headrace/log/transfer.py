@@ -1,8 +1,8 @@
 """A log moved to another journal and store, and two logs compared.
 
 A copy has the segments of the original as they are, its tails as segments, its checkpoint blobs, and one snapshot of
-all else, with sequence 0: the copy's journal begins behind it. Indexes, times, ids, cursors, producers and the indexes that
-deleted streams have used stay what they are.
+all else, with sequence 0: the copy's journal begins behind it. Indexes, times, ids, cursors, producers and the indexes
+that deleted streams have used stay what they are.
 
     to a directory      `snapshots/0….snapshot`, and no journal yet
     to a shared store   the snapshot, and `SnapshotStored` as the very first frame: before that nothing counts
@@ -147,7 +147,7 @@ def begin(state: State, store: Store, journal: JournalPort | None) -> None:
         snapshot.save(store, 0, data)
         return
     name = store.put(snapshot.shared_name(0, store.tag), data)
-    journal.write([journal.frame(0, encode_event(SnapshotStored(0, name)))])
+    journal.write([journal.frame(0, encode_event(SnapshotStored(0, name, [])))])
 
 
 # -- comparing ---------------------------------------------------------------------------------------------------------
