@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from support.kafka import broker_cluster, brokers  # noqa: F401  # fixtures
 from support.programs import leave_out, needed_by, needs
 
 # How long one example takes says something of the machine and nothing of the code; figures live in benchmarks/.

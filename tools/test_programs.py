@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import NamedTuple
 
 
@@ -50,6 +51,13 @@ PROGRAMS = {
         ("mount", "umount", "mkfs.ext4", "losetup"),
         ("sh", "-c", MOUNTS),
         "run as root, where file systems may be mounted",
+    ),
+    "kafka": Program(
+        "the log on real Kafka brokers",
+        "maven default-jre-headless",
+        ("mvn",),
+        (sys.executable, str(Path(__file__).with_name("kafka_brokers.py")), "java"),
+        "install a Java of version 17 or newer",
     ),
     "systemd-analyze": Program("the check of the systemd unit", "systemd", ("systemd-analyze",)),
 }

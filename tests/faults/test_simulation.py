@@ -18,8 +18,8 @@ from headrace.config import Log as LogSettings
 from headrace.errors import LogFailed
 from headrace.log import ops
 from headrace.log.batch import Batch
-from headrace.log.commit import Pending
 from headrace.log.directory import open_directory
+from headrace.log.pending import Pending
 from headrace.testing import FakeClock, FaultyDisk, MemoryDisk
 
 TINY = LogSettings(

@@ -5,7 +5,7 @@ from typing import NoReturn
 import pytest
 from test_programs import PROGRAMS, in_ci, lacking
 
-MARKS = {"browser": ("chromium",), "node": ("node", "npm"), "root": ("mounts",)}
+MARKS = {"browser": ("chromium",), "kafka": ("kafka",), "node": ("node", "npm"), "root": ("mounts",)}
 """What the markers of pyproject.toml need."""
 
 

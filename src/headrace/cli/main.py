@@ -36,6 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "config": ("headrace.cli.config", "Show the settings and where each came from."),
     "user": ("headrace.cli.user", "Users, passwords and tokens."),
     "tls": ("headrace.cli.tls", "Certificates for trying TLS."),
+    "cluster": ("headrace.cli.cluster", "Hubs on Kafka: topics, and whether they are right."),
     "doctor": ("headrace.cli.doctor", "Check a data directory and this machine."),
     "backup": ("headrace.cli.backup", "Copy a data directory while the hub runs."),
     "restore": ("headrace.cli.restore", "Put a backup back."),

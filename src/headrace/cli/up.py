@@ -13,9 +13,11 @@ from rich.text import Text
 
 from headrace.cli.output import fail, notes
 from headrace.config.load import load
+from headrace.errors import BadConfig
 from headrace.telemetry import log_lines
 
 if TYPE_CHECKING:
+    from headrace.config import Log
     from headrace.serving.runtime import Announced
 
 app = typer.Typer()
@@ -27,11 +29,27 @@ ConfigOption = Annotated[Path | None, typer.Option("--config", metavar="FILE", h
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="One setting; may be repeated.")
 ]
+LogOption = Annotated[
+    str | None,
+    typer.Option(
+        "--log", metavar="kafka://HOST:PORT,…/PREFIX", help="The log on Kafka, as log.kafka.servers, .prefix."
+    ),
+]
+KAFKA = "kafka://"
 
 
-def flags_of(data: Path | None, settings: list[str] | None) -> list[str]:
-    """`--set` and `--data` as settings; `--data` wins."""
-    return [*(settings or []), *([] if data is None else [f"log.data={data}"])]
+def flags_of(data: Path | None, settings: list[str] | None, log: str | None = None) -> list[str]:
+    """`--set`, `--data` and `--log` as settings; `--set` gives way."""
+    place = [] if data is None else [f"log.data={data}"]
+    return [*(settings or []), *place, *([] if log is None else _log_flags(log))]
+
+
+def _log_flags(log: str) -> list[str]:
+    if not log.startswith(KAFKA):
+        raise BadConfig(f"--log {log}: expected kafka://HOST:PORT,HOST:PORT/PREFIX")
+    servers, _, prefix = log.removeprefix(KAFKA).partition("/")
+    named = [f"log.kafka.prefix={prefix}"] if prefix else []
+    return ["log.backend=kafka", f"log.kafka.servers={servers}", *named]
 
 
 @app.command()
@@ -39,12 +57,13 @@ def up(
     data: DataOption = None,
     config: ConfigOption = None,
     settings: SetOption = None,
+    log: LogOption = None,
     ready_file: Annotated[
         Path | None, typer.Option("--ready-file", metavar="FILE", help="Written with name → address once all listen.")
     ] = None,
 ) -> None:
     """Start a hub. It runs until it is told to stop (Ctrl-C, SIGTERM)."""
-    loaded = load(config, flags=flags_of(data, settings))
+    loaded = load(config, flags=flags_of(data, settings, log))
     log_lines.set_up(loaded.config.logging)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     from headrace.serving.runtime import run
@@ -68,10 +87,16 @@ def _loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
+def _where(log: Log) -> str:
+    if log.backend == "kafka":
+        return f"log in Kafka at {log.kafka.servers}, topics {log.kafka.prefix}.*"
+    return f"data in {log.data}"
+
+
 def _announce(ready: Announced) -> None:
     console = notes()
     what = f"  follows the log at {ready.config.log.kafka.servers} as {ready.hub}" if ready.hub else ""
-    console.print(Text.assemble(("headrace is up", "bold green"), what or f"  data in {ready.config.log.data}"))
+    console.print(Text.assemble(("headrace is up", "bold green"), what or f"  {_where(ready.config.log)}"))
     for name, address in ready.addresses.items():
         scheme = "http" if ready.security.tls_files(name) is None else "https"
         url = f"{scheme}://{address}/" if name == "http" else address

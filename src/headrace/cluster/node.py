@@ -23,9 +23,9 @@ from headrace import __version__
 from headrace.cluster.notes import CellNote, HubNote, Notes
 from headrace.cluster.route import Owner, Route
 from headrace.config import Config
-from headrace.log.kafka.cell import journal_topic
 from headrace.log.kafka.client import KafkaError, KafkaPort
 from headrace.log.kafka.messages import Claim
+from headrace.log.kafka.topics import journal_topic
 from headrace.log.kafka.turn import Turn
 from headrace.telemetry.log_lines import fields
 
@@ -88,7 +88,7 @@ class Node:
     def _be_member(self) -> None:
         settings = self.config
         group = f"{settings.log.kafka.prefix}.hubs"
-        topic = journal_topic(settings.log.kafka.prefix)
+        topic = journal_topic(settings.log.kafka)
         while not self._leaving.is_set():
             try:
                 member = self.kafka.join(group, topic, self.life, settings.cluster.session_timeout_s)
@@ -139,7 +139,7 @@ class Node:
     # -- how far behind --------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        topic = journal_topic(self.config.log.kafka.prefix)
+        topic = journal_topic(self.config.log.kafka)
         told: HubNote | None = None
         while not self._stopping.is_set():
             try:

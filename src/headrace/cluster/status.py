@@ -10,8 +10,8 @@ from headrace.cluster.node import CELL, Node, now_us
 from headrace.cluster.notes import HubNote, Notes
 from headrace.config.sections import Kafka as KafkaSettings
 from headrace.hub.verbs import Nothing, Verbs
-from headrace.log.kafka.cell import journal_topic
 from headrace.log.kafka.client import KafkaPort
+from headrace.log.kafka.topics import journal_topic
 from headrace.log.port import LogPort
 
 
@@ -59,7 +59,7 @@ def look(
 ) -> ClusterStatus:
     """Ask the brokers, and put it beside the notes: blocks."""
     living = {member.client for member in kafka.members(f"{settings.prefix}.hubs")}
-    first, end = kafka.bounds(journal_topic(settings.prefix), CELL)
+    first, end = kafka.bounds(journal_topic(settings), CELL)
     note = notes.cells.get(CELL)
     owner = note if note is not None and not note.is_leaving and note.life in living else None
     hubs = [_hub(each, living, "" if owner is None else owner.life) for each in list(notes.hubs.values())]

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from headrace.log.commit import Pending
 from headrace.log.ops import NewSegment, Op
+from headrace.log.pending import Pending
 
 Token = tuple[asyncio.Future[Any], bool, float]
 """A request of the hub to its log: who waits for it, whether it is one operation by itself, and since when

@@ -30,8 +30,8 @@ from headrace.log.backend import open_log
 from headrace.log.backup import BackupInfo
 from headrace.log.batch import Batch
 from headrace.log.clock import Clock, SystemClock
-from headrace.log.commit import Pending
 from headrace.log.disk import Disk, OsDisk
+from headrace.log.pending import Pending
 from headrace.log.port import LogPort, Touched
 from headrace.log.report import Report
 from headrace.log.state import TABLE

@@ -24,6 +24,7 @@ from headrace.log import frame, limits, ops, retention
 from headrace.log.batch import Batch
 from headrace.log.journal_port import JournalPort
 from headrace.log.partition import Partition, ProducerState
+from headrace.log.pending import Pending
 from headrace.log.state import STREAM, TABLE, CursorPosition, State, Stream
 from headrace.log.table import CLEAR, DAMAGE_ACCEPTED, DELETE, PUT, Table
 from headrace.log.tail import TailEntry
@@ -46,28 +47,6 @@ RELIEVING = (
 """Operations that make room on the disk, or let retention do so."""
 
 
-class Pending:
-    """A transaction on its way to the disk."""
-
-    __slots__ = ("done", "error", "nbytes", "operations", "result", "token")
-
-    def __init__(self, operations: list[ops.Op], nbytes: int, token: Any = None) -> None:
-        self.operations = operations
-        self.nbytes = nbytes
-        self.token = token
-        """Whatever the submitter wants back with the outcome."""
-        self.result: list[Any] = []
-        self.error: HeadraceError | None = None
-        self.done = False
-
-    def refuse(self, error: HeadraceError) -> None:
-        """It does not happen, and neither does what stands behind it in its line."""
-        self.error = error
-        for op in self.operations:
-            if isinstance(op, ops.Append) and op.line is not None:
-                op.line.refused = True
-
-
 class Commit:
     """The transactions of one write and one sync."""
 
@@ -86,6 +65,9 @@ class Commit:
         """Applies the changes of tables."""
         self._events: list[frame.AnyEvent] = []
         self._created = 0
+        self._sequence = journal.next_sequence
+        self._has_set_off = False
+        self._ends: list[tuple[Partition, int, int, dict[str, ProducerState | None]]] = []
         self.frames: list[frame.EncodedFrame] = []
 
     # -- gathering -------------------------------------------------------------------------------------------------
@@ -203,7 +185,7 @@ class Commit:
             )
         )
         self._bodies.append(body)
-        journal_sequence = self._journal.next_sequence + len(self.frames)
+        journal_sequence = self._sequence + len(self.frames)
         self._appended.append((partition, TailEntry(base, batch.count, time_us, body, journal_sequence)))
         return ops.Appended(base, batch.count, False)
 
@@ -450,8 +432,18 @@ class Commit:
 
     # -- the outcome -----------------------------------------------------------------------------------------------
 
+    def set_off(self) -> None:
+        """All is added, and other commits are made before this one is durable. They see what it changes."""
+        for table in self._tables.values():
+            table.set_off()
+        self._ends = [(partition, *partition.set_off()) for partition in self._touched.values()]
+        self._state.flying_cursors += (self._state.pending_cursors,)
+        self._state.pending_cursors = {}
+        self._has_set_off = True
+
     def settle(self) -> set[tuple[str, int]]:
-        """The frames are durable: apply them. Returns the partitions that have new records."""
+        """The frames are durable, and those of all commits before: apply them. Returns the partitions that have new
+        records."""
         for event in self._events:
             self._state.apply(event)
         for partition, entry in self._appended:
@@ -459,12 +451,19 @@ class Commit:
             self._state.tail_bytes += len(entry.body)
         for apply in self._changed:
             apply()
-        for table in self._tables.values():
-            table.settle_pending()
-        for partition in self._touched.values():
-            partition.settle_pending()  # after the tail: a reader that sees the new bounds finds the records
-        self._state.pending_cursors.clear()
-        self._state.sequence = self._journal.next_sequence
+        if self._has_set_off:
+            for table in self._tables.values():
+                table.land()
+            for partition, next_index, time_us, producers in self._ends:
+                partition.land(next_index, time_us, producers)
+            self._state.flying_cursors = self._state.flying_cursors[1:]
+        else:
+            for table in self._tables.values():
+                table.settle_pending()
+            for partition in self._touched.values():
+                partition.settle_pending()  # after the tail: a reader that sees the new bounds finds the records
+            self._state.pending_cursors.clear()
+        self._state.sequence = self._sequence + len(self.frames)
         return {(partition.stream, partition.number) for partition, _ in self._appended}
 
     @property
@@ -473,12 +472,13 @@ class Commit:
         return max((partition.tail.bytes for partition in self._touched.values()), default=0)
 
     def abandon(self) -> None:
-        """The commit did not happen."""
+        """The commit did not happen, and neither did those behind it."""
         for partition in self._touched.values():
             partition.forget_pending()
         for table in self._tables.values():
             table.settle_pending()
         self._state.pending_cursors.clear()
+        self._state.flying_cursors = ()
 
 
 def _expectation_holds(expect: ops.Expect | bytes, previous: bytes | None) -> bool:

@@ -22,11 +22,13 @@ from headrace.errors import BadRequest, Busy, Closed, DiskFull, HeadraceError, L
 from headrace.log import backup, ops, shared_backup, snapshot
 from headrace.log.checkpoint import BlobWriter
 from headrace.log.clock import Clock
-from headrace.log.commit import RELIEVING, STRUCTURAL, Commit, Pending
+from headrace.log.commit import RELIEVING, STRUCTURAL, Commit
 from headrace.log.disk import FULL_ERRNOS, FreeSpace, is_final
 from headrace.log.frame import frames_bytes
 from headrace.log.journal_port import JournalPort
 from headrace.log.maintenance import Maintenance
+from headrace.log.pending import Pending
+from headrace.log.pipeline import Pipeline
 from headrace.log.port import LogPort, Touched
 from headrace.log.reading import LogView
 from headrace.log.recovery import recover
@@ -76,9 +78,10 @@ class Log(LogView, LogPort):
         """The log's own transactions. They make room, and go first."""
         self._queue_lock = threading.Lock()
         """Submitters and the writer change the queue's size from different threads."""
-        self._free_space = FreeSpace(journal.free_bytes)
+        self.free_space = FreeSpace(journal.free_bytes)
         self._journal_piece = self.journal.position.first_sequence
         self.maintenance = Maintenance(self)
+        self.pipeline = Pipeline(self)
         self.state.is_shared = store.is_shared
         self._next_checkpoint_id = self.state.next_checkpoint_id
         self._backing_up = threading.Lock()
@@ -164,35 +167,53 @@ class Log(LogView, LogPort):
 
     def commit_once(self) -> bool:
         """Make what waits durable: one write, one sync. False when nothing waited. Only the writer calls this."""
-        gathered = self._gather()
-        if not gathered:
-            return False
+        self.pipeline.drain()
+        gathered = self.gather()
+        if gathered:
+            self.commit_now(gathered)
+        return bool(gathered)
+
+    def commit_now(self, gathered: list[Pending]) -> None:
+        """One commit, and nothing else meanwhile."""
         try:
             touched, error = self._commit(gathered, self.settings.disk_reserve_bytes)
             if isinstance(error, DiskFull):
                 touched, error = self._relieve(gathered, error)
         except Exception as unexpected:  # no writer, no answers: everybody would wait for ever without a word
             logger.exception("a commit failed in a way nobody thought of; please report this")
-            touched, error = set(), self._fail(unexpected)
-        self._report(gathered, touched, error)
-        return True
+            touched, error = set(), self.end(unexpected)
+        self.report(gathered, touched, error)
 
-    def _commit(self, gathered: list[Pending], reserve: int) -> tuple[Touched, HeadraceError | None]:
-        """Check, write and apply transactions; what they touched, or why nothing has happened."""
+    def checked(self, gathered: list[Pending]) -> Commit:
+        """A commit of all that is right."""
         commit = Commit(self.state, self.settings, self.journal, self.clock.now_us())
         for pending in gathered:
             if self.failed is None:
                 commit.add(pending)
             else:
                 pending.refuse(self.failed)
+        return commit
+
+    def _commit(self, gathered: list[Pending], reserve: int) -> tuple[Touched, HeadraceError | None]:
+        """Check, write and apply transactions; what they touched, or why nothing has happened."""
+        commit = self.checked(gathered)
         error = self._make_durable(commit, reserve) if commit.frames else self.failed
         if error is not None:
             commit.abandon()
             return set(), error
+        return self._settle(commit), None
+
+    def settled(self, commit: Commit, gathered: list[Pending]) -> None:
+        """A commit that was on its way is durable."""
+        self.full = False
+        self.commits += bool(commit.frames)
+        self.report(gathered, self._settle(commit), None)
+
+    def _settle(self, commit: Commit) -> Touched:
         with self.lock:
             touched = commit.settle()
         self._notice_work(commit)
-        return touched, None
+        return touched
 
     def _relieve(self, gathered: list[Pending], full: DiskFull) -> tuple[Touched, HeadraceError | None]:
         """The disk is full: refuse what was gathered, but do what makes room, within the reserve. Otherwise a hub that
@@ -218,7 +239,7 @@ class Log(LogView, LogPort):
             if self.on_work is not None:
                 self.on_work()
 
-    def _gather(self) -> list[Pending]:
+    def gather(self) -> list[Pending]:
         """The next transaction at least, and about `commit_bytes_max`. Structural ones keep among themselves."""
         if self._own:
             return [self._own.popleft() for _ in range(len(self._own))]
@@ -242,7 +263,7 @@ class Log(LogView, LogPort):
         """Write and sync. Too little room is an answer; anything else that goes wrong here is the log's end."""
         size = frames_bytes(commit.frames)
         try:
-            free = self._free_space.free_bytes(reserve + size)
+            free = self.free_space.free_bytes(reserve + size)
             if free < reserve + size:
                 self.full = True
                 return DiskFull(
@@ -250,12 +271,12 @@ class Log(LogView, LogPort):
                     "was stored; make room and appends resume by themselves"
                 )
             self.journal.write(commit.frames)
-            self._free_space.use(size)
+            self.free_space.use(size)
         except OSError as error:
             if error.errno in FULL_ERRNOS:
                 self.full = True
                 return DiskFull(f"the disk has no room ({error}): nothing was stored; make room and try again")
-            return self._fail(error)
+            return self.end(error)
         self.full = False
         self.commits += 1
         return None
@@ -263,7 +284,7 @@ class Log(LogView, LogPort):
     def fail(self, what: str, error: OSError) -> None:
         """The disk has failed, for somebody else who writes to it. Any thread may call this."""
         if self.failed is None:
-            self._report([], set(), self._fail(error, what))
+            self.report([], set(), self.end(error, what))
 
     @contextmanager
     def guard(self, what: str) -> Iterator[None]:
@@ -275,7 +296,7 @@ class Log(LogView, LogPort):
                 self.fail(what, error)
             raise
 
-    def _fail(self, error: Exception, what: str | None = None) -> LogFailed:
+    def end(self, error: Exception, what: str | None = None) -> LogFailed:
         """After a failed sync the kernel may have dropped the pages: only a restart knows what the disk holds."""
         if what is None:
             self.failed = LogFailed(self.journal.explain(error))
@@ -286,7 +307,7 @@ class Log(LogView, LogPort):
         logger.error("%s", self.failed)
         return self.failed
 
-    def _report(self, gathered: list[Pending], touched: Touched, error: HeadraceError | None) -> None:
+    def report(self, gathered: list[Pending], touched: Touched, error: HeadraceError | None) -> None:
         with self._queue_lock:
             self.queue_bytes -= sum(pending.nbytes for pending in gathered)
         for pending in gathered:
@@ -305,7 +326,7 @@ class Log(LogView, LogPort):
         except Exception as error:  # nobody waits for the mark, but everybody for a writer that died of it
             if not isinstance(error, OSError) or error.errno not in FULL_ERRNOS:
                 # A part of the mark may stand there: nothing may follow it.
-                self._report([], set(), self._fail(error))
+                self.report([], set(), self.end(error))
 
     def maintain_once(self) -> bool:
         """Do one piece of background work. False when there is none."""
@@ -329,7 +350,7 @@ class Log(LogView, LogPort):
             self._queue.clear()
             waiting += self._own
         if waiting:
-            self._report(waiting, set(), error)
+            self.report(waiting, set(), error)
         self.mark()
         self._leave_proof()
         self.maintenance.close()

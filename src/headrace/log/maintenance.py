@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from headrace.errors import HeadraceError
 from headrace.log import ops, retention, segment, snapshot
-from headrace.log.commit import Pending
 from headrace.log.partition import Partition
+from headrace.log.pending import Pending
 from headrace.log.sealer import Sealing
 from headrace.log.segment import SegmentDamaged, SegmentRef, write_segment
 from headrace.log.shared import SharedStore

@@ -96,9 +96,11 @@ class Partition:
         """Replaced as a whole, never changed in place. Published before the tail lets go of the same records."""
         self.producers: dict[str, ProducerState] = {}
         self.pending_next = first
-        """`next` as it will be when the commit under way is durable; only the writer looks."""
+        """`next` as it will be when all commits under way are durable; only the writer looks."""
         self.pending_time_us = 0
         self.pending_producers: dict[str, ProducerState | None] = {}
+        self.flying_producers: tuple[dict[str, ProducerState | None], ...] = ()
+        """Of commits on their way, oldest first."""
 
     @property
     def sealed_next(self) -> int:
@@ -118,9 +120,12 @@ class Partition:
         return before.bytes - self.tail.bytes
 
     def producer(self, name: str) -> ProducerState | None:
-        """Where a producer stands, with the commit under way counted in; only for the writer."""
+        """Where a producer stands, with the commits under way counted in; only for the writer."""
         if name in self.pending_producers:
             return self.pending_producers[name]
+        for producers in reversed(self.flying_producers):
+            if name in producers:
+                return producers[name]
         return self.producers.get(name)
 
     def forget_pending(self) -> None:
@@ -128,17 +133,36 @@ class Partition:
         self.pending_next = self.next
         self.pending_time_us = self.time_us
         self.pending_producers.clear()
+        self.flying_producers = ()
 
     def settle_pending(self) -> None:
         """The commit under way is durable."""
-        for name, state in self.pending_producers.items():
+        self._set_producers(self.pending_producers)
+        self.pending_producers.clear()
+        self.time_us = self.pending_time_us
+        self.next = self.pending_next
+
+    def set_off(self) -> tuple[int, int, dict[str, ProducerState | None]]:
+        """The next commit begins while this one is on its way. Where this one ends, for `land`."""
+        producers, self.pending_producers = self.pending_producers, {}
+        if producers:
+            self.flying_producers += (producers,)
+        return self.pending_next, self.pending_time_us, producers
+
+    def land(self, next_index: int, time_us: int, producers: dict[str, ProducerState | None]) -> None:
+        """The oldest commit that has set off is durable."""
+        if producers:
+            self._set_producers(producers)
+            self.flying_producers = self.flying_producers[1:]
+        self.time_us = time_us
+        self.next = next_index
+
+    def _set_producers(self, producers: dict[str, ProducerState | None]) -> None:
+        for name, state in producers.items():
             if state is None:
                 self.producers.pop(name, None)
             else:
                 self.producers[name] = state
-        self.pending_producers.clear()
-        self.time_us = self.pending_time_us
-        self.next = self.pending_next
 
     def read(self, opened: OpenSegments, start: int, limit: int, bytes_max: int) -> pa.RecordBatch:
         """Records from `start` or the first kept; fewer than `limit` where a file or a gap ends. Empty at the end."""

@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from headrace.errors import LogFailed
 from headrace.log.backup import BackupInfo
-from headrace.log.commit import Pending
 from headrace.log.ops import Bounds, CheckpointInfo, CursorInfo, NewSegment, Op, SegmentInfo, StreamInfo
+from headrace.log.pending import Pending
 from headrace.log.report import Finding, Report
 
 Touched = set[tuple[str, int]]

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.errors import LogFailed
 from headrace.log import ops, snapshot
-from headrace.log.commit import Pending
 from headrace.log.partition import Partition
+from headrace.log.pending import Pending
 from headrace.log.segment import SegmentRef
 
 if TYPE_CHECKING:

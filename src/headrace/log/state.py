@@ -72,6 +72,8 @@ class State:
         self.cursors: dict[int, dict[CursorKey, CursorPosition]] = {}
         """By stream id."""
         self.pending_cursors: dict[tuple[int, str, int], CursorPosition | None] = {}
+        self.flying_cursors: tuple[dict[tuple[int, str, int], CursorPosition | None], ...] = ()
+        """Of commits on their way, oldest first."""
         self.checkpoints: dict[int, CheckpointInfo] = {}
         self.next_checkpoint_id = 1
         self.garbage: list[str] = []
@@ -127,16 +129,21 @@ class State:
         key = (stream_id, cursor, partition)
         if key in self.pending_cursors:
             return self.pending_cursors[key]
+        for cursors in reversed(self.flying_cursors):
+            if key in cursors:
+                return cursors[key]
         return self.cursor(stream_id, cursor, partition)
 
     def peek_lowest_cursor(self, stream_id: int, partition: int, default: int) -> int:
         """Where the last consumer of a partition stands, with the commit under way counted in; only for the writer."""
+        positions: dict[tuple[int, str, int], CursorPosition | None]
         positions = {(stream_id, *key): position for key, position in self.cursors.get(stream_id, {}).items()}
-        counted = (positions | self.pending_cursors).items()
+        for changes in (*self.flying_cursors, self.pending_cursors):
+            positions |= changes
         return min(
             (
                 position.index
-                for key, position in counted
+                for key, position in positions.items()
                 if position is not None and (key[0], key[2]) == (stream_id, partition)
             ),
             default=default,

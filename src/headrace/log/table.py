@@ -43,6 +43,7 @@ class Table:
     __slots__ = (
         "_damaged_from",
         "_deleted",
+        "_flying",
         "_is_cleared",
         "_pending",
         "_values",
@@ -55,8 +56,10 @@ class Table:
     def __init__(self) -> None:
         self._values: Values = {}
         self._pending: dict[bytes, bytes | None] = {}
+        self._flying: tuple[tuple[dict[bytes, bytes | None], int], ...] = ()
+        """What commits on their way change, oldest first, and by how many bytes the table grows with each at most."""
         self._is_cleared = False
-        """The commit under way clears the table: only what is pending will be there."""
+        """The commit under way clears the table: only what is pending will be there. None other is on its way."""
         self.bytes = 0
         """Of the live keys and values."""
         self.pending_bytes = 0
@@ -117,16 +120,25 @@ class Table:
 
     def is_doubtful(self, key: bytes) -> bool:
         """Whether damage may concern a key."""
-        if self.damage is None or self._is_cleared or key in self._pending:
+        if self.damage is None or self._is_cleared or self._under_way(key) is not _MISSING:
             return False
         return self._may_concern(self.damage, key, self._values.get(key))
 
     def peek(self, key: bytes) -> bytes | None:
         """The value. Raises as `get` does."""
-        pending = self._pending.get(key, _MISSING)
+        pending = self._under_way(key)
         if pending is _MISSING:
             return None if self._is_cleared else self.get(key)
         return pending  # type: ignore[return-value]
+
+    def _under_way(self, key: bytes) -> object:
+        """What the newest commit under way that changes a key gives it."""
+        pending: object = self._pending.get(key, _MISSING)
+        if pending is _MISSING and self._flying:
+            for changes, _ in reversed(self._flying):
+                if key in changes:
+                    return changes[key]
+        return pending
 
     def growth(self, key: bytes, value: bytes | None) -> int:
         """How many bytes more there will be with a value in its place."""
@@ -134,7 +146,7 @@ class Table:
 
     def _held(self, key: bytes) -> bytes | None:
         """As `peek`, and not by `get`: what is in doubt takes room, too."""
-        held = self._pending.get(key, _MISSING)
+        held = self._under_way(key)
         if held is _MISSING:
             durable = None if self._is_cleared else self._values.get(key)
             return None if durable is None else durable.data
@@ -191,8 +203,20 @@ class Table:
     def settle_pending(self) -> None:
         """The commit under way is over, and what is durable of it is applied."""
         self._pending.clear()
+        self._flying = ()
         self._is_cleared = False
         self.pending_bytes = self.bytes
+
+    def set_off(self) -> None:
+        """The next commit begins while this one is on its way."""
+        growth = self.pending_bytes - self.bytes - sum(growth for _, growth in self._flying)
+        self._flying += ((self._pending, growth),)
+        self._pending = {}
+
+    def land(self) -> None:
+        """The oldest commit that has set off is over, and what is durable of it is applied."""
+        self._flying = self._flying[1:]
+        self.pending_bytes = self.bytes + sum(growth for _, growth in self._flying)
 
     # -- what is durable ---------------------------------------------------------------------------------------------
 

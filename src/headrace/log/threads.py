@@ -41,21 +41,24 @@ class LogThreads:
     def _write(self) -> None:
         log = self._log
         marked = True
+        step = log.commit_once if log.journal.commits_max == 1 else log.pipeline.step
         while not self._stopping:
             if not self._work.wait(None if marked else IDLE_MARK_S):
                 log.mark()
                 marked = True
                 continue
             self._work.clear()
-            while log.has_work and not self._stopping:
+            while (log.has_work or log.pipeline.flights) and not self._stopping:
                 self._wait_for_room()
-                log.commit_once()
+                step()
                 marked = False
 
     def _wait_for_room(self) -> None:
         """Let sealing catch up when the tails have reached their limit: back-pressure instead of memory."""
         log = self._log
-        while log.state.tail_bytes > log.settings.tail_bytes_max and not self._stopping and not log.has_own_work:
+        while log.state.tail_bytes > log.settings.tail_bytes_max and not (
+            self._stopping or log.has_own_work or log.pipeline.flights
+        ):
             self._maintain.set()
             if log.maintenance.error is not None and not log.store.is_shared:
                 return  # sealing cannot get on: let the commit meet the disk itself

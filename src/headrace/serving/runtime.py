@@ -353,7 +353,7 @@ class Life:
             return EXIT_LOG_FAILED
         if not runtime.hub.has_failed:  # asked last: the log may fail with what is stored while the hub stops
             return EXIT_OK
-        logger.error("the log failed and accepts nothing more; start again to recover from disk")
+        logger.error("ending, since the log has failed; start again to recover: %s", await runtime.hub.failed())
         return EXIT_LOG_FAILED
 
     def _ready(self, announced: Announced) -> None:

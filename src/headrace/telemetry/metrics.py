@@ -18,7 +18,7 @@ from headrace.protocols.descriptor import protocols
 
 if TYPE_CHECKING:
     from headrace.hub.hooks import Hooks, Read
-    from headrace.log.commit import Pending
+    from headrace.log.pending import Pending
 
 S = TypeVar("S")
 LATENCY_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 from support.until import DEADLINE_S
 
@@ -11,11 +12,13 @@ from headrace.config import Log as LogSettings
 from headrace.log import ops
 from headrace.log.batch import Batch
 from headrace.log.clock import Clock
-from headrace.log.commit import Pending
 from headrace.log.directory import open_directory
 from headrace.log.disk import Disk
+from headrace.log.kafka.cell import open_cell
+from headrace.log.kafka.topics import create_missing
 from headrace.log.log import Log
-from headrace.testing import FakeClock, MemoryDisk
+from headrace.log.pending import Pending
+from headrace.testing import FakeClock, FakeKafka, MemoryDisk
 
 SMALL = {
     "journal_file_bytes": 2_000,
@@ -27,11 +30,24 @@ SMALL = {
 }
 
 
+class Backend:
+    """What `open_log` opens. Tests that say nothing of files run with both (`conftest.py`)."""
+
+    is_kafka = False
+    kafkas: ClassVar[WeakKeyDictionary[Disk, FakeKafka]] = WeakKeyDictionary()
+    """The brokers that go with a disk."""
+
+
 def open_log(disk: Disk | None = None, clock: Clock | None = None, **settings: Any) -> Log:
     """A log on a disk in memory, with small files."""
     if disk is None:
         disk = MemoryDisk()
-    return open_directory(disk, clock or FakeClock(), LogSettings(**{**SMALL, **settings}))
+    chosen = LogSettings(**{**SMALL, **settings})
+    if not Backend.is_kafka:
+        return open_directory(disk, clock or FakeClock(), chosen)
+    kafka = Backend.kafkas.setdefault(disk, FakeKafka())
+    create_missing(kafka, chosen.kafka)
+    return open_cell(disk, clock or FakeClock(), chosen, kafka)
 
 
 def do(log: Log, *operations: ops.Op) -> Any:

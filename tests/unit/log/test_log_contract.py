@@ -19,10 +19,12 @@ from headrace.log.cached_store import CachedStore
 from headrace.log.clock import SystemClock
 from headrace.log.directory import open_directory
 from headrace.log.disk import OsDisk
+from headrace.log.kafka.cell import open_cell
+from headrace.log.kafka.topics import create_missing
 from headrace.log.log import Log
 from headrace.log.port import LogPort
 from headrace.log.store import DirectoryStore, Store
-from headrace.testing import MemoryDisk, MemoryJournal, MemoryStore
+from headrace.testing import FakeKafka, MemoryDisk, MemoryJournal, MemoryStore
 
 SETTINGS = LogSettings(
     segment_bytes=5_000,
@@ -43,7 +45,7 @@ Open = Callable[[], LogPort]
 """The same log, as the next process finds it."""
 
 
-@pytest.fixture(params=["directory", "directory in memory", "memory", "shared store"])
+@pytest.fixture(params=["directory", "directory in memory", "memory", "shared store", "kafka in memory"])
 def again(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     match request.param:
         case "directory":
@@ -54,6 +56,11 @@ def again(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
         case "shared store":
             kept, remote = MemoryJournal(SETTINGS.journal_file_bytes), MemoryStore()
             return lambda: Log(kept, cached(tmp_path / uuid.uuid4().hex, remote), SystemClock(), SETTINGS)
+        case "kafka in memory":
+            kafka = FakeKafka()
+            create_missing(kafka, SETTINGS.kafka)
+            cell_disk = MemoryDisk()
+            return lambda: open_cell(cell_disk, SystemClock(), SETTINGS, kafka)
         case _:
             journal, store = MemoryJournal(SETTINGS.journal_file_bytes), MemoryStore()
             return lambda: Log(journal, store, SystemClock(), SETTINGS)

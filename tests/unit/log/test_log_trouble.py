@@ -15,11 +15,11 @@ from headrace.errors import BadRequest, Busy, Closed, Damaged, DiskFull, LimitEx
 from headrace.log import ops
 from headrace.log.batch import Batch
 from headrace.log.clock import SystemClock
-from headrace.log.commit import Pending
 from headrace.log.directory import open_directory
 from headrace.log.disk import OsDisk
 from headrace.log.journal import FileJournal
 from headrace.log.log import Log
+from headrace.log.pending import Pending
 from headrace.testing import FakeClock, FaultyDisk, MemoryDisk
 
 # -- limits --------------------------------------------------------------------------------------------------------
@@ -135,6 +135,7 @@ def faulty(**settings: int) -> tuple[Log, FaultyDisk, MemoryDisk]:
     return log, disk, memory
 
 
+@pytest.mark.files
 def test_a_full_disk_refuses_appends_keeps_reading_and_resumes_by_itself() -> None:
     log, disk, _ = faulty()
     outcomes: list[Pending] = []
@@ -153,6 +154,7 @@ def test_a_full_disk_refuses_appends_keeps_reading_and_resumes_by_itself() -> No
     assert do(log, ops.Put("t", b"k", b"v", ops.ABSENT)) == (True, None)
 
 
+@pytest.mark.files
 def test_nothing_is_stored_behind_a_refused_append_of_the_same_line() -> None:
     log, disk, _ = faulty(commit_bytes_max=1)
     line = ops.Line()
@@ -180,6 +182,7 @@ def test_room_is_kept_for_the_log_itself() -> None:
     assert do(log, ops.Append("s", Batch.one(b"x"))).first == 0
 
 
+@pytest.mark.files
 def test_what_makes_room_is_done_on_a_full_disk() -> None:
     log = open_log(MemoryDisk(free_bytes=20_000), disk_reserve_bytes=15_000)
     do(log, ops.CreateStream("s"))
@@ -205,6 +208,7 @@ def test_what_makes_room_is_done_on_a_full_disk() -> None:
     assert log.bounds("s") == again(log).bounds("s") == (stored, stored)
 
 
+@pytest.mark.files
 @pytest.mark.parametrize("call", ["sync", "write"])
 def test_a_failed_write_or_sync_is_final(call: str) -> None:
     log, disk, memory = faulty()
@@ -221,6 +225,7 @@ def test_a_failed_write_or_sync_is_final(call: str) -> None:
     assert len(payloads(open_log(memory.after_kill()), "s")) >= 3
 
 
+@pytest.mark.files
 def test_an_error_in_a_commit_that_nobody_thought_of_is_told_to_everyone(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,6 +242,7 @@ def test_an_error_in_a_commit_that_nobody_thought_of_is_told_to_everyone(
     assert len(payloads(open_log(memory.after_kill()), "s")) == 3
 
 
+@pytest.mark.files
 def test_what_was_queued_before_the_failure_fails_too() -> None:
     log, disk, _ = faulty()
     first = log.submit([ops.Append("s", Batch.one(b"x"))])
@@ -261,6 +267,7 @@ def test_closing_makes_what_waits_durable_and_refuses_the_rest() -> None:
     assert payloads(open_log(memory), "s") == [b"x"]
 
 
+@pytest.mark.files
 def test_closing_a_failed_log_answers_those_who_wait() -> None:
     log, disk, _ = faulty()
     disk.fail_all("sync", errno.EIO)
@@ -275,6 +282,7 @@ def test_closing_a_failed_log_answers_those_who_wait() -> None:
     assert isinstance(waiting.error, LogFailed)
 
 
+@pytest.mark.files
 def test_a_close_that_cannot_mark_the_journal_is_still_a_close() -> None:
     log, disk, memory = faulty()
     disk.fail_all("write", errno.EIO)

@@ -89,6 +89,7 @@ def test_a_stream_deleted_during_sealing_leaves_nothing() -> None:
     assert log.state.tail_bytes == 0
 
 
+@pytest.mark.files
 def test_journal_files_go_when_all_in_them_is_sealed_and_in_both_snapshots() -> None:
     log, _ = make()
     assert isinstance(log.store.disk, MemoryDisk)
@@ -257,6 +258,7 @@ def test_a_damaged_segment_goes_with_its_neighbours() -> None:
 # -- merging ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.files
 def test_small_segments_become_one_and_read_the_same() -> None:
     log, clock = make(seal_age_s=1.0, segment_bytes=20_000, merge_segments_min=4, maintenance_interval_s=1e3)
     for _ in range(9):
@@ -387,6 +389,7 @@ def test_segments_with_a_gap_between_them_are_not_merged() -> None:
 # -- compaction ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.files
 def test_a_table_takes_no_more_room_than_its_live_values_need() -> None:
     log, clock = make()
     do(log, ops.CreateStream("t", kind="table"))
@@ -518,6 +521,7 @@ def test_a_batch_larger_than_a_segment_is_sealed_whole() -> None:
     assert (ref.first, ref.next) == (0, 50)
 
 
+@pytest.mark.files
 def test_nothing_is_written_over_while_somebody_copies() -> None:
     log = open_log()
     do(log, ops.CreateStream("s"))

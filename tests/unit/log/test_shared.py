@@ -18,11 +18,11 @@ from headrace.log import ops, snapshot
 from headrace.log.batch import Batch
 from headrace.log.cached_store import CachedStore
 from headrace.log.checkpoint import CheckpointDamaged
-from headrace.log.commit import Pending
 from headrace.log.disk import OsDisk
 from headrace.log.frame import EncodedFrame
 from headrace.log.journal_port import CutMeanwhile, LostFrames, Stored, TornTail, Unrecoverable
 from headrace.log.log import Log
+from headrace.log.pending import Pending
 from headrace.log.replay import Replay
 from headrace.log.stamp import split
 from headrace.log.store import DirectoryStore

@@ -14,6 +14,7 @@ from headrace.log.kafka.client import KafkaPort, connect
 from headrace.log.kafka.journal import KafkaJournal
 from headrace.log.kafka.messages import Claim
 from headrace.log.kafka.topic_store import TopicStore
+from headrace.log.kafka.topics import blobs_topic, journal_topic, require_journal
 from headrace.log.kafka.turn import Turn
 from headrace.log.log import Log
 from headrace.log.store import DirectoryStore, Store
@@ -23,14 +24,6 @@ LOCAL = "local"
 IN_KAFKA = "kafka"
 """Values of `log.kafka.store` that are no URI."""
 FOLDERS = (segment.DIRECTORY, snapshot.DIRECTORY, checkpoint.DIRECTORY)
-
-
-def journal_topic(prefix: str) -> str:
-    return f"{prefix}.journal"
-
-
-def blobs_topic(prefix: str) -> str:
-    return f"{prefix}.blobs"
 
 
 def new_claim(clock: Clock) -> Claim:
@@ -52,11 +45,12 @@ def open_cell(
 ) -> Log:
     """Take a cell, and recover the log that it holds: blocks, with a `turn` until it comes. The disk may be empty."""
     kafka = kafka or connect(settings.kafka)
+    require_journal(kafka, settings.kafka)
     claim = claim or new_claim(clock)
     store = open_store(disk, settings, kafka, claim.hub, cell)
     journal = KafkaJournal(
         kafka,
-        journal_topic(settings.kafka.prefix),
+        journal_topic(settings.kafka),
         cell,
         claim,
         timeout_s=settings.kafka.timeout_s,
@@ -97,5 +91,5 @@ def _cache(disk: Disk) -> Disk:
 
 def _remote(settings: KafkaSettings, kafka: KafkaPort, cell: int) -> Store:
     if settings.store == IN_KAFKA:
-        return TopicStore(kafka, blobs_topic(settings.prefix), cell, settings.timeout_s)
+        return TopicStore(kafka, blobs_topic(settings), cell, settings.timeout_s)
     return open_uri(settings.store, str(cell))

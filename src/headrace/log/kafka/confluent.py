@@ -30,6 +30,7 @@ from headrace.log.kafka.client import (
 )
 
 logger = logging.getLogger("headrace.kafka")
+logger.addFilter(lambda record: "CONFWARN" not in record.getMessage())  # on settings that are meant as they are
 
 Result = TypeVar("Result")
 
@@ -46,6 +47,7 @@ FIXED_PRODUCER: dict[str, Any] = {
     "enable.gapless.guarantee": True,  # what is sent behind a message that was not stored must not be stored either
     "max.in.flight.requests.per.connection": 5,
     "linger.ms": 0,
+    "message.timeout.ms": 0,  # a message that the client gave up would leave a gap; `KafkaJournal` knows when to stop
     "message.max.bytes": MESSAGE_BYTES_MAX,
     "batch.size": MESSAGE_BYTES_MAX,
     "request.timeout.ms": 5000,
@@ -61,7 +63,7 @@ FIXED_CONSUMER: dict[str, Any] = {
     "fetch.queue.backoff.ms": 5,
     "fetch.message.max.bytes": 4_000_000,
 }
-FIXED = FIXED_PRODUCER.keys() | FIXED_CONSUMER.keys() | {"bootstrap.servers", "message.timeout.ms", "compression.type"}
+FIXED = FIXED_PRODUCER.keys() | FIXED_CONSUMER.keys() | {"bootstrap.servers", "compression.type"}
 OUT_OF_RANGE = (Code.OFFSET_OUT_OF_RANGE, Code._AUTO_OFFSET_RESET)
 NO_TOPIC = (Code.UNKNOWN_TOPIC_OR_PART, Code._UNKNOWN_TOPIC, Code._UNKNOWN_PARTITION)
 PASSING = (
@@ -193,17 +195,12 @@ class ConfluentKafka(KafkaPort):
             **settings.client,
             "bootstrap.servers": settings.servers,
         }
-        self._producing = {
-            **FIXED_PRODUCER,
-            "message.timeout.ms": int(settings.timeout_s * 1000),
-            "compression.type": settings.compression,
-        }
-        self._admin: AdminClient | None = None
+        self._producing = {**FIXED_PRODUCER, "compression.type": settings.compression}
         self._asking: confluent_kafka.Consumer | None = None
         try:
-            confluent_kafka.Producer(self._base)
+            self._admin = AdminClient(self._base, logger=logger)
         except KafkaException as error:
-            raise BadConfig(f"log.kafka.client: {error.args[0].str()}") from None
+            raise BadConfig(f"log.kafka: {error.args[0].str()}") from None
 
     def producer(self, topic: str) -> Producer:
         return _Producer({**self._base, **self._producing}, topic)
@@ -228,7 +225,7 @@ class ConfluentKafka(KafkaPort):
 
     def members(self, group: str) -> list[GroupMember]:
         def describe() -> Any:
-            return self.admin.describe_consumer_groups([group], request_timeout=REQUEST_S)[group].result()
+            return self._admin.describe_consumer_groups([group], request_timeout=REQUEST_S)[group].result()
 
         found = self._asked(f"the members of group {group}", describe)
         return [
@@ -270,23 +267,17 @@ class ConfluentKafka(KafkaPort):
                 )
             time.sleep(AGAIN_S)
 
-    @property
-    def admin(self) -> AdminClient:
-        if self._admin is None:
-            self._admin = AdminClient(self._base, logger=logger)
-        return self._admin
-
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         where = TopicPartition(topic, partition, before)
 
         def delete() -> Any:
-            return self.admin.delete_records([where], request_timeout=REQUEST_S)[where].result()
+            return self._admin.delete_records([where], request_timeout=REQUEST_S)[where].result()
 
         self._asked(f"whether {topic}/{partition} was cut", delete)
 
     def topic(self, name: str) -> Topic | None:
         def describe() -> Any:
-            return self.admin.describe_topics(TopicCollection([name]), request_timeout=REQUEST_S)[name].result()
+            return self._admin.describe_topics(TopicCollection([name]), request_timeout=REQUEST_S)[name].result()
 
         try:
             found = self._asked(f"topic {name}", describe)
@@ -295,7 +286,7 @@ class ConfluentKafka(KafkaPort):
         resource = ConfigResource(ConfigResource.Type.TOPIC, name)
 
         def configs() -> Any:
-            return self.admin.describe_configs([resource], request_timeout=REQUEST_S)[resource].result()
+            return self._admin.describe_configs([resource], request_timeout=REQUEST_S)[resource].result()
 
         entries = self._asked(f"the settings of topic {name}", configs)
         return Topic(
@@ -309,12 +300,12 @@ class ConfluentKafka(KafkaPort):
     def create_topic(self, name: str, partitions: int, replication: int, config: Mapping[str, str]) -> None:
         topic = NewTopic(name, num_partitions=partitions, replication_factor=replication, config=dict(config))
         try:
-            self.admin.create_topics([topic], request_timeout=REQUEST_S)[name].result()
+            self._admin.create_topics([topic], request_timeout=REQUEST_S)[name].result()
         except KafkaException as error:
             raise _error(error.args[0]) from error
 
     def brokers(self) -> list[str]:
-        found = self._asked("the brokers", lambda: self.admin.list_topics(timeout=REQUEST_S))
+        found = self._asked("the brokers", lambda: self._admin.list_topics(timeout=REQUEST_S))
         return sorted(f"{broker.host}:{broker.port}" for broker in found.brokers.values())
 
     def close(self) -> None:

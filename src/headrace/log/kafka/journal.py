@@ -39,8 +39,6 @@ LEAVE_S = 5.0
 """So long a hub that stops waits until its leave is stored."""
 FOLLOW_S = 0.2
 """How long a follower waits for messages before it looks whether its turn has come."""
-SLACK_S = 5.0
-"""The client gives up by itself after the timeout; this is for one that does not."""
 
 
 class Fenced(OSError):
@@ -235,7 +233,7 @@ class KafkaJournal(JournalPort):
         """Where the claim stands, or behind it."""
         if self._producer is None:
             self._producer = self._kafka.producer(self._topic)
-        flight = _Flight(sequence, 0, 0, 1, time.monotonic() + self._timeout_s + SLACK_S)
+        flight = _Flight(sequence, 0, 0, 1, time.monotonic() + self._timeout_s)
         self._producer.send(self._cell, claim_message(epoch, sequence, self._claim), flight.delivery_of(0))
         while flight.left:
             self._producer.poll(1.0)
@@ -270,7 +268,7 @@ class KafkaJournal(JournalPort):
             raise self._failure
         assert self._producer is not None
         values = commit_messages(self.epoch, self.next_sequence, frames)
-        deadline = time.monotonic() + self._timeout_s + SLACK_S
+        deadline = time.monotonic() + self._timeout_s
         flight = _Flight(self.next_sequence, len(frames), frames_bytes(frames), len(values), deadline)
         self._flying.append(flight)
         self.next_sequence += len(frames)
@@ -322,6 +320,11 @@ class KafkaJournal(JournalPort):
             self.foreign += reader.foreign
             reader.close()
         owner = reader.rule.owner
+        if reader.rule.epoch == self.epoch:
+            raise KafkaError(
+                f"a message landed at offset {max(flight.landed)} where {self.next_offset} came next: Kafka has lost "
+                "messages, or the topic was deleted and made again"
+            )
         raise Fenced(
             f"hub {owner.hub if owner else 'unknown'} has taken cell {self._cell} with epoch {reader.rule.epoch}; the "
             f"epoch of this hub was {self.epoch}"

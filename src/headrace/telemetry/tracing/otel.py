@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from headrace.hub.hooks import Hooks, Read, Token
-    from headrace.log.commit import Pending
+    from headrace.log.pending import Pending
 
 TRACES_PATH = "/v1/traces"
 EXPORT_TIMEOUT_S = 5

@@ -17,8 +17,8 @@ from headrace.cli.tls import make_self_signed
 from headrace.config import Config, Grant, Limits, SecuritySection, Tls, User, Wallaroo
 from headrace.config.address import split_address
 from headrace.hub import Hub
-from headrace.log.commit import Pending
 from headrace.log.ops import Append, DeleteStream, StreamOptions
+from headrace.log.pending import Pending
 from headrace.log.port import Touched
 from headrace.protocols.wallaroo import frames
 from headrace.protocols.wallaroo import server as server_module

