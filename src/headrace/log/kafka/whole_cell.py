@@ -7,9 +7,10 @@ from typing import Self
 from headrace.config.sections import Log as LogSettings
 from headrace.log.clock import Clock
 from headrace.log.disk import OsDisk
-from headrace.log.kafka.cell import journal_topic, new_claim, open_store
+from headrace.log.kafka.cell import new_claim, open_store
 from headrace.log.kafka.client import KafkaPort, connect
 from headrace.log.kafka.journal import KafkaJournal
+from headrace.log.kafka.topics import journal_topic
 from headrace.log.store import Store
 
 
@@ -30,7 +31,7 @@ class WholeCell:
         """Not read yet. Without `claims` it is only looked at."""
         return KafkaJournal(
             self._kafka,
-            journal_topic(self._settings.kafka.prefix),
+            journal_topic(self._settings.kafka),
             self._cell,
             new_claim(self._clock),
             timeout_s=self._settings.kafka.timeout_s,
