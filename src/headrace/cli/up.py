@@ -14,6 +14,8 @@ from rich.text import Text
 from headrace.cli.output import fail, notes
 from headrace.config.load import load
 from headrace.errors import BadConfig
+from headrace.protocols.flight import unfolding
+from headrace.protocols.flight.settings import Flight
 from headrace.telemetry import log_lines
 
 if TYPE_CHECKING:
@@ -66,6 +68,7 @@ def up(
     loaded = load(config, flags=flags_of(data, settings, log))
     log_lines.set_up(loaded.config.logging)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    unfolding.bound(loaded.config.section(Flight).unfolded_bytes_max)
     from headrace.serving.runtime import run
 
     with asyncio.Runner(loop_factory=_loop_factory(loaded.config.limits.event_loop)) as runner:

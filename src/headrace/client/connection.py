@@ -23,13 +23,12 @@ Result = TypeVar("Result")
 
 DEFAULT_ADDRESS = "127.0.0.1:7070"
 CALL_TIMEOUT_S = 60.0
-# A hub that restarts is found again within a second; gRPC by itself would wait for up to two minutes. The minimum is
-# also how long one attempt to connect may take, so it must be long enough for a busy machine.
-RECONNECT = [
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 5_000),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
-]
+# A hub that restarts is found again within a second; gRPC by itself would wait for up to two minutes.
+RECONNECT = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1_000)]
+# How long one attempt to connect may take, by gRPC's name for it. A hub that was stopped, or a busy machine, takes the
+# connection and says nothing: to give up before the caller's own time is over would be a refusal that nobody gave.
+ATTEMPT = "grpc.min_reconnect_backoff_ms"
+ATTEMPT_MS_MIN = 5_000
 
 
 # What gRPC says when nobody listens there, or nobody does any more.
@@ -71,7 +70,8 @@ class Connection:
         self.address = location.partition("://")[2]
         self.timeout_s = timeout_s
         self._headers = _headers(token, user, password)
-        options: dict[str, Any] = {"generic_options": RECONNECT}
+        attempt_ms = max(ATTEMPT_MS_MIN, int(timeout_s * 1000))
+        options: dict[str, Any] = {"generic_options": [*RECONNECT, (ATTEMPT, attempt_ms)]}
         authority = os.environ.get("HEADRACE_CA") if tls is True else tls
         if authority:
             options["tls_root_certs"] = authority if isinstance(authority, bytes) else Path(authority).read_bytes()

@@ -14,7 +14,8 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Literal
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from headrace.errors import LimitExceeded
 from headrace.telemetry.log_lines import fields
@@ -32,6 +33,9 @@ SWEEP_S: Final = 1.0
 TELL_S: Final = 10.0
 """One line in the log for all connections that were ended for one reason in this time."""
 
+LARGE_BYTES: Final = 32 * KIB
+"""A message of this size may take some milliseconds to read: it is read beside the event loop."""
+Result = TypeVar("Result")
 Reason = Literal["silent", "slow", "strangers", "bytes", "files"]
 
 
@@ -91,6 +95,7 @@ class Intake:
         self._strangers: dict[str, dict[Arrival, None]] = {}
         self._sweep_s = max(0.01, min(SWEEP_S, limits.sign_in_s / 4, limits.message_s / 4))
         self._timer: asyncio.TimerHandle | None = None
+        self._workshop = ThreadPoolExecutor(1, thread_name_prefix="large-messages")
         self._told: dict[Reason, float] = {}
         self._untold: Counter[Reason] = Counter()
 
@@ -114,6 +119,10 @@ class Intake:
         elif self.strangers > self._limits.strangers_max:
             self._end_oldest(None, "strangers")
         return arrival
+
+    async def apart(self, work: Callable[[], Result]) -> Result:
+        """Do what takes long because a message is large: beside the event loop, one at a time for all connections."""
+        return await asyncio.get_running_loop().run_in_executor(self._workshop, work)
 
     @property
     def strangers(self) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 # So many connections are accepted before those that are open have their turn again.
-ACCEPTS_AT_ONCE = 64
+ACCEPTS_AT_ONCE = 16
 # So many may wait in the kernel for that.
 BACKLOG = 1024
 

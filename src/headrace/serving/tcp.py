@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 import ssl
+from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -22,6 +23,7 @@ from headrace.errors import HeadraceError, LimitExceeded
 from headrace.hub.intake import Arrival
 from headrace.hub.sessions import Session
 from headrace.serving.listener import ACCEPTS_AT_ONCE, keep_alive, wait_for_more
+from headrace.units import KIB
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
@@ -244,3 +246,52 @@ class TcpConnection:
             await self.hub.drained()
         self._waits_for_hub = False
         self.pace()
+
+
+class SlicedConnection(TcpConnection, asyncio.Protocol):
+    """A peer whose bytes are taken a few at a time, since even few may hold very many small messages: between two
+    slices others have their turn."""
+
+    slice_bytes = 32 * KIB
+
+    def __init__(self, server: TcpServer[Any]) -> None:
+        super().__init__(server)
+        self._slices: deque[bytes] = deque()
+
+    def received(self, data: bytes) -> None:
+        """Bytes came, in the order in which they were sent."""
+        raise NotImplementedError
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came from the socket."""
+        self.counters.received_bytes.inc(len(data))
+        if len(data) <= self.slice_bytes and not self._slices:
+            self.received(data)
+            return
+        waits = bool(self._slices)
+        size = self.slice_bytes
+        self._slices.extend(data[start : start + size] for start in range(0, len(data), size))
+        if not waits:
+            self._next_slice()
+
+    def _next_slice(self) -> None:
+        if not self._slices:
+            return
+        self.received(self._slices.popleft())
+        if self._slices:
+            asyncio.get_running_loop().call_soon(self._next_slice)
+        self.pace()
+
+    def eof_received(self) -> None:
+        """The peer has said all it will: that is taken before the connection closes."""
+        while self._slices:
+            self.received(self._slices.popleft())
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The peer is gone."""
+        self._slices.clear()
+        super().connection_lost(error)
+
+    def may_read(self) -> bool:
+        """Whether to read now."""
+        return not self._slices and super().may_read()

@@ -3,14 +3,16 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
+from support.until import until
 
 from headrace.config import Config, Limits
 from headrace.config.address import split_address
 from headrace.errors import LogFailed
 from headrace.hub import Hub
-from headrace.serving.tcp import TcpConnection, TcpServer, address_of
+from headrace.serving.tcp import SlicedConnection, TcpConnection, TcpServer, address_of
 from headrace.telemetry.metrics import counted
 from headrace.testing import memory_hub
 
@@ -174,3 +176,49 @@ async def test_a_peer_that_takes_nothing_is_cut_off_at_the_end(monkeypatch: pyte
         assert not server.connections
         connection.write(b"to nobody")
         client.transport.abort()
+
+
+class Slow(SlicedConnection):
+    """Notes what it is given, and whether others had their turn between."""
+
+    slice_bytes = 10
+
+    def __init__(self, server: TcpServer[Any]) -> None:
+        super().__init__(server)
+        self.seen: list[bytes] = []
+        self.turns = 0
+
+    def received(self, data: bytes) -> None:
+        self.seen.append(data)
+        asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self.turns += 1
+
+
+async def test_many_bytes_are_taken_a_slice_at_a_time_and_in_order() -> None:
+    async with memory_hub() as hub:
+        server = EchoServer(hub)
+        made: list[Slow] = []
+
+        def make() -> Slow:
+            made.append(Slow(server))
+            return made[0]
+
+        listening = await server.listen("127.0.0.1:0", make)
+        client = await connect(address_of(listening))
+        sent = bytes(range(95))
+        client.transport.write(sent)
+        await until(lambda: made and len(b"".join(made[0].seen)) == 95)
+        [connection] = made
+        assert [len(each) for each in connection.seen] == [10] * 9 + [5]
+        assert b"".join(connection.seen) == sent
+        assert connection.turns >= 9
+        assert connection.may_read()
+        connection.data_received(sent[:25])
+        assert not connection.may_read()  # until the rest is taken
+        connection.data_received(b"more")
+        connection.eof_received()
+        assert b"".join(connection.seen) == sent + sent[:25] + b"more"
+        client.transport.close()
+        await server.stop(listening)

@@ -37,7 +37,9 @@ from headrace.protocols.ambrosia.codec import (
 )
 from headrace.protocols.ambrosia.settings import Ambrosia
 from headrace.protocols.errors import RemoteProtocolError
+from headrace.units import KIB
 
+LARGE_BYTES: Final = 32 * KIB
 RUN_COUNT_MIN: Final = 8  # shorter stretches of equal messages are cheaper one by one
 ALLOWED_FROM_BINDING: Final = frozenset(
     {Type.RPC, Type.ATTACH_TO, Type.TAKE_CHECKPOINT, Type.RPC_BATCH, Type.CHECKPOINT, Type.INITIAL_MESSAGE}
@@ -140,6 +142,10 @@ class MessageReader:
         self._pieces.clear()
         self.buffered_bytes = 0
 
+    def completes_large(self, data: bytes) -> bool:
+        """Whether `data` brings the rest of a message that may take long to read."""
+        return self.buffered_bytes > LARGE_BYTES and self.buffered_bytes + len(data) >= self._needed_bytes
+
     def feed(self, data: bytes) -> list[Event]:
         """All events that `data` completes."""
         if self.failed:
@@ -239,6 +245,9 @@ class MessageReader:
     def _batch(self, data: bytes, at: int, end: int, events: list[Event]) -> None:
         """A batch of 0 is ignored and a batch of 1 is a plain call; all is well formed or nothing is taken."""
         count, at = read_int(data, at, end)
+        if count > self.limits.batch_calls_max:
+            limit = self.limits.batch_calls_max
+            raise RemoteProtocolError(f"a batch of {count} calls, above ambrosia.batch_calls_max = {limit}")
         inner: list[Event] = []
         after = self._scan_calls(data, at, end, inner)
         if after != end:

@@ -58,6 +58,9 @@ class Ambrosia(Section, frozen=True):
     message_bytes_max: Annotated[
         Bytes, Meta(description="The largest message of a binding; not above log.record_bytes_max")
     ] = 16 * MIB
+    batch_calls_max: Annotated[Count, Meta(description="The most calls of one batch message (types 5 and 13)")] = (
+        250_000
+    )
     initial_bytes_max: Annotated[Bytes, Meta(description="The largest InitialMessage")] = 8 * MIB - 64
     name_bytes_max: Annotated[Count, Meta(description="The longest name of an immortal")] = NAME_BYTES_MAX
     checkpoint_bytes_max: Annotated[Bytes, Meta(description="The largest checkpoint")] = 64 * GIB

@@ -21,12 +21,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, TypeVar
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import lib
 
 from headrace import errors
 from headrace.log.columns import ASSIGNED, BYTES, COLUMNS, INTEGER, PUT_SCHEMA, SCHEMA, TEXT, TIME, Kind
+from headrace.units import MIB
 
 # A ticket, command or metadata above this is refused unread. Large enough for 10,000 ranges of long names.
 MESSAGE_BYTES_MAX = 4 << 20
@@ -310,6 +313,10 @@ _TEXT = frozenset((lib.Type_STRING, lib.Type_LARGE_STRING, lib.Type_STRING_VIEW)
 # A cast follows what these columns say of themselves, such as where their values lie. Arrow trusts that, so those of a
 # stranger must be checked before; what is taken as it is, `Batch.from_arrow` checks.
 _TAKEN_AS_IT_IS = {lib.Type_BINARY, lib.Type_FIXED_SIZE_BINARY, lib.Type_STRING}
+_VIEWS = frozenset((lib.Type_BINARY_VIEW, lib.Type_STRING_VIEW))
+NUMBER_BYTES = 8
+ROW_BYTES_MIN = 4
+"""Each payload has an offset, at least: a batch that says that it has more rows than that is not looked at."""
 _READ_BY_CAST = (_BYTES | _TEXT | {lib.Type_DICTIONARY}) - _TAKEN_AS_IT_IS
 
 
@@ -355,7 +362,8 @@ _KINDS = {column.name: column.kind for column in COLUMNS}
 class PutColumns:
     """How the columns of one put become the columns of records; made once per put from its schema."""
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, schema: pa.Schema, batch_bytes_max: int = 64 * MIB) -> None:
+        self._batch_bytes_max = batch_bytes_max
         self._casts: list[tuple[str, _Cast]] = []
         for name in schema.names:
             if schema.names.count(name) > 1:
@@ -388,14 +396,18 @@ class PutColumns:
         """The batch with exactly the columns and types of a record; a value that does not fit is refused."""
         names = []
         columns = []
+        self._check_size(batch.num_rows * ROW_BYTES_MIN)
+        unfolded = 0
         for name, cast in self._casts:
             column = batch.column(name)
             try:
                 column.validate(full=column.type.id in _READ_BY_CAST)
                 if name != "payload" and column.null_count == len(column):
                     continue  # a column that says nothing takes no room in the log
+                unfolded += unfolded_bytes(column)
+                self._check_size(unfolded)
                 columns.append(cast(column))
-            except (pa.ArrowInvalid, pa.ArrowIndexError) as error:
+            except (pa.ArrowInvalid, pa.ArrowIndexError, pa.ArrowNotImplementedError) as error:
                 raise errors.BadRequest(f"column {name!r}: {error}") from None
             names.append(name)
         payload = columns[names.index("payload")]
@@ -403,6 +415,32 @@ class PutColumns:
             row = pc.index(payload.is_null(), True).as_py()
             raise errors.BadRequest(f"column 'payload' row {row} is null; a record without bytes has an empty payload")
         return pa.RecordBatch.from_arrays(columns, names)
+
+    def _check_size(self, size: int) -> None:
+        if size > self._batch_bytes_max:
+            raise errors.LimitExceeded("bytes of a batch", size, self._batch_bytes_max, "log.batch_bytes_max")
+
+
+def unfolded_bytes(column: pa.Array) -> int:
+    """What a column takes with each value written out, found without writing it out: rows of a dictionary, and views,
+    may all show the same bytes. 0 for columns that cannot: they are no larger than they came."""
+    if pa.types.is_dictionary(column.type):
+        lengths = _lengths(column.dictionary)
+        uses = np.bincount(column.indices.drop_null().cast(pa.int64()).to_numpy(), minlength=len(lengths))
+        return int(uses @ lengths)
+    if column.type.id in _VIEWS:
+        return int(_lengths(column).sum())
+    return 0
+
+
+def _lengths(values: pa.Array) -> npt.NDArray[np.int64]:
+    if values.type.id in _VIEWS:  # each view is four words, and the first of them is its length
+        words = np.frombuffer(values.buffers()[1], np.int32)
+        return words[values.offset * 4 : (values.offset + len(values)) * 4 : 4].astype(np.int64)
+    if values.type.id in _BYTES | _TEXT:
+        lengths: npt.NDArray[np.int64] = pc.fill_null(pc.binary_length(values), 0).cast(pa.int64()).to_numpy()
+        return lengths
+    return np.full(len(values), NUMBER_BYTES, np.int64)
 
 
 def split(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:

@@ -112,7 +112,7 @@ class Putting:
     def _read(self, reader: flight.MetadataRecordBatchReader) -> None:
         number = 0
         try:
-            columns = PutColumns(reader.schema)
+            columns = PutColumns(reader.schema, self._hub.config.log.batch_bytes_max)
             while self._session.state is PutState.OPEN:
                 try:
                     chunk = reader.read_chunk()
@@ -126,6 +126,9 @@ class Putting:
             self._settle_now(number, error)
         except pa.ArrowInvalid as error:
             self._settle_now(number, BadRequest(f"batch {number}: the Arrow data is malformed: {error}"))
+        except pa.ArrowMemoryError:
+            text = f"batch {number}: what it unfolds to finds no room (flight.unfolded_bytes_max); send smaller batches"
+            self._settle_now(number, Busy(text))
 
     def _let_acks_end(self, acknowledging: threading.Thread, reader: flight.MetadataRecordBatchReader) -> None:
         """Wait for the other thread. A client that only sends must get rid of what it sends before it reads, so that is

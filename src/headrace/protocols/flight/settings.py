@@ -6,10 +6,14 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from headrace.config.sections import Count, Section
+from headrace.config.sections import Bytes, Count, Section
+from headrace.units import MIB
 
 
 class Flight(Section, frozen=True):
     """Arrow Flight. How many reads and follows may be open stands in `log.readers_max`."""
 
+    unfolded_bytes_max: Annotated[
+        Bytes, Meta(description="Memory for compressed Arrow data that is being unfolded; 0 for no limit")
+    ] = 256 * MIB
     writers_max: Annotated[Count, Meta(description="Open puts; each has two threads")] = 1_000

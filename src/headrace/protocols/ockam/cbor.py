@@ -23,6 +23,7 @@ from headrace.protocols.ockam.routing import (
     Address,
     Message,
     Route,
+    check_hops,
     check_return_route,
 )
 
@@ -102,6 +103,7 @@ class _Items:
         count = self.head(_ARRAY)
         if count * 3 > len(self.buffer) - self.position:
             raise RemoteProtocolError(f"{count} addresses are announced and the message is shorter")
+        check_hops(count)
         return tuple(self.address() for _ in range(count))
 
     def address(self) -> Address:

@@ -33,6 +33,8 @@ SENT_FRAME_BYTES_MAX: Final = 65_000
 # Every reply carries the request's return route. Bounding routes is what makes "a record that was accepted can be
 # pulled" true for every puller: see RECORD_BYTES_MAX. Routes in practice have one to four hops of at most 40 bytes.
 ROUTE_BYTES_MAX: Final = 1_000
+HOPS_MAX: Final = ROUTE_BYTES_MAX // 2
+"""An address takes two bytes at least: a route of more hops is too long, and is not even read."""
 # What a pull reply adds to that route and the records, in either framing and with room to spare: version, own route,
 # lengths, protocol name, request id, count (56 bytes here, 61 in CBOR); and for each record its index and length (14).
 REPLY_FIXED_BYTES_MAX: Final = 80
@@ -85,6 +87,7 @@ def read_route(reader: Reader) -> Route:
     count = reader.uint()
     if count * 2 > reader.left():
         raise RemoteProtocolError(f"{count} addresses are announced and {reader.left()} bytes are there")
+    check_hops(count)
     hops = []
     for _ in range(count):
         kind = reader.uint()
@@ -92,6 +95,11 @@ def read_route(reader: Reader) -> Route:
             raise RemoteProtocolError(f"address type {kind} is not one byte")
         hops.append(Address(kind, reader.data()))
     return tuple(hops)
+
+
+def check_hops(count: int) -> None:
+    if count > HOPS_MAX:
+        raise Unroutable(f"a route of {count} addresses, above {HOPS_MAX}")
 
 
 def check_return_route(size: int) -> None:

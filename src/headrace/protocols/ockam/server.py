@@ -47,7 +47,7 @@ from headrace.protocols.ockam.streams import PullResult, Streams, cursor_name
 from headrace.security import Principal, Right, is_reserved
 from headrace.security.admission import Certificate
 from headrace.serving.listener import Listener
-from headrace.serving.tcp import TcpConnection, TcpServer, address_of
+from headrace.serving.tcp import SlicedConnection, TcpServer, address_of
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ class PendingPush(msgspec.Struct, eq=False):
     silent: bool = False
 
 
-class Connection(TcpConnection, asyncio.Protocol):
+class Connection(SlicedConnection):
     """One peer. The decisions are the session's; the order of things is kept here."""
 
     def __init__(self, service: Service, framing: Framing) -> None:
@@ -138,8 +138,7 @@ class Connection(TcpConnection, asyncio.Protocol):
                 self._config.greeting_timeout_s, lambda: self._act(self.session.greeting_late())
             )
 
-    def data_received(self, data: bytes) -> None:
-        self.counters.received_bytes.inc(len(data))
+    def received(self, data: bytes) -> None:
         turn = self.session.receive(data)
         if self.session.requests or turn.dropped:
             self.signed_in()

@@ -155,6 +155,26 @@ def test_impulses_are_not_replayable() -> None:
     ]  # fmt: skip
 
 
+def test_a_batch_has_so_many_calls_and_no_more() -> None:
+    call = encode(Call(1, 1, b"", b""))
+    limits = Ambrosia(batch_calls_max=3)
+    assert len(delivered(read(codec.frame_batch(call * 3, 3, None), limits=limits))) == 3
+    (event,) = read(codec.frame_batch(call * 4, 4, None), limits=limits)
+    assert event == Malformed("a batch of 4 calls, above ambrosia.batch_calls_max = 3")
+
+
+def test_a_large_message_is_known_when_its_end_comes() -> None:
+    message = encode(Call(1, 1, bytes(100_000), b""))
+    reader = MessageReader()
+    assert not reader.completes_large(message)  # in one piece: as much as a socket gives at once
+    reader.feed(message[:50_000])
+    assert not reader.completes_large(message[50_000:60_000])
+    assert reader.completes_large(message[50_000:])
+    reader.release()
+    assert reader.buffered_bytes == 0
+    assert reader.feed(message) == []
+
+
 def test_a_batch_is_taken_whole_or_not_at_all() -> None:
     inner = encode(Call(1, 1, b"a", b"")) + encode(AttachTo(b"x"))
     events = read(codec.frame(Type.RPC_BATCH, codec.zigzag_int(2) + inner))

@@ -166,6 +166,57 @@ def test_payloads_may_come_in_any_kind_of_bytes_or_text(kind):
     assert batch.column("payload").type == pa.binary()
 
 
+def views_of(value: bytes, rows: int) -> pa.Array:
+    """Rows that all show the same bytes."""
+    one = pa.array([value], pa.binary_view())
+    _, views, *data = one.buffers()
+    return pa.Array.from_buffers(pa.binary_view(), rows, [None, pa.py_buffer(views.to_pybytes() * rows), *data])
+
+
+def shared(kind: pa.DataType, value: bytes, rows: int) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(pa.array([0, None] * rows, pa.int8()), pa.array([value, b"other"], kind))
+
+
+UNFOLDING = {"values": lambda value, rows: shared(pa.binary(), value, rows), "views": views_of}
+
+
+@pytest.mark.parametrize("make", UNFOLDING.values(), ids=UNFOLDING)
+def test_what_unfolds_is_measured_before_it_unfolds(make):
+    keys = make(bytes(1000), 10)
+    batch = pa.record_batch({"key": keys, "payload": pa.array([b""] * len(keys))})
+    assert PutColumns(batch.schema, 10_000).apply(batch).num_rows == batch.num_rows
+    with pytest.raises(errors.LimitExceeded, match=r"log\.batch_bytes_max"):
+        PutColumns(batch.schema, 9_999).apply(batch)
+
+
+def test_a_dictionary_of_views_is_refused_as_long_as_arrow_cannot_unfold_it():
+    batch = pa.record_batch({"payload": shared(pa.binary_view(), bytes(1000), 10).drop_null()})
+    with pytest.raises(errors.BadRequest, match="'payload'"):
+        PutColumns(batch.schema).apply(batch)
+    with pytest.raises(errors.LimitExceeded):
+        PutColumns(batch.schema, 9_999).apply(batch)
+
+
+def test_a_terabyte_of_one_megabyte_is_refused():
+    batch = pa.record_batch({"payload": views_of(bytes(1 << 20), 1 << 20)})
+    with pytest.raises(errors.LimitExceeded):
+        PutColumns(batch.schema).apply(batch)
+
+
+def test_numbers_of_a_dictionary_and_sliced_columns_are_measured_too():
+    times = pa.DictionaryArray.from_arrays(pa.array([0] * 10, pa.int8()), pa.array([7], pa.timestamp("us", "UTC")))
+    assert codec.unfolded_bytes(times) == 80
+    assert codec.unfolded_bytes(views_of(b"x" * 20, 10).slice(7)) == 60
+    assert codec.unfolded_bytes(pa.array([b"plain"])) == 0
+
+
+def test_rows_that_take_no_bytes_are_counted():
+    batch = pa.record_batch({"payload": pa.array([b""] * 100, pa.binary(0)), "key": pa.nulls(100)})
+    assert PutColumns(batch.schema, 400).apply(batch).num_rows == 100
+    with pytest.raises(errors.LimitExceeded):
+        PutColumns(batch.schema, 399).apply(batch)
+
+
 def test_dictionaries_are_unpacked():
     batch = applied(
         payload=pa.array(["a", "b", "a"]).dictionary_encode(), type=pa.array(["x", None, "x"]).dictionary_encode()

@@ -11,6 +11,7 @@ from headrace.protocols.ockam import codec
 from headrace.protocols.ockam.bare import encode_uint
 from headrace.protocols.ockam.cbor import CborFraming
 from headrace.protocols.ockam.routing import (
+    HOPS_MAX,
     RECORD_BYTES_MAX,
     ROUTE_BYTES_MAX,
     SENT_FRAME_BYTES_MAX,
@@ -302,6 +303,8 @@ def test_limits_from_their_inner_side() -> None:
         (frame("nobody", b""), Dropped.UNKNOWN_ADDRESS),
         (frame(b"\xff\xfe", b""), Dropped.UNKNOWN_ADDRESS),
         (frame("stream", b"", (local(b"x" * ROUTE_BYTES_MAX),)), Dropped.LONG_ROUTE),
+        (frame("stream", b"", (local(b""),) * (HOPS_MAX + 1)), Dropped.LONG_ROUTE),
+        (LegacyFraming().encode(Message((local(b""),) * (HOPS_MAX + 1), BACK, b"")), Dropped.LONG_ROUTE),
     ],
 )
 def test_drops_are_silent_and_counted(raw: bytes, why: Dropped) -> None:

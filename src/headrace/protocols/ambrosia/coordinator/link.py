@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from headrace.protocols.ambrosia.coordinator.coordinator import Coordinator
 
 logger = logging.getLogger("headrace.ambrosia")
+EVENTS_AT_ONCE: Final = 500
+"""What a large message holds is dealt with in pieces, and others have their turn between them."""
 Later = Coroutine[Any, Any, None]
 
 
@@ -57,6 +59,8 @@ class Link:
         self._receive = receive
         self._send = send
         self._reader = MessageReader(coordinator.limits)
+        self._reads_apart = False
+        self._later: list[bytes] = []
         self._feeding = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._routes: dict[bytes, Instance] = {b"": instance}
@@ -160,9 +164,33 @@ class Link:
     # --- what comes in ------------------------------------------------------------------------------------------
 
     def data(self, data: bytes) -> None:
-        """Bytes from the binding."""
+        """Bytes from the binding. A large message is read beside the event loop, and what follows it waits."""
+        if self._reads_apart:
+            self._later.append(data)
+        elif self._reader.completes_large(data):
+            self._reads_apart = True
+            self._receive.pause_reading()
+            self._spawn(self._read_apart(data))
+        else:
+            self._events(self._reader.feed(data))
+
+    async def _read_apart(self, data: bytes) -> None:
+        events = await self._hub.intake.apart(lambda: self._reader.feed(data))
+        for start in range(0, len(events), EVENTS_AT_ONCE):
+            self._events(events[start : start + EVENTS_AT_ONCE])
+            await asyncio.sleep(0)
+            if self.closed:
+                return
+        self._reads_apart = False
+        later, self._later = b"".join(self._later), []
+        if later:
+            self.data(later)
+        if not self._reads_apart and not self.held_back:
+            self._receive.resume_reading()
+
+    def _events(self, events: list[Event]) -> None:
         try:
-            for event in self._reader.feed(data):
+            for event in events:
                 if self.closed:
                     return
                 self._event(event)
@@ -285,7 +313,8 @@ class Link:
         await self._hub.drained()
         self.held_back = False
         self.on_hold(False)
-        self._receive.resume_reading()
+        if not self._reads_apart:
+            self._receive.resume_reading()
 
     # --- what goes out ------------------------------------------------------------------------------------------
 

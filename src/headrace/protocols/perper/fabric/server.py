@@ -27,7 +27,7 @@ from headrace.protocols.perper.verbs import register
 from headrace.security import Principal
 from headrace.security.admission import Nobody, from_header
 from headrace.serving.listener import Listener
-from headrace.serving.tcp import TcpConnection, TcpServer
+from headrace.serving.tcp import SlicedConnection, TcpServer
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headrace.perper.fabric")
 
 WRITE_BUFFER_BYTES_MAX: Final = 1024 * 1024
+# An HTTP/2 frame may have nine bytes, and h2 takes its time for each.
+SLICE_BYTES: Final = 4 * 1024
 # How many calls of a connection the list of sessions shows with their state.
 CALLS_SHOWN_MAX: Final = 20
 # Who asks an open question on a hub that wants names: may do nothing else.
@@ -149,10 +151,11 @@ class ServerCall:
         self._connection.server.counts.calls.labels(method=self._method.name).dec()
 
 
-class Connection(TcpConnection, asyncio.Protocol):
+class Connection(SlicedConnection):
     """One client."""
 
     write_buffer_bytes_max = WRITE_BUFFER_BYTES_MAX
+    slice_bytes = SLICE_BYTES
 
     def __init__(self, server: FabricServer) -> None:
         super().__init__(server)
@@ -181,9 +184,8 @@ class Connection(TcpConnection, asyncio.Protocol):
         for call in list(self.calls.values()):
             call.handler.room()
 
-    def data_received(self, data: bytes) -> None:
+    def received(self, data: bytes) -> None:
         """Bytes came."""
-        self.counters.received_bytes.inc(len(data))
         for event in self.grpc.receive(data):
             self._take(event)
         self.keeps(self.grpc.unread_bytes + self._early_bytes, len(data))

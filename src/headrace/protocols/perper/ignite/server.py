@@ -16,12 +16,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from headrace.errors import Busy, HeadraceError, LimitExceeded, UnknownStream
+from headrace.hub.intake import LARGE_BYTES
 from headrace.protocols.perper.catalogue import Entry
 from headrace.protocols.perper.errors import BinaryError, FrameError, PeerError, Refused, Status
 from headrace.protocols.perper.ignite.binary import NULL, Limits
 from headrace.protocols.perper.ignite.codec import BadRequest, Handshake, Request
 from headrace.protocols.perper.ignite.operations import NotReady, Operations, Pending
-from headrace.protocols.perper.ignite.session import Session, Slot, State
+from headrace.protocols.perper.ignite.session import Frames, Session, Slot, State
 from headrace.protocols.perper.ignite.shapes import OPERATIONS
 from headrace.protocols.perper.metrics import PerperMetrics
 from headrace.protocols.perper.settings import Perper
@@ -30,7 +31,7 @@ from headrace.protocols.perper.streams import StreamCache
 from headrace.protocols.perper.tables import TableCache
 from headrace.security.admission import Nobody, Password
 from headrace.serving.listener import Listener
-from headrace.serving.tcp import TcpConnection, TcpServer
+from headrace.serving.tcp import SlicedConnection, TcpServer
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
@@ -49,7 +50,7 @@ READS_MAX: Final = 32
 EARLY_BYTES_MAX: Final = 1024 * 1024
 
 
-class Connection(TcpConnection, asyncio.Protocol):
+class Connection(SlicedConnection):
     """One client."""
 
     write_buffer_bytes_max = WRITE_BUFFER_BYTES_MAX
@@ -71,6 +72,8 @@ class Connection(TcpConnection, asyncio.Protocol):
         self._user: str | None = None
         self._requests = 0
         self._early = b""
+        self._reads_apart = False
+        self._later: list[bytes] = []
         self._login_timer: asyncio.TimerHandle | None = None
 
     # the transport's side
@@ -98,12 +101,14 @@ class Connection(TcpConnection, asyncio.Protocol):
         self._drain()
         self.pace()
 
-    def data_received(self, data: bytes) -> None:
+    def received(self, data: bytes) -> None:
         """Bytes came."""
-        self.counters.received_bytes.inc(len(data))
         try:
+            if self._reads_apart:
+                self._later.append(data)
+                return
             if self._session.state is State.READY:
-                self._take(self._session.receive(data))
+                self._read(self._session.cut(data))
             elif self._session.state is State.NEW:
                 handshake = self._session.receive_handshake(data)
                 if handshake is not None:
@@ -113,6 +118,27 @@ class Connection(TcpConnection, asyncio.Protocol):
         except FrameError as error:
             self._end(str(error))
         self.keeps(self._session.unread_bytes, len(data))
+
+    def _read(self, frames: Frames) -> None:
+        """Take requests as they come; a large one is read beside the loop, and what follows it waits."""
+        if all(end - start < LARGE_BYTES for start, end in frames[1]):
+            self._take(self._session.decode(*frames))
+        else:
+            self._reads_apart = True
+            self.pace()
+            self.start(self._read_apart(frames))
+
+    async def _read_apart(self, frames: Frames) -> None:
+        try:
+            requests = await self.hub.intake.apart(lambda: self._session.decode(*frames))
+        except FrameError as error:
+            self._end(str(error))
+            return
+        self._reads_apart = False
+        self._take(requests)
+        later, self._later = b"".join(self._later), []
+        if later:
+            self.received(later)
 
     def _keep_early(self, data: bytes) -> None:
         """Bytes that came while the password is checked, although we had stopped reading."""
@@ -159,7 +185,7 @@ class Connection(TcpConnection, asyncio.Protocol):
         self.transport.write(self._session.welcome(handshake))
         self.transport.resume_reading()
         early, self._early = self._early, b""
-        self.data_received(early)
+        self.received(early)
 
     # requests
 
@@ -391,7 +417,7 @@ class Connection(TcpConnection, asyncio.Protocol):
 
     def has_room(self) -> bool:
         """Read no further while answers pile up."""
-        return self._session.waiting <= self._server.settings.requests_max
+        return not self._reads_apart and self._session.waiting <= self._server.settings.requests_max
 
     def stop(self) -> None:
         """The listener stops."""

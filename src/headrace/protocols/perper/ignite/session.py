@@ -56,6 +56,10 @@ CONNECTION = StateMachine(
 MACHINES = (CONNECTION,)
 
 
+Frames = tuple[bytes, list[tuple[int, int]]]
+"""Received bytes, and where each whole frame begins and ends in them."""
+
+
 class Slot:
     """The place of one answer (or of several that are known together) in the order of answers."""
 
@@ -102,14 +106,25 @@ class Session:
 
     def receive(self, data: bytes) -> list[codec.Request | codec.BadRequest]:
         """Feed bytes while the state is READY."""
+        return self.decode(*self.cut(data))
+
+    def cut(self, data: bytes) -> Frames:
+        """The first half of `receive`: where the whole frames are."""
         try:
-            buffer, spans = self._buffer.feed(data)
-            decode, limits = codec.decode_request, self._limits
+            return self._buffer.feed(data)
+        except FrameError:
+            self._move(Event.BROKEN)
+            raise
+
+    def decode(self, buffer: bytes, spans: list[tuple[int, int]]) -> list[codec.Request | codec.BadRequest]:
+        """The second half: what they say. Takes long where a frame is large, and may be done in another thread."""
+        decode, limits = codec.decode_request, self._limits
+        try:
             requests = [decode(buffer, start, end, limits) for start, end in spans]
         except FrameError:
             self._move(Event.BROKEN)
             raise
-        if requests:
+        if requests and self.state is State.READY:
             self._move(Event.REQUEST)
         return requests
 
