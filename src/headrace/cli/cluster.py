@@ -34,11 +34,10 @@ def init(
     A topic that could lose what was acknowledged is refused, with the command that mends it. Nothing that exists is
     changed.
     """
-    from headrace.log.kafka import topics
-    from headrace.log.kafka.client import connect
+    from headrace.log.kafka import client, topics
 
     kafka_settings = load(config, flags=flags_of(None, settings, log)).config.log.kafka
-    kafka = connect(kafka_settings)
+    kafka = client.connect(kafka_settings)
     made = topics.create_missing(kafka, kafka_settings, flush=flush)
     plans = topics.plans(kafka_settings)
     wrong = [problem for plan in plans for problem in topics.problems(kafka, kafka_settings, plan)]

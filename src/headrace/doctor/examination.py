@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.config import Config
-from headrace.doctor import data, machine, network, online, software
+from headrace.doctor import data, kafka, machine, network, online, software
 from headrace.doctor.finding import Finding, Progress
 
 
@@ -24,6 +24,8 @@ def examine(
     progress(f"data directory {place}")
     yield from data.check_place(place)
     yield from data.check_data(place, progress)
+    progress("Kafka")
+    yield from kafka.check_kafka(config)
     progress("disk speed")
     yield from machine.check_room(place, config)
     yield from machine.check_speed(place)

@@ -15,7 +15,13 @@ from headrace import __version__
 from headrace.config import Config
 from headrace.doctor.finding import Finding, fail, ok, warn
 
-EXTRAS = {"spark": "pyspark", "speed": "uvloop", "otel": "opentelemetry.sdk", "pandas": "pandas"}
+EXTRAS = {
+    "kafka": "confluent_kafka",
+    "spark": "pyspark",
+    "speed": "uvloop",
+    "otel": "opentelemetry.sdk",
+    "pandas": "pandas",
+}
 """Each extra and a module of it."""
 
 
@@ -53,6 +59,8 @@ def wrong_packages(required: list[str]) -> Iterator[str]:
 
 
 def _wanted_extras(config: Config) -> Iterator[tuple[str, str]]:
+    if config.log.backend == "kafka":
+        yield "kafka", "log.backend = 'kafka'"
     if config.limits.event_loop == "uvloop":
         yield "speed", "limits.event_loop = 'uvloop'"
     if config.tracing.endpoint:

@@ -15,6 +15,8 @@ def refresh_gauges(log: LogPort, metrics: Metrics) -> None:
     counters.failed.set(log.failed is not None)
     counters.free_bytes.set(gauges["free_bytes"])
     counters.sealed.set(gauges["sealed_segments"])
+    counters.foreign_messages.set(gauges.get("foreign_messages", 0))
+    counters.looks.set(gauges.get("looks", 0))
     nouns.streams.set(gauges["streams"])
     nouns.tables.set(gauges["tables"])
     nouns.table_bytes.set(gauges["table_bytes"])

@@ -72,6 +72,12 @@ class LogMetrics:
         self.refused = make.counter("headrace_log_refused_total", "Appends refused", ["code"])
         self.failed = make.gauge("headrace_log_failed", "1 once a sync failed and the log accepts nothing more")
         self.recovery_seconds = make.gauge("headrace_log_recovery_seconds", "How long the last start took")
+        self.foreign_messages = make.gauge(
+            "headrace_log_foreign_messages", "Messages in the journal topic that no hub wrote, passed over"
+        )
+        self.looks = make.gauge(
+            "headrace_log_looks", "Times that the owner read the journal, since a message was not where it should be"
+        )
 
     def committed(self, outcomes: list[Pending]) -> None:
         """Count what one commit settled."""

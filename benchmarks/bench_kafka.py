@@ -1,0 +1,192 @@
+"""The log on Kafka against what it stands on, in one run: a plain producer, and the log in files.
+
+    python benchmarks/bench_kafka.py [--directory DIR] [--rounds 5] [--servers HOST:PORT,…]
+
+Three brokers are started on this machine unless some are named: then brokers, hub and load share its cores, and only
+ratios mean anything. All are measured in turns, so that what else the machine does concerns them alike. The plain
+producer sends the same records one to one into one partition of a topic that is set as the journal is, with
+`acks=all`, and with the batching that does best here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+from bench_log import append
+
+from headrace.cli.up import SWITCH_INTERVAL_S
+from headrace.config import Config, Kafka, Log
+from headrace.hub import Hub
+from headrace.log.batch import Batch
+from headrace.log.kafka.client import connect
+from headrace.log.kafka.topics import FLUSH, create_missing, plans
+
+SECONDS_EACH = 3.0
+RECORD = b"x" * 100
+BATCH = 1000
+SINGLES = 300
+BATCHINGS = [
+    {"linger.ms": linger, "batch.size": 1_000_000, "batch.num.messages": 100_000, "compression.type": compression}
+    for linger in (5, 50)
+    for compression in ("none", "lz4")
+]
+
+
+def plain_rate(servers: str, topic: str, batching: dict[str, Any], seconds: float) -> float:
+    """Records a second, one message each."""
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": servers,
+            "acks": "all",
+            "enable.idempotence": True,
+            "queue.buffering.max.messages": 2_000_000,
+            **batching,
+        }
+    )
+    produce, count = producer.produce, 0
+    began = time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        for _ in range(BATCH):
+            try:
+                produce(topic, RECORD, partition=0)
+            except BufferError:
+                producer.poll(0.01)
+                produce(topic, RECORD, partition=0)
+        producer.poll(0)
+        count += BATCH
+    assert producer.flush(120) == 0
+    return count / (time.perf_counter() - began)
+
+
+class Plain:
+    """A producer that waits for each message."""
+
+    def __init__(self, servers: str, topic: str) -> None:
+        self._producer = confluent_kafka.Producer(
+            {"bootstrap.servers": servers, "acks": "all", "enable.idempotence": True, "linger.ms": 0}
+        )
+        self._topic = topic
+
+    def singles_us(self) -> list[float]:
+        times = []
+        for _ in range(SINGLES):
+            done: list[object] = []
+            began = time.perf_counter()
+            self._producer.produce(
+                self._topic, RECORD, partition=0, on_delivery=lambda error, _, done=done: done.append(error)
+            )
+            while not done:
+                self._producer.poll(1.0)
+            times.append((time.perf_counter() - began) * 1e6)
+        return times
+
+
+async def hub_singles_us(hub: Hub, stream: str) -> list[float]:
+    one = Batch.one(RECORD)
+    times = []
+    for _ in range(SINGLES):
+        began = time.perf_counter()
+        await hub.append(stream, one)
+        times.append((time.perf_counter() - began) * 1e6)
+    return times
+
+
+async def hub_rate(hub: Hub, stream: str, seconds: float) -> float:
+    return (await append(hub, stream, [RECORD] * BATCH, seconds))[0]
+
+
+@contextmanager
+def cluster(directory: Path, servers: str) -> Iterator[str]:
+    """Brokers, if none are named."""
+    if servers:
+        yield servers
+        return
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+    from kafka_brokers import Brokers, fetch
+
+    fetch()
+    brokers = Brokers(directory / "brokers")
+    try:
+        brokers.start()
+        yield brokers.servers
+    finally:
+        brokers.stop()
+
+
+async def measure(directory: Path, servers: str, rounds: int) -> None:
+    prefix = f"bench-{uuid.uuid4().hex[:8]}"
+    settings = Kafka(servers=servers, prefix=prefix)
+    kafka = connect(settings)
+    create_missing(kafka, settings)
+    journal = plans(settings)[0]
+    kafka.create_topic(f"{prefix}.plain", 1, journal.replication, journal.config)
+    flushed = Kafka(servers=servers, prefix=f"{prefix}-flushed")
+    create_missing(kafka, flushed, flush=True)
+    kafka.create_topic(f"{prefix}.plain-flushed", 1, journal.replication, {**journal.config, **FLUSH})
+    hubs = {
+        "files": await Hub.open(directory / "files", Config()),
+        "kafka": await Hub.open(directory / "kafka", Config(log=Log(backend="kafka", kafka=settings))),
+        "flushed": await Hub.open(directory / "flushed", Config(log=Log(backend="kafka", kafka=flushed))),
+    }
+    for hub in hubs.values():
+        await hub.create_stream("s")
+    best = max(BATCHINGS, key=lambda batching: plain_rate(servers, f"{prefix}.plain", batching, SECONDS_EACH / 2))
+    print(f"the plain producer does best with {best}")
+    plain = Plain(servers, f"{prefix}.plain")
+    rates: dict[str, list[float]] = {}
+    singles: dict[str, list[float]] = {}
+
+    async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
+        return await asyncio.to_thread(function, *arguments)
+
+    turns: dict[str, Callable[[], Awaitable[float]]] = {
+        "plain producer": lambda: in_thread(plain_rate, servers, f"{prefix}.plain", best, SECONDS_EACH),
+        **{name: lambda hub=hub: hub_rate(hub, "s", SECONDS_EACH) for name, hub in hubs.items()},  # type: ignore[misc]
+    }
+    for _ in range(rounds):
+        for name, turn in turns.items():
+            rates.setdefault(name, []).append(await turn())
+        singles.setdefault("plain producer", []).extend(await in_thread(plain.singles_us))
+        for name, hub in hubs.items():
+            singles.setdefault(name, []).extend(await hub_singles_us(hub, "s"))
+    for hub in hubs.values():
+        await hub.close()
+    show(rates, singles)
+
+
+def show(rates: dict[str, list[float]], singles: dict[str, list[float]]) -> None:
+    rate = {name: statistics.median(values) for name, values in rates.items()}
+    p50 = {name: statistics.median(values) for name, values in singles.items()}
+    for name in rate:
+        print(f"{name:>15}: {rate[name]:>12,.0f} records/s in batches of {BATCH}; one record p50 {p50[name]:>8,.0f} us")
+    print(f"batches of {BATCH} x {len(RECORD)} B: {rate['kafka'] / rate['plain producer']:.2f} x a plain producer")
+    print(f"batches of {BATCH} x {len(RECORD)} B: {rate['kafka'] / rate['files']:.2f} x the log in files")
+    print(f"flush.messages=1: {rate['flushed'] / rate['kafka']:.2f} x the records/s without")
+    print(f"one record: p50 {p50['kafka'] / p50['plain producer']:.2f} x that of a bare produce")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--directory", type=Path, default=None, help="where to write; needs some GB")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--servers", default="", help="brokers that run already")
+    arguments = parser.parse_args()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    place = tempfile.TemporaryDirectory(dir=arguments.directory, prefix="headrace-bench-")
+    with place as made, cluster(Path(made), arguments.servers) as servers:
+        asyncio.run(measure(Path(made), servers, arguments.rounds))
+
+
+if __name__ == "__main__":
+    main()
