@@ -478,6 +478,8 @@ class Hub(HubBase):
         return f"{damage[0].text} ({len(damage)} findings in what you may read)" if damage else None
 
     def _report_damage(self, report: Report) -> None:
+        if report.unproven:
+            logger.info("recovery: %s", report.unproven)
         for finding in report.findings:
             level = logging.ERROR if finding.is_damage else logging.WARNING
             logger.log(level, "recovery: %s: %s %s", finding.kind, finding.text, finding.path)

@@ -13,6 +13,13 @@ becomes a spare then (`….spare`), which is written over when the next file is 
 thirds of the time that it takes to make a file longer. What is left of the earlier file has another salt and lower
 sequences, and so passes for nothing.
 
+    journal/proof
+    proof  := "HRPROOF1" next_sequence:u64 first_sequence:u64 size:u64 crc:u32 zero:u32    (40 bytes)
+
+The proof is written over about once a second, and when there is nothing to do: so far the journal was durable by then,
+in the file that begins with `first_sequence`. An end that is lost later is missed, although nothing behind it is left
+to vouch for it. Without a proof nothing is wrong; there is only less to go by.
+
 Only the last file can have a torn tail. The bytes of a torn tail are moved to `quarantine/`, not thrown away.
 """
 
@@ -51,6 +58,9 @@ VERSIONS = (1, 2, 3)
 """Those of version 1 have no end: they are over where the file is. Those of 1 and 2 have no salt."""
 SALTED = 3
 END = bytes(8)
+PROOF = f"{DIRECTORY}/proof"
+PROOF_MAGIC = b"HRPROOF1"
+_PROOF = struct.Struct("<8sQQQ")
 DIRECT_BYTES = 64 * 1024
 """A body of this size is not joined with others before it is written."""
 FILE_HEADER = struct.Struct("<8sIIQII")
@@ -75,8 +85,33 @@ def first_sequence_of(path: str) -> int:
     return int(path.rpartition("/")[2].removesuffix(SUFFIX).partition("-")[0])
 
 
-def scan(disk: Disk) -> Generator[Stored, None, int]:
-    """Everything that the journal holds, in order, and the sequence that comes next. Reads one file at a time."""
+class Proof(NamedTuple):
+    """How far a journal was durable once."""
+
+    next_sequence: int
+    first_sequence: int
+    """Of the file that was being written."""
+    size: int
+    """Of that file."""
+
+
+NO_PROOF = Proof(0, 0, 0)
+
+
+def proof_of(disk: Disk) -> Proof:
+    try:
+        data = disk.read_range(PROOF, 0, _PROOF.size + 4)
+    except FileNotFoundError:
+        return NO_PROOF
+    if len(data) < _PROOF.size + 4 or crc32c(data[: _PROOF.size]) != int.from_bytes(data[_PROOF.size :], "little"):
+        return NO_PROOF
+    magic, *proven = _PROOF.unpack_from(data)
+    return Proof(*proven) if magic == PROOF_MAGIC else NO_PROOF
+
+
+def scan(disk: Disk, proven: int = 0) -> Generator[Stored, None, int]:
+    """Everything that the journal holds, in order, and the sequence that comes next. Frames below `proven` were durable
+    once, and are never torn. Reads one file at a time."""
     paths = journal_files(disk)
     expected = following = first_sequence_of(paths[0]) if paths else 0
     for path, after in itertools.zip_longest(paths, paths[1:]):
@@ -84,7 +119,7 @@ def scan(disk: Disk) -> Generator[Stored, None, int]:
         if first > expected:
             yield LostFrames(expected, first, path, 0, 0)
         file = _open_file(path, disk.read(path))
-        expected = yield from _scan_file(file, first, first_sequence_of(after) if after else None)
+        expected = yield from _scan_file(file, first, first_sequence_of(after) if after else None, proven)
         following = max(following, expected)
     return following
 
@@ -113,7 +148,7 @@ def _open_file(path: str, data: bytes) -> _File:
     return _File(path, data, Salt(int(named[:8], 16), int(named[8:], 16)) if named else salt)
 
 
-def _scan_file(file: _File, expected: int, following: int | None) -> Generator[Stored, None, int]:
+def _scan_file(file: _File, expected: int, following: int | None, proven: int) -> Generator[Stored, None, int]:
     """Yields what one file holds and returns the sequence that the next file should start with. `following` is the
     one that it does start with, None for the last file."""
     path, data, _ = file
@@ -127,7 +162,7 @@ def _scan_file(file: _File, expected: int, following: int | None) -> Generator[S
             expected += 1
             continue
         behind = _behind(file, at, expected)
-        if not _was_durable(file, behind, expected):
+        if expected >= proven and not _was_durable(file, behind, expected):
             if not any(data[at : at + len(END)]):
                 return expected
             if following is None:
@@ -228,6 +263,8 @@ class FileJournal(JournalPort):
         self._file: SyncedFile | None = None
         self.next_sequence = 0
         self.position = Position(0, 0)
+        self._proof: SyncedFile | None = None
+        self._proven = NO_PROOF
         self.spares: deque[str] = deque()
         """Files to write over. Their names are durable: no power cut gives them their old ones back."""
 
@@ -238,22 +275,38 @@ class FileJournal(JournalPort):
 
     def read(self, sequence: int | None, is_final: bool = False, bookmark: bytes = b"") -> Iterator[Stored]:
         paths = journal_files(self._disk)
+        self._proven = proven = proof_of(self._disk)
         if sequence is None:
             sequence = first_sequence_of(paths[0]) if paths else 0
-        if not paths and sequence:
+        if not paths and max(sequence, proven.next_sequence):
             raise Unrecoverable("the journal is missing: restore the data directory from a backup")
         if paths and first_sequence_of(paths[0]) > sequence:
             raise Unrecoverable(
                 f"the journal begins at frame {first_sequence_of(paths[0])} and no intact snapshot reaches "
                 "that far: restore the data directory from a backup"
             )
-        self.next_sequence = yield from scan(self._disk)
+        self.next_sequence = yield from scan(self._disk, proven.next_sequence)
         if self.next_sequence < sequence:
             # One frame behind the snapshot counts as lost, so that the next start finds the same.
             behind = sequence if is_final else sequence + 1
-            lost = LostFrames(self.next_sequence, behind, paths[-1], self._disk.size(paths[-1]), 0)
-            self.next_sequence = lost.next_sequence
-            yield lost
+            yield self._lost(max(behind, proven.next_sequence), paths[-1], 0)
+        elif self.next_sequence < proven.next_sequence:
+            is_here = first_sequence_of(paths[-1]) == proven.first_sequence
+            yield self._lost(proven.next_sequence, paths[-1], proven.size if is_here else 0)
+
+    def _lost(self, next_sequence: int, path: str, size: int) -> LostFrames:
+        """The end, up to a frame that was there once. It took at most `size` bytes; 0 when nobody knows."""
+        lost = LostFrames(self.next_sequence, next_sequence, path, self._disk.size(path), size)
+        self.next_sequence = next_sequence
+        return lost
+
+    def doubt(self, final_sequence: int | None) -> str:
+        if self.next_sequence in (0, final_sequence):
+            return ""
+        return (
+            f"the last stop was not clean: the journal ends before frame {self.next_sequence}, and nothing proves that "
+            f"it was not longer (proven are the frames before {self._proven.next_sequence})"
+        )
 
     def set_aside(self, torn: TornTail) -> None:
         self._disk.make_dirs(QUARANTINE)
@@ -285,6 +338,14 @@ class FileJournal(JournalPort):
         self.next_sequence += len(frames)
         if self.position.size >= self._file_bytes_max:
             self.salt = self._new_salt()  # the next frames go to a new file
+
+    def prove(self) -> None:
+        if not self.position.size:
+            return
+        if self._proof is None:
+            self._proof = self._disk.open_synced(PROOF)
+        record = _PROOF.pack(PROOF_MAGIC, self.next_sequence, *self.position)
+        self._proof.write_at(0, [record, struct.pack("<II", crc32c(record), 0)])
 
     def _roll(self) -> None:
         """Start a new file when there is none, or the present one is large enough."""
@@ -335,9 +396,10 @@ class FileJournal(JournalPort):
         return self._disk.free_bytes()
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        for file in (self._file, self._proof):
+            if file is not None:
+                file.close()
+        self._file = self._proof = None
 
 
 def cut(disk: Disk, torn: TornTail) -> None:

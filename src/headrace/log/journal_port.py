@@ -130,6 +130,17 @@ class JournalPort(Protocol):
         """Note that all before is durable, so that later damage cannot pass for a torn tail."""
         if self.position.size:
             self.write([self.frame(0, b"", b"")])
+            self.prove()
+
+    def prove(self) -> None:
+        """Note the same, in another place: an end that is lost from now on is missed. For a journal whose end can be
+        lost without a trace."""
+        return
+
+    def doubt(self, final_sequence: int | None) -> str:
+        """Why it may have been longer than what `read` found, in a sentence; empty when it was not. `final_sequence` is
+        where it ended at a clean stop."""
+        return ""
 
     def sealed_to(self, bytes_max: int) -> int:
         """While it is longer than that: the sequence up to which records should be sealed, so that its oldest piece can

@@ -319,10 +319,17 @@ class Log(LogView, LogPort):
 
     def mark(self) -> None:
         """Note in the journal that all before is durable. Only the writer calls this, when it is idle, and `close`."""
+        self._note(self.journal.mark)
+
+    def prove(self) -> None:
+        """Note the same beside the journal, without an entry in it. Only the writer calls this, now and then."""
+        self._note(self.journal.prove)
+
+    def _note(self, note: Callable[[], None]) -> None:
         if self.failed is not None:
             return
         try:
-            self.journal.mark()
+            note()
         except Exception as error:  # nobody waits for the mark, but everybody for a writer that died of it
             if not isinstance(error, OSError) or error.errno not in FULL_ERRNOS:
                 # A part of the mark may stand there: nothing may follow it.

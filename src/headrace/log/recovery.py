@@ -78,6 +78,7 @@ def _replay(journal: JournalPort, store: Store, state: State, report: Report, re
             for name in [*leftovers, *(ref.path for ref in refs if ref.next <= partition.first)]:
                 store.delete(name)
 
+    final_sequence = state.sequence if state.is_final else None
     fold = Fold(state, report, find_segments)
     for stored in journal.read(state.sequence, state.is_final, state.bookmark):
         match stored:
@@ -91,6 +92,7 @@ def _replay(journal: JournalPort, store: Store, state: State, report: Report, re
                 if repair:
                     journal.set_aside(stored)
     fold.finish(journal.next_sequence)
+    report.unproven = journal.doubt(final_sequence)
 
 
 def _fold_tables(store: Store, state: State, report: Report) -> None:

@@ -29,6 +29,8 @@ class Report(msgspec.Struct):
     """What recovery found and did."""
 
     findings: list[Finding] = []
+    unproven: str = ""
+    """Why there may have been more than was found, which is so after every stop that was not clean; empty otherwise."""
     frames: int = 0
     journal_records: int = 0
     segments: int = 0

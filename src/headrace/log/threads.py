@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 IDLE_MARK_S = 1.0
 """After so long without work the writer notes in the journal that all before is durable."""
+PROOF_US = 1_000_000
+"""So often it notes the same beside the journal while there is work."""
 COMPACTION_WAIT_S = 0.02
 ROOM_CHECK_S = 0.1
 
@@ -42,6 +44,7 @@ class LogThreads:
         log = self._log
         marked = True
         step = log.commit_once if log.journal.commits_max == 1 else log.pipeline.step
+        proved_us = log.clock.now_us()
         while not self._stopping:
             if not self._work.wait(None if marked else IDLE_MARK_S):
                 log.mark()
@@ -52,6 +55,9 @@ class LogThreads:
                 self._wait_for_room()
                 step()
                 marked = False
+                if log.clock.now_us() - proved_us > PROOF_US:
+                    log.prove()
+                    proved_us = log.clock.now_us()
 
     def _wait_for_room(self) -> None:
         """Let sealing catch up when the tails have reached their limit: back-pressure instead of memory."""

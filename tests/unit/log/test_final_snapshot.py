@@ -1,15 +1,17 @@
-"""What a clean stop leaves: a proof of how far the journal went."""
+"""What a clean stop leaves, and an idle hub: a proof of how far the journal went."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import pytest
-from unit.log.helpers import again, do, fill, open_log, payloads
+from support.until import wait_until
+from unit.log.helpers import Outcomes, again, do, fill, open_log, payloads
 
 from headrace.errors import Damaged
 from headrace.log import journal, ops, snapshot
 from headrace.log.batch import Batch
+from headrace.log.clock import SystemClock
 from headrace.log.doctor import examine_disk
 from headrace.log.journal_port import Unrecoverable
 from headrace.log.log import Log
@@ -120,3 +122,91 @@ def test_a_proof_that_cannot_be_left_is_said(caplog: pytest.LogCaptureFixture) -
     log.close()
     assert "cannot tell a lost end" in caplog.text
     assert open_log(memory).recovered.findings == []
+
+
+# -- without a clean stop ---------------------------------------------------------------------------------------------
+
+
+def killed_idle() -> tuple[MemoryDisk, int]:
+    """The disk of a log that was killed after a second without work, and where the last block of its journal begins."""
+    disk = MemoryDisk()
+    log = open_log(disk, journal_file_bytes=1_000_000, segment_bytes=1_000_000)
+    do(log, ops.CreateStream("s"))
+    do(log, ops.CreateStream("quiet"))
+    fill(log, "s", RECORDS)
+    log.mark()
+    return disk.after_kill(), log.journal.position.size - BLOCK
+
+
+@pytest.mark.parametrize("harm", [zeroed, garbled, cut])
+def test_an_end_that_is_lost_under_a_killed_hub_is_missed(harm: Callable[[bytes, int], bytes]) -> None:
+    disk, at = killed_idle()
+    [path] = journal.journal_files(disk)
+    disk.put(path, harm(disk.read(path), at))
+    assert not examine_disk(disk).healthy
+    expected = RECORDS
+    for _ in range(3):
+        log = open_log(disk)
+        assert "lost-frames" in {found.kind for found in log.recovered.damage}
+        assert log.bounds("s").next >= expected
+        expected = do(log, ops.Append("s", Batch.one(b"y"))).first + 1
+        with pytest.raises(Damaged):
+            log.read("s", RECORDS - 1)
+        log.close()
+
+
+def test_a_journal_of_a_killed_hub_that_is_gone_is_missed() -> None:
+    disk, _ = killed_idle()
+    for path in journal.journal_files(disk):
+        disk.unlink(path)
+    with pytest.raises(Unrecoverable):
+        open_log(disk)
+
+
+@pytest.mark.parametrize("proof", [b"", b"short", b"X" * 40, None])
+def test_without_a_proof_there_is_only_less_to_go_by(proof: bytes | None) -> None:
+    disk, _ = killed_idle()
+    if proof is None:  # another program's, with a checksum that is right
+        data = b"OTHER..." + disk.read(journal.PROOF)[8:32]
+        proof = data + journal.crc32c(data).to_bytes(4, "little")
+    disk.put(journal.PROOF, proof)
+    log = open_log(disk)
+    assert log.recovered.findings == []
+    assert len(payloads(log, "s")) == RECORDS
+
+
+def test_a_stop_that_was_not_clean_is_said() -> None:
+    disk, _ = killed_idle()
+    log = open_log(disk)
+    assert "not clean" in log.recovered.unproven
+    log = again(log)
+    assert log.recovered.unproven == ""
+    do(log, ops.Append("s", Batch.one(b"x")))
+    assert "not clean" in open_log(disk.after_kill()).recovered.unproven
+
+
+def test_a_log_at_work_proves_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.log.threads.PROOF_US", 0)
+    disk = MemoryDisk()
+    log = open_log(disk, SystemClock())
+    outcomes = Outcomes()
+    log.start(outcomes)
+    outcomes.wait_for(log.submit([ops.CreateStream("s")]))
+    for _ in range(3):
+        outcomes.wait_for(log.submit([ops.Append("s", Batch.one(b"x"))]))
+    wait_until(lambda: journal.proof_of(disk).next_sequence >= 3)
+    log.close()
+
+
+def test_a_proof_that_cannot_be_written_for_lack_of_room_is_left_out() -> None:
+    memory = MemoryDisk()
+    disk = FaultyDisk(memory)
+    log = open_log(disk)
+    log.prove()  # nothing to prove yet
+    do(log, ops.CreateStream("s"))
+    disk.fail_all("write", 28)
+    log.prove()
+    assert log.failed is None
+    disk.fail_all("write", 5)
+    log.prove()
+    assert log.failed is not None

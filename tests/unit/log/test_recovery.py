@@ -228,8 +228,13 @@ def test_every_bit_of_a_small_log_flipped() -> None:
 
 def test_every_truncation_of_the_last_journal_file(killed: tuple[MemoryDisk, dict[str, object]]) -> None:
     """A file cut short was never synced that far: the records before the cut are there, none is wrong. Only where the
-    snapshot knows of frames behind the cut they were synced, and are lost."""
-    disk, truth = killed
+    snapshot, or the proof, knows of frames behind the cut they were synced, and are lost."""
+    disk, truth = killed[0].after_kill(), killed[1]
+    whole = disk.after_kill()
+    last = journal.journal_files(whole)[-1]
+    whole.put(last, whole.read(last)[:-20])
+    assert "lost-frames" in [found.kind for found in open_log(whole).recovered.damage]
+    disk.unlink(journal.PROOF)
     path = journal.journal_files(disk)[-1]
     data = disk.read(path)
     known = snapshot.sequence_of(snapshot.names(DirectoryStore(disk))[-1])
@@ -506,6 +511,7 @@ def test_the_doctor_changes_nothing_and_names_strangers(killed: tuple[MemoryDisk
     left.put("segments/99/0/x.arrow", b"?")
     path = journal.journal_files(left)[-1]
     left.put(path, left.read(path)[:-10])
+    left.unlink(journal.PROOF)
     before = {name: left.read(name) for name in left.paths()}
     steps: list[tuple[int, int]] = []
     report = examine_disk(left, lambda done, total: steps.append((done, total)))

@@ -140,6 +140,8 @@ class FabricClient(asyncio.Protocol):
         """Begin a call; with `end`, no requests follow."""
         stream = self.grpc.start_call(self._authority, path, [*self._metadata, *metadata], self._scheme)
         call = self._calls[stream] = ClientCall(self, path, stream)
+        if self.lost.done():
+            call.take(http2.ConnectionEnded("lost"))
         for request in requests:
             call.send(request)
         if end:

@@ -101,6 +101,9 @@ class IgniteClient(asyncio.Protocol):
         """Send a request; the future has the answer's value or a `PeerError`."""
         number, self._next_id = self._next_id, self._next_id + 1
         future: Future[Any] = asyncio.get_running_loop().create_future()
+        if self.lost.done():
+            future.set_exception(ConnectionResetError("the server closed the connection"))
+            return future
         self._waiting[number] = (op, future)
         cache_id = java_hash(cache) if isinstance(cache, str) else cache
         self._transport.write(codec.encode_request(codec.Request(op, number, arguments, cache_id, **more)))

@@ -17,6 +17,7 @@ from headrace.config import Config, Log, Perper, Tls
 from headrace.errors import DiskFull
 from headrace.log.batch import Batch
 from headrace.protocols.perper.errors import PeerError
+from headrace.protocols.perper.fabric.client import RpcError
 from headrace.protocols.perper.ignite import codec
 from headrace.protocols.perper.ignite.binary import encode_byte_array, encode_complex, java_hash
 from headrace.protocols.perper.ignite.configuration import Configuration
@@ -558,3 +559,17 @@ async def test_a_stream_with_damaged_records_serves_the_others(monkeypatch: pyte
         client = await pair.client()
         page = await client.request(2000, b"\x65", 10, -1, False, cache="s")
         assert dict(page.rows) == {key(number): key(f"v{number}") for number in (0, 1, 4, 5)}
+
+
+async def test_a_client_that_has_lost_its_server_says_so() -> None:
+    """Also for what is asked after that: it waited for ever."""
+    async with served() as pair:
+        client, rpc = await pair.client(), await pair.rpc()
+        client._transport.abort()
+        rpc._transport.abort()
+        await client.lost
+        await rpc.lost
+        with pytest.raises(ConnectionResetError):
+            await asyncio.wait_for(client.request(1050), 60)
+        with pytest.raises(RpcError):
+            await asyncio.wait_for(rpc.call("/perper.Fabric/ExecutionFinished", {"execution": "x"}), 60)
