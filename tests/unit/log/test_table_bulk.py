@@ -232,7 +232,7 @@ def test_a_clear_whose_frame_is_lost_is_damage_and_no_return_of_the_dead() -> No
     log.close()
     for name in disk.list("snapshots"):
         disk.unlink(f"snapshots/{name}")
-    [path] = [path for path in disk.paths() if path.startswith("journal/")]
+    [path] = [path for path in disk.paths() if path.endswith(".journal")]
     data = bytearray(disk.read(path))
     data[start:end] = bytes(end - start)
     disk.put(path, bytes(data))
