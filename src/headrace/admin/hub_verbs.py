@@ -34,7 +34,8 @@ class UnknownUser(HeadraceError):
 
 
 class HubInfo(msgspec.Struct, frozen=True):
-    """The hub at a glance. `listeners` is name → address; `missing` are parts this installation does not hold."""
+    """The hub at a glance. `listeners` is name → address; `missing` are parts this installation does not hold.
+    `data`, where its files are, is for admins; others see it empty."""
 
     version: str
     data: str
@@ -136,7 +137,7 @@ class Admin:
         """Everything the first page of a console needs."""
         return HubInfo(
             version=__version__,
-            data=self._data,
+            data=self._data if current().may("admin") else "",
             process_id=os.getpid(),
             time_us=self._hub.sessions.now_us(),
             uptime_s=round(time.monotonic() - self._started, 3),

@@ -45,7 +45,9 @@ async def test_hub_info_tells_of_streams_only_to_those_who_may_read_them(tmp_pat
     hub.health.check("damage", lambda: "secret is damaged", lambda principal: f"what {principal.name} may know")
     hub.health.check("maintenance", lambda: "the segment of secret fails")
     clerk = Principal("clerk", (), (Grant(rights=["read"], streams=["orders.*"]),))
-    told = (await hub.verbs.call("hub.info", {}, clerk)).health
+    info = await hub.verbs.call("hub.info", {}, clerk)
+    assert info.data == "", "where the files are is for admins"
+    told = info.health
     assert (told.ready, told.reasons) == (False, {"damage": "what clerk may know", "maintenance": NOT_FOR_ALL})
     assert "secret is damaged" in (await call(hub, "hub.info")).health.reasons["damage"]
 

@@ -125,7 +125,7 @@ export async function overviewPage(root, parts, view) {
       open_sessions: Object.values(sample.sessions).reduce((sum, one) => sum + one, 0),
     }));
     const last = samples.at(-1);
-    quiet.textContent = `Headrace ${info.version} · up ${seconds(info.uptime_s + (Date.now() - opened) / 1000)} · data in ${info.data}`;
+    quiet.textContent = `Headrace ${info.version} · up ${seconds(info.uptime_s + (Date.now() - opened) / 1000)}${info.data && ` · data in ${info.data}`}`;
     fill(
       alarms,
       last.alarms.length
