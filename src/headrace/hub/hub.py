@@ -37,6 +37,7 @@ from headrace.log.report import Report
 from headrace.log.state import TABLE
 from headrace.log.struct_types import learn_struct_types
 from headrace.security import Principal
+from headrace.security.reserved import own_tables
 from headrace.telemetry.tracing import OFF, Tracing
 
 logger = logging.getLogger("headrace.hub")
@@ -381,9 +382,13 @@ class Hub(HubBase):
 
     # -- tables ----------------------------------------------------------------------------------------------------
 
-    async def create_table(self, name: str, options: ops.StreamOptions | None = None) -> ops.StreamInfo:
+    async def create_table(
+        self, name: str, options: ops.StreamOptions | None = None, *, is_own: bool = False
+    ) -> ops.StreamInfo:
+        """Create a table; an existing one is left as it is. The hub's own are made however many there are."""
         if not self._log.has_stream(name):
-            await self.transact([ops.CreateStream(name, 1, options or ops.StreamOptions(), TABLE)])
+            is_own = is_own or name in own_tables()
+            await self.transact([ops.CreateStream(name, 1, options or ops.StreamOptions(), TABLE, is_own=is_own)])
         self._log.table_size(name)  # refuses a stream of the same name
         return self.stream(name)
 

@@ -412,7 +412,7 @@ class Commit:
                 return False
             raise StreamExists(f"{existing.info.kind} {op.name!r} exists already")
         count = len(self._state.streams) + self._created + 1
-        if count > self._settings.streams_max:
+        if count > self._settings.streams_max and not op.is_own:
             raise LimitExceeded("streams", count, self._settings.streams_max, "log.streams_max")
         firsts = self._state.firsts_for(op.name, 0, op.partitions)
         id = self._state.next_stream_id + self._created

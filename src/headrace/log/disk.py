@@ -185,6 +185,7 @@ class OsDisk:
     def __init__(self, root: str | os.PathLike[str], *, lock: int | None = None) -> None:
         """`lock` is the descriptor of a lock that was handed over; without it the directory is locked."""
         self._root = Path(root).absolute()
+        self._prefix = f"{self._root}/"
         self._lock = _lock_directory(self._root) if lock is None else lock
 
     def create(self, path: str) -> OsAppendFile:
@@ -209,11 +210,11 @@ class OsDisk:
             return file.read_buffer()
 
     def size(self, path: str) -> int:
-        return (self._root / path).stat().st_size
+        return os.stat(f"{self._prefix}{path}").st_size
 
     def list(self, directory: str) -> list[str]:
         try:
-            return sorted(os.listdir(self._root / directory))
+            return sorted(os.listdir(f"{self._prefix}{directory}"))
         except (FileNotFoundError, NotADirectoryError):
             return []
 

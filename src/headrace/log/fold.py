@@ -22,6 +22,7 @@ from headrace.log.frame import (
     StreamGrown,
     StreamTrimmed,
     decode_directory,
+    decode_only_records,
 )
 from headrace.log.journal_port import GoodFrame, LostFrames
 from headrace.log.partition import Partition, ProducerState
@@ -34,13 +35,6 @@ RECORD_BYTES_MIN = 4
 UNKNOWN_LOSS = 2**32
 """How far indexes are moved on when a whole file is missing."""
 
-PartitionKey = tuple[int, int]
-"""Stream id and partition number."""
-
-
-def _key(partition: Partition) -> PartitionKey:
-    return partition.stream_id, partition.number
-
 
 class Fold:
     """Frames become part of a state. What cannot be told is noted in the report."""
@@ -51,9 +45,11 @@ class Fold:
         self._report = report
         self._find_segments = find_segments
         self._snapshot_sequence = state.sequence
-        self._entries: dict[PartitionKey, list[TailEntry]] = {}
+        self._entries: dict[Partition, list[TailEntry]] = {}
+        self._time_us = 0
+        """Of the last records: those of one commit share one number, and not only its value."""
         self._lost_bytes: int | None = 0
-        self._seen_after_loss: set[PartitionKey] = set()
+        self._seen_after_loss: set[Partition] = set()
         for partition in state.partitions():
             find_segments(partition)
 
@@ -61,6 +57,10 @@ class Fold:
         """The next frame."""
         self._report.frames += 1
         is_new = frame.sequence >= self._snapshot_sequence
+        only = decode_only_records(frame.directory)
+        if only is not None:
+            self._add_records(only, frame.data, frame.sequence, is_new)
+            return
         at = 0
         for entry in decode_directory(frame.directory):
             if isinstance(entry, RecordsEntry):
@@ -106,7 +106,8 @@ class Fold:
 
     def _let_go(self, event: SegmentStored) -> None:
         """Of records that a segment has: a partition's entries stand in the order of their indexes."""
-        entries = self._entries.get((event.stream, event.partition), [])
+        stream = self._state.by_id.get(event.stream)
+        entries = [] if stream is None else self._entries.get(stream.partitions[event.partition], [])
         del entries[: bisect_right(entries, event.next, key=lambda entry: entry.next)]
 
     def _add_records(self, entry: RecordsEntry, body: bytes | None, sequence: int, is_new: bool) -> None:
@@ -119,13 +120,18 @@ class Fold:
             if entry.producer is not None:
                 state = ProducerState(entry.producer_sequence, entry.base, entry.count)
                 partition.producers[entry.producer] = state
-        key = _key(partition)
-        self._seen_after_loss.add(key)
+        self._seen_after_loss.add(partition)
         if body is None or entry.base + entry.count <= max(partition.sealed_next, partition.first):
             return  # damaged records leave a gap, which `finish` names
         self._report.journal_records += entry.count
-        tail_entry = TailEntry(entry.base, entry.count, entry.time_us, body, sequence)
-        self._entries.setdefault(key, []).append(tail_entry)
+        if entry.time_us != self._time_us:
+            self._time_us = entry.time_us
+        tail_entry = TailEntry(entry.base, entry.count, self._time_us, body, sequence)
+        known = self._entries.get(partition)
+        if known is None:
+            self._entries[partition] = [tail_entry]
+        else:
+            known.append(tail_entry)
 
     def _partition(self, entry: RecordsEntry, is_new: bool) -> Partition | None:
         """The partition that records belong to; None when their stream has been deleted since."""
@@ -154,12 +160,14 @@ class Fold:
             return
         skip = UNKNOWN_LOSS if self._lost_bytes is None else self._lost_bytes // RECORD_BYTES_MIN
         for partition in self._state.partitions():
-            if _key(partition) not in self._seen_after_loss:
+            if partition not in self._seen_after_loss:
                 partition.next += skip
 
     def _finish_partition(self, partition: Partition) -> None:
-        partition.tail = Tail(self._entries.pop(_key(partition), None))
-        self._state.tail_bytes += partition.tail.bytes
+        entries = self._entries.pop(partition, None)
+        if entries:
+            partition.tail = Tail(entries)
+            self._state.tail_bytes += partition.tail.bytes
         partition.forget_pending()
         for first, last in partition.gaps():
             text = f"stream {partition.stream!r} partition {partition.number}: indexes {first} to {last} are lost"

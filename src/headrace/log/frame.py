@@ -317,6 +317,14 @@ def decode_directory(directory: bytes) -> list[RecordsEntry | AnyEvent]:
     return entries
 
 
+def decode_only_records(directory: bytes) -> RecordsEntry | None:
+    """The entry of a directory with nothing but records of nobody in particular: what most directories are."""
+    if len(directory) != RECORDS.size or directory[0] != KIND_RECORDS:
+        return None
+    _, _, _, stream, partition, count, base, time_us, sequence, body_bytes, _ = RECORDS.unpack_from(directory)
+    return RecordsEntry(stream, partition, count, base, time_us, None, sequence, body_bytes)
+
+
 def _decode_records(directory: bytes, at: int) -> tuple[RecordsEntry, int]:
     _, _, producer_bytes, stream, partition, count, base, time_us, sequence, body_bytes, _ = RECORDS.unpack_from(
         directory, at

@@ -31,6 +31,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from typing import NamedTuple
 
+from google_crc32c import extend as crc32c_extend
 from google_crc32c import value as crc32c
 
 from headrace.errors import HeadraceError
@@ -155,12 +156,10 @@ def _scan_file(file: _File, expected: int, following: int | None, proven: int) -
     at = FILE_HEADER.size
     size = len(data)
     while at < size and expected != following:
+        at, expected = yield from _good_frames(file, at, expected, following)
+        if at >= size or expected == following:
+            break
         header = _intact_header(file, at, expected)
-        if header is not None and _payload_is_good(data, at, header):
-            yield _good(path, data, at, header, data_is_good=True)
-            at += header.frame_bytes
-            expected += 1
-            continue
         behind = _behind(file, at, expected)
         if expected >= proven and not _was_durable(file, behind, expected):
             if not any(data[at : at + len(END)]):
@@ -179,6 +178,31 @@ def _scan_file(file: _File, expected: int, following: int | None, proven: int) -
     return expected
 
 
+def _good_frames(
+    file: _File, at: int, expected: int, following: int | None
+) -> Generator[Stored, None, tuple[int, int]]:
+    """Frames without damage, from `at` on; returns where they end, and the sequence that should stand there. There may
+    be a million of them, so each is looked at once, and little is made of it."""
+    path, data, (magic, seed) = file
+    unpack, last = HEADER.unpack_from, len(data) - HEADER.size
+    while at <= last and expected != following:
+        found, directory_bytes, data_bytes, directory_crc, data_crc, crc, sequence, _ = unpack(data, at)
+        begin = at + HEADER.size
+        middle = begin + directory_bytes
+        end = middle + data_bytes
+        if found != magic or sequence != expected or end > len(data):
+            break
+        if crc32c_extend(seed, data[at : at + 20] + data[at + 24 : begin]) != crc:
+            break
+        directory, body = data[begin:middle], data[middle:end]
+        if crc32c(directory) != directory_crc or crc32c(body) != data_crc:
+            break
+        yield GoodFrame(sequence, directory, body, path, at)
+        at = end
+        expected += 1
+    return at, expected
+
+
 def _intact_header(file: _File, at: int, expected: int) -> Header | None:
     header = decode_header(file.data, at, file.salt)
     if header is None or header.sequence != expected or at + header.frame_bytes > len(file.data):
@@ -193,24 +217,11 @@ def _behind(file: _File, at: int, expected: int) -> int:
     return at + (8 if header is None or header.sequence != expected else header.frame_bytes)
 
 
-def _payload_is_good(data: bytes, at: int, header: Header) -> bool:
-    middle = at + HEADER.size + header.directory_bytes
-    directory_crc: int = crc32c(data[at + HEADER.size : middle])
-    data_crc: int = crc32c(data[middle : middle + header.data_bytes])
-    return (directory_crc, data_crc) == (header.directory_crc, header.data_crc)
-
-
-def _good(path: str, data: bytes, at: int, header: Header, data_is_good: bool) -> GoodFrame:
-    middle = at + HEADER.size + header.directory_bytes
-    body = data[middle : middle + header.data_bytes] if data_is_good else None
-    return GoodFrame(header.sequence, data[at + HEADER.size : middle], body, path, at)
-
-
 def _damaged(path: str, data: bytes, at: int, header: Header) -> Stored:
     """A frame with an intact header and a bad rest: its directory may still say what is lost."""
     directory = data[at + HEADER.size : at + HEADER.size + header.directory_bytes]
     if crc32c(directory) == header.directory_crc:
-        return _good(path, data, at, header, data_is_good=False)
+        return GoodFrame(header.sequence, directory, None, path, at)
     return LostFrames(header.sequence, header.sequence + 1, path, at, header.frame_bytes)
 
 

@@ -411,11 +411,11 @@ class Log(LogView, LogPort):
         return finding.last >= stream.partitions[finding.partition].first
 
     def gauges(self) -> dict[str, float]:
-        tables = [stream.table for stream in list(self.state.streams.values()) if stream.table is not None]
+        tables = list(self.state.tables.values())
         return {
             "queue_bytes": self.queue_bytes,
             "tail_bytes": self.state.tail_bytes,
-            "segment_bytes": sum(partition.sealed_bytes for partition in self.state.partitions()),
+            "segment_bytes": self.maintenance.segment_bytes,
             "free_bytes": self.journal.free_bytes(),
             "streams": len(self.state.streams) - len(tables),
             "tables": len(tables),

@@ -60,6 +60,8 @@ class Maintenance:
         self._keeps_garbage = False
         self.shared = SharedStore(log)
         self.sealing = Sealing(log.store, log.settings.seal_apart_bytes, SEALER_IDLE_S)
+        self.segment_bytes = self._count_segment_bytes()
+        """Counted at each look, and not by whoever asks: there may be very many streams."""
         self.sealed_segments = 0
         self.merged_segments = 0
         self._turn = threading.Lock()
@@ -104,6 +106,9 @@ class Maintenance:
         except (OSError, HeadraceError) as error:
             logger.warning("no snapshot could be left; the next owner reads more of the journal: %s", error)
 
+    def _count_segment_bytes(self) -> int:
+        return sum([partition.sealed_bytes for partition in self._log.state.partitions() if partition.segments])
+
     def close(self) -> None:
         """After the last step."""
         self.sealing.close()
@@ -147,6 +152,8 @@ class Maintenance:
             self._merge_all()
         if is_due or self._compaction is not None:
             self._compact_next()
+        if is_due or sealable or removed:
+            self.segment_bytes = self._count_segment_bytes()
         return bool(sealable) or tidied or removed
 
     # -- sealing ---------------------------------------------------------------------------------------------------

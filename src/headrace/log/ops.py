@@ -121,7 +121,7 @@ class SetProducer(msgspec.Struct, frozen=True, gc=False):
     partition: int = 0
 
 
-class StreamOptions(msgspec.Struct, frozen=True, omit_defaults=True):
+class StreamOptions(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """How a stream is kept and acknowledged."""
 
     retention_age_s: float | None = None
@@ -145,6 +145,8 @@ class CreateStream(msgspec.Struct, frozen=True, gc=False):
     options: StreamOptions = StreamOptions()
     kind: str = "stream"
     exist_ok: bool = True
+    is_own: bool = False
+    """The hub's own: made even when there are as many streams as there may be, so that a full hub starts."""
 
 
 class GrowStream(msgspec.Struct, frozen=True, gc=False):
@@ -276,7 +278,7 @@ class Bounds(NamedTuple):
     next: int
 
 
-class StreamInfo(msgspec.Struct, frozen=True):
+class StreamInfo(msgspec.Struct, frozen=True, gc=False):
     """What the catalog knows of a stream or table."""
 
     name: str

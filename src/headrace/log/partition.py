@@ -83,6 +83,21 @@ class OpenSegments:
 class Partition:
     """Records first ≤ index < next. Changed only by the writer, under the log's lock; read by anyone."""
 
+    __slots__ = (
+        "first",
+        "next",
+        "number",
+        "pending_next",
+        "pending_producers",
+        "pending_time_us",
+        "producers",
+        "segments",
+        "stream",
+        "stream_id",
+        "tail",
+        "time_us",
+    )
+
     def __init__(self, stream: str, stream_id: int, number: int, first: int) -> None:
         self.stream = stream
         self.stream_id = stream_id
@@ -203,8 +218,10 @@ class Partition:
 
     def gaps(self) -> list[tuple[int, int]]:
         """Index ranges (inclusive) that no segment and no tail entry holds."""
-        missing = []
+        missing: list[tuple[int, int]] = []
         at = self.first
+        if at == self.next:
+            return missing
         spans = [(ref.first, ref.next) for ref in self.segments]
         spans += [(entry.base, entry.next) for entry in self.tail.entries]
         for first, next_index in sorted(spans):

@@ -60,9 +60,9 @@ class LogView:
         return None if position is None else position.index
 
     def cursors(self, pattern: str = "*", stream: str | None = None) -> list[ops.CursorInfo]:
-        streams = self.state.matching("*") if stream is None else [self.state.stream(stream)]
+        ids = sorted(self.state.cursors) if stream is None else [self.state.stream(stream).info.id]
         infos = []
-        for holder in streams:
+        for holder in (self.state.by_id[id] for id in ids if id in self.state.by_id):
             for (name, number), position in list(self.state.cursors.get(holder.info.id, {}).items()):
                 if fnmatch.fnmatchcase(name, pattern):
                     partition = holder.partitions[number]

@@ -5,6 +5,9 @@ Nothing is guessed. What cannot be read is named in the `Report`, never served, 
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from headrace.errors import Damaged
@@ -29,6 +32,23 @@ class Recovered(NamedTuple):
 
 def recover(journal: JournalPort, store: Store, repair: bool = True) -> Recovered:
     """Read all of a log. With `repair` a torn tail is cut and leftovers go; without, nothing is changed."""
+    with _without_collection():
+        return _recover(journal, store, repair)
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """The garbage collector would look at each of very many objects again and again, and all of them stay."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _recover(journal: JournalPort, store: Store, repair: bool) -> Recovered:
     if store.is_shared:
         return _recover_shared(journal, store)
     report = Report()
@@ -69,7 +89,12 @@ def _replay_shared(journal: JournalPort, store: Store) -> Recovered:
 
 
 def _replay(journal: JournalPort, store: Store, state: State, report: Report, repair: bool) -> None:
+    # One list for all streams that have none: to ask for each takes seconds when there are very many.
+    with_segments = set(store.list(segment.DIRECTORY))
+
     def find_segments(partition: Partition) -> None:
+        if str(partition.stream_id) not in with_segments:
+            return
         refs, leftovers = segment.list_segments(store, partition.stream_id, partition.number, tidy=repair)
         partition.segments = [ref for ref in refs if ref.next > partition.first]
         report.segments += len(partition.segments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from typing import NamedTuple
 
 import msgspec
@@ -16,6 +17,7 @@ from headrace.log.table import Table, Values
 from headrace.log.tail import TailEntry
 
 SNAPSHOTS_KEPT = 2
+WILD = re.compile(r"[*?\[]")
 TABLE = "table"
 STREAM = "stream"
 
@@ -36,6 +38,8 @@ class CursorPosition(msgspec.Struct, frozen=True, gc=False):
 
 class Stream:
     """A stream or table with its partitions."""
+
+    __slots__ = ("info", "partitions", "table")
 
     def __init__(self, info: StreamInfo, firsts: list[int]) -> None:
         self.info = info
@@ -64,6 +68,8 @@ class State:
         """Of the journal, in the snapshot that it comes from."""
         self.streams: dict[str, Stream] = {}
         self.by_id: dict[int, Stream] = {}
+        self.tables: dict[int, Table] = {}
+        """By stream id."""
         self.next_stream_id = 1
         self.retired_indexes: dict[str, list[int]] = {}
         """For every name that was ever deleted: the next index of each partition, so that none is used again."""
@@ -98,10 +104,14 @@ class State:
 
     def matching(self, pattern: str) -> list[Stream]:
         """Streams and tables whose name fits a shell pattern."""
+        if not WILD.search(pattern):  # a name: there may be very many others
+            found = self.streams.get(pattern)
+            return [] if found is None else [found]
         streams = list(self.streams.values())
         if pattern == "*":
             return streams
-        return [stream for stream in streams if fnmatch.fnmatchcase(stream.info.name, pattern)]
+        fits = re.compile(fnmatch.translate(pattern)).match
+        return [stream for stream in streams if fits(stream.info.name)]
 
     def partitions(self) -> list[Partition]:
         return [partition for stream in list(self.streams.values()) for partition in stream.partitions]
@@ -178,6 +188,8 @@ class State:
     def add_stream(self, stream: Stream) -> None:
         self.streams[stream.info.name] = stream
         self.by_id[stream.info.id] = stream
+        if stream.table is not None:
+            self.tables[stream.info.id] = stream.table
         self.next_stream_id = max(self.next_stream_id, stream.info.id + 1)
 
     def _checkpoint_added(self, event: frame.CheckpointAdded | frame.CheckpointStored) -> None:
@@ -265,6 +277,7 @@ class State:
             self.deleted_ids.add(id)
         if stream.table is not None:
             self.discarded.append(stream.table.clear())
+            del self.tables[id]
         self.cursors.pop(id, None)
         self.tail_bytes -= sum(partition.tail.bytes for partition in stream.partitions)
         for partition in stream.partitions:  # a reader may have it still, and open files keep their room on the disk

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 import msgspec
 import numpy as np
@@ -30,22 +31,25 @@ class TailEntry(msgspec.Struct, frozen=True, gc=False):
         return self.base + self.count
 
 
+_base = attrgetter("base")
+
+
 class Tail:
     """Entries in index order. One thread appends; others may read at any time, since entries never change."""
 
+    __slots__ = ("bytes", "entries")
+
     def __init__(self, entries: list[TailEntry] | None = None) -> None:
         self.entries = entries or []
-        self._bases = [entry.base for entry in self.entries]
-        self.bytes = sum(len(entry.body) for entry in self.entries)
+        self.bytes = sum([len(entry.body) for entry in self.entries])
 
     def append(self, entry: TailEntry) -> None:
         self.entries.append(entry)
-        self._bases.append(entry.base)  # after the entry: a reader that finds the base finds the entry
         self.bytes += len(entry.body)
 
     def position(self, index: int) -> int:
         """Which entry holds an index, or the one before it; -1 when all are above."""
-        return bisect_right(self._bases, index) - 1
+        return bisect_right(self.entries, index, key=_base) - 1
 
     def read(self, start: int, limit: int, bytes_max: int) -> pa.RecordBatch | None:
         """Records from `start`; None when the tail does not hold it. Stops at a gap."""

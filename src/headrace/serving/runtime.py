@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import importlib
 import importlib.abc
 import importlib.util
@@ -335,6 +336,7 @@ class Life:
     async def _serve(self, loaded: Loaded) -> int:
         standby = self._standby
         runtime = await Runtime.start(loaded, standby)
+        gc.freeze()  # what there is by now stays: the collector need not look at it again and again
         try:
             if standby is None:
                 hub = runtime.hub

@@ -387,3 +387,14 @@ async def test_a_directory_is_opened_once_and_comes_back(tmp_path: Path) -> None
     hub = await Hub.open(tmp_path)
     assert hub.bounds("s") == (0, 1)
     await hub.close()
+
+
+async def test_a_hub_with_as_many_streams_as_there_may_be_makes_its_own_tables() -> None:
+    async with memory_hub(Config(log=Log(streams_max=2))) as hub:
+        for name in ("a", "b"):
+            await hub.create_stream(name)
+        for make in (hub.create_stream, hub.create_table):
+            with pytest.raises(LimitExceeded, match=r"log\.streams_max"):
+                await make("c")
+        await hub.create_table("spark/pipelines")
+        assert hub.has_stream("spark/pipelines")

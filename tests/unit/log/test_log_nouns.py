@@ -13,6 +13,7 @@ from headrace.log import ops
 from headrace.log.batch import Batch
 from headrace.log.disk import OsDisk
 from headrace.log.log import Log
+from headrace.log.partition import Partition
 from headrace.testing import MemoryDisk
 
 # -- tables --------------------------------------------------------------------------------------------------------
@@ -355,15 +356,14 @@ def test_a_number_that_the_journal_cannot_hold_is_refused_and_the_log_goes_on(lo
     do(log, ops.SaveCursor("c", "orders", 1))
 
 
-def test_a_scan_that_is_overtaken_by_a_trim_says_so(log: Log) -> None:
+def test_a_scan_that_is_overtaken_by_a_trim_says_so(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(log, "orders", 4)
-    partition = log.partition("orders")
-    read = partition.read
+    read = Partition.read
 
     def trimmed_meanwhile(*arguments: Any) -> Any:
         do(log, ops.Trim("orders", 2))
         return read(*arguments)
 
-    partition.read = trimmed_meanwhile  # type: ignore[method-assign]
+    monkeypatch.setattr(Partition, "read", trimmed_meanwhile)
     with pytest.raises(Trimmed):
         list(log.scan("orders", 0, 4))

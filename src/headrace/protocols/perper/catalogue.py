@@ -288,7 +288,7 @@ class Catalogue:
         """A table of ours; one that is there may be left over from a hub that died before it was in the catalogue."""
         self._refuse_foreign_table(name)
         try:
-            await self._hub.create_table(name, StreamOptions(labels=LABELS))
+            await self._hub.create_table(name, StreamOptions(labels=LABELS), is_own=name in SPECIAL)
         except (StreamExists, BadRequest) as error:
             raise PeerError(Status.CACHE_EXISTS, f"cache {name!r} cannot be a table: {error}") from None
         return TableCache(self._hub, name, self.expiries)

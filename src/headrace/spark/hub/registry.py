@@ -159,7 +159,7 @@ class Registry:
 
     def _definitions(self) -> dict[str, Definition]:
         definitions = dict(self._configured)
-        if self._hub.streams(PIPELINES, kind="table"):
+        if self._hub.has_stream(PIPELINES):
             stored = self._hub.set_aside.read(PIPELINES, self._hub.items(PIPELINES), read_definition)
             definitions |= {definition.name: definition for definition in stored}
         return definitions
