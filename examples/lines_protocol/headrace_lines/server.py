@@ -21,18 +21,22 @@ class Connection(TcpConnection, asyncio.Protocol):
         self.settings = self.hub.config.section(Lines)
         self.lines = self.hub.metrics.section(LinesMetrics).lines
         self.state = CONNECTION.first
-        self.principal: Principal | None = None
         self._received = b""
 
     def opened(self) -> None:
         try:
-            self.principal = self.hub.admission.admit_now("lines", self.peer, Certificate(self.transport))
+            self.admit(Certificate(self.transport))
         except Unauthenticated:
             self._refuse(Refused("unauthenticated", "show a client certificate"))
             self.transport.close()
 
     def closed(self, error: Exception | None) -> None:
         self.state = CONNECTION.step(self.state, Event.LOST)
+
+    def rights_changed(self, principal: Principal) -> None:
+        if principal.refusal is not None:
+            self._refuse(principal.refusal)
+            self.transport.close()
 
     def describe(self) -> dict[str, object]:
         return {"state": self.state.value}

@@ -1,8 +1,9 @@
 """The pulse of the hub: once a second a few numbers, kept for some minutes and sent to every open page.
 
 A page has one connection, server-sent events. It carries the samples (event `pulse`) and, for the stream that the page
-shows, a word that there are new records (event `moved`, with the next index): the page then reads them itself. All of
-it is bounded: so many pages, so many samples waiting for one page, and one `moved` however many records came.
+shows, a word that there are new records (event `moved`, with the next index): the page then reads them itself. Whoever
+loses the right to it is told so by the last event, `refused`. All of it is bounded: so many pages, so many samples
+waiting for one page, and one `moved` however many records came.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from prometheus_client import Histogram
 
-from headrace.errors import HeadraceError, LimitExceeded
+from headrace.errors import Forbidden, HeadraceError, LimitExceeded
 from headrace.hub.health import NOT_FOR_ALL
 from headrace.security import EVERYTHING, Principal
 from headrace.serving.memory import resident_bytes
@@ -84,6 +85,17 @@ class Shown(NamedTuple):
     next: int
 
 
+def refusal(principal: Principal, shown: Shown | None) -> HeadraceError | None:
+    """Why a page may not be told what happens, if that is so."""
+    if principal.refusal is not None:
+        return principal.refusal
+    if not principal.may_some("read"):
+        return Forbidden("the pulse of the hub needs the right 'read'")
+    if shown is not None and not principal.may("read", shown.stream):
+        return Forbidden(f"{principal.name!r} may not read stream {shown.stream!r}")
+    return None
+
+
 class Event(NamedTuple):
     """One server-sent event."""
 
@@ -123,6 +135,7 @@ class Watcher:
         self._samples: deque[Sample] = deque()
         self._moved: int | None = None
         self._ended = False
+        self._refused: HeadraceError | None = None
         self._something = asyncio.Event()
 
     def sample(self, sample: Sample) -> bool:
@@ -144,11 +157,19 @@ class Watcher:
         self._ended = True
         self._something.set()
 
+    def refuse(self, error: HeadraceError | None) -> None:
+        """If there is a reason to, send it, and nothing else any more."""
+        self._refused = self._refused or error
+        self._something.set()
+
     async def events(self) -> AsyncIterator[Event]:
         """What there is, as it comes."""
         while True:
             await self._something.wait()
             self._something.clear()
+            if self._refused is not None:
+                yield Event("refused", msgspec.json.encode({"code": self._refused.code, "message": str(self._refused)}))
+                return
             if self._moved is not None:
                 moved, self._moved = self._moved, None
                 yield Event("moved", msgspec.json.encode(moved))
@@ -204,10 +225,11 @@ class Pulse:
 
     async def watch(self, shown: Shown | None = None, principal: Principal = EVERYTHING) -> AsyncIterator[Event]:
         """First the past, then what happens, as far as `principal` may know it. Ends when the watcher is too slow or
-        the hub stops."""
+        the hub stops; and, with the event `refused`, when `principal` would not be let in any more."""
         self.check_room()
         watcher = Watcher(principal)
         self._watchers.add(watcher)
+        unwatch = principal.watch(lambda: watcher.refuse(refusal(principal, shown)))
         following = None if shown is None else asyncio.create_task(self._follow(shown, watcher))
         try:
             yield Event("pulse", msgspec.json.encode([sample.shown_to(principal) for sample in self._samples]))
@@ -215,6 +237,7 @@ class Pulse:
                 yield event
         finally:
             self._watchers.discard(watcher)
+            unwatch()
             if following is not None:
                 following.cancel()
 

@@ -21,10 +21,10 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from headrace.console.pipelines import PipelineViews
-from headrace.console.pulse import Pulse, Shown
+from headrace.console.pulse import Pulse, Shown, refusal
 from headrace.console.sessions import SessionViews
 from headrace.console.views import Views
-from headrace.errors import BadRequest, Forbidden, HeadraceError
+from headrace.errors import BadRequest, HeadraceError
 from headrace.security import Principal
 from headrace.security.admission import from_header
 from headrace.serving.http import error_response, peer_of
@@ -104,17 +104,17 @@ class Console:
         message = "sign in to see the pulse of this hub"
         principal = await self._hub.admission.admit("http", peer_of(request), shown_by, message)
         recognized(request.scope)
-        if not principal.may_some("read"):
-            raise Forbidden("the pulse of the hub needs the right 'read'")
         asked = request.query_params
-        if "stream" not in asked:
-            return principal, None
-        if not principal.may("read", asked["stream"]):
-            raise Forbidden(f"{principal.name!r} may not read stream {asked['stream']!r}")
+        shown = None
         try:
-            shown = Shown(asked["stream"], int(asked.get("partition", "0")), int(asked.get("next", "0")))
+            if "stream" in asked:
+                shown = Shown(asked["stream"], int(asked.get("partition", "0")), int(asked.get("next", "0")))
         except ValueError:
             raise BadRequest("'partition' and 'next' are whole numbers") from None
+        if (refused := refusal(principal, shown)) is not None:
+            raise refused
+        if shown is None:
+            return principal, None
         self._hub.bounds(shown.stream, shown.partition)  # raises for one that does not exist
         return principal, shown
 

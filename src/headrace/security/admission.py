@@ -1,7 +1,8 @@
 """The door: every listener brings its peer and what that shows, and gets a principal or a refusal.
 
 Refusals are counted by listener, logged, and slowed down (`login_limit`) here and nowhere else, so that a new way to
-sign in is a credential in this file.
+sign in is a credential in this file. Everyone who was let in is held by `rights`: a change of users, passwords, tokens,
+roles or client authorities reaches them while they are connected.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from headrace.errors import Unauthenticated
 from headrace.security.login_limit import LoginLimiter, TooManyLogins
 from headrace.security.passwords import SecurityError
 from headrace.security.policy import Security
-from headrace.security.principal import EVERYTHING, Principal
+from headrace.security.principal import Principal
+from headrace.security.rights import Rights
 from headrace.telemetry.log_lines import fields
 
 if TYPE_CHECKING:
@@ -33,12 +35,12 @@ NOT_KNOWN = "the token, or the user and password, is not known here"
 
 
 class Nobody(NamedTuple):
-    """Nothing is shown. `otherwise` comes in where callers without a name are refused: who may do little."""
+    """Nothing is shown. `otherwise` is the role that a setting gives them where callers without a name are refused."""
 
-    otherwise: Principal | None = None
+    otherwise: str | None = None
 
     def check(self, door: Admission, peer: str) -> Principal | None:
-        return door.security.anonymous() or self.otherwise
+        return door.security.anonymous(self.otherwise)
 
 
 class Unreadable(NamedTuple):
@@ -48,8 +50,16 @@ class Unreadable(NamedTuple):
         return None
 
 
+class Trusted(NamedTuple):
+    """Nothing is shown, and a setting lets callers like this one do everything, unless the users are lost."""
+
+    def check(self, door: Admission, peer: str) -> Principal | None:
+        return door.security.trusted()
+
+
 class Token(NamedTuple):
-    """A user's token. Whoever says the `shared` secret, if there is one, may do everything."""
+    """A user's token. Whoever says the `shared` secret, if there is one, may do everything, unless the users are
+    lost."""
 
     token: str
     shared: str = ""
@@ -59,7 +69,7 @@ class Token(NamedTuple):
 
     def _owner(self, security: Security) -> Principal | None:
         if self.shared and hmac.compare_digest(self.shared.encode(), self.token.encode()):
-            return EVERYTHING
+            return security.trusted()
         return security.authenticate_token(self.token)
 
 
@@ -96,7 +106,7 @@ class Password(NamedTuple):
     secret: str
 
 
-Quick = Nobody | Unreadable | Token | Signature | Certificate
+Quick = Nobody | Unreadable | Trusted | Token | Signature | Certificate
 
 
 def from_header(header: str | None) -> Quick | Password:
@@ -120,6 +130,7 @@ class Admission:
 
     def __init__(self, security: Security, settings: SecuritySection, metrics: Metrics) -> None:
         self.security = security
+        self.rights = Rights(security, metrics.security.ended.inc)
         self._refused = metrics.protocol.refused_logins
         self._limiter = LoginLimiter(
             settings.login_failures_max, settings.login_window_s, metrics.security.held_back.inc
@@ -174,7 +185,7 @@ class Admission:
     def _admitted(
         self, listener: str, peer: str, credential: Quick | Password, principal: Principal | None, message: str
     ) -> Principal:
-        if principal is not None:
+        if principal is not None and self.rights.hold(principal):
             return principal
         if isinstance(credential, Nobody):  # whoever has not tried is no line in the log: browsers begin so
             self._refused.labels(protocol=listener).inc()

@@ -5,13 +5,14 @@ Nothing here puts a secret into a message, and `Principal` does not hold it.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import logging
 import os
 import re
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -21,7 +22,8 @@ from headrace.config.address import is_loopback, split_address
 from headrace.errors import BadRequest
 from headrace.protocols.descriptor import protocols
 from headrace.security.passwords import DECOY, SECRET_LENGTH_MIN, SecurityError, check_secret, token_digest
-from headrace.security.principal import BUILT_IN_ROLES, Principal
+from headrace.security.principal import BUILT_IN_ROLES, EVERYTHING, Principal
+from headrace.security.trust import Trust
 from headrace.security.users import UsersFile
 from headrace.telemetry.log_lines import fields
 
@@ -51,6 +53,9 @@ class Security:
         self._remembers = remembers
         self._had_users = False
         self._trouble: str | None = None
+        self._trusts: dict[str, Trust] = {}
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when this object has changed the users."""
         for name, user in self.users().items():
             self._check_roles(f"user {name!r}", user.roles)
         if self._section.anonymous not in ("auto", "none"):
@@ -96,6 +101,10 @@ class Security:
         """Whether there are users, or were, or may be: once a hub has had users, it never falls open."""
         return self.trouble() is not None or self._had_users
 
+    def standing(self) -> tuple[object, ...]:
+        """Something that differs from what it was when anyone's rights may have changed since."""
+        return (self.trouble(), self.users_file.stamp, *(trust.stamp() for trust in self._trusts.values()))
+
     def open_to_all(self) -> None:
         """Forget that there were users: at its next start the hub lets everybody in."""
         if self.users():
@@ -112,6 +121,7 @@ class Security:
         with self.users_file.changing() as users:
             before = users.get(name, User())
             users[name] = User(secret=secret or before.secret, tokens=before.tokens, roles=roles)
+        self.on_change()
         return users[name]
 
     def check_user(self, name: str, roles: list[str]) -> None:
@@ -132,6 +142,7 @@ class Security:
         """Take a user out of the users file."""
         with self.users_file.changing() as users:
             users.pop(name, None)
+        self.on_change()
 
     def add_token(self, name: str, digest: str) -> None:
         """Add a token (its digest) to a user of the users file."""
@@ -139,19 +150,31 @@ class Security:
             if name not in users:
                 raise SecurityError(f"user {name!r} was removed meanwhile")
             users[name] = msgspec.structs.replace(users[name], tokens=[*users[name].tokens, digest])
+        self.on_change()
 
     @property
     def required(self) -> bool:
         """Whether a caller without a name is refused."""
         return self.anonymous() is None
 
-    def anonymous(self) -> Principal | None:
-        """Who a caller without a name is: None when they must say who they are."""
-        role = self._section.anonymous
+    def anonymous(self, otherwise: str | None = None) -> Principal | None:
+        """Who a caller without a name is: None when they must say who they are. `otherwise` is the role that a setting
+        gives them even then, unless the users are lost."""
+        role: str | None = self._section.anonymous
         if role == "none" or (role == "auto" and self.asks_names()):
+            role = otherwise if self.trouble() is None else None
+        elif role == "auto":
+            role = "admin"
+        if role is None:
             return None
-        role = "admin" if role == "auto" else role
-        return Principal("anonymous", (role,), tuple(self._roles[role]))
+        return Principal("anonymous", (role,), tuple(self._roles[role]), lambda: self.anonymous(otherwise))
+
+    def trusted(self) -> Principal | None:
+        """Whoever a setting lets do everything without a name of their own. Where the users are lost, nobody: a secret
+        that all share, or a place on this machine, is meant beside users and not instead of them."""
+        if self.trouble() is not None:
+            return None
+        return Principal(EVERYTHING.name, EVERYTHING.roles, tuple(BUILT_IN_ROLES["admin"]), self.trusted)
 
     def authenticate(self, user: str, secret: str) -> Principal | None:
         """The user, if the password is right. Takes some 50 ms the first time."""
@@ -164,7 +187,7 @@ class Security:
         if len(self._verified) >= VERIFIED_MAX:
             self._verified.clear()
         self._verified[user] = self.mark(stored, secret)
-        return self._principal(user)
+        return self._principal(user, lambda known: known.secret == stored)
 
     def _stored_secret(self, user: str) -> str | None:
         known = self.users().get(user)
@@ -178,23 +201,23 @@ class Security:
         """The user, if this very password was right before and is still the stored one."""
         stored = self._stored_secret(user)
         if stored is not None and hmac.compare_digest(self._verified.get(user, b""), self.mark(stored, secret)):
-            return self._principal(user)
+            return self._principal(user, lambda known: known.secret == stored)
         return None
 
     def authenticate_token(self, token: str) -> Principal | None:
         """The user a token belongs to."""
         digest = token_digest(token).encode()
-        owner = None
+        owner, matching = None, ""
         for name, user in self.users().items():
             for stored in user.tokens:
                 kept = stored if stored.startswith("sha256$") else token_digest(stored)
                 if hmac.compare_digest(kept.encode(), digest):
-                    owner = name  # no early return: the time does not tell which user matched
-        return None if owner is None else self._principal(owner)
+                    owner, matching = name, stored  # no early return: the time does not tell which user matched
+        return None if owner is None else self._principal(owner, lambda known: matching in known.tokens)
 
     def certificate_principal(self, common_name: str) -> Principal | None:
         """The user named by a client certificate that TLS has verified."""
-        return self._principal(common_name) if common_name in self.users() else None
+        return self._principal(common_name)
 
     def tls(self, listener: str) -> ssl.SSLContext | None:
         """The TLS context of a listener, or None for plain text."""
@@ -208,9 +231,26 @@ class Security:
             if files.client_ca:
                 context.load_verify_locations(files.client_ca)
                 context.verify_mode = ssl.CERT_REQUIRED
+                self._trust(files.client_ca).contexts.add(context)
         except (OSError, ssl.SSLError) as error:
             raise SecurityError(f"tls of listener {listener!r}: {error}: check {files.certificate!r}") from error
         return context
+
+    def vouches(self, listener: str, transport: asyncio.BaseTransport) -> bool:
+        """Whether the certificate of a client at this listener is one that `client_ca` vouches for now; the handshake
+        has found that it was one when the hub started, or later."""
+        trust, shown = self.trust(listener), transport.get_extra_info("ssl_object")
+        return trust is None or shown is None or trust.vouches_for(shown)
+
+    def trust(self, listener: str) -> Trust | None:
+        """The authorities that vouch for the clients of a listener, if it asks for certificates."""
+        files = self.tls_files(listener)
+        return self._trust(files.client_ca) if files is not None and files.client_ca else None
+
+    def _trust(self, file: str) -> Trust:
+        if file not in self._trusts:
+            self._trusts[file] = Trust(Path(file))
+        return self._trusts[file]
 
     def tls_files(self, listener: str) -> TlsFiles | None:
         """The certificate files of a listener, for servers that read them on their own."""
@@ -251,10 +291,13 @@ class Security:
             for address in protocol.addresses(self._config.section(protocol.settings)):
                 yield protocol.name, address
 
-    def _principal(self, name: str) -> Principal:
-        user = self.users()[name]
+    def _principal(self, name: str, holds: Callable[[User], bool] = lambda known: True) -> Principal | None:
+        """A user, while there is one and what was shown still `holds`."""
+        user = self.users().get(name)
+        if user is None or not holds(user):
+            return None
         grants = tuple(grant for role in user.roles for grant in self._roles.get(role, []))
-        return Principal(name, tuple(user.roles), grants)
+        return Principal(name, tuple(user.roles), grants, lambda: self._principal(name, holds))
 
     def _check_roles(self, where: str, roles: list[str]) -> None:
         for role in roles:

@@ -1,4 +1,7 @@
-"""Someone known, and what they may do.
+"""Someone known, and what they may do now.
+
+A principal is live: whoever holds one asks `may` each time and has the answer of this moment. `rights.py` keeps it true
+to the users. What goes on without asking, such as a feed, watches it.
 
 right   what it allows
 read    read and follow records, tables and checkpoints; look at streams, cursors, sessions
@@ -12,10 +15,11 @@ import contextlib
 import contextvars
 import fnmatch
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 from headrace.config import Grant
+from headrace.errors import Unauthenticated
 from headrace.security.reserved import is_own_cursor, is_reserved
 
 Right = Literal["read", "write", "admin"]
@@ -30,12 +34,54 @@ BUILT_IN_ROLES: dict[str, list[Grant]] = {
 class Principal:
     """Someone known, with what they may do."""
 
-    __slots__ = ("_grants", "name", "roles")
+    __slots__ = ("__weakref__", "_ended", "_grants", "_renewal", "_watchers", "name", "roles")
 
-    def __init__(self, name: str, roles: tuple[str, ...], grants: tuple[Grant, ...]) -> None:
+    def __init__(
+        self,
+        name: str,
+        roles: tuple[str, ...],
+        grants: tuple[Grant, ...],
+        renewal: Callable[[], Principal | None] | None = None,
+    ) -> None:
+        """`renewal` finds out who this would be if they came now; without one, nothing changes."""
         self.name = name
         self.roles = roles
+        self._ended = False
         self._grants = grants
+        self._renewal = renewal
+        self._watchers: dict[object, Callable[[], object]] = {}
+
+    @property
+    def refusal(self) -> Unauthenticated | None:
+        """What to tell them once their sign-in no longer holds. From then on they may do nothing."""
+        if not self._ended:
+            return None
+        return Unauthenticated(f"the sign-in of {self.name!r} no longer holds; sign in again")
+
+    def watch(self, changed: Callable[[], object]) -> Callable[[], None]:
+        """Have `changed` called in the event loop when they may do something else than before, or nothing any more.
+        The result ends that."""
+        key = object()
+        self._watchers[key] = changed
+        return lambda: self._watchers.pop(key, None) and None
+
+    def renew(self) -> list[Callable[[], object]]:
+        """Take the rights that they would get now. Those who have to be told of it, if anything is different."""
+        if self._renewal is None or self._ended:
+            return []
+        now = self._renewal()
+        if now is None:
+            return self.end()
+        if (now.name, now.roles, now._grants) == (self.name, self.roles, self._grants):
+            return []
+        self.name, self.roles, self._grants = now.name, now.roles, now._grants
+        return list(self._watchers.values())
+
+    def end(self) -> list[Callable[[], object]]:
+        """Their sign-in no longer holds. Those who have to be told of it."""
+        self._ended = True
+        self.roles, self._grants = (), ()
+        return list(self._watchers.values())
 
     def may(self, right: Right, stream: str | None = None, *, verb: str | None = None) -> bool:
         """Whether they may, `right` being what they want to do with `stream`; without a stream, with all of them.

@@ -30,7 +30,7 @@ class UsersFile:
     def __init__(self, path: Path, data: Path) -> None:
         self.path = path
         self._required = data / REQUIRED
-        self._stamp: tuple[int, int] | None = None
+        self._stamp: tuple[int, int, int] | None = None
         self._users: dict[str, User] = {}
         self.on_disk_failure: Callable[[str, OSError], None] | None = None
         """Told what was being written when the disk failed."""
@@ -44,7 +44,7 @@ class UsersFile:
             return self._users
         except OSError as error:
             raise self._not_readable(error) from error
-        stamp = (status.st_mtime_ns, status.st_size)
+        stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
         if stamp != self._stamp:
             try:
                 self._users = msgspec.json.decode(self.path.read_bytes(), type=dict[str, User])
@@ -54,6 +54,11 @@ class UsersFile:
                 raise self._not_readable(error) from error
             self._stamp = stamp
         return self._users
+
+    @property
+    def stamp(self) -> object:
+        """Differs when other users were read."""
+        return self._stamp
 
     def is_required(self) -> bool:
         """Whether there have been users. What cannot be found out is taken for yes."""

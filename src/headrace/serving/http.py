@@ -272,6 +272,15 @@ class _Server(uvicorn.Server):
         self.listening.set()
 
 
+def _cut_unvouched(hub: HubBase, server: uvicorn.Server) -> None:
+    """Requests say each time who asks. A certificate is shown once, so what rests on it is looked at when authorities
+    change."""
+    for connection in list(server.server_state.connections):
+        transport = getattr(connection, "transport", None)
+        if transport is not None and not hub.security.vouches("http", transport):
+            transport.abort()
+
+
 async def serve(hub: HubBase, address: str, behind: str = "") -> Listener:
     """Serve HTTP on `address` until the listener is closed. `behind` is the address that clients see, if something of
     this process is in front of it, and deals with TLS."""
@@ -299,6 +308,7 @@ async def serve(hub: HubBase, address: str, behind: str = "") -> Listener:
     config.load()
     config.ssl = None if behind else hub.security.tls("http")
     server = _Server(config, hub.config.limits.sign_in_s)
+    unwatch = hub.admission.rights.watch(lambda: _cut_unvouched(hub, server))
     running = asyncio.create_task(server.serve([listening]), name="http")
     started = asyncio.create_task(server.listening.wait())
     await asyncio.wait((running, started), return_when=asyncio.FIRST_COMPLETED)
@@ -308,6 +318,7 @@ async def serve(hub: HubBase, address: str, behind: str = "") -> Listener:
         raise OSError("the HTTP server ended before it listened")
 
     async def close() -> None:
+        unwatch()
         server.should_exit = True
         await running
 

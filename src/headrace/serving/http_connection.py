@@ -63,6 +63,9 @@ class HttpConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast(asyncio.Transport, transport))
         keep_alive(transport)
+        if not self.hub.security.vouches("http", transport):
+            self.transport.abort()
+            return
         section = self.hub.config.http
         try:
             self._arrival = self.hub.intake.open("http", self._cut_off, section.connections_max // 2)

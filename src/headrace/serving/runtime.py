@@ -140,6 +140,7 @@ class Runtime:
             asyncio.create_task(
                 trim_when_quiet(lambda: counted(written), find_trim(), lambda: intake.released_bytes), name="trim"
             ),
+            asyncio.create_task(self.hub.admission.rights.follow(), name="rights"),
         ]
 
     async def _start_services(self) -> None:

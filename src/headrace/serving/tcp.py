@@ -22,6 +22,8 @@ from headrace.config.address import join_address, split_address
 from headrace.errors import HeadraceError, LimitExceeded
 from headrace.hub.intake import Arrival
 from headrace.hub.sessions import Session
+from headrace.security import Principal
+from headrace.security.admission import Quick
 from headrace.serving.listener import ACCEPTS_AT_ONCE, keep_alive, wait_for_more
 from headrace.units import KIB
 
@@ -46,6 +48,7 @@ class TcpServer(Generic[Peer]):
         self.counters = hub.metrics.protocol.of(protocol)
         self.connections: set[Peer] = set()
         self._emptied = asyncio.Event()
+        self._unwatch = hub.admission.rights.watch(self._check_certificates)
 
     async def listen(
         self, address: str, connection: Callable[[], asyncio.BaseProtocol], tls: ssl.SSLContext | None = None
@@ -76,6 +79,7 @@ class TcpServer(Generic[Peer]):
             self._emptied.clear()
             await self._emptied.wait()
         cut_off.cancel()
+        self._unwatch()
         for server in servers:
             await server.wait_closed()
 
@@ -84,6 +88,14 @@ class TcpServer(Generic[Peer]):
         self.connections.discard(connection)
         if not self.connections:
             self._emptied.set()
+
+    def _check_certificates(self) -> None:
+        """Users or authorities have changed: whoever shows a certificate that nobody vouches for any more is cut off,
+        as in a handshake."""
+        for connection in tuple(self.connections):
+            if not self.hub.security.vouches(self.protocol, connection.transport):
+                connection.last_error = "nobody vouches for its certificate any more"
+                connection.transport.abort()
 
     def _abort_all(self) -> None:
         for connection in tuple(self.connections):
@@ -112,6 +124,8 @@ class TcpConnection:
         self.last_error: str | None = None
         self.handle: Session | None = None
         self.arrival: Arrival | None = None
+        self.principal: Principal | None = None
+        """Who the peer is, as far as the protocol has found out; what it may do is true at every moment."""
         self.peer_reads = True
         self._tcp_server = server
         self._reading = True
@@ -148,6 +162,12 @@ class TcpConnection:
         self.last_error = why
         self.transport.abort()
 
+    def rights_changed(self, principal: Principal) -> None:
+        """The peer may do something else than before. Whoever is not known any more (`principal.refusal`) goes."""
+        if principal.refusal is not None:
+            self.last_error = str(principal.refusal)
+            self.stop()
+
     # asyncio's side.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -161,6 +181,9 @@ class TcpConnection:
             self.peer = join_address(str(name[0]), name[1])
         server = self._tcp_server
         server.connections.add(self)
+        if not self.hub.security.vouches(server.protocol, transport):
+            self.transport.abort()  # as the authorities' file is now; the handshake knows what it was before, too
+            return
         try:
             self.arrival = self.hub.intake.open(server.protocol, self.cut_off, self.strangers_max)
         except LimitExceeded as error:  # it says so to the log
@@ -207,6 +230,16 @@ class TcpConnection:
         """So many bytes wait for the rest of their message, now that `came` more have come."""
         if self.arrival is not None:
             self.arrival.holds(nbytes, came)
+
+    def admit(self, credential: Quick) -> Principal:
+        """Find out who the peer is; raises what `Admission.admit_now` does."""
+        return self.belongs_to(self.hub.admission.admit_now(self._tcp_server.protocol, self.peer, credential))
+
+    def belongs_to(self, principal: Principal) -> Principal:
+        """The peer is known from now on, and `rights_changed` is called when it may do something else."""
+        self.principal = principal
+        principal.watch(lambda: None if self.is_lost else self.rights_changed(principal))
+        return principal
 
     def write(self, data: bytes) -> None:
         """Send and count, if there is still somebody to send to."""

@@ -215,6 +215,10 @@ class SecurityMetrics:
         self.held_back = make.counter(
             "headrace_logins_held_back_total", "Logins not looked at: too many failures from their address"
         )
+        self.ended = make.counter(
+            "headrace_signins_ended_total",
+            "Open sign-ins that ended because the user, password, token or certificate changed",
+        )
 
 
 class VerbMetrics:

@@ -18,6 +18,7 @@ import pyarrow.flight as flight
 from headrace.errors import Trimmed
 from headrace.protocols.flight.bridge import Bridge, translated
 from headrace.protocols.flight.codec import AtTime, End, Range, ReadTicket, Start, ticket_ranges
+from headrace.protocols.flight.permit import Permit
 from headrace.protocols.flight.session import Reading, ReadSession
 
 if TYPE_CHECKING:
@@ -63,11 +64,17 @@ class ReadStream:
     """
 
     def __init__(
-        self, hub: Hub, bridge: Bridge, session: ReadSession, context: flight.ServerCallContext, closed: _Closed
+        self,
+        hub: Hub,
+        bridge: Bridge,
+        session: ReadSession,
+        permit: Permit,
+        context: flight.ServerCallContext,
+        closed: _Closed,
     ) -> None:
         self._closed: _Closed | None = closed
         self._records_out = hub.metrics.protocol.of("flight").records_out
-        self._batches = _Batches(hub, bridge, session, context).read()
+        self._batches = _Batches(hub, bridge, session, permit, context).read()
         # Flight calls in from threads that Python has never seen: what the call carries must be taken along.
         self._calling = contextvars.copy_context()
 
@@ -103,6 +110,7 @@ class _Batches(NamedTuple):
     hub: Hub
     bridge: Bridge
     session: ReadSession
+    permit: Permit
     context: flight.ServerCallContext
 
     def read(self) -> Generator[pa.RecordBatch]:
@@ -125,6 +133,7 @@ class _Batches(NamedTuple):
             for batch in batches:
                 for part in session.shape(reading, batch):
                     self.bridge.check(self.context)
+                    self.permit.check()
                     yield part
                 if session.finished:
                     return
@@ -132,12 +141,13 @@ class _Batches(NamedTuple):
             reading.trimmed(error, skip=session.ticket.on_trimmed == "skip")
 
     async def _more(self) -> None:
-        """In the loop: return when one of the ranges has more to read."""
+        """In the loop: return when one of the ranges has more to read; raise when none of it may be read any more."""
         waiting = [reading for reading in self.session.readings if not reading.finished]
         waits = [
             asyncio.ensure_future(self.hub.wait(reading.stream, reading.position, reading.partition))
             for reading in waiting
         ]
+        waits.append(asyncio.ensure_future(self.permit.refused()))
         try:
             # The time limit is for a stream that is deleted meanwhile: nothing comes then, and `bounds` says so.
             done, _ = await asyncio.wait(waits, timeout=LOOK_AGAIN_S, return_when=asyncio.FIRST_COMPLETED)
@@ -146,5 +156,6 @@ class _Batches(NamedTuple):
         finally:
             for each in waits:
                 each.cancel()
+        self.permit.check()
         for reading in waiting:
             reading.available = self.hub.bounds(reading.stream, reading.partition).next

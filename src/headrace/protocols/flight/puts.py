@@ -27,6 +27,7 @@ from headrace.log.ops import Appended, Line
 from headrace.protocols.flight.acknowledgements import Settled, Settling
 from headrace.protocols.flight.bridge import Bridge, cancelled, to_flight_error
 from headrace.protocols.flight.codec import PutAck, PutColumns, decode_metadata, encode
+from headrace.protocols.flight.permit import Permit
 from headrace.protocols.flight.session import Numbered, PutSession, PutState
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class Putting:
         hub: Hub,
         bridge: Bridge,
         session: PutSession,
+        permit: Permit,
         all_puts: Window,
         context: flight.ServerCallContext,
         writer: flight.FlightMetadataWriter,
@@ -84,13 +86,15 @@ class Putting:
         self._hub = hub
         self._bridge = bridge
         self._session = session
+        self._permit = permit
         self._context = context
         self._writer = writer
         self._lock = threading.Lock()
         self._windows = (Window(UNDER_WAY_BYTES_MAX), all_puts)
         self._settling = Settling(ACKS_WAITING_MAX)
         self._all_read = False
-        self._refused = False  # this and the next: only the loop changes them
+        self._refused = False  # this and the next three: only the loop changes them
+        self._handed_over = 0
         self._line = Line()
         self._waiting: deque[tuple[Numbered, Batch, Settled]] = deque()
         self._records_in = hub.metrics.protocol.of("flight").records_in
@@ -100,6 +104,7 @@ class Putting:
         """Read until the client has sent all; raises the error that ended the put."""
         acknowledging = threading.Thread(target=self._acknowledge, name="flight-acks", daemon=True)
         acknowledging.start()
+        self._bridge.post(self._watch)
         try:
             self._read(reader)
         finally:
@@ -185,6 +190,12 @@ class Putting:
             settled.set_exception(error)
         self._settling.put(number, settled)
 
+    def _watch(self) -> None:
+        """In the loop: tell the client at once when it may not write any more, also if it sends nothing."""
+        self._permit.on_refused = lambda error: self._settle_now(self._handed_over, error)
+        if self._permit.error is not None:
+            self._permit.on_refused(self._permit.error)
+
     def _append(self, numbered: Numbered, batch: Batch, settled: Settled) -> None:
         """In the loop: hand a batch to the hub, behind those of this put that wait for the hub to have room."""
         self._waiting.append((numbered, batch, settled))
@@ -206,10 +217,12 @@ class Putting:
 
     def _append_now(self, numbered: Numbered, batch: Batch, settled: Settled) -> None:
         command = self._session.command
-        if self._refused:
+        if self._refused or self._permit.error is not None:
             self._leave(batch.nbytes + BATCH_OVERHEAD_BYTES)
-            settled.set_exception(Busy(f"batch {numbered.number} comes after one that was refused"))
+            after = Busy(f"batch {numbered.number} comes after one that was refused")
+            settled.set_exception(self._permit.error or after)
             return
+        self._handed_over = numbered.number + 1
         future = self._hub.append(
             command.stream,
             batch,

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from headrace.config.address import join_address, split_address
-from headrace.errors import BadRequest, Forbidden, LimitExceeded
+from headrace.errors import BadRequest, LimitExceeded
 from headrace.log.columns import SCHEMA
 from headrace.protocols.flight.authentication import (
     MIDDLEWARE,
@@ -47,6 +47,7 @@ from headrace.protocols.flight.codec import (
     ticket_schema,
 )
 from headrace.protocols.flight.gets import ReadStream, open_read
+from headrace.protocols.flight.permit import Permit, require
 from headrace.protocols.flight.puts import UNDER_WAY_BYTES_ALL_MAX, Putting, Window
 from headrace.protocols.flight.session import PutSession, ReadSession
 from headrace.protocols.flight.settings import Flight
@@ -107,24 +108,28 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         wanted = decode_ticket(ticket.ticket)
         principal = principal_of(context)
         with self._hub.tracing.call("flight.get", trace_headers_of(context)):
-            session, closed = self._bridge.open(
-                lambda: self._in_loop_open_read(wanted, principal, context.peer()), context, lambda opened: opened[1]()
+            session, permit, closed = self._bridge.open(
+                lambda: self._in_loop_open_read(wanted, principal, context.peer()), context, lambda opened: opened[2]()
             )
-            stream = ReadStream(self._hub, self._bridge, session, context, lambda: self._bridge.post(closed))
+            stream = ReadStream(self._hub, self._bridge, session, permit, context, lambda: self._bridge.post(closed))
         return flight.GeneratorStream(session.schema, stream)
 
     async def _in_loop_open_read(
         self, ticket: ReadTicket, principal: Principal, peer: str
-    ) -> tuple[ReadSession, Callable[[], None]]:
-        _require(principal, "read", *(each.stream for each in ticket_ranges(ticket)))
+    ) -> tuple[ReadSession, Permit, Callable[[], None]]:
         with contextlib.ExitStack() as opened:
+            permit = self._permit(principal, "read", *(each.stream for each in ticket_ranges(ticket)), peer=peer)
+            opened.callback(permit.close)
             opened.enter_context(self._readers.place())
             session = await open_read(self._hub, ticket)
             handle = self._hub.sessions.open(PROTOCOL, peer, lambda: _describe_read(session))
             opened.callback(handle.close)
             for reading in session.readings:
                 handle.uses("read", reading.stream)
-            return session, opened.pop_all().close
+            return session, permit, opened.pop_all().close
+
+    def _permit(self, principal: Principal, right: Right, *streams: str, peer: str) -> Permit:
+        return Permit(principal, right, *streams, cut=lambda: cut_connections(self.port, peer))
 
     # Appending -----------------------------------------------------------------------------------------------------
 
@@ -139,13 +144,13 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         """Append batches to one partition."""
         session = PutSession(_command_of(descriptor))
         principal = principal_of(context)
-        closed = self._bridge.open(
-            lambda: self._in_loop_open_put(session, principal, context.peer()), context, lambda opened: opened()
+        permit, closed = self._bridge.open(
+            lambda: self._in_loop_open_put(session, principal, context.peer()), context, lambda opened: opened[1]()
         )
         self._puts.add(session)
         try:
             with self._hub.tracing.call("flight.put", trace_headers_of(context)):
-                Putting(self._hub, self._bridge, session, self._all_puts, context, writer).run(reader)
+                Putting(self._hub, self._bridge, session, permit, self._all_puts, context, writer).run(reader)
         finally:
             self._puts.discard(session)
             self._bridge.post(closed)
@@ -155,16 +160,19 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         """Whether any put waits for the disk."""
         return any(put.received_count > put.stored_count for put in list(self._puts))
 
-    async def _in_loop_open_put(self, session: PutSession, principal: Principal, peer: str) -> Callable[[], None]:
+    async def _in_loop_open_put(
+        self, session: PutSession, principal: Principal, peer: str
+    ) -> tuple[Permit, Callable[[], None]]:
         command = session.command
-        _require(principal, "write", command.stream)
-        self._hub.bounds(command.stream, command.partition)  # raises for an unknown stream or partition
         with contextlib.ExitStack() as opened:
+            permit = self._permit(principal, "write", command.stream, peer=peer)
+            opened.callback(permit.close)
+            self._hub.bounds(command.stream, command.partition)  # raises for an unknown stream or partition
             opened.enter_context(self._writers.place())
             handle = self._hub.sessions.open(PROTOCOL, peer, lambda: _describe_put(session))
             opened.callback(handle.close)
             handle.uses("write", command.stream)
-            return opened.pop_all().close
+            return permit, opened.pop_all().close
 
     # Verbs ---------------------------------------------------------------------------------------------------------
 
@@ -216,7 +224,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         if descriptor.descriptor_type == flight.DescriptorType.CMD:
             return await self._in_loop_ticket_info(descriptor, principal)
         command = command_from_path(descriptor.path)
-        _require(principal, "read", command.stream)
+        require(principal, "read", command.stream)
         return await self._in_loop_stream_info(command, whole=len(descriptor.path) == 1)
 
     async def _in_loop_stream_info(self, command: PutCommand, *, whole: bool) -> flight.FlightInfo:
@@ -238,18 +246,12 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
     ) -> flight.FlightInfo:
         """A ticket as command: the same ticket with its words turned into indexes, one endpoint for each range."""
         ticket = decode_ticket(descriptor.command)
-        _require(principal, "read", *(each.stream for each in ticket_ranges(ticket)))
+        require(principal, "read", *(each.stream for each in ticket_ranges(ticket)))
         session = await open_read(self._hub, ticket)
         endpoint = flight.FlightEndpoint(descriptor.command, [])
         counted = not (ticket.follow or ticket.types or ticket.limit)
         records = sum(reading.upto - reading.position for reading in session.readings) if counted else -1
         return flight.FlightInfo(ticket_schema(ticket), descriptor, [endpoint], max(records, -1), -1)
-
-
-def _require(principal: Principal, right: Right, *streams: str) -> None:
-    for stream in streams:
-        if not principal.may(right, stream):
-            raise Forbidden(f"{principal.name!r} may not {right} stream {stream!r}")
 
 
 def _command_of(descriptor: flight.FlightDescriptor) -> PutCommand:
@@ -289,21 +291,66 @@ def _tls_options(hub: Hub) -> dict[str, Any]:
     return options
 
 
+class Endpoint:
+    """The server on its address. gRPC reads once which authorities vouch for clients, and tells nobody what certificate
+    a client has shown: when they change, the server is started anew, and every client comes again."""
+
+    def __init__(self, hub: Hub, address: str) -> None:
+        self._hub = hub
+        self._host, port = split_address(address)
+        self._trust = hub.security.trust(PROTOCOL)
+        self._seen = None if self._trust is None else self._trust.stamp()
+        self._serve(port)
+        self._restarting: asyncio.Task[None] | None = None
+        self._unwatch = hub.admission.rights.watch(self._look)
+
+    @property
+    def address(self) -> str:
+        """With the port that the system chose."""
+        return join_address(self._host, self._server.port)
+
+    def _serve(self, port: int) -> None:
+        options = _tls_options(self._hub)
+        scheme = "grpc+tls" if options else "grpc"
+        self._bridge = Bridge(asyncio.get_running_loop())
+        try:
+            location = f"{scheme}://{join_address(self._host, port)}"
+            self._server = FlightServer(self._hub, self._bridge, location, **options)
+        except pa.ArrowException as error:
+            raise OSError(str(error)) from None
+
+    def _look(self) -> None:
+        if self._trust is not None and self._trust.stamp() != self._seen and self._restarting is None:
+            self._seen = self._trust.stamp()
+            self._restarting = asyncio.ensure_future(self._restart())
+
+    async def _restart(self) -> None:
+        logger.warning("the authorities that vouch for clients have changed: all clients have to come again")
+        port = self._server.port
+        await _stop(self._server, self._bridge)
+        try:
+            self._serve(port)
+        except OSError as error:
+            reason = f"not served since the authorities that vouch for clients have changed: {error}"
+            logger.error(reason)
+            self._hub.health.check(PROTOCOL, lambda: reason)
+            return
+        finally:
+            self._restarting = None
+        self._look()  # they may have changed once more
+
+    async def close(self) -> None:
+        """Stop serving."""
+        self._unwatch()
+        if self._restarting is not None:
+            await self._restarting
+        await _stop(self._server, self._bridge)
+
+
 async def serve(hub: Hub, address: str) -> Listener:
     """Listen on `host:port`; port 0 picks a free one."""
-    host, port = split_address(address)
-    bridge = Bridge(asyncio.get_running_loop())
-    options = _tls_options(hub)
-    scheme = "grpc+tls" if options else "grpc"
-    try:
-        server = FlightServer(hub, bridge, f"{scheme}://{join_address(host, port)}", **options)
-    except pa.ArrowException as error:
-        raise OSError(str(error)) from None
-
-    async def close() -> None:
-        await _stop(server, bridge)
-
-    return Listener(join_address(host, server.port), close)
+    endpoint = Endpoint(hub, address)
+    return Listener(endpoint.address, endpoint.close)
 
 
 async def _stop(server: FlightServer, bridge: Bridge) -> None:

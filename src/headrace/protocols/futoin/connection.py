@@ -15,7 +15,7 @@ from headrace.protocols.futoin import codec, interface
 from headrace.protocols.futoin.codec import Answer, Coding, Deviation, Request, Rid
 from headrace.protocols.futoin.credentials import Caller
 from headrace.protocols.futoin.dispatch import Dispatcher
-from headrace.protocols.futoin.errors import INVALID_REQUEST, PeerError
+from headrace.protocols.futoin.errors import INVALID_REQUEST, SECURITY_ERROR, PeerError
 from headrace.protocols.futoin.interface import LIVE, MIB, Call
 from headrace.protocols.futoin.push import Answered, LiveReceiver, Receiver, ReliableReceiver
 from headrace.protocols.futoin.session import Channel, Endpoint
@@ -25,6 +25,7 @@ logger = logging.getLogger("headrace.futoin")
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
+POLICY_VIOLATION = 1008
 MESSAGE_TOO_BIG = 1009
 OUTGOING_MAX = 1024
 """Messages waiting to be written; above it nothing more is read from the peer."""
@@ -61,6 +62,7 @@ class Connection:
         self._rids = 0
         self._calls: dict[str, tuple[Answered, asyncio.TimerHandle]] = {}
         self._receiving: dict[str, Receiver] = {}
+        self._unwatch: dict[str, Callable[[], None]] = {}
         self._user = ""
         self._last_error = ""
         self._session = dispatcher.hub.sessions.open("futoin", channel.peer, self._describe)
@@ -105,6 +107,8 @@ class Connection:
         for receiver in self._receiving.values():
             receiver.close()
             self._dispatcher.receivers.leave(receiver)
+        for unwatch in self._unwatch.values():
+            unwatch()
         for _, timer in self._calls.values():
             timer.cancel()
         self._calls.clear()
@@ -180,6 +184,8 @@ class Connection:
 
     async def _perform(self, call: Call, request: Request, caller: Caller | None, coding: Coding) -> None:
         try:
+            if caller is not None:  # asked again: it may have waited for the peer to take what it was sent
+                self._check_right(call, caller)
             if call.function == "readyToReceive" and caller is not None:
                 await self._dispatcher.service.prepare(self._endpoint, caller.principal)
                 self._ready(call, request, caller, coding)
@@ -218,8 +224,27 @@ class Connection:
         elif key in self._receiving:
             self._receiving[key].close()
         self._receiving[key] = receiver
+        self._unwatch.pop(key, lambda: None)()
+        self._unwatch[key] = caller.principal.watch(functools.partial(self._rights_changed, call, caller))
         self._write_soon(reply)
         receiver.start(self._push_ended)
+
+    def _check_right(self, call: Call, caller: Caller) -> None:
+        if caller.principal.refusal is not None:
+            raise PeerError(SECURITY_ERROR, str(caller.principal.refusal))
+        self._dispatcher.service.check_right(Caller(caller.principal), call.function, self._endpoint.stream)
+
+    def _rights_changed(self, call: Call, caller: Caller) -> None:
+        """A consumer may do something else than before. Requests say each time who asks; what is pushed ends with the
+        connection, since the protocol has no other word for it, and with it what was not sent yet."""
+        try:
+            self._check_right(call, caller)
+        except PeerError as error:
+            for receiver in self._receiving.values():
+                receiver.close()
+            self._outgoing.clear()
+            self._last_error = str(error)
+            self._begin(self._send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": str(error)}))
 
     def _push_ended(self) -> None:
         """Pushing cannot go on: the protocol has no word for that, so the consumer must see its connection end."""

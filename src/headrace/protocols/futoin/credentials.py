@@ -22,7 +22,7 @@ from headrace.protocols.futoin import mac
 from headrace.protocols.futoin.codec import Sign
 from headrace.protocols.futoin.errors import INVALID_REQUEST, NOT_IMPLEMENTED, SECURITY_ERROR, PeerError
 from headrace.protocols.futoin.settings import Futoin
-from headrace.security import BUILT_IN_ROLES, Principal, Right
+from headrace.security import Principal, Right
 from headrace.security.admission import Nobody, Password, Signature
 from headrace.security.login_limit import TooManyLogins
 
@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from headrace.hub import Hub
 
 KNOWN_FOR_S = 1.0
-"""How long a good `user:secret` is remembered; so long does a changed password still work."""
+"""How long a good `user:secret` is remembered, unless users change."""
 KNOWN_MAX = 10_000
-ANONYMOUS_USER = "anonymous"
 DECOY_KEY = b"\0" * 32
 """A key nobody has: checking an unknown user takes as long as checking a known one."""
 
@@ -56,7 +55,8 @@ class Caller:
         self._allowed: dict[tuple[str, str], bool] = {}
 
     def may(self, right: Right, stream: str, verb: str) -> bool:
-        """`Principal.may`, asked once for each stream: a caller is remembered only for a moment."""
+        """`Principal.may`, asked once for each stream: a caller is remembered only for a moment, and only while nothing
+        changes."""
         allowed = self._allowed.get((verb, stream))
         if allowed is None:
             allowed = self._allowed[verb, stream] = self.principal.may(right, stream, verb=verb)
@@ -128,6 +128,7 @@ class Guard:
         self._known: dict[str, tuple[float, Caller]] = {}
         # Not among the known: nobody may become it by what they write into `sec`.
         self._anonymous: tuple[float, Caller] | None = None
+        hub.admission.rights.watch(self._forget)
         self._mac_keys = {user: base64.b64decode(key) for user, key in hub.config.section(Futoin).mac_keys.items()}
 
     def remembered(self, sec: str | dict[str, Any] | None) -> Caller | None:
@@ -139,12 +140,16 @@ class Guard:
             return None
         return entry[1]
 
+    def _forget(self) -> None:
+        """Users have changed: everyone is looked at anew."""
+        self._known.clear()
+        self._anonymous = None
+
     def anonymous(self) -> Caller:
         """Who nobody is where `futoin.insecure` lets them in."""
         now_s = time.monotonic()
         if self._anonymous is None or self._anonymous[0] < now_s:
-            writer = Principal(ANONYMOUS_USER, ("writer",), tuple(BUILT_IN_ROLES["writer"]))
-            caller = Caller(self._hub.admission.admit_now("futoin", "", Nobody(writer)))
+            caller = Caller(self._hub.admission.admit_now("futoin", "", Nobody("writer")))
             self._anonymous = (now_s + KNOWN_FOR_S, caller)
         return self._anonymous[1]
 

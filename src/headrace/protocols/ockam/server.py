@@ -112,7 +112,6 @@ class Connection(SlicedConnection):
         self._config = service.config
         record_bytes_max = self.hub.config.log.record_bytes_max
         self.session = Session(framing, service.addresses.resolve, service.config, record_bytes_max)
-        self._may: Principal | None = None
         self._greeting_timer: asyncio.TimerHandle | None = None
         self._lane: deque[HubRequest] = deque()
         self._lane_runs = False
@@ -127,7 +126,7 @@ class Connection(SlicedConnection):
 
     def opened(self) -> None:
         try:
-            self._may = self.hub.admission.admit_now("ockam", self.peer, Certificate(self.transport))
+            self.admit(Certificate(self.transport))
         except Unauthenticated:
             self.end("the protocol has no login and anonymous callers are refused (security.anonymous)")
             return
@@ -161,8 +160,8 @@ class Connection(SlicedConnection):
         self.last_error = self.session.last_error
 
     def _allowed(self, right: Right, stream: str) -> None:
-        if self._may is None or not self._may.may(right, stream):
-            raise Forbidden(f"{self._may.name if self._may else 'nobody'} may not {right} stream {stream!r}")
+        if self.principal is None or not self.principal.may(right, stream):
+            raise Forbidden(f"{self.principal.name if self.principal else 'nobody'} may not {right} stream {stream!r}")
         if self.handle is not None and right != "admin":
             self.handle.uses(right, stream)
 
@@ -173,6 +172,12 @@ class Connection(SlicedConnection):
 
     def stop(self) -> None:
         self.end("the hub is stopping")
+
+    def rights_changed(self, principal: Principal) -> None:
+        """Whoever is not known any more is treated as at the door, where the protocol has no words either; whoever may
+        do less is told with the next request."""
+        if principal.refusal is not None:
+            self.end(str(principal.refusal))
 
     def describe(self) -> dict[str, object]:
         return self.session.describe() | {
@@ -400,7 +405,7 @@ class Connection(SlicedConnection):
             self.session.last_error = str(error)
             return
         cursor = cursor_name(request.client_id)
-        may_record = self._may is not None and self._may.may_move(cursor, request.stream_name)
+        may_record = self.principal is not None and self.principal.may_move(cursor, request.stream_name)
         index = await self._service.streams.get_index(
             request.client_id, request.stream_name, partition, may_record=may_record
         )

@@ -97,6 +97,11 @@ class Transaction:
         for key in keys:
             self.change(cache, key, None)
 
+    @property
+    def written(self) -> set[str]:
+        """The tables that a commit changes."""
+        return {name for name, _ in self._writes}
+
     def commit(self, hub: Hub) -> Future[Any] | None:
         """Do all of it, or nothing. None when there is nothing to do."""
         operations: list[Put | Delete] = []

@@ -51,7 +51,6 @@ class Connection(TcpConnection, asyncio.BufferedProtocol):
         self.worker = worker
         self.strangers_max = 2 * worker.settings.connections_max
         self.session = ServerSession(worker.settings, self._accepts_cookie)
-        self._principal: Principal | None = None
         self._lanes: dict[int, Lane] = {}
         self._has_unread = False
         self._under_way = 0
@@ -143,12 +142,26 @@ class Connection(TcpConnection, asyncio.BufferedProtocol):
         nothing = Unreadable() if configured else Nobody()
         shown = Token(cookie.decode("utf-8", "replace"), configured) if cookie else nothing
         try:
-            self._principal = self.hub.admission.admit_now("wallaroo", self.peer, shown)
+            self.admit(shown)
         except TooManyLogins as error:
             raise PeerFault(str(error)) from error
         except Unauthenticated:
             return False
         return True
+
+    def _check_right(self, name: str) -> None:
+        if self.principal is None or not self.principal.may("write", name):
+            raise PeerFault(f"Stream {name!r}: this cookie may not write to it")
+
+    def rights_changed(self, principal: Principal) -> None:
+        """ERROR also where only one of its streams is concerned: no dialect can take back a single one."""
+        try:
+            if principal.refusal is not None:
+                raise PeerFault(str(principal.refusal))
+            for lane in self._lanes.values():
+                self._check_right(lane.name)
+        except PeerFault as fault:
+            self._do(self.session.fail(str(fault)))
 
     async def _greet(self) -> None:
         if self.handle is None or self.worker.is_full():
@@ -162,8 +175,7 @@ class Connection(TcpConnection, asyncio.BufferedProtocol):
     async def _open(self, request: Open) -> None:
         session = self.session
         name = self.worker.stream_name(session, request.name)
-        if self._principal is None or not self._principal.may("write", name):
-            raise PeerFault(f"Stream {name!r}: this cookie may not write to it")
+        self._check_right(name)
         held = self._lanes.get(request.stream_id)
         if held is not None and held.name != name:
             self._release(request.stream_id)
@@ -172,6 +184,7 @@ class Connection(TcpConnection, asyncio.BufferedProtocol):
         if not await self.worker.acquire(name, self, request.stream_id):
             await self._refuse(request, name)
             return
+        self._check_right(name)  # it may have waited for the stream
         # From here on connection_lost gives the stream back. A lane that is there knows what waits for a pipeline.
         if request.stream_id not in self._lanes:
             producer = self.worker.producer(session, request.stream_id)

@@ -20,13 +20,14 @@ from headrace.log.ops import CheckpointInfo, Op, SetProducer
 from headrace.protocols.ambrosia.coordinator.debug_session import DebugSession
 from headrace.protocols.ambrosia.coordinator.instance import Instance, state_version
 from headrace.protocols.ambrosia.coordinator.link import Link
-from headrace.protocols.ambrosia.coordinator.ports import MakeLink, PortPair
+from headrace.protocols.ambrosia.coordinator.ports import Guest, MakeLink, PortPair
 from headrace.protocols.ambrosia.coordinator.store import IMMORTALS_TABLE, Registration, Store, check_name, producer_of
 from headrace.protocols.ambrosia.metrics import AmbrosiaMetrics
 from headrace.protocols.ambrosia.session import Input, State
 from headrace.protocols.ambrosia.settings import Ambrosia, ImmortalSection, Sockets
 from headrace.protocols.errors import RemoteProtocolError
-from headrace.security.admission import Certificate
+from headrace.security import current
+from headrace.security.admission import Certificate, Trusted
 
 logger = logging.getLogger("headrace.ambrosia")
 PROTOCOL: Final = "ambrosia"
@@ -224,26 +225,26 @@ class Coordinator:
             receive,
             send,
             link,
-            lambda peer: self._admits(instance, peer),
+            lambda peer: self._admitted(instance, peer),
             tls,
             self.hub.intake,
         )
 
-    def _admits(self, instance: Instance, transport: asyncio.Transport) -> bool:
-        """Whether whoever connects may be this immortal's binding. No name is said on the wire: where there are users,
+    def _admitted(self, instance: Instance, transport: asyncio.Transport) -> Guest | None:
+        """Whoever connects, if they may be this immortal's binding. No name is said on the wire: where there are users,
         a client certificate must give one, or the binding must be on this machine and that be enough."""
         peer = transport.get_extra_info("peername")
-        if self.settings.trust_local and peer and is_loopback(str(peer[0])):
-            return True
         where = f"{peer} for immortal {instance.name}"
+        is_local = self.settings.trust_local and peer and is_loopback(str(peer[0]))
         try:
-            principal = self.hub.admission.admit_now(PROTOCOL, where, Certificate(transport))
+            shown = Trusted() if is_local else Certificate(transport)
+            guest = Guest(self.hub, self.hub.admission.admit_now(PROTOCOL, where, shown), instance.names.log, transport)
         except Unauthenticated:
-            return False
-        if not principal.granted("write", instance.names.log):
+            return None
+        if not guest.may_stay():
             self.hub.admission.refused(PROTOCOL, where)
-            return False
-        return True
+            return None
+        return guest
 
     def _link(self, instance: Instance, receive: asyncio.Transport, send: asyncio.Transport) -> Link | None:
         registration = instance.registration
@@ -348,6 +349,7 @@ class Coordinator:
             raise Busy(f"immortal {name!r} has {DEBUGGING_MAX} debugging sessions open already")
         how = Input.CONNECTED_WHAT_IF if upgrade else Input.CONNECTED_DEBUG
         session = DebugSession(candidates[-1], self.hub.bounds(instance.names.log).next)
+        opener = current()
 
         def link(receive: asyncio.Transport, send: asyncio.Transport) -> Link:
             session.link = Link(self, instance, receive, send)
@@ -360,7 +362,13 @@ class Coordinator:
         await session.ports.open()
         session.ports.serve()
         sessions.append(session)
+        session.unwatch = opener.watch(lambda: None if opener.may("admin") else self._abandon(name, session))
         return session
+
+    def _abandon(self, name: str, session: DebugSession) -> None:
+        """Whoever opened it may not do so any more."""
+        if session in self.debugging.get(name, []):
+            self.spawn(self.end_replay(name, session.ports.receive))
 
     def _end_debugging(self, sessions: list[DebugSession], session: DebugSession) -> None:
         """One binding per debugging session: its ports go with it."""

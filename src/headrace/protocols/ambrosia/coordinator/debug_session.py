@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from headrace.log.ops import CheckpointInfo
 from headrace.protocols.ambrosia.coordinator.link import Link
 from headrace.protocols.ambrosia.coordinator.ports import PortPair
@@ -16,6 +18,8 @@ class DebugSession:
         """Logged messages below this index are replayed."""
         self.ports: PortPair
         self.link: Link | None = None
+        self.unwatch: Callable[[], None] = lambda: None
+        """Ends the watch over the rights of whoever opened it."""
 
     @property
     def state(self) -> str:
@@ -31,6 +35,7 @@ class DebugSession:
 
     async def close(self) -> None:
         """Free the ports, and end the binding's link."""
+        self.unwatch()
         if self.link is not None:
             self.link.close("the debugging session was ended")
         await self.ports.close()

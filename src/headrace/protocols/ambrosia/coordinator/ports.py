@@ -18,9 +18,11 @@ from typing import Final, cast
 
 from headrace.config.address import join_address, split_address
 from headrace.errors import HeadraceError, LimitExceeded
+from headrace.hub import Hub
 from headrace.hub.intake import Arrival, Intake
 from headrace.protocols.ambrosia.coordinator.link import Link
 from headrace.protocols.ambrosia.settings import Sockets
+from headrace.security import Principal
 
 logger = logging.getLogger("headrace.ambrosia")
 GRACE_S: Final = 1.0
@@ -28,6 +30,25 @@ RETRY_S: Final = 0.05
 WRITE_BUFFER_BYTES: Final = 1 << 20
 EARLY_BYTES_MAX: Final = 64 << 10
 MakeLink = Callable[[asyncio.Transport, asyncio.Transport], Link | None]
+
+
+class Guest:
+    """Whoever is at the other end of a socket, for as long as they may be an immortal's binding."""
+
+    def __init__(self, hub: Hub, principal: Principal, log: str, transport: asyncio.Transport) -> None:
+        self._hub = hub
+        self._principal = principal
+        self._log = log
+        self._transport = transport
+
+    def may_stay(self) -> bool:
+        """Whether they would be let in now."""
+        vouched = self._hub.security.vouches("ambrosia", self._transport)
+        return vouched and self._principal.granted("write", self._log)
+
+    def watch(self, turned_away: Callable[[], None]) -> Callable[[], None]:
+        """Have `turned_away` called when they may not stay. The result ends that."""
+        return self._hub.admission.rights.watch(lambda: None if self.may_stay() else turned_away())
 
 
 class _Socket(asyncio.Protocol):
@@ -40,12 +61,16 @@ class _Socket(asyncio.Protocol):
         self._arrival: Arrival | None = None
         self.link: Link | None = None
         self.transport: asyncio.Transport
+        self._unwatch: Callable[[], None] = lambda: None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's are not instances of it
-        if not self._called_out and not self.ports.admits(self.transport):
-            self.transport.abort()
-            return
+        if not self._called_out:
+            guest = self.ports.admitted(self.transport)
+            if guest is None:
+                self.transport.abort()
+                return
+            self._unwatch = guest.watch(self._turned_away)
         try:
             self._arrival = self.ports.intake.open("ambrosia", self._cut_off)
         except LimitExceeded:  # it says so to the log
@@ -70,8 +95,15 @@ class _Socket(asyncio.Protocol):
             self._arrival.known()
             link.on_hold = self._held_back
 
+    def _turned_away(self) -> None:
+        """The protocol has no word for it: bindings see their sockets end, as when they come without a right."""
+        if self.link is not None:
+            self.link.close("the binding may not be here any more", failed=True)
+        self.transport.abort()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """End of file or reset: the link is lost. It never means data."""
+        self._unwatch()
         self.ports.left(self)
         if self._arrival is not None:
             self._arrival.close()
@@ -128,17 +160,17 @@ class PortPair:
         receive: str,
         send: str,
         link: MakeLink,
-        admits: Callable[[asyncio.Transport], bool],
+        admitted: Callable[[asyncio.Transport], Guest | None],
         tls: ssl.SSLContext | None,
         intake: Intake,
     ) -> None:
-        """`link` makes a link of two sockets, or None while there is no room for another binding; `admits` says
-        whether whoever is at the other end of a socket may be a binding at all."""
+        """`link` makes a link of two sockets, or None while there is no room for another binding; `admitted` says who
+        is at the other end of a socket, if they may be a binding at all."""
         self.name = name
         self.sockets = sockets
         self.receive = receive
         self.send = send
-        self.admits = admits
+        self.admitted = admitted
         self.intake = intake
         self._link = link
         self._tls = tls

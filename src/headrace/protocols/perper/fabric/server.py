@@ -39,7 +39,7 @@ WRITE_BUFFER_BYTES_MAX: Final = 1024 * 1024
 SLICE_BYTES: Final = 4 * 1024
 # How many calls of a connection the list of sessions shows with their state.
 CALLS_SHOWN_MAX: Final = 20
-# Who asks an open question on a hub that wants names: may do nothing else.
+# Who asks an open question, whoever it is: may do nothing else.
 NOBODY: Final = Principal("nobody", (), ())
 NOT_NAMED: Final = (
     "this hub wants to know who you are: send the metadata 'authorization' with Basic or Bearer credentials"
@@ -59,6 +59,7 @@ class ServerCall:
         self._method = method
         self._headers_sent = False
         self._timer: asyncio.TimerHandle | None = None
+        self._unwatch = principal.watch(self._rights_changed)
         self.handler: Handler = HANDLERS[path](self, connection.server.services)
         connection.server.counts.calls.labels(method=method.name).inc()
 
@@ -111,6 +112,17 @@ class ServerCall:
             self._connection.counters.peer_error(str(status))
         self.over(Event.STATUS)
 
+    def _rights_changed(self) -> None:
+        """The caller may do something else than before: a call that would not be taken now ends."""
+        refusal = self.principal.refusal
+        if refusal is not None:
+            self.end(http2.UNAUTHENTICATED, str(refusal))
+            return
+        try:
+            self.handler.check_again()
+        except CallError as error:
+            self.end(error.status, error.message)
+
     # what the connection uses
 
     def request(self, data: bytes) -> None:
@@ -146,6 +158,7 @@ class ServerCall:
         self.session.move(event)
         if self._timer is not None:
             self._timer.cancel()
+        self._unwatch()
         self.handler.close()
         self._connection.calls.pop(self._stream, None)
         self._connection.server.counts.calls.labels(method=self._method.name).dec()
@@ -227,10 +240,13 @@ class Connection(SlicedConnection):
             self.grpc.end(event.stream, http2.UNIMPLEMENTED, f"there is no method {event.path}", headers_sent=False)
             return
         header = event.headers.get("authorization")
-        if header is None or event.path in OPEN_PATHS:
+        if event.path in OPEN_PATHS:
+            self._admit(event, method, NOBODY)
+            return
+        if header is None:
             try:
-                shown = Nobody(NOBODY if event.path in OPEN_PATHS else None)
-                self._admit(event, method, self.server.hub.admission.admit_now("fabric", self.peer, shown, NOT_NAMED))
+                principal = self.server.hub.admission.admit_now("fabric", self.peer, Nobody(), NOT_NAMED)
+                self._admit(event, method, principal)
             except HeadraceError as error:
                 self.grpc.end(event.stream, http2.UNAUTHENTICATED, str(error), headers_sent=False)
             return

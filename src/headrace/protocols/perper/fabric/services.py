@@ -70,6 +70,7 @@ class Handler:
         self.fabric = services.fabric
         self.stops: list[Callable[[], object]] = []
         """What ends with the call."""
+        self._needs: dict[tuple[Literal["read", "write"], str], None] = {}
 
     def request(self, message: Message) -> None:
         """A request came."""
@@ -92,7 +93,13 @@ class Handler:
                 http2.PERMISSION_DENIED,
                 f"user {self.call.principal.name!r} needs the right {right!r} on cache {name!r}",
             )
+        self._needs[right, name] = None
         self.call.uses(right, name)
+
+    def check_again(self) -> None:
+        """Raise if the caller has lost a right that the call needs."""
+        for right, name in list(self._needs):
+            self.check(right, name)
 
 
 class AnsweringHandler(Handler):

@@ -90,12 +90,14 @@ class Operations:
         self.principal = principal
         self._uses = uses
         self._cursors_max = cursors_max
-        self._cursors: dict[int, tuple[Cursor, int]] = {}
+        self._cursors: dict[int, tuple[Cursor, int, str]] = {}
         self._next_cursor = 1
         self._transactions = Transactions()
 
     def execute(self, request: Request) -> Any:
         """Do it: the answer's value, or a `Pending`."""
+        if self.principal.refusal is not None:
+            raise PeerError(Status.LOGIN_FAILED, str(self.principal.refusal))
         if request.transaction is not None:
             return self._inside(request, self._transactions.get(request.transaction))
         return HANDLERS[request.op](self, request)
@@ -236,15 +238,16 @@ class Operations:
         cursor = Cursor(cache if partition in (-1, 0) else None)
         number, self._next_cursor = self._next_cursor, self._next_cursor + 1
         rows = min(page_size, PAGE_ROWS_MAX)
-        self._cursors[number] = (cursor, rows)
+        self._cursors[number] = (cursor, rows, self._entry(request).owner)
         return Pending(asyncio.ensure_future(self._page(number, cursor, rows)), _same)
 
     def _next_page(self, request: Request) -> Any:
         number: int = request.arguments[0]
-        cursor = self._cursors.get(number)
-        if cursor is None:
+        if number not in self._cursors:
             raise _no_cursor(number)
-        return Pending(asyncio.ensure_future(self._page(number, *cursor)), _same)
+        cursor, rows, owner = self._cursors[number]
+        self._check("read", owner)
+        return Pending(asyncio.ensure_future(self._page(number, cursor, rows)), _same)
 
     async def _page(self, number: int, cursor: Cursor, rows: int) -> Page:
         page = await cursor.page(rows)
@@ -339,6 +342,8 @@ class Operations:
     def _end_transaction(self, request: Request) -> Any:
         number, commits = request.arguments
         transaction = self._transactions.end(number)
+        for name in transaction.written if commits else ():
+            self._check("write", self.fabric.catalogue.owner_of(name))
         done = transaction.commit(self.fabric.hub) if commits else None
         return None if done is None else Pending(done, nothing)
 

@@ -29,6 +29,7 @@ from headrace.protocols.perper.settings import Perper
 from headrace.protocols.perper.state import Fabric, acquire, listen
 from headrace.protocols.perper.streams import StreamCache
 from headrace.protocols.perper.tables import TableCache
+from headrace.security import Principal
 from headrace.security.admission import Nobody, Password
 from headrace.serving.listener import Listener
 from headrace.serving.tcp import SlicedConnection, TcpServer
@@ -46,6 +47,8 @@ GROUP_MAX: Final = 512
 WRITE_BUFFER_BYTES_MAX: Final = 4 * 1024 * 1024
 # Requests that read from the log at the same time, for one connection: each may bring a whole record into memory.
 READS_MAX: Final = 32
+# So long a client that is not known any more may take to ask once more, and be told.
+FAREWELL_S: Final = 10.0
 # A transport may hand over what it had read before it was told to stop.
 EARLY_BYTES_MAX: Final = 1024 * 1024
 
@@ -74,6 +77,7 @@ class Connection(SlicedConnection):
         self._early = b""
         self._reads_apart = False
         self._later: list[bytes] = []
+        self._told_to_go = False
         self._login_timer: asyncio.TimerHandle | None = None
 
     # the transport's side
@@ -176,6 +180,7 @@ class Connection(SlicedConnection):
             self.transport.write(self._session.refuse_login(str(error)))
             self.transport.close()
             return
+        self.belongs_to(principal)
         self._user = principal.name
         self.signed_in()
         assert self.handle is not None
@@ -186,6 +191,15 @@ class Connection(SlicedConnection):
         self.transport.resume_reading()
         early, self._early = self._early, b""
         self.received(early)
+
+    def rights_changed(self, principal: Principal) -> None:
+        """Each request asks for its rights. Whoever is not known any more is told so with the next one, and goes."""
+        if principal.refusal is not None:
+            self._login_timer = asyncio.get_running_loop().call_later(FAREWELL_S, self._go)
+
+    def _go(self) -> None:
+        self.last_error = "the sign-in no longer holds"
+        self.transport.close()
 
     # requests
 
@@ -388,6 +402,7 @@ class Connection(SlicedConnection):
     def _fail(self, slot: Slot, request_id: int, error: BaseException) -> None:
         status, message = _translate(error)
         self.last_error = message
+        self._told_to_go = self._told_to_go or status == Status.LOGIN_FAILED
         self.counters.peer_error(str(status))
         self._fill(slot, self._session.fail(request_id, status, message))
 
@@ -410,6 +425,8 @@ class Connection(SlicedConnection):
         data = self._session.take_answers()
         self._answer_bytes -= len(data)
         self.write(data)
+        if self._told_to_go and not self._session.waiting:
+            self._go()
         if self._backlog:
             self._drain()
         if not self._reading:
