@@ -46,6 +46,7 @@ class PipelineProcesses:
     def register(self) -> None:
         """Offer the verbs."""
         self._registry.on_stop = self._asked_to_stop
+        self._registry.on_refused = self._refused
         add = self._hub.verbs.register
         add("pipeline.start", PipelineName, self.start, right="admin", summary="Run a pipeline that is defined here")
 
@@ -103,6 +104,11 @@ class PipelineProcesses:
             await asyncio.wait([self._tasks[name]], timeout=ENDING_S)
         if state in ALIVE or name in self._tasks:
             raise PipelineRunning(f"pipeline {name!r} is {state}, and its process is at work; stop it first")
+
+    def _refused(self, name: str) -> None:
+        """All that it would do now is to be refused."""
+        if name in self._tasks:
+            self._tasks[name].cancel()
 
     def _asked_to_stop(self, name: str) -> None:
         """One that reports ends after its batch; one that does not yet is simply ended."""

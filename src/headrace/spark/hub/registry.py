@@ -14,6 +14,7 @@ import msgspec
 from headrace.config import PipelineEntry
 from headrace.errors import BadRequest, HeadraceError
 from headrace.hub.verbs import Nothing
+from headrace.security import Principal, current
 from headrace.spark.pipelines.report import Report
 
 PIPELINES = "spark/pipelines"
@@ -84,6 +85,9 @@ class Registry:
         """Those that run in a process of their own, although they may stand in the configuration."""
         self.on_stop: Callable[[str], None] = lambda name: None
         """Told of every request to stop."""
+        self.on_refused: Callable[[str], None] = lambda name: None
+        """Told of every pipeline whose user may not run it any more."""
+        self._unwatch: dict[str, Callable[[], None]] = {}
         self._configured = {entry.name: Definition(**msgspec.structs.asdict(entry)) for entry in hub.config.pipeline}
 
     def register(self) -> None:
@@ -141,7 +145,20 @@ class Registry:
             self._hub.metrics.spark.batch_seconds.observe(request.batch_ms / 1000)
             self._hub.metrics.spark.batch_records.inc(max(0, request.rows - before.rows))
         self.note(request)
+        principal = current()
+        self._unwatch.pop(request.name, lambda: None)()
+        self._unwatch[request.name] = principal.watch(lambda: self._rights_changed(request.name, principal))
         return Heard(stop=request.run != "" and self._stopping.get(request.name) == request.run)
+
+    def _rights_changed(self, name: str, principal: Principal) -> None:
+        """A pipeline works in the name of the user whose token it has. What it reads and stores is refused as for
+        everyone; here it is said why it fails, since it cannot report that itself any more."""
+        report = self.last_report(name)
+        if report is None or report.state not in ALIVE or principal.may("write", verb="pipeline.report"):
+            return
+        error = f"the user {principal.name!r}, in whose name it runs, may not run it any more"
+        self.note(msgspec.structs.replace(report, state="failed", error=error))
+        self.on_refused(name)
 
     def last_report(self, name: str) -> Report | None:
         """What a pipeline said last, however long ago."""

@@ -18,6 +18,8 @@ from headrace.config import Log as LogSection
 from headrace.errors import BadRequest, Busy
 from headrace.hub import Hub
 from headrace.log.batch import Batch
+from headrace.security import new_token
+from headrace.security.admission import Token
 from headrace.spark.hub import pipeline_processes as module
 from headrace.spark.hub.pipeline_processes import PipelineProcesses
 from headrace.spark.hub.pipeline_reset import PipelineReset, Resets
@@ -213,3 +215,31 @@ async def test_a_process_that_is_still_ending_is_waited_for(stage: Stage, monkey
         await stage.resets.reset(PipelineReset("p"))
     with pytest.raises(PipelineRunning, match="its process is at work"):
         await stage.processes.start(NAME)
+
+
+@pytest.mark.parametrize("roles", [None, ["reader"]])
+async def test_one_whose_user_goes_fails_and_its_process_is_ended(stage: Stage, roles: list[str] | None) -> None:
+    """Whoever has started it does not matter: it works in the name of the user whose token it has."""
+    security = stage.hub.security
+    token, digest = new_token()
+    for name in ("robot", "bystander"):
+        security.add_user(name, None, ["writer"])
+    security.add_token("robot", digest)
+    await stage.processes.start(NAME)
+    for batch in (1, 2):  # each report shows the token anew
+        robot = stage.hub.admission.admit_now("flight", "here", Token(token))
+        report = {"name": "p", "state": "running", "run": "r", "batch": batch}
+        await stage.hub.verbs.call("pipeline.report", report, robot)
+    security.remove_user("bystander")
+    assert await stage.state("running") == "running"
+    if roles is None:
+        security.remove_user("robot")
+    else:
+        security.add_user("robot", None, roles)
+    assert await stage.state("failed") == "failed"
+    async with asyncio.timeout(DEADLINE_S):
+        await stage.processes.check_ended("p")
+    last = stage.registry.last_report("p")
+    assert last is not None
+    assert (last.state, last.batch) == ("failed", 2)
+    assert last.error == "the user 'robot', in whose name it runs, may not run it any more"
