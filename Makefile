@@ -13,7 +13,7 @@ RUN_STAMP := $(VENV)/.installed-run
 DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup programs run up test unit faults lint format types docs reference bench clean
+.PHONY: help setup programs run up test unit faults lint format types docs reference matrix bench clean
 
 help: ## Show this help
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ types: $(DEV_STAMP) ## Check types
 
 reference: $(DEV_STAMP) ## Write the reference pages from the code
 	$(BIN)/python tools/reference.py docs/reference
+
+matrix: $(DEV_STAMP) ## Measure who may do what at which listener, and write it into docs/security.md
+	PYTHONPATH=src:tests:tools $(BIN)/python -m support.rights_matrix --write
 
 docs: $(DEV_STAMP) reference ## Build the documentation into ./site, with strict links
 	@$(BIN)/python tools/test_programs.py chromium
