@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import sys
 import tempfile
 import time
@@ -171,14 +172,17 @@ def write(text: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])  # type: ignore[union-attr]
     parser.add_argument("--write", action="store_true", help="put the tables into docs/security.md")
+    parser.add_argument("--json", type=Path, help="put what was measured into a file")
     parser.add_argument("listener", nargs="*", help="only these; nothing is written then")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        text = table(asyncio.run(measure(Path(folder), arguments.listener)))
-    if arguments.write and not arguments.listener:
-        write(text)
+        matrix = asyncio.run(measure(Path(folder), arguments.listener))
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(matrix))
+    elif arguments.write and not arguments.listener:
+        write(table(matrix))
     else:
-        print(text)
+        print(table(matrix))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
 """Who may do what at which listener: measured, complete, as it must be, and as docs/security.md prints it."""
 
-import asyncio
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,7 +31,11 @@ def test_a_driver_does_something() -> None:
 
 @pytest.fixture(scope="module")
 def matrix(tmp_path_factory: pytest.TempPathFactory) -> Matrix:
-    return asyncio.run(rights_matrix.measure(tmp_path_factory.mktemp("rights")))
+    file = tmp_path_factory.mktemp("rights") / "matrix.json"
+    command = [sys.executable, "-m", "support.rights_matrix", "--json", str(file)]
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    found: Matrix = json.loads(file.read_text())
+    return found
 
 
 def wrong(matrix: Matrix, who: tuple[str, ...], columns: list[str], *allowed: str) -> list[tuple[str, ...]]:

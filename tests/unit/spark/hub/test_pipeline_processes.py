@@ -218,8 +218,11 @@ async def test_a_process_that_is_still_ending_is_waited_for(stage: Stage, monkey
 
 
 @pytest.mark.parametrize("roles", [None, ["reader"]])
-async def test_one_whose_user_goes_fails_and_its_process_is_ended(stage: Stage, roles: list[str] | None) -> None:
+async def test_one_whose_user_goes_fails_and_its_process_is_ended(
+    stage: Stage, roles: list[str] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever has started it does not matter: it works in the name of the user whose token it has."""
+    monkeypatch.chdir(tmp_path)  # where a hub in memory keeps its users
     security = stage.hub.security
     token, digest = new_token()
     for name in ("robot", "bystander"):
