@@ -85,6 +85,7 @@ class Partition:
 
     __slots__ = (
         "first",
+        "flying_producers",
         "next",
         "number",
         "pending_next",
