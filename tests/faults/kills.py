@@ -1,6 +1,6 @@
 """kill -9, again and again, of one hub with all six protocols at work; then a judge counts.
 
-    PYTHONPATH=src:tests python tests/faults/kills.py [--kills 1000] [--seed 1] [--folder DIR]
+    PYTHONPATH=src:tests python tests/faults/kills.py [--kills 1000] [--minutes 600] [--seed 1] [--folder DIR]
 
 Prints a line after every ten kills and a table in the end. The exit code is 1 unless nothing was lost, doubled or out
 of order, and the hub never ended by itself. `test_kills.py` is the short form.
@@ -85,6 +85,7 @@ class Fire:
         self.say = say
         self.outcome = Outcome()
         self.start_s = 1.0
+        self.last_s = float("inf")
         self.workers: list[Worker] = []
         self.working: list[asyncio.Task[None]] = []
 
@@ -94,7 +95,7 @@ class Fire:
         self.working = working = [asyncio.create_task(worker.run(), name=worker.name) for worker in self.workers]
         try:
             began = time.monotonic()
-            while self.outcome.kills.total() < self.kills:
+            while self.outcome.kills.total() < self.kills and time.monotonic() - began < self.last_s:
                 await self._kill_once()
                 done = self.outcome.kills.total()
                 if done % 10 == 0:
@@ -204,6 +205,7 @@ class Fire:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=1000)
+    parser.add_argument("--minutes", type=float, default=600.0, help="judge after so long, with fewer kills")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", type=Path, help="kept afterwards; a temporary one is not")
     arguments = parser.parse_args()
@@ -211,6 +213,7 @@ def main() -> int:
         folder = arguments.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         fire = Fire(folder, arguments.kills, arguments.seed, lambda line: print(line, flush=True))
+        fire.last_s = 60 * arguments.minutes
         outcome = asyncio.run(fire.run())
     print(outcome.table())
     return 0 if outcome.is_good else 1

@@ -45,6 +45,8 @@ def to_headrace_error(error: BaseException, address: str) -> HeadraceError:
         cause = reason.rpartition(": ")[2]
         told = "" if cause in SAYS_NOTHING else f": {cause}"
         return Unreachable(f"the hub at {address} does not answer, or went away{told}; `headrace up` starts one")
+    if isinstance(error, flight.FlightCancelledError):  # not by us: whoever cancels a call here does not ask
+        return Unreachable(f"the hub at {address} ended the call: it stops, or went away; `headrace up` starts one")
     if isinstance(error, flight.FlightTimedOutError):
         return Busy(f"the hub at {address} did not answer in time")
     if isinstance(error, flight.FlightUnauthenticatedError):

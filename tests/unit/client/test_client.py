@@ -502,3 +502,9 @@ def test_a_hub_that_is_gone_is_told_in_words(said: str, told: str) -> None:
     error = to_headrace_error(flight.FlightUnavailableError(said), "here:1")
     assert isinstance(error, errors.Unreachable)
     assert str(error) == f"the hub at here:1 does not answer, or went away{told}; `headrace up` starts one"
+
+
+def test_a_call_that_the_hub_cancels_is_one_that_may_be_made_again() -> None:
+    """As a hub does that stops, or dies, in the middle of it: a writer with a producer sends again."""
+    error = to_headrace_error(flight.FlightCancelledError("CANCELLED"), "here:1")
+    assert isinstance(error, errors.Unreachable)
