@@ -5,6 +5,7 @@ says what was looked at, so that silence is never mistaken for health. Whatever 
 changed, but for a file that the disk is measured with and that is removed again.
 
     data.py      the directory: owner, rights, file system, every checksum; the clock beside the newest record
+    cell.py      the log on Kafka: its journal, its snapshot, and every checksum in the store
     machine.py   disk room and speed, the clock, limits of the process
     software.py  Python packages, Java
     network.py   ports, users and certificates

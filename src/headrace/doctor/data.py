@@ -138,7 +138,7 @@ def check_data(data: Path, progress: Progress = lambda text: None, now_us: int |
         yield ok("data", f"{data} holds no log yet; a hub will make one")
         return
     try:
-        report = log_doctor.examine(data, lambda done, total: progress(f"segment {done} of {total}"), _wrong_with_row)
+        report = log_doctor.examine(data, lambda done, total: progress(f"segment {done} of {total}"), wrong_with_row)
     except DataDirectoryLocked:
         text = f"{data} is in use by a running hub (process {process_using(data)}), so its checksums were not read"
         yield warn("data", text, "stop that hub and look again, or back it up: a backup is checked as it is made")
@@ -155,14 +155,14 @@ def check_data(data: Path, progress: Progress = lambda text: None, now_us: int |
     )
     if not any(finding.kind == UNRECOVERABLE for finding in report.findings):
         yield ok("data", text)
-    yield from map(_data_finding, report.findings)
+    yield from map(data_finding, report.findings)
     if report.strangers:
         text = f"belonging to no stream: {', '.join(report.strangers)}"
         yield warn("data", text, "move them away if you know that nothing needs them")
     yield from _clock_beside_records(report.last_time_us, time.time_ns() // 1000 if now_us is None else now_us)
 
 
-def _wrong_with_row(table: str, key: bytes, value: bytes) -> str | None:
+def wrong_with_row(table: str, key: bytes, value: bytes) -> str | None:
     """What the owner of a table of the hub's own would say of a row."""
     reader = own_tables().get(table)
     try:
@@ -173,7 +173,7 @@ def _wrong_with_row(table: str, key: bytes, value: bytes) -> str | None:
     return None
 
 
-def _data_finding(damage: LogFinding) -> Finding:
+def data_finding(damage: LogFinding) -> Finding:
     text = f"{damage.text} ({damage.path})" if damage.path else damage.text
     if damage.kind == "unreadable-row":
         advice = (

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.config import Config
-from headrace.doctor import data, kafka, machine, network, online, software
+from headrace.doctor import cell, data, kafka, machine, network, online, software
 from headrace.doctor.finding import Finding, Progress
 
 
@@ -23,9 +23,13 @@ def examine(
     place = Path(config.log.data)
     progress(f"data directory {place}")
     yield from data.check_place(place)
-    yield from data.check_data(place, progress)
-    progress("Kafka")
-    yield from kafka.check_kafka(config)
+    if config.log.backend == "kafka":
+        progress("Kafka")
+        yield from kafka.check_kafka(config)
+        progress("the log on Kafka")
+        yield from cell.check_cell(config, progress)
+    else:
+        yield from data.check_data(place, progress)
     progress("disk speed")
     yield from machine.check_room(place, config)
     yield from machine.check_speed(place)

@@ -357,6 +357,10 @@ class CachedStore(Store):
         with self._reaching():
             return self._remote.list(folder)
 
+    def names(self, folder: str = "") -> Iterator[str]:
+        with self._reaching():
+            yield from self._remote.names(folder)
+
     def delete(self, name: str) -> None:
         with self._reaching():
             self._remote.delete(_remote_name(*split(name)))

@@ -77,10 +77,30 @@ def examine_disk(disk: Disk, progress: Progress | None = None, row_check: RowChe
         return _hopeless(disk, store, Finding("unrecoverable", str(error)))
     state = recovered.state
     findings = list(recovered.report.findings)
-    findings += _check_segments(store, state, progress or (lambda done, total: None))
-    findings += _check_checkpoints(store, state)
-    findings += _check_rows(state, row_check) if row_check is not None else []
+    findings += check_blobs(store, state, progress, row_check)
     paths = journal.journal_files(disk)
+    strangers = [
+        f"{segment.DIRECTORY}/{name}"
+        for name in store.list(segment.DIRECTORY)
+        if not name.isdigit() or int(name) not in state.by_id.keys() | state.deleted_ids
+    ]
+    snapshots = len(snapshot.names(store))
+    return report(state, findings, len(paths), sum(map(disk.size, paths)), snapshots, strangers)
+
+
+def check_blobs(
+    store: Store, state: State, progress: Progress | None = None, row_check: RowCheck | None = None
+) -> list[Finding]:
+    """All that a state names, and with `row_check` what tables hold."""
+    findings = _check_segments(store, state, progress or (lambda done, total: None))
+    findings += _check_checkpoints(store, state)
+    return findings + (_check_rows(state, row_check) if row_check is not None else [])
+
+
+def report(
+    state: State, findings: list[Finding], files: int, journal_bytes: int, snapshots: int, strangers: list[str]
+) -> DoctorReport:
+    """What was found, with what there is."""
     return DoctorReport(
         not any(finding.is_damage for finding in findings),
         findings,
@@ -97,16 +117,12 @@ def examine_disk(disk: Disk, progress: Progress | None = None, row_check: RowChe
             )
             for partition in state.partitions()
         ],
-        len(paths),
-        sum(map(disk.size, paths)),
+        files,
+        journal_bytes,
         sum(len(partition.segments) for partition in state.partitions()),
-        len(snapshot.names(store)),
+        snapshots,
         len(state.checkpoints),
-        [
-            f"{segment.DIRECTORY}/{name}"
-            for name in store.list(segment.DIRECTORY)
-            if not name.isdigit() or int(name) not in state.by_id.keys() | state.deleted_ids
-        ],
+        strangers,
         max((partition.time_us for partition in state.partitions()), default=0),
     )
 

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from headrace.errors import BadRequest
 from headrace.log import backup, journal, shared_backup, snapshot, transfer
@@ -21,6 +21,7 @@ from headrace.log.journal_port import JournalPort
 from headrace.log.reading import LogView
 from headrace.log.recovery import recover
 from headrace.log.report import Finding
+from headrace.log.shared_doctor import Shared
 from headrace.log.state import State
 from headrace.log.store import DirectoryStore, Store
 from headrace.log.transfer import Copied, Progress, no_progress
@@ -31,18 +32,6 @@ UNFINISHED = ".migrating"
 """The end of the name of a data directory that is not whole yet."""
 VERIFY = "migrate-verify"
 OPEN_SEGMENTS_MAX = 16
-
-
-class Shared(Protocol):
-    """A log on a shared store, before and after anything is in it."""
-
-    def journal(self, *, claims: bool) -> JournalPort:
-        """Not read yet. Without `claims` it is only looked at."""
-        ...
-
-    def store(self, disk: OsDisk) -> Store:
-        """With its cache on a disk, which it owns then."""
-        ...
 
 
 class Moved(NamedTuple):

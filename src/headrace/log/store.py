@@ -109,6 +109,13 @@ class Store(Protocol):
         died have left there is removed; nobody may be writing then."""
         ...
 
+    def names(self, folder: str = "") -> Iterator[str]:
+        """Of all blobs, bare: for people who look for what nobody needs."""
+        for last in self.list(folder):
+            name = f"{folder}/{last}" if folder else last
+            inside = list(self.names(name))
+            yield from inside or [name]
+
     def delete(self, name: str) -> None:
         """Remove a blob, if it is there."""
         ...

@@ -104,7 +104,7 @@ class UriStore(Store):
         return size
 
     def list(self, folder: str, *, tidy: bool = False) -> list[str]:
-        found = self._fs.get_file_info(fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True))
+        found = self._fs.get_file_info(fs.FileSelector(f"{self._root}/{folder}".rstrip("/"), allow_not_found=True))
         return sorted(info.base_name for info in found)
 
     def delete(self, name: str) -> None:

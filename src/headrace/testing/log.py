@@ -132,7 +132,7 @@ class MemoryStore(Store):
         return len(self.get(name))
 
     def list(self, folder: str, *, tidy: bool = False) -> list[str]:
-        start = f"{folder}/"
+        start = f"{folder}/" if folder else ""
         return sorted({name[len(start) :].partition("/")[0] for name in list(self.blobs) if name.startswith(start)})
 
     def delete(self, name: str) -> None:

@@ -24,7 +24,7 @@ from headrace.log.store import DirectoryStore
 from headrace.log.transfer import CopyDiffers
 from headrace.testing import FakeClock, MemoryJournal, MemoryStore
 
-SETTINGS = LogSettings(segment_bytes=5_000, journal_file_bytes=20_000, disk_reserve_bytes=0)
+SETTINGS = LogSettings(segment_bytes=5_000, journal_file_bytes=20_000, journal_bytes_max=40_000, disk_reserve_bytes=0)
 
 
 class Far:

@@ -215,6 +215,9 @@ class TopicStore(Store):
         start = f"{folder}/"
         return sorted({name[len(start) :].partition("/")[0] for name in self._all() if name.startswith(start)})
 
+    def names(self, folder: str = "") -> Iterator[str]:
+        return (name for name in self._all() if name.startswith(f"{folder}/" if folder else ""))
+
     # -- removing ------------------------------------------------------------------------------------------------------
 
     def delete(self, name: str) -> None:
