@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 import threading
 import uuid
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping
 from enum import Enum, auto
@@ -52,16 +53,17 @@ class Fault(Enum):
 class _Partition:
     def __init__(self) -> None:
         self.first = 0
+        self.next = 0
         self.messages: list[Received] = []
 
-    @property
-    def next(self) -> int:
-        return self.first + len(self.messages)
-
     def add(self, key: bytes | None, value: bytes | None) -> int:
-        offset = self.next
+        offset, self.next = self.next, self.next + 1
         self.messages.append(Received(offset, key, value))
         return offset
+
+    def position(self, offset: int) -> int:
+        """Of the first message from an offset on."""
+        return bisect_left(self.messages, offset, key=lambda message: message.offset)
 
 
 class _Topic:
@@ -163,16 +165,17 @@ class FakeConsumer(Consumer):
         with self._kafka.changed:
             self._kafka.changed.wait_for(self._has_some, timeout_s)
             partition = self._kafka.partition(self._topic, self._partition)
-            at = self._offset - partition.first
+            at = partition.position(self._offset)
             received = partition.messages[at : at + BATCH]
-        self._offset += len(received)
+        if received:
+            self._offset = received[-1].offset + 1
         return received
 
     def _has_some(self) -> bool:
         partition = self._kafka.partition(self._topic, self._partition)
         if not partition.first <= self._offset <= partition.next:
             raise OffsetOutOfRange(f"{self._offset} is outside {partition.first} to {partition.next}")
-        return self._offset < partition.next
+        return partition.position(self._offset) < len(partition.messages)
 
     def close(self) -> None:
         """Nothing to let go of."""
@@ -214,6 +217,19 @@ class FakeKafka(KafkaPort):
             del self.topics[name]
             self.changed.notify_all()
 
+    def compact(self, topic: str) -> None:
+        """As brokers do in the background, when nobody writes: of each key the last message stays, and none that says
+        that the key was removed; but the last message of all stays in any case."""
+        with self.changed:
+            for partition in self.topics[topic].partitions:
+                last = {message.key: message.offset for message in partition.messages}
+                partition.messages = [
+                    message
+                    for message in partition.messages
+                    if message.offset == partition.next - 1
+                    or (message.value is not None and last[message.key] == message.offset)
+                ]
+
     # -- the port --------------------------------------------------------------------------------------------------
 
     def partition(self, topic: str, partition: int) -> _Partition:
@@ -242,7 +258,7 @@ class FakeKafka(KafkaPort):
             found = self.partition(topic, partition)
             if before > found.next:
                 raise OffsetOutOfRange(f"{before} is above {found.next}")
-            found.messages = found.messages[max(0, before - found.first) :]
+            found.messages = found.messages[found.position(before) :]
             found.first = max(found.first, before)
 
     def topic(self, name: str) -> Topic | None:

@@ -9,12 +9,21 @@ import pytest
 
 from headrace.log.cached_store import CachedStore
 from headrace.log.disk import OsDisk
+from headrace.log.kafka.topic_store import TopicStore
 from headrace.log.store import DirectoryStore, Store
 from headrace.log.uri_store import open_uri
 from headrace.testing import FaultyDisk, MemoryDisk, MemoryStore
+from headrace.testing.kafka import FakeKafka
+
+
+def topic_store() -> TopicStore:
+    kafka = FakeKafka()
+    kafka.create_topic("blobs", 3, 3, {"cleanup.policy": "compact"})
+    return TopicStore(kafka, "blobs", 2)
+
 
 DIRECTORIES = ["directory", "directory in memory", "faulty directory", "folder"]
-KINDS = [*DIRECTORIES, "memory", "s3", "cached", "cached in memory"]
+KINDS = [*DIRECTORIES, "memory", "s3", "topic", "cached topic", "cached", "cached in memory"]
 
 
 @pytest.fixture(params=KINDS)
@@ -33,6 +42,10 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
             made = open_uri(request.getfixturevalue("s3_folder"), "0")
         case "cached":
             made = CachedStore(DirectoryStore(OsDisk(tmp_path / "cache")), open_uri(tmp_path.as_uri(), "0"), 10_000)
+        case "topic":
+            made = topic_store()
+        case "cached topic":
+            made = CachedStore(DirectoryStore(OsDisk(tmp_path / "cache")), topic_store(), 10_000)
         case "cached in memory":
             made = CachedStore(DirectoryStore(MemoryDisk()), MemoryStore(), 1)
         case _:
