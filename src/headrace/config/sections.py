@@ -44,7 +44,7 @@ class Kafka(Section, frozen=True):
             description="Where segments, snapshots and checkpoints are kept: `kafka` is a topic, `file:///shared` or "
             "`s3://bucket/folder` a place that all hubs reach; `local` is the data directory, and the journal is kept"
         ),
-    ] = "local"
+    ] = "kafka"
     cache_bytes: Annotated[
         Bytes, Meta(description="The data directory keeps about so much of the store, for reading; the rest is fetched")
     ] = 64 * GIB

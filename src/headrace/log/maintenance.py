@@ -114,7 +114,9 @@ class Maintenance:
         self.sealing.close()
 
     def step(self) -> bool:
-        """One piece of work; False when nothing is due."""
+        """One piece of work; False when nothing is due, or when nothing could be made to count any more."""
+        if self._log.failed is not None and self._log.store.is_shared:
+            return False
         try:
             with self._turn, self._log.guard("writing files in the background"):
                 worked = self._step()

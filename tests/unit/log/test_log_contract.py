@@ -7,11 +7,13 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from support.until import wait_until
 from unit.log.helpers import Outcomes
 
 from headrace.config import Log as LogSettings
+from headrace.config.sections import Kafka as KafkaSettings
 from headrace.errors import BadRequest, Busy, Closed, DiskFull, LogFailed, UnknownCheckpoint, UnknownStream
 from headrace.log import ops
 from headrace.log.batch import Batch
@@ -45,7 +47,10 @@ Open = Callable[[], LogPort]
 """The same log, as the next process finds it."""
 
 
-@pytest.fixture(params=["directory", "directory in memory", "memory", "shared store", "kafka in memory"])
+KINDS = ["directory", "directory in memory", "memory", "shared store", "kafka in memory", "kafka without a store"]
+
+
+@pytest.fixture(params=KINDS)
 def again(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     match request.param:
         case "directory":
@@ -59,8 +64,13 @@ def again(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
         case "kafka in memory":
             kafka = FakeKafka()
             create_missing(kafka, SETTINGS.kafka)
+            return lambda: open_cell(OsDisk(tmp_path / uuid.uuid4().hex), SystemClock(), SETTINGS, kafka)
+        case "kafka without a store":
+            brokers = FakeKafka()
+            create_missing(brokers, SETTINGS.kafka)
             cell_disk = MemoryDisk()
-            return lambda: open_cell(cell_disk, SystemClock(), SETTINGS, kafka)
+            alone = msgspec.structs.replace(SETTINGS, kafka=KafkaSettings(store="local"))
+            return lambda: open_cell(cell_disk, SystemClock(), alone, brokers)
         case _:
             journal, store = MemoryJournal(SETTINGS.journal_file_bytes), MemoryStore()
             return lambda: Log(journal, store, SystemClock(), SETTINGS)
@@ -228,7 +238,7 @@ def test_figures_have_names(log: LogPort) -> None:
 
 def test_a_log_without_files_cannot_be_backed_up(log: LogPort, tmp_path: Path) -> None:
     assert isinstance(log, Log)
-    if log.store.local_path("") is None:
+    if log.store.home() is None:
         with pytest.raises(BadRequest, match="in memory"):
             log.back_up(tmp_path / "backup")
     else:
