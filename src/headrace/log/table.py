@@ -11,7 +11,7 @@ for it is an error, and so is asking for all keys. A record `damage-accepted`, w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count, islice
 
 import msgspec
@@ -56,7 +56,7 @@ class Table:
     def __init__(self) -> None:
         self._values: Values = {}
         self._pending: dict[bytes, bytes | None] = {}
-        self._flying: tuple[tuple[dict[bytes, bytes | None], int], ...] = ()
+        self._flying: tuple[tuple[dict[bytes, bytes | None], bool, int], ...] = ()
         """What commits on their way change, oldest first, and by how many bytes the table grows with each at most."""
         self._is_cleared = False
         """The commit under way clears the table: only what is pending will be there. None other is on its way."""
@@ -120,7 +120,7 @@ class Table:
 
     def is_doubtful(self, key: bytes) -> bool:
         """Whether damage may concern a key."""
-        if self.damage is None or self._is_cleared or self._under_way(key) is not _MISSING:
+        if self.damage is None or self._under_way(key) is not _MISSING:
             return False
         return self._may_concern(self.damage, key, self._values.get(key))
 
@@ -128,17 +128,22 @@ class Table:
         """The value. Raises as `get` does."""
         pending = self._under_way(key)
         if pending is _MISSING:
-            return None if self._is_cleared else self.get(key)
+            return self.get(key)
         return pending  # type: ignore[return-value]
 
     def _under_way(self, key: bytes) -> object:
-        """What the newest commit under way that changes a key gives it."""
+        """What the newest commit under way that changes a key gives it; None when that is a clear."""
         pending: object = self._pending.get(key, _MISSING)
-        if pending is _MISSING and self._flying:
-            for changes, _ in reversed(self._flying):
-                if key in changes:
-                    return changes[key]
-        return pending
+        if pending is not _MISSING:
+            return pending
+        if self._is_cleared:
+            return None
+        for changes, is_cleared, _ in reversed(self._flying):
+            if key in changes:
+                return changes[key]
+            if is_cleared:
+                return None
+        return _MISSING
 
     def growth(self, key: bytes, value: bytes | None) -> int:
         """How many bytes more there will be with a value in its place."""
@@ -148,7 +153,7 @@ class Table:
         """As `peek`, and not by `get`: what is in doubt takes room, too."""
         held = self._under_way(key)
         if held is _MISSING:
-            durable = None if self._is_cleared else self._values.get(key)
+            durable = self._values.get(key)
             return None if durable is None else durable.data
         return held  # type: ignore[return-value]
 
@@ -163,13 +168,18 @@ class Table:
     @property
     def pending_count(self) -> int:
         """How many keys there will be."""
-        held = {} if self._is_cleared else self._values
-        return len(held) + sum((value is not None) - (key in held) for key, value in self._pending.items())
+        held: Mapping[bytes, object] = self._values
+        changed: dict[bytes, bytes | None] = {}
+        for changes, is_cleared, _ in (*self._flying, (self._pending, self._is_cleared, 0)):
+            if is_cleared:
+                held, changed = {}, {}
+            changed |= changes
+        return len(held) + sum((value is not None) - (key in held) for key, value in changed.items())
 
     @property
     def is_blank(self) -> bool:
         """Whether no key will be there, beyond doubt."""
-        has_values = bool(self._values) or self.damage is not None
+        has_values = bool(self._values or self._flying) or self.damage is not None
         return not self._pending and (self._is_cleared or not has_values)
 
     def set_pending(self, changes: Iterable[tuple[bytes, bytes | None]], growth: int) -> None:
@@ -209,14 +219,14 @@ class Table:
 
     def set_off(self) -> None:
         """The next commit begins while this one is on its way."""
-        growth = self.pending_bytes - self.bytes - sum(growth for _, growth in self._flying)
-        self._flying += ((self._pending, growth),)
-        self._pending = {}
+        growth = self.pending_bytes - self.bytes - sum(growth for *_, growth in self._flying)
+        self._flying += ((self._pending, self._is_cleared, growth),)
+        self._pending, self._is_cleared = {}, False
 
     def land(self) -> None:
         """The oldest commit that has set off is over, and what is durable of it is applied."""
         self._flying = self._flying[1:]
-        self.pending_bytes = self.bytes + sum(growth for _, growth in self._flying)
+        self.pending_bytes = self.bytes + sum(growth for *_, growth in self._flying)
 
     # -- what is durable ---------------------------------------------------------------------------------------------
 

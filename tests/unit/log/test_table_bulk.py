@@ -315,6 +315,39 @@ def test_the_tail_of_a_cleared_table_is_freed_before_it_is_sealed() -> None:
     assert contents(again(log)) == {}
 
 
+def test_commits_that_begin_before_one_with_a_clear_is_durable_see_it() -> None:
+    table = Table()
+    table.apply_many([b"a", b"b"], [b"1", b"2"], 0)
+    table.settle_pending()
+    table.set_pending([(b"c", b"3")], 2)
+    table.set_off()
+    assert table.pending_count == 3
+    table.set_cleared()
+    table.set_pending([(b"d", b"4")], 2)
+    table.set_off()
+    assert [table.peek(key) for key in (b"a", b"c", b"d")] == [None, None, b"4"]
+    assert (table.pending_count, table.pending_bytes, table.is_blank) == (1, 2, False)
+    assert table.to_delete([b"a", b"b", b"c", b"d"]) == ([b"d"], 1, -2)
+    table.set_pending([(b"a", b"5")], table.growth(b"a", b"5"))
+    undo = table.set_cleared()
+    assert (table.peek(b"a"), table.is_blank) == (None, True)
+    undo()
+    assert (table.peek(b"a"), table.pending_count) == (b"5", 2)
+    table.set_off()
+    table.apply(b"c", b"3", 2)
+    table.land()
+    assert [table.peek(key) for key in (b"a", b"b", b"c", b"d")] == [b"5", None, None, b"4"]
+    table.clear()
+    table.apply(b"d", b"4", 4)
+    table.land()
+    assert [table.peek(key) for key in (b"a", b"b", b"d")] == [b"5", None, b"4"]
+    table.apply(b"a", b"5", 5)
+    table.land()
+    assert dict(table.items()) == {b"d": b"4", b"a": b"5"}
+    assert table.peek(b"d") == b"4"
+    assert table.bytes == table.pending_bytes == 4
+
+
 # -- accepting damage ------------------------------------------------------------------------------------------------
 
 
