@@ -11,13 +11,9 @@ import asyncio
 import concurrent.futures
 import functools
 import logging
-import os
-import socket
-import stat
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -163,38 +159,3 @@ class Bridge:
             self.loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:
             logger.debug("the loop is closed; %r was not called", function)
-
-
-def cut_connections(port: int, peer: str | None = None) -> int:
-    """Cut every accepted connection on this port of this process, or the one of a peer as gRPC writes it
-    (`ipv4:127.0.0.1:5000`, `ipv6:%5B::1%5D:5000`); returns how many.
-
-    Flight's server waits for open calls when it shuts down, and it has no way to end a call whose client neither reads
-    nor goes away. Only sockets whose own port is the listener's are touched.
-    """
-    place = None
-    if peer is not None:
-        host, _, peer_port = unquote(peer).partition(":")[2].rpartition(":")
-        place = (host.strip("[]"), int(peer_port))
-    return sum(_cut_connection(int(name), port, place) for name in os.listdir("/dev/fd"))
-
-
-def _cut_connection(descriptor: int, port: int, place: tuple[str, int] | None) -> bool:
-    try:
-        mine = os.dup(descriptor)  # whatever happens to the descriptor meanwhile, this one stays what it is
-    except OSError:
-        return False
-    if not stat.S_ISSOCK(os.fstat(mine).st_mode):
-        os.close(mine)
-        return False
-    with socket.socket(fileno=mine) as connection:
-        try:
-            if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.getsockname()[1] != port:
-                return False
-            at = connection.getpeername()[:2]  # raises for the listener itself
-            if place is not None and (at[0].removeprefix("::ffff:"), at[1]) != place:
-                return False
-            connection.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            return False
-    return True

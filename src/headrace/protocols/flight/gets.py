@@ -71,8 +71,10 @@ class ReadStream:
         permit: Permit,
         context: flight.ServerCallContext,
         closed: _Closed,
+        got_on: Callable[[], None] = lambda: None,
     ) -> None:
         self._closed: _Closed | None = closed
+        self._got_on = got_on
         self._records_out = hub.metrics.protocol.of("flight").records_out
         self._batches = _Batches(hub, bridge, session, permit, context).read()
         # Flight calls in from threads that Python has never seen: what the call carries must be taken along.
@@ -86,6 +88,7 @@ class ReadStream:
         try:
             batch = self._calling.run(next, self._batches)
             self._records_out.inc(batch.num_rows)
+            self._got_on()
             return batch
         except BaseException:
             self.close()

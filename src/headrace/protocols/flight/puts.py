@@ -82,6 +82,7 @@ class Putting:
         all_puts: Window,
         context: flight.ServerCallContext,
         writer: flight.FlightMetadataWriter,
+        got_on: Callable[[], None] = lambda: None,
     ) -> None:
         self._hub = hub
         self._bridge = bridge
@@ -89,6 +90,7 @@ class Putting:
         self._permit = permit
         self._context = context
         self._writer = writer
+        self._got_on = got_on
         self._lock = threading.Lock()
         self._windows = (Window(UNDER_WAY_BYTES_MAX), all_puts)
         self._settling = Settling(ACKS_WAITING_MAX)
@@ -124,6 +126,7 @@ class Putting:
                 except StopIteration:
                     self._all_read = True
                     return
+                self._got_on()
                 if not self._refused:  # otherwise the refusal is on its way to the client
                     self._receive(columns, chunk)
                     number = self._session.received_count
@@ -169,7 +172,11 @@ class Putting:
 
     def _enter(self, size: int) -> None:
         own, all_puts = self._windows
-        check = functools.partial(self._bridge.check, self._context)
+
+        def check() -> None:
+            self._got_on()  # it is we who wait for the disk, not for the client
+            self._bridge.check(self._context)
+
         own.enter(size, check)
         try:
             all_puts.enter(size, check)

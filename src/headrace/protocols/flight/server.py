@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -33,7 +34,7 @@ from headrace.protocols.flight.authentication import (
     principal_of,
     trace_headers_of,
 )
-from headrace.protocols.flight.bridge import CANCEL_POLL_S, Bridge, cut_connections, translated
+from headrace.protocols.flight.bridge import CANCEL_POLL_S, Bridge, translated
 from headrace.protocols.flight.codec import (
     FlightCriteria,
     PutCommand,
@@ -46,6 +47,7 @@ from headrace.protocols.flight.codec import (
     ticket_ranges,
     ticket_schema,
 )
+from headrace.protocols.flight.connections import Connections, cut
 from headrace.protocols.flight.gets import ReadStream, open_read
 from headrace.protocols.flight.permit import Permit, require
 from headrace.protocols.flight.puts import UNDER_WAY_BYTES_ALL_MAX, Putting, Window
@@ -91,6 +93,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
     """Flight's handlers. Each runs in a thread of gRPC; the methods named `_in_loop_…` run in the hub's loop."""
 
     def __init__(self, hub: Hub, bridge: Bridge, location: str, **options: Any) -> None:
+        self.connections: Connections | None = None
         self._hub = hub
         self._bridge = bridge
         self._readers = _Places("open readers", hub.config.log.readers_max, "log.readers_max")
@@ -100,18 +103,38 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         middleware = {MIDDLEWARE: Authentication(hub, bridge)}
         super().__init__(location, auth_handler=OpenHandshake(), middleware=middleware, **options)
 
+    def _principal(self, context: flight.ServerCallContext) -> Principal:
+        """Whoever makes this call; its connection is no stranger's."""
+        principal = principal_of(context)
+        self._got_on(context)()
+        return principal
+
+    def _got_on(self, context: flight.ServerCallContext) -> Callable[[], None]:
+        """To be called when something of this caller was understood, or sent to it."""
+        if self.connections is None:
+            return lambda: None
+        return functools.partial(self.connections.understood, context.peer())
+
     # Reading -------------------------------------------------------------------------------------------------------
 
     @translated
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         """Read a range, or follow."""
         wanted = decode_ticket(ticket.ticket)
-        principal = principal_of(context)
+        principal = self._principal(context)
         with self._hub.tracing.call("flight.get", trace_headers_of(context)):
             session, permit, closed = self._bridge.open(
                 lambda: self._in_loop_open_read(wanted, principal, context.peer()), context, lambda opened: opened[2]()
             )
-            stream = ReadStream(self._hub, self._bridge, session, permit, context, lambda: self._bridge.post(closed))
+            stream = ReadStream(
+                self._hub,
+                self._bridge,
+                session,
+                permit,
+                context,
+                lambda: self._bridge.post(closed),
+                self._got_on(context),
+            )
         return flight.GeneratorStream(session.schema, stream)
 
     async def _in_loop_open_read(
@@ -129,7 +152,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             return session, permit, opened.pop_all().close
 
     def _permit(self, principal: Principal, right: Right, *streams: str, peer: str) -> Permit:
-        return Permit(principal, right, *streams, cut=lambda: cut_connections(self.port, peer))
+        return Permit(principal, right, *streams, cut=lambda: cut(self.port, peer=peer))
 
     # Appending -----------------------------------------------------------------------------------------------------
 
@@ -143,14 +166,15 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
     ) -> None:
         """Append batches to one partition."""
         session = PutSession(_command_of(descriptor))
-        principal = principal_of(context)
+        principal = self._principal(context)
         permit, closed = self._bridge.open(
             lambda: self._in_loop_open_put(session, principal, context.peer()), context, lambda opened: opened[1]()
         )
         self._puts.add(session)
         try:
             with self._hub.tracing.call("flight.put", trace_headers_of(context)):
-                Putting(self._hub, self._bridge, session, permit, self._all_puts, context, writer).run(reader)
+                got_on = self._got_on(context)
+                Putting(self._hub, self._bridge, session, permit, self._all_puts, context, writer, got_on).run(reader)
         finally:
             self._puts.discard(session)
             self._bridge.post(closed)
@@ -182,7 +206,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         body = b"" if action.body is None else action.body.to_pybytes()
         if len(body) > ACTION_BYTES_MAX:
             raise BadRequest(f"the body of {action.type!r} has {len(body)} bytes, above {ACTION_BYTES_MAX}")
-        call = self._hub.verbs.call_json(action.type, body, principal_of(context))
+        call = self._hub.verbs.call_json(action.type, body, self._principal(context))
         attributes = {"headrace.verb": action.type}
         with self._hub.tracing.call("flight.action", trace_headers_of(context), attributes):
             return iter([self._bridge.run(call, context)])
@@ -190,7 +214,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
     @translated
     def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:
         """Every verb, with one line about it."""
-        principal_of(context)
+        self._principal(context)
         return [(verb.name, verb.summary) for verb in self._hub.verbs]
 
     # Looking -------------------------------------------------------------------------------------------------------
@@ -200,18 +224,18 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.FlightInfo:
         """What a path (stream, and optionally partition) or a ticket as command holds now."""
-        return self._bridge.run(self._in_loop_info(descriptor, principal_of(context)), context)
+        return self._bridge.run(self._in_loop_info(descriptor, self._principal(context)), context)
 
     @translated
     def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
         """All streams that the caller may read; criteria {"pattern": "orders.*"} narrows them."""
         wanted = decode_criteria(criteria)
-        return iter(self._bridge.run(self._in_loop_infos(wanted, principal_of(context)), context))
+        return iter(self._bridge.run(self._in_loop_infos(wanted, self._principal(context)), context))
 
     @translated
     def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
         """The columns of a record."""
-        info = self._bridge.run(self._in_loop_info(descriptor, principal_of(context)), context)
+        info = self._bridge.run(self._in_loop_info(descriptor, self._principal(context)), context)
         return flight.SchemaResult(info.schema)
 
     async def _in_loop_infos(self, wanted: FlightCriteria, principal: Principal) -> list[flight.FlightInfo]:
@@ -318,6 +342,8 @@ class Endpoint:
             self._server = FlightServer(self._hub, self._bridge, location, **options)
         except pa.ArrowException as error:
             raise OSError(str(error)) from None
+        self._server.connections = Connections(self._hub.intake, self._server.port)
+        self._server.connections.start()
 
     def _look(self) -> None:
         if self._trust is not None and self._trust.stamp() != self._seen and self._restarting is None:
@@ -356,10 +382,12 @@ async def serve(hub: Hub, address: str) -> Listener:
 async def _stop(server: FlightServer, bridge: Bridge) -> None:
     """Let calls end by themselves for a moment, then cut the connections of those that do not."""
     bridge.stop()
+    if server.connections is not None:
+        server.connections.stop()
     port = server.port
     started = time.monotonic()
     stopped = asyncio.ensure_future(asyncio.to_thread(server.shutdown))
     while not (await asyncio.wait([stopped], timeout=CANCEL_POLL_S * 1.5))[0]:
         if not server.appending or time.monotonic() - started > STOP_GRACE_S:
-            cut_connections(port)
+            cut(port)
     await stopped

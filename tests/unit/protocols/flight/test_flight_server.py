@@ -11,7 +11,7 @@ from support.until import wait_until
 from headrace.cli.tls import make_self_signed
 from headrace.config import Config, SecuritySection, Tls, User
 from headrace.log.batch import Batch
-from headrace.protocols.flight import bridge
+from headrace.protocols.flight import connections
 from headrace.protocols.flight.server import serve
 from headrace.security.login_limit import ADDRESS_FACTOR
 from headrace.testing import memory_hub, served_hub
@@ -134,7 +134,7 @@ async def test_after_a_stop_the_port_is_free():
 
 
 def test_cut_connections_touches_nothing_else(orders):
-    assert bridge.cut_connections(1) == 0
+    assert connections.cut(1) == 0
     assert put(orders, [payloads(b"x")])
 
 

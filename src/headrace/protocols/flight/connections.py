@@ -1,0 +1,184 @@
+"""The connections inside of gRPC, which shows none of them: seen through the descriptors of the process.
+
+gRPC keeps a connection that says nothing, and holds a message of any size until it is whole, before anybody here is
+asked. The kernel knows how many bytes came on each socket, and the calls say when something was understood, so the
+difference is what gRPC holds. That goes to `hub.intake` as at every other listener, which ends those that take too long
+or too much. Where the system does not tell (only Linux does) nothing is watched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+import socket
+import stat
+import struct
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import unquote
+
+from headrace.config.address import join_address
+from headrace.errors import LimitExceeded
+from headrace.units import MIB
+
+if TYPE_CHECKING:
+    from headrace.hub.intake import Arrival, Intake
+
+LOOK_S: Final = 0.2
+SHARE: Final = 20
+"""Looking takes at most one part in so many of the time."""
+SMALL_BYTES: Final = MIB
+"""So much may come without being a message: settings, pings, and word that what was sent has been taken."""
+DESCRIPTORS: Final = "/dev/fd"
+MAPPED: Final = "::ffff:"
+"""What stands before an address of version 4 at a socket that takes both; gRPC leaves it out."""
+TCP_INFO_BYTES: Final = 136
+RECEIVED: Final = struct.Struct("<Q")
+RECEIVED_AT: Final = 128
+"""Where `struct tcp_info` has the bytes that were received."""
+
+
+class Seen(NamedTuple):
+    """One accepted connection."""
+
+    inode: int
+    peer: str
+    received: int
+
+
+class _Connection:
+    def __init__(self, arrival: Arrival) -> None:
+        self.arrival = arrival
+        self.understood = 0
+        self.received = 0
+
+
+def normal(peer: str) -> str:
+    """A peer as gRPC writes it, `ipv4:127.0.0.1:5000` or `ipv6:%5B::1%5D:5000`, as the rest of the hub does."""
+    return unquote(peer.partition(":")[2])
+
+
+@contextlib.contextmanager
+def accepted(descriptor: int, port: int) -> Iterator[socket.socket | None]:
+    """The connection behind a descriptor, if it was accepted on this port. Whatever happens to the descriptor
+    meanwhile, what is given stays what it is."""
+    try:
+        mine = os.dup(descriptor)
+    except OSError:
+        yield None
+        return
+    if not stat.S_ISSOCK(os.fstat(mine).st_mode):
+        os.close(mine)
+        yield None
+        return
+    with socket.socket(fileno=mine) as connection:
+        try:
+            is_ours = connection.family in (socket.AF_INET, socket.AF_INET6) and connection.getsockname()[1] == port
+            connection.getpeername()  # raises for the listener itself
+        except OSError:
+            is_ours = False
+        yield connection if is_ours else None
+
+
+def look(port: int) -> list[Seen]:
+    """All connections on this port of this process."""
+    seen = []
+    for name in os.listdir(DESCRIPTORS):
+        with accepted(int(name), port) as connection, contextlib.suppress(OSError):
+            if connection is not None:
+                info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
+                inode = os.fstat(connection.fileno()).st_ino
+                seen.append(Seen(inode, _peer_of(connection), RECEIVED.unpack_from(info, RECEIVED_AT)[0]))
+    return seen
+
+
+def _peer_of(connection: socket.socket) -> str:
+    host, port = connection.getpeername()[:2]
+    return join_address(host.removeprefix(MAPPED), port)
+
+
+def cut(port: int, *, inode: int | None = None, peer: str | None = None) -> int:
+    """Cut every accepted connection on this port of this process, or only one: by its inode, or by its peer as gRPC
+    writes it. Returns how many.
+
+    Flight's server waits for open calls when it shuts down, and it has no way to end a call whose client neither reads
+    nor goes away. Only sockets whose own port is the listener's are touched.
+    """
+    count = 0
+    for name in os.listdir(DESCRIPTORS):
+        with accepted(int(name), port) as connection, contextlib.suppress(OSError):
+            if connection is None or inode not in (None, os.fstat(connection.fileno()).st_ino):
+                continue
+            if peer is None or normal(peer) == _peer_of(connection):
+                connection.shutdown(socket.SHUT_RDWR)
+                count += 1
+    return count
+
+
+class Connections:
+    """Those of one listener."""
+
+    def __init__(self, intake: Intake, port: int) -> None:
+        self._intake = intake
+        self._port = port
+        self._open: dict[int, _Connection] = {}
+        self._understood: set[str] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to watch, where that is possible."""
+        if hasattr(socket, "TCP_INFO") and os.path.isdir(DESCRIPTORS):
+            self._task = asyncio.create_task(self._watch(), name="flight connections")
+
+    def stop(self) -> None:
+        """Watch no more."""
+        if self._task is not None:
+            self._task.cancel()
+        for connection in self._open.values():
+            connection.arrival.close()
+
+    def understood(self, peer: str) -> None:
+        """A call of this peer, as gRPC writes it, got on. From any thread."""
+        self._understood.add(normal(peer))
+
+    async def _watch(self) -> None:
+        took_s = 0.0
+        while True:
+            await asyncio.sleep(max(LOOK_S, took_s * SHARE))
+            began_s = time.monotonic()
+            understood, self._understood = self._understood, set()
+            self.update(await asyncio.to_thread(look, self._port), understood)
+            took_s = time.monotonic() - began_s
+
+    def update(self, seen: list[Seen], understood: set[str]) -> None:
+        """Compare what is there with what was."""
+        for inode in self._open.keys() - {each.inode for each in seen}:
+            self._open.pop(inode).arrival.close()
+        for each in seen:
+            connection = self._open.get(each.inode) or self._opened(each)
+            if connection is None:
+                continue
+            came = each.received - connection.received
+            connection.received = each.received
+            if each.peer in understood:
+                connection.arrival.known()
+                connection.understood = each.received
+            held = each.received - connection.understood
+            connection.arrival.holds(held if held > SMALL_BYTES else 0, came)
+
+    def _opened(self, seen: Seen) -> _Connection | None:
+        end = functools.partial(self._end, seen.inode)
+        try:
+            connection = _Connection(self._intake.open("flight", end))
+        except LimitExceeded:
+            end("")
+            return None
+        self._open[seen.inode] = connection
+        return connection
+
+    def _end(self, inode: int, why: str) -> None:
+        self._open.pop(inode, None)
+        cut(self._port, inode=inode)

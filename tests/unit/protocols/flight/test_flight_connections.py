@@ -1,0 +1,98 @@
+"""Connections inside of gRPC: silent ones and half messages go, those that get on stay."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+
+import pyarrow.flight as flight
+import pytest
+from support.until import until
+
+from headrace.config import Config, Limits
+from headrace.config.address import split_address
+from headrace.hub import Hub
+from headrace.protocols.flight import connections
+from headrace.protocols.flight.connections import SMALL_BYTES, Connections, Seen, normal
+from headrace.protocols.flight.server import serve
+from headrace.protocols.perper.fabric import http2
+from headrace.protocols.perper.fabric.codec import prefixed
+from headrace.testing import memory_hub
+
+
+def ended(hub: Hub, reason: str) -> float:
+    value: float = hub.metrics.intake.ended.labels(protocol="flight", reason=reason)._value.get()
+    return value
+
+
+def test_peers_are_named_as_everywhere_else() -> None:
+    assert normal("ipv4:127.0.0.1:5000") == "127.0.0.1:5000"
+    assert normal("ipv6:%5B::1%5D:5000") == "[::1]:5000"
+
+
+async def test_what_was_not_understood_is_held() -> None:
+    async with memory_hub() as hub:
+        watched = Connections(hub.intake, 1)
+        watched.update([Seen(100, "127.0.0.1:5", SMALL_BYTES)], set())
+        assert (len(hub.intake), hub.intake.strangers, hub.intake.held_bytes) == (1, 1, 0)
+        watched.update([Seen(100, "127.0.0.1:5", SMALL_BYTES + 1)], set())
+        assert hub.intake.held_bytes == SMALL_BYTES + 1
+        watched.update([Seen(100, "127.0.0.1:5", 9 * SMALL_BYTES)], {"127.0.0.1:5"})
+        assert (hub.intake.strangers, hub.intake.held_bytes) == (0, 0)
+        watched.update([Seen(100, "127.0.0.1:5", 11 * SMALL_BYTES)], {"127.0.0.1:6"})
+        assert hub.intake.held_bytes == 2 * SMALL_BYTES
+        watched.update([Seen(101, "127.0.0.1:5", 5)], set())  # another connection with the same descriptor
+        assert (len(hub.intake), hub.intake.held_bytes) == (1, 0)
+        watched.stop()
+        assert len(hub.intake) == 0
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="only Linux tells how much came")
+async def test_a_connection_that_says_nothing_goes_and_one_that_calls_stays() -> None:
+    async with memory_hub(Config(limits=Limits(sign_in_s=1.5))) as hub:
+        listener = await serve(hub, "127.0.0.1:0")
+        client = flight.connect(f"grpc://{listener.address}")
+        await asyncio.to_thread(lambda: list(client.list_actions()))
+        reader, writer = await asyncio.open_connection(*split_address(listener.address))
+        with contextlib.suppress(ConnectionError):
+            while await reader.read(65536):
+                pass
+        assert ended(hub, "silent") == 1
+        await asyncio.to_thread(lambda: list(client.list_actions()))
+        assert len(hub.intake) == 1
+        writer.close()
+        await asyncio.to_thread(client.close)
+        await until(lambda: len(hub.intake) == 0)
+        await listener.close()
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="only Linux tells how much came")
+async def test_half_a_message_of_any_size_is_counted_and_cut_off() -> None:
+    """gRPC would hold all of it, whatever it has: before the call, and whoever sends it."""
+    async with memory_hub(Config(limits=Limits(unread_bytes_max=3 * SMALL_BYTES))) as hub:
+        listener = await serve(hub, "127.0.0.1:0")
+        reader, writer = await asyncio.open_connection(*split_address(listener.address))
+        grpc = http2.GrpcConnection(client=True)
+        number = grpc.start_call("hub", "/arrow.flight.protocol.FlightService/DoAction")
+        grpc.send(number, prefixed(bytes(64 * SMALL_BYTES))[: 32 * SMALL_BYTES])
+
+        async def talk() -> None:
+            while True:
+                writer.write(grpc.data_to_send())
+                grpc.receive(await reader.readexactly(1) + await reader.read(65536))
+
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await asyncio.wait_for(talk(), 60)
+        assert ended(hub, "bytes") == 1
+        assert hub.intake.held_bytes == 0
+        writer.close()
+        await listener.close()
+
+
+async def test_nothing_is_watched_where_the_system_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "DESCRIPTORS", "/no/such/place")
+    async with memory_hub() as hub:
+        watched = Connections(hub.intake, 1)
+        watched.start()
+        watched.stop()
