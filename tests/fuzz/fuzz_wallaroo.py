@@ -63,7 +63,7 @@ def run_session(data: bytes, cut: int) -> None:
         elif isinstance(request, Store):
             waiting += session.stored(request.ticket)
         session.take_output()
-    assert session.credits_used >= 0
+    assert session.credits.used >= session.credits.due >= 0
 
 
 def seeds() -> list[bytes]:

@@ -147,7 +147,9 @@ def type_of(path: tuple[str, ...], origin: str) -> Any:
         fields = _fields(kind)
         if fields is not None:
             if name not in fields:
-                raise ConfigError(origin, ".".join(path[: depth + 1]), _no_such(path[:depth], name, fields))
+                removed = getattr(_plain(kind), "REMOVED", {}).get(name)
+                problem = f"was removed: {removed}; delete it" if removed else _no_such(path[:depth], name, fields)
+                raise ConfigError(origin, ".".join(path[: depth + 1]), problem)
             kind = fields[name]
         elif _has_keys(kind):
             kind = get_args(_plain(kind))[1]

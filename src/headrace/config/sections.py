@@ -24,7 +24,8 @@ Address = Annotated[str, Meta(extra={"unit": "address"})]
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The base of all sections: immutable, and an unknown key is an error."""
+    """The base of all sections: immutable, and an unknown key is an error. `REMOVED` of a section says of keys that it
+    had once why they are gone."""
 
 
 class Kafka(Section, frozen=True):

@@ -80,6 +80,7 @@ def test_secrets_are_masked_where_settings_are_shown(tmp_path: Path) -> None:
     ("flag", "message"),
     [
         ("log.segmnt_bytes=3", "log.segmnt_bytes: there is no such setting; did you mean 'log.segment_bytes'?"),
+        ("wallaroo.ok_form=any", "wallaroo.ok_form: was removed: it let v2 connectors in"),
         ("lgo.x=1", "lgo: there is no such section; did you mean 'log'?"),
         ("zzzzz.x=1", "there is no such section; there are log, limits,"),
         ("log.segment_bytes=fast", "log.segment_bytes: 'fast' is not a size such as"),

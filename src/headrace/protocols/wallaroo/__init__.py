@@ -16,5 +16,8 @@ PROTOCOL = Protocol(
     metrics=WallarooMetrics,
     listeners=(ListenerKind("wallaroo", "wallaroo", "Wallaroo source connectors", SERVER, "127.0.0.1:7100"),),
     console="headrace.protocols.wallaroo.console:CONSOLE",
-    own_tables={"wallaroo.streams": "headrace.protocols.wallaroo.worker:read_introduced"},
+    own_tables={
+        "wallaroo.streams": "headrace.protocols.wallaroo.worker:read_introduced",
+        "wallaroo.names": "headrace.protocols.wallaroo.claims:read_claim",
+    },
 )

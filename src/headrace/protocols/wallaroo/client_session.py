@@ -87,6 +87,7 @@ Event = Welcomed | Opened | Refused | Acked | Ended | Restarted | Failed
 
 FINAL_REASONS = (
     "Bad cookie",
+    "Bad stream_id",
     "Unknown protocol version",
     "Invalid message",
     "Bad protocol FSM state",

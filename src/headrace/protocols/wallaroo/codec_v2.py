@@ -1,7 +1,7 @@
 """The two v2 generations (December 2018 to July 2019), codec only: for traces, tests and tools.
 
-The HELLO of v2 and v3 are byte for byte the same, so a server cannot tell them apart; Headrace serves v3 and offers
-`ok_form = "any"` for v2 clients. What differs on the wire:
+The HELLO of v2 and v3 are byte for byte the same, so a server cannot tell them apart; Headrace serves v3, whose OK is
+too short for v2 clients: they end there, before their messages could be taken for v3's. What differs on the wire:
 
     OK       credits u32, count u32, (stream u64, short name, point u64)*        2018-12
              ... count u32, (short source, short address)*                       2019-03 adds this

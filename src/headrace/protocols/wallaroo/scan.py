@@ -142,6 +142,11 @@ class Rows:
     def count(self) -> int:
         return len(self.message_ids)
 
+    @property
+    def mean_bytes(self) -> int:
+        """About the size of a message: nothing is looked at one by one."""
+        return int(self._ends[-1] - self._payload_starts[0]) // self.count
+
     def select(self, which: npt.NDArray[Any] | slice) -> Rows:
         """Some of the rows, in the order they came: a mask, a slice, or ascending positions."""
         return Rows(

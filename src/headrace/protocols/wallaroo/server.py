@@ -24,7 +24,7 @@ from headrace.protocols.wallaroo.lane import Lane, Waiting
 from headrace.protocols.wallaroo.requests import Close, Greet, Open, Release, Request, Store
 from headrace.protocols.wallaroo.session import ServerSession
 from headrace.protocols.wallaroo.states import StreamState
-from headrace.protocols.wallaroo.worker import TABLE, Rewind, Worker
+from headrace.protocols.wallaroo.worker import Rewind, Worker
 from headrace.security import Principal
 from headrace.security.admission import Nobody, Token, Unreadable
 from headrace.security.login_limit import TooManyLogins
@@ -174,7 +174,7 @@ class Connection(TcpConnection, asyncio.BufferedProtocol):
 
     async def _open(self, request: Open) -> None:
         session = self.session
-        name = self.worker.stream_name(session, request.name)
+        name = self.worker.claims.stream_name(session, request.name)
         self._check_right(name)
         held = self._lanes.get(request.stream_id)
         if held is not None and held.name != name:
@@ -203,7 +203,11 @@ class Connection(TcpConnection, asyncio.BufferedProtocol):
     async def _resume(self, request: Open, lane: Lane) -> None:
         """Have the connector go on where the hub is."""
         session = self.session
-        await self.hub.create_stream(lane.name)
+        info = await self.hub.create_stream(lane.name)
+        if info.kind != "stream":
+            raise PeerFault(f"Stream {lane.name!r} is a {info.kind} of the hub")
+        point = self.hub.producer(lane.name, lane.producer)
+        await self.worker.claims.take(session, request.stream_id, lane.name, point)
         await self.worker.introduce(self, request.stream_id, lane.name)
         point = self.hub.producer(lane.name, lane.producer)
         if session.dialect is DRAFT and request.point is not None and request.point != point:
@@ -251,7 +255,7 @@ class Connection(TcpConnection, asyncio.BufferedProtocol):
         if session.dialect is not DRAFT or session.ended:
             return []
         ended = [stream for stream in session.streams.values() if stream.state is StreamState.CLOSED]
-        return [stream.id for stream in ended if self.worker.stream_name(session, stream.name) == name]
+        return [stream.id for stream in ended if self.worker.claims.stream_name(session, stream.name) == name]
 
     def quiet(self) -> bool:
         """Whether the peer has sent nothing that was not looked at."""
@@ -442,8 +446,7 @@ class Connection(TcpConnection, asyncio.BufferedProtocol):
 async def serve(hub: Hub, address: str) -> Listener:
     """Listen for connectors."""
     worker = Worker(hub)
-    await hub.create_table(TABLE)
-    worker.introduced()  # names rows that cannot be used
+    await worker.open()
     server = await worker.listen(address, lambda: Connection(worker))
     hub.verbs.register(
         "stream.rewind",

@@ -23,15 +23,12 @@ import numpy as np
 
 from headrace.protocols.wallaroo import frames, states
 from headrace.protocols.wallaroo.codec import DRAFT, V3, Dialect, error_bytes, unknown_version
-from headrace.protocols.wallaroo.codec_v2 import V2_2019_03
+from headrace.protocols.wallaroo.credits import Credits
 from headrace.protocols.wallaroo.frames import NO_POINT, Flag, Frame, LocalFault, PeerFault, readable
 from headrace.protocols.wallaroo.requests import Close, Greet, Open, Release, Request, Store, Ticket
 from headrace.protocols.wallaroo.scan import FrameBuffer, Rows, fresh_ids
 from headrace.protocols.wallaroo.settings import Wallaroo
 from headrace.protocols.wallaroo.states import SessionEvent, SessionState, StreamEvent, StreamState
-
-OVERDRAFT_CREDITS_MIN = 16
-"""Published clients send NOTIFY at zero credits, so a tiny window needs some slack."""
 
 TIMED = np.uint16(Flag.EVENT_TIME)
 UNSTABLE = np.uint16(Flag.EPHEMERAL | Flag.UNSTABLE_REFERENCE)
@@ -73,8 +70,7 @@ class ServerSession:
         self.instance = b""
         self.streams: dict[int, Stream] = {}
         self.error: str | None = None
-        self.credits_used = 0
-        """Frames taken whose credits have not gone back yet."""
+        self.credits = Credits(self.settings.window_credits, self.settings.window_bytes)
         self.duplicates = 0
         self._accepts_cookie = accepts_cookie
         self.buffer = FrameBuffer(frame_bytes_max=self.settings.frame_bytes_max)
@@ -82,7 +78,6 @@ class ServerSession:
         self._holds = 0
         """How many rewinds have this session look at nothing new."""
         self._output: list[bytes] = []
-        self._credits_due = 0
         self._moved: dict[int, int] = {}
         self._answer_due = False
 
@@ -207,15 +202,11 @@ class ServerSession:
             return []
         self._held.discard(None)
         self._advance(SessionEvent.OK)
-        credits = self.settings.window_credits
-        if self.dialect is V3 and self.settings.ok_form == "any":
-            self._output.append(V2_2019_03.encode(frames.Ok(credits)))  # its lists are empty, so v3 clients read it too
-        else:
-            self._send(frames.Ok(credits, tuple(points) if self.dialect is DRAFT else ()))
+        self._send(frames.Ok(self.credits.take(), tuple(points) if self.dialect is DRAFT else ()))
         return self.process()
 
     def _on_notify(self, notify: frames.Notify, requests: list[Request]) -> None:
-        self._use_credits(1)
+        self.credits.use(1)
         stream = self.streams.get(notify.stream_id)
         if stream is None:
             maximum = self.settings.streams_max
@@ -229,11 +220,11 @@ class ServerSession:
         after = self._machine().get(stream.state, event)
         if after is None:  # only v3 has such states: "id pending/active/closing in this very session"
             self._send(frames.NotifyAck(False, stream.id, notify.point))
-            self._credits_due += 1
+            self.credits.due += 1
             return
         stream.state = after
         if after is StreamState.RESET:
-            self._credits_due += 1
+            self.credits.due += 1
             return
         stream.generation += stream.name != notify.name  # acknowledgements under way are of the other stream
         stream.name, stream.notified = notify.name, notify.point
@@ -251,7 +242,7 @@ class ServerSession:
         self._stream_event(stream, StreamEvent.OPENED)
         stream.last_seen = stream.acked = point
         stream.resent = point if point == stream.notified else None
-        self._credits_due += 1
+        self.credits.due += 1
         if self.dialect is V3:
             self._send(frames.NotifyAck(True, stream_id, NO_POINT if point is None else point))
         self._held.discard(stream_id)
@@ -262,7 +253,7 @@ class ServerSession:
 
     def overtaken(self, stream_id: int) -> list[Request]:
         """Draft: a NACK was sent before this NOTIFY could be answered, and asks for another one."""
-        self._credits_due += 1
+        self.credits.due += 1
         self._held.discard(stream_id)
         return self.process()
 
@@ -276,14 +267,16 @@ class ServerSession:
 
     def nudge(self) -> None:
         """Give back the credit of a refused NOTIFY."""
-        self._credits_due += 1
+        self.credits.due += 1
+        self._answer_due = True
 
     # Messages.
 
     def _on_rows(self, rows: Rows, requests: list[Request]) -> None:
         if self.state is not SessionState.STREAMING:
             raise PeerFault("Bad protocol FSM state: MESSAGE before HELLO")
-        self._use_credits(rows.count)
+        self.credits.use(rows.count)
+        self.credits.saw(rows.mean_bytes)
         ids = rows.stream_ids
         if rows.count == 1 or (ids == ids[0]).all():
             self._on_stream_rows(int(ids[0]), rows, requests)
@@ -301,7 +294,7 @@ class ServerSession:
             first = f"stream_id {stream_id} with message_id {rows.message_ids[0]}"
             raise PeerFault(f"Bad/unregistered {first}: the stream is {state.value}")
         if after is StreamState.RESET:
-            self._credits_due += rows.count
+            self.credits.due += rows.count
         elif self.dialect is V3:
             self._store(stream, rows, True, requests)
         else:
@@ -331,7 +324,7 @@ class ServerSession:
         """The point itself came again: ranges of the draft begin inclusively, so a careful connector does this."""
         assert rows.flags is not None
         self.duplicates += 1
-        self._credits_due += 1
+        self.credits.due += 1
         self._moved[stream.id] = int(rows.message_ids[0])  # "all message ids must be sent back as ack'ed"
         if rows.flags[0] & Flag.EOS:
             self._on_eos(stream, requests)
@@ -372,7 +365,7 @@ class ServerSession:
         keep[stable] = fresh
         dropped = rows.count - int(np.count_nonzero(keep))
         self.duplicates += dropped
-        self._credits_due += dropped
+        self.credits.due += dropped
         return rows.select(keep)
 
     def stored(self, ticket: Ticket) -> list[Request]:
@@ -381,7 +374,7 @@ class ServerSession:
             return []
         stream = self.streams[ticket.stream_id]
         stream.pending -= 1
-        self._credits_due += ticket.frames
+        self.credits.due += ticket.frames
         if ticket.generation == stream.generation:
             stream.acked = ticket.last_id
             self._moved[stream.id] = ticket.last_id
@@ -445,7 +438,7 @@ class ServerSession:
         """Draft: a NOTIFY claimed to resume from a point that is not ours. NACK it to ours."""
         if self.ended:
             return []
-        self._credits_due += 1
+        self.credits.due += 1
         self._held.discard(stream_id)
         self._nack(self.streams[stream_id], point)
         return self.process()
@@ -455,28 +448,18 @@ class ServerSession:
         stream.nacks += 1
         stream.generation += 1
         stream.last_seen = stream.acked = point
-        self._send(frames.Nack(self._take_credits(), stream.id, point or 0))
+        self._send(frames.Nack(self.credits.take(), stream.id, point or 0))
 
     # Credits and acknowledgements.
 
-    def _use_credits(self, count: int) -> None:
-        self.credits_used += count
-        window = self.settings.window_credits
-        allowed = window + max(window, OVERDRAFT_CREDITS_MIN)
-        if self.credits_used - self._credits_due > allowed:
-            raise PeerFault(f"Credit exceeded: {self.credits_used} frames under way, {window} were granted")
-
-    def _take_credits(self) -> int:
-        credits, self._credits_due = self._credits_due, 0
-        self.credits_used -= credits
-        return credits
-
     def _flush(self) -> None:
-        if self.state is not SessionState.STREAMING or not (self._credits_due or self._moved or self._answer_due):
+        if self.state is not SessionState.STREAMING:
             return
-        self._send(frames.Ack(self._take_credits(), tuple(self._moved.items())))
-        self._moved.clear()
-        self._answer_due = False
+        credits = self.credits.take()
+        if credits or self._moved or self._answer_due:
+            self._send(frames.Ack(credits, tuple(self._moved.items())))
+            self._moved.clear()
+            self._answer_due = False
 
     def _machine(self) -> states.StreamMachine:
         if self.dialect is None:
@@ -491,8 +474,8 @@ class ServerSession:
             "program": readable(self.program),
             "instance": readable(self.instance),
             "streams": {readable(stream.name): stream.state.value for stream in self.streams.values()},
-            "credits": self.settings.window_credits - self.credits_used,
-            "credits_max": self.settings.window_credits,
+            "credits": self.credits.window - self.credits.used,
+            "credits_max": self.credits.window,
             "duplicates": self.duplicates,
             "error": self.error,
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -13,11 +14,16 @@ from headrace.units import MIB
 class Wallaroo(Section, frozen=True):
     """Wallaroo source connector protocol."""
 
+    REMOVED = MappingProxyType({"ok_form": "it let v2 connectors in, whose messages were then stored cut short"})
+
     cookie: Annotated[str, Meta(description="What a connector must say in HELLO; empty means it must say nothing")] = ""
     stream_name: Annotated[
         str, Meta(description="Name of a connector's stream, from {program}, {instance} and {stream}")
     ] = "{instance}.{stream}"
-    window_credits: Annotated[Count, Meta(description="Frames a connector may have under way")] = 1_000
+    window_credits: Annotated[Count, Meta(description="Frames a connector may have under way")] = 500
+    window_bytes: Annotated[
+        Bytes, Meta(description="About the bytes it may have under way: fewer credits are given while frames are large")
+    ] = 2 * MIB
     frame_bytes_max: Annotated[Bytes, Meta(description="The largest frame")] = 4 * MIB
     connections_max: Annotated[Count, Meta(description="Open connections; one more is answered with ERROR")] = 1_000
     streams_max: Annotated[Count, Meta(description="Streams that one connection may introduce")] = 10_000
@@ -38,7 +44,6 @@ class Wallaroo(Section, frozen=True):
     draft_trust_notify: Annotated[
         bool, Meta(description="Draft dialect: take a NOTIFY's point of reference even if it is not the stored one")
     ] = False
-    ok_form: Annotated[Literal["v3", "any"], Meta(description="`any` sends an OK that v2 clients read too")] = "v3"
     restart_address: Annotated[
         str, Meta(description="Address that RESTART names to v3 connectors; empty for this one")
     ] = ""

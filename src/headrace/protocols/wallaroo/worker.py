@@ -15,6 +15,7 @@ import msgspec
 from headrace.errors import BadRequest
 from headrace.log.ops import SetProducer
 from headrace.protocols.wallaroo import naming
+from headrace.protocols.wallaroo.claims import Claims
 from headrace.protocols.wallaroo.codec import DRAFT
 from headrace.protocols.wallaroo.metrics import WallarooMetrics
 from headrace.protocols.wallaroo.settings import Wallaroo
@@ -85,13 +86,18 @@ class Worker(TcpServer["Connection"]):
         super().__init__(hub, PROTOCOL)
         self.metrics = hub.metrics.section(WallarooMetrics)
         self.settings = hub.config.section(Wallaroo)
-        naming.check_rule(self.settings.stream_name)
+        self.claims = Claims(hub, self.settings.stream_name)
         self._uses: dict[str, Use] = {}
         hub.metrics.before_scrape(self._count_credits)
 
     def _count_credits(self) -> None:
-        window = self.settings.window_credits
-        self.metrics.credits_out.set(sum(window - peer.session.credits_used for peer in self.connections))
+        credits = (peer.session.credits for peer in self.connections)
+        self.metrics.credits_out.set(sum(each.window - each.used for each in credits))
+
+    async def open(self) -> None:
+        """Make the tables, before there are connections."""
+        await self.hub.create_table(TABLE)
+        await self.claims.open((owner.program, owner.instance, name) for owner, name in self.introduced())
 
     def is_full(self) -> bool:
         """Whether as many connectors have signed in as may. Connections without a HELLO take no place."""
@@ -99,9 +105,6 @@ class Worker(TcpServer["Connection"]):
         return signed_in >= self.settings.connections_max
 
     # Names and points.
-
-    def stream_name(self, session: ServerSession, stream: bytes) -> str:
-        return naming.stream_name(self.settings.stream_name, session.program, session.instance, stream)
 
     def producer(self, session: ServerSession, stream_id: int) -> str:
         """Whose sequence is the point of a stream that a session has opened."""
@@ -277,4 +280,5 @@ def read_introduced(key: bytes, value: bytes) -> tuple[Introduced, str]:
 
 
 def own_producer(owner: Introduced) -> str:
-    return f"{OWN}{owner.program}:{owner.instance}:{owner.stream_id}"
+    program = owner.program.replace(":", "%3A")  # so that the first colon ends it, whatever the instance is called
+    return f"{OWN}{program}:{owner.instance}:{owner.stream_id}"

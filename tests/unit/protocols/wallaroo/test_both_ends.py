@@ -233,7 +233,7 @@ class BothEnds(RuleBasedStateMachine):
     def credits_are_kept(self) -> None:
         if getattr(self, "session", None) is not None:
             assert 0 <= self.client.credits <= WINDOW
-            assert self.session.credits_used <= WINDOW
+            assert self.session.credits.used <= WINDOW
 
     def teardown(self) -> None:
         """Left in peace, everything that was offered becomes durable and acknowledged."""
