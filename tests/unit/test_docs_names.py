@@ -29,7 +29,7 @@ NO_SETTINGS = {
     "futoin.add", "futoin.poll", "futoin.push", "spark.commit",
     "log.commit", "log.segment", "flight.put", "flight.get", "flight.action",
     "ockam.addresses", "perper.types", "perper.caches", "perper.expiry", "perper.listened",
-    "wallaroo.streams", "wallaroo.names", "futoin.consumers",
+    "wallaroo.streams", "wallaroo.names", "ockam.indexes", "futoin.consumers",
     "ambrosia.counter.receive", "ambrosia.counter.send",
     "wallaroo.experimental",
 }  # fmt: skip

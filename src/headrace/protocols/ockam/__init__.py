@@ -21,5 +21,8 @@ PROTOCOL = Protocol(
     listeners=(ListenerKind("ockam", "ockam", "Ockam streams", SERVER, "127.0.0.1:4000"),),
     console="headrace.protocols.ockam.console:CONSOLE",
     addresses=lambda settings: [settings.cbor_listen],
-    own_tables={"ockam.addresses": "headrace.protocols.ockam.addresses:read_address"},
+    own_tables={
+        "ockam.addresses": "headrace.protocols.ockam.addresses:read_address",
+        "ockam.indexes": "headrace.protocols.ockam.streams:read_index",
+    },
 )

@@ -23,8 +23,8 @@ from headrace.protocols.ockam.routing import (
     Address,
     Message,
     Route,
+    answerable,
     check_hops,
-    check_return_route,
 )
 
 PROTOCOL_VERSION: Final = 1
@@ -137,8 +137,7 @@ def decode_message(data: bytes) -> Message:
     tracing = items.text_or_null() if fields == 4 else None
     if items.position != len(data):
         raise RemoteProtocolError(f"{len(data) - items.position} bytes are left over")
-    check_return_route(route_size)
-    return Message(onward, returning, payload, tracing)
+    return answerable(Message(onward, returning, payload, tracing), route_size)
 
 
 class CborFraming:

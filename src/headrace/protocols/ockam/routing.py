@@ -39,6 +39,8 @@ HOPS_MAX: Final = ROUTE_BYTES_MAX // 2
 # lengths, protocol name, request id, count (56 bytes here, 61 in CBOR); and for each record its index and length (14).
 REPLY_FIXED_BYTES_MAX: Final = 80
 RECORD_FIELDS_BYTES_MAX: Final = 20
+REFUSAL_BYTES_MAX: Final = 500
+"""What a refusal adds to its route: a confirm, or `error` with a reason."""
 REPLY_OVERHEAD_BYTES_MAX: Final = ROUTE_BYTES_MAX + REPLY_FIXED_BYTES_MAX + RECORD_FIELDS_BYTES_MAX
 RECORD_BYTES_MAX: Final = SENT_FRAME_BYTES_MAX - REPLY_OVERHEAD_BYTES_MAX
 
@@ -73,6 +75,16 @@ class Message(msgspec.Struct, frozen=True):
     tracing: str | None = None
 
 
+class LongRoute(RemoteProtocolError):
+    """A well-formed message whose return route is longer than we promise to answer. What it asks for is refused along
+    that route if a frame can hold it; the connection lives on."""
+
+    def __init__(self, size: int, message: Message) -> None:
+        super().__init__(f"the return route takes {size} bytes, above {ROUTE_BYTES_MAX}")
+        self.size = size
+        self.message = message
+
+
 def encode_route(route: Route) -> bytes:
     out = bytearray(encode_uint(len(route)))
     for kind, value in route:
@@ -102,9 +114,10 @@ def check_hops(count: int) -> None:
         raise Unroutable(f"a route of {count} addresses, above {HOPS_MAX}")
 
 
-def check_return_route(size: int) -> None:
-    if size > ROUTE_BYTES_MAX:
-        raise Unroutable(f"the return route takes {size} bytes, above {ROUTE_BYTES_MAX}")
+def answerable(message: Message, route_bytes: int) -> Message:
+    if route_bytes > ROUTE_BYTES_MAX:
+        raise LongRoute(route_bytes, message)
+    return message
 
 
 def encode_wire(message: Message) -> bytes:
@@ -127,8 +140,7 @@ def decode_wire(data: bytes) -> Message:
     payload = reader.data()
     tracing = reader.optional_string() if version == WIRE_VERSION_TRACED else None
     reader.finish()
-    check_return_route(route_size)
-    return Message(onward, returning, payload, tracing)
+    return answerable(Message(onward, returning, payload, tracing), route_size)
 
 
 def encode_bidirectional_record(return_stream: str, message: Message) -> bytes:

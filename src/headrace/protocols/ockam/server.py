@@ -43,7 +43,7 @@ from headrace.protocols.ockam.session import (
     Worker,
 )
 from headrace.protocols.ockam.settings import Ockam
-from headrace.protocols.ockam.streams import PullResult, Streams, cursor_name
+from headrace.protocols.ockam.streams import INDEXES, PullResult, Streams, cursor_name
 from headrace.security import Principal, Right, is_reserved
 from headrace.security.admission import Certificate
 from headrace.serving.listener import Listener
@@ -222,6 +222,7 @@ class Connection(SlicedConnection):
         pending = PendingPush(batch)
         self._confirming.setdefault(worker, deque()).append(pending)
         self._unconfirmed += batch.count()
+        self._service.metrics.pushes_refused.inc(batch.refused())
         if not batch.records:
             self._settle(pending)
             return
@@ -271,7 +272,7 @@ class Connection(SlicedConnection):
         """Say ERROR; but a deleted stream is an address that does not exist: silence, and clients create it anew."""
         log.warning("push to stream %r not confirmed: %s", pending.batch.worker.stream, error)
         self.session.last_error = str(error)
-        self._service.metrics.pushes_refused.inc(pending.batch.count())
+        self._service.metrics.pushes_refused.inc(pending.batch.count() - pending.batch.refused())
         pending.first = None
         pending.silent = isinstance(error, UnknownStream)
         self._settle(pending)
@@ -421,6 +422,7 @@ class OckamListener(Listener):
 async def serve(hub: Hub, address: str) -> OckamListener:
     """Listen on `address` with the original framing, and on `ockam.cbor_listen` with the newer one if that is set."""
     config = hub.config.section(Ockam)
+    await hub.create_table(INDEXES)
     service = Service(hub, config, await AddressBook.open(hub, config.addresses_max))
     servers = [await service.listen(address, lambda: Connection(service, LegacyFraming()))]
     try:

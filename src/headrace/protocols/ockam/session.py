@@ -29,9 +29,11 @@ from headrace.protocols.ockam.bare import encode_uint
 from headrace.protocols.ockam.routing import (
     LOCAL,
     RECORD_FIELDS_BYTES_MAX,
+    REFUSAL_BYTES_MAX,
     Assembly,
     Framing,
     LegacyFraming,
+    LongRoute,
     Message,
     Route,
     Unroutable,
@@ -133,6 +135,9 @@ class PushBatch(msgspec.Struct):
 
     def count(self) -> int:
         return sum(len(run.ids) for run in self.runs)
+
+    def refused(self) -> int:
+        return sum(len(run.ids) for run in self.runs if run.offset is None)
 
 
 class Create(msgspec.Struct, frozen=True):
@@ -268,8 +273,14 @@ class Session:
         self._assembly.hold(buffer[position:], needed_bytes)
 
     def _message(self, data: bytes, turn: Turn) -> None:
+        refused: LongRoute | None = None
         try:
             message = self.framing.decode(data)
+        except LongRoute as error:
+            message, refused, self.last_error = error.message, error, str(error)
+            if error.size + REFUSAL_BYTES_MAX > self.framing.sent_bytes_max:
+                self._drop(Dropped.LONG_ROUTE, turn)
+                return
         except Unroutable as error:
             self.last_error = str(error)
             self._drop(Dropped.LONG_ROUTE, turn)
@@ -289,15 +300,19 @@ class Session:
                 self._drop(Dropped.UNKNOWN_ADDRESS, turn)
                 return
             endpoint = Endpoint.WORKER
-        self._request(endpoint, worker, message, turn)
+        self._request(endpoint, worker, message, turn, refused)
 
-    def _request(self, endpoint: Endpoint, worker: Worker | None, message: Message, turn: Turn) -> None:
+    def _request(
+        self, endpoint: Endpoint, worker: Worker | None, message: Message, turn: Turn, refused: LongRoute | None
+    ) -> None:
         own = message.onward[0].value
         try:
             request = codec.decode_request(message.payload)
             if not isinstance(request, ANSWERED[endpoint]):
                 raise RemoteProtocolError(f"a {endpoint.value} does not take a {type(request).__name__}")
             self._check(request)
+            if refused is not None and not isinstance(request, codec.PushRequest | codec.SaveIndex):
+                raise AskedTooMuch(str(refused))
         except RemoteProtocolError as error:
             self.last_error = str(error)
             if endpoint is Endpoint.INDEX:
@@ -312,7 +327,7 @@ class Session:
         match request:
             case codec.PushRequest():
                 assert worker is not None
-                self._push(worker, message, request, turn)
+                self._push(worker, message, request, turn, refused)
             case codec.PullRequest():
                 assert worker is not None
                 turn.requests.append(Pull(worker, message.returning, request))
@@ -338,18 +353,21 @@ class Session:
                 for text in (request.client_id, request.stream_name):
                     _within("name bytes", len(text.encode()), limits.name_bytes_max, "ockam.name_bytes_max")
 
-    def _push(self, worker: Worker, message: Message, request: codec.PushRequest, turn: Turn) -> None:
+    def _push(
+        self, worker: Worker, message: Message, request: codec.PushRequest, turn: Turn, refused: LongRoute | None
+    ) -> None:
         batch = turn.pushes.get(worker)
         if batch is None:
             batch = turn.pushes[worker] = PushBatch(worker)
-        fits = len(request.data) <= self._record_bytes_max
+        fits = refused is None and len(request.data) <= self._record_bytes_max
         run = batch.runs[-1] if batch.runs else None
         if run is None or run.route != message.returning or (run.offset is not None) is not fits:
             run = PushRun(message.returning, len(batch.records) if fits else None)
             batch.runs.append(run)
         run.ids.append(encode_uint(request.request_id))
         if not fits:
-            self.last_error = f"a record of {len(request.data)} bytes is above {self._record_bytes_max}"
+            too_large = f"a record of {len(request.data)} bytes is above {self._record_bytes_max}"
+            self.last_error = str(refused or too_large)
             return
         batch.records.append(request.data)
         if isinstance(self.framing, LegacyFraming):

@@ -37,6 +37,9 @@ class Ockam(Section, frozen=True):
     addresses_max: Annotated[Count, Meta(description="Stream addresses (one per partition) handed out at all")] = (
         100_000
     )
+    saved_indexes_max: Annotated[
+        Count, Meta(description="Saved indexes kept for streams that do not exist, until they do")
+    ] = 100_000
     pull_records_max: Annotated[Count, Meta(description="Records in one pull reply, whatever limit was asked")] = 10_000
     pull_bytes_max: Annotated[Bytes, Meta(description="Bytes of records in one pull reply, if one record fits")] = MIB
     waiting_requests_max: Annotated[

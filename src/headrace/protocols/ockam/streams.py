@@ -5,7 +5,7 @@
 | stream name | stream of the same name; plain create = partition 0 |
 | record | payload; the index is the record's index |
 | client id | cursor `ockam:<client id>` |
-| saved index | the cursor's position |
+| saved index | the cursor's position; a key of the table `ockam.indexes` as long as there is no such stream |
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from collections.abc import Sequence
 from itertools import compress, pairwise
 from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
 from headrace.errors import BadRequest, Damaged, HeadraceError, UnknownStream
 from headrace.hub import Hub
-from headrace.log.ops import StreamOptions
+from headrace.log.ops import Delete, SaveCursor, StreamOptions
 from headrace.protocols.ockam.addresses import AddressBook
 from headrace.protocols.ockam.session import Worker
 from headrace.protocols.ockam.settings import Ockam
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 
 CURSOR_PREFIX: Final = "ockam:"
 INDEX_MAX: Final = (1 << 63) - 1
+INDEXES: Final = "ockam.indexes"
+"""Indexes saved for streams that do not exist: msgpack [client id, stream, partition] → msgpack index."""
 _GENERATED_BYTES: Final = 4
 # While skipping records that are too large for the framing, read more at a time than one reply would hold.
 _SKIP_BYTES: Final = 4 << 20
@@ -50,6 +53,9 @@ class PullResult(NamedTuple):
     """The pull asked for records that retention has removed."""
 
 
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
 def cursor_name(client_id: str) -> str:
     return CURSOR_PREFIX + client_id
 
@@ -62,6 +68,9 @@ class Streams:
         self._addresses = addresses
         self._clamp = settings.clamp_saved_index
         self._unknown_is_zero = settings.unknown_index == "zero"
+        self._indexes_max = settings.saved_indexes_max
+        self._keeping: dict[bytes, int] = {}
+        """What the table of indexes will hold when the disk has it."""
         self._oversized: dict[tuple[str, int, int], tuple[int, int]] = {}
         """(stream, partition, record limit) → a run of records above the limit: its first index, and where it ends."""
 
@@ -136,17 +145,43 @@ class Streams:
         return first, end
 
     async def save_index(self, client_id: str, stream: str, partition: int, index: int) -> bool:
-        """Move a client's saved index forward; False if there is no such stream.
+        """Move a client's saved index forward; False if there is no such stream and no room to keep it for one.
 
         Anyone can save for anyone in this protocol. Clamped to the end of the stream, a hostile save can at worst skip
         what is there now; without that, one save of 2^64 - 1 would make the client skip everything for ever.
         """
+        key = _encode((client_id, stream, partition))
         try:
-            end = self._hub.bounds(stream, partition).next
-            position = min(index, end) if self._clamp else min(index, INDEX_MAX)
-            await self._hub.save_cursor(cursor_name(client_id), stream, position, partition)
+            kept = self._kept(key)
+            position = self._within(stream, partition, max(index, kept or 0))
+            cursor = cursor_name(client_id)
+            if kept is None:
+                await self._hub.save_cursor(cursor, stream, position, partition)
+            else:
+                await self._hub.transact([SaveCursor(cursor, stream, position, partition), Delete(INDEXES, key)])
         except UnknownStream:
+            return await self._keep(key, min(index, INDEX_MAX))
+        return True
+
+    def _within(self, stream: str, partition: int, index: int) -> int:
+        end = self._hub.bounds(stream, partition).next
+        return min(index, end) if self._clamp else min(index, INDEX_MAX)
+
+    def _kept(self, key: bytes) -> int | None:
+        """The index that was saved before there was such a stream."""
+        stored = self._hub.get(INDEXES, key)
+        return None if stored is None else msgspec.msgpack.decode(stored, type=int)
+
+    async def _keep(self, key: bytes, index: int) -> bool:
+        before = self._keeping.get(key, self._kept(key))
+        if before is None and self._hub.table_size(INDEXES) + len(self._keeping) >= self._indexes_max:
             return False
+        self._keeping[key] = index = max(index, before or 0)
+        try:
+            await self._hub.put(INDEXES, key, _encode(index))
+        finally:
+            if self._keeping.get(key) == index:
+                del self._keeping[key]
         return True
 
     async def get_index(self, client_id: str, stream: str, partition: int, *, may_record: bool) -> int | None:
@@ -155,16 +190,25 @@ class Streams:
         That record is a cursor, which holds records back from retention: who may only read gets the 0 without it.
         """
         nothing = 0 if self._unknown_is_zero else None
+        kept = self._kept(_encode((client_id, stream, partition)))
         try:
             position = self._hub.cursor(cursor_name(client_id), stream, partition)
-            if position is None and self._unknown_is_zero and may_record:
-                position = await self._hub.save_cursor(cursor_name(client_id), stream, 0, partition)
+            if kept is not None:
+                position = max(position or 0, self._within(stream, partition, kept))
+            if may_record and (kept is not None or (position is None and self._unknown_is_zero)):
+                await self.save_index(client_id, stream, partition, 0)
+                position = self._hub.cursor(cursor_name(client_id), stream, partition)
         except UnknownStream:
-            return nothing
+            return nothing if kept is None else kept
         except HeadraceError as error:
             log.warning("index of client %r in stream %r cannot be recorded: %s", client_id, stream, error)
             return nothing
         return nothing if position is None else position
+
+
+def read_index(key: bytes, value: bytes) -> tuple[tuple[str, str, int], int]:
+    """A row of the table of indexes."""
+    return msgspec.msgpack.decode(key, type=tuple[str, str, int]), msgspec.msgpack.decode(value, type=int)
 
 
 def sendable(batch: pa.RecordBatch, record_bytes_max: int) -> tuple[list[int], list[bytes], list[int]]:

@@ -33,6 +33,7 @@ class OckamMachine(RuleBasedStateMachine):
         self.records: dict[tuple[str, int], list[bytes]] = defaultdict(list)
         self.addresses: dict[tuple[str, int], bytes] = {}
         self.saved: dict[tuple[str, str, int], int] = {}
+        self.kept: dict[tuple[str, str, int], int] = {}
 
     @initialize()
     def start(self) -> None:
@@ -101,17 +102,22 @@ class OckamMachine(RuleBasedStateMachine):
             return await peer.get_index(client, stream, partition)
 
         answer = self.run(save_and_see(self.peers[framing]))
-        if not self.known(stream, partition):
-            assert answer == 0
-            return
-        key = (client, stream, partition)
-        self.saved[key] = max(self.saved.get(key, 0), min(index, len(self.records[stream, partition])))
-        assert answer == self.saved[key]
+        assert answer == self.index(client, stream, partition, index)
 
     @rule(framing=FRAMINGS, client=CLIENTS, stream=STREAMS)
     def get(self, framing: str, client: str, stream: str) -> None:
         answer = self.run(self.peers[framing].get_index(client, stream))
-        assert answer == self.saved.get((client, stream, 0), 0)
+        assert answer == self.index(client, stream, 0, 0)
+
+    def index(self, client: str, stream: str, partition: int, saved: int) -> int:
+        """The index after one was saved: kept as it is until there is such a stream, and then within it."""
+        key = (client, stream, partition)
+        saved = max(saved, self.kept.pop(key, 0))
+        if not self.known(stream, partition):
+            self.kept[key] = saved
+            return saved
+        self.saved[key] = max(self.saved.get(key, 0), min(saved, len(self.records[stream, partition])))
+        return self.saved[key]
 
 
 OckamMachine.TestCase.settings = settings(

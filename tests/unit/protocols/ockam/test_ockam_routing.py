@@ -21,8 +21,8 @@ from headrace.protocols.ockam.routing import (
     Address,
     Framing,
     LegacyFraming,
+    LongRoute,
     Message,
-    Unroutable,
     constant_head,
     decode_wire,
     encode_route,
@@ -212,7 +212,7 @@ def test_return_route_limit(framing: Framing) -> None:
 
     longest = ROUTE_BYTES_MAX - 4 if framing.name == "legacy" else ROUTE_BYTES_MAX - 6
     assert len(framing.decode(message(longest)).returning[0].value) == longest
-    with pytest.raises(Unroutable):
+    with pytest.raises(LongRoute):
         framing.decode(message(longest + 1))
 
 

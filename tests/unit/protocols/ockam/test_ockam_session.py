@@ -302,7 +302,7 @@ def test_limits_from_their_inner_side() -> None:
         (LegacyFraming().encode(Message((Address(99, b"?"),), BACK, b"")), Dropped.NOT_LOCAL),
         (frame("nobody", b""), Dropped.UNKNOWN_ADDRESS),
         (frame(b"\xff\xfe", b""), Dropped.UNKNOWN_ADDRESS),
-        (frame("stream", b"", (local(b"x" * ROUTE_BYTES_MAX),)), Dropped.LONG_ROUTE),
+        (frame("stream", b"", (local(b"x" * 64_500),)), Dropped.LONG_ROUTE),
         (frame("stream", b"", (local(b""),) * (HOPS_MAX + 1)), Dropped.LONG_ROUTE),
         (LegacyFraming().encode(Message((local(b""),) * (HOPS_MAX + 1), BACK, b"")), Dropped.LONG_ROUTE),
     ],
@@ -312,6 +312,43 @@ def test_drops_are_silent_and_counted(raw: bytes, why: Dropped) -> None:
     turn = session.receive(raw)
     assert turn == Turn(dropped=[why])
     assert session.state is State.OPEN
+
+
+@both_framings
+def test_a_push_along_a_route_that_is_too_long_is_refused_with_a_confirm(framing: Framing) -> None:
+    long = (local(b"x" * ROUTE_BYTES_MAX),)
+    session = open_session(framing)
+    raw = b"".join(
+        frame(ORDERS.address, codec.encode_request(codec.PushRequest(number, b"x")), route, framing)
+        for number, route in enumerate((BACK, long, BACK))
+    )
+    turn = session.receive(raw)
+    batch = turn.pushes[ORDERS]
+    assert batch.records == [b"x", b"x"]
+    assert batch.refused() == 1
+    confirms = session.confirmed(batch, 5)
+    assert responses(session, confirms) == [
+        codec.PushConfirm(0, True, 5),
+        codec.PushConfirm(1, False, 0),
+        codec.PushConfirm(2, True, 6),
+    ]
+    assert [message.onward for message in replies(session, confirms)] == [BACK, long, BACK]
+
+
+def test_other_requests_along_a_route_that_is_too_long_are_refused_with_the_reason() -> None:
+    long = (local(b"x" * ROUTE_BYTES_MAX),)
+    for address, request in (
+        ("stream", codec.CreateRequest(codec.CREATE, "orders")),
+        (ORDERS.address, codec.PullRequest(1, 0, 1)),
+    ):
+        session = open_session()
+        turn = session.receive(frame(address, codec.encode_request(request), long))
+        assert turn.requests == []
+        (reply,) = replies(session, turn.replies[0])
+        assert reply.onward == long
+        error = codec.decode_response(reply.payload)
+        assert isinstance(error, codec.Error)
+        assert "the return route takes 1004 bytes, above 1000" in error.reason
 
 
 def test_hops_after_the_stream_are_ignored() -> None:

@@ -17,7 +17,7 @@ from headrace.protocols.ockam import codec
 from headrace.protocols.ockam.addresses import AddressBook
 from headrace.protocols.ockam.session import Worker
 from headrace.protocols.ockam.settings import Ockam
-from headrace.protocols.ockam.streams import Streams
+from headrace.protocols.ockam.streams import INDEXES, Streams
 from headrace.testing import MemoryDisk, memory_hub
 
 # --- create ---
@@ -361,14 +361,48 @@ async def test_unclamped_by_switch() -> None:
         assert await peer.get_index("cl", "orders") == (1 << 63) - 1
 
 
-async def test_indexes_of_streams_that_do_not_exist() -> None:
+async def test_an_index_is_kept_for_a_stream_that_does_not_exist() -> None:
     async with hub_and_listener() as (hub, listener), peer_of(listener) as peer:
-        peer.save_index("cl", "nowhere", 5)
-        assert await peer.get_index("cl", "nowhere") == 0
-        await peer.create()
-        peer.save_index("cl", "orders", 5, 99)
-        assert await peer.get_index("cl", "orders", 99) == 0
+        for index in (2, 3, 1):
+            peer.save_index("cl", "orders", index)
+        peer.save_index("cl", "orders", 7, 99)
+        assert await peer.get_index("cl", "orders") == 3
+        assert await peer.get_index("cl", "orders", 99) == 7
+        assert await peer.get_index("other", "orders") == 0
         assert hub.cursors() == []
+        await peer.push(await peer.create(), *[b"x"] * 5)
+        assert await peer.get_index("cl", "orders") == 3
+        assert hub.cursor("ockam:cl", "orders") == 3
+        assert hub.table_size(INDEXES) == 1  # that of partition 99
+        peer.save_index("cl", "orders", 2)
+        assert await peer.get_index("cl", "orders") == 3
+
+
+async def test_a_kept_index_counts_when_a_lower_one_is_saved() -> None:
+    async with hub_and_listener() as (hub, listener), peer_of(listener) as peer:
+        peer.save_index("cl", "orders", 3)
+        assert await peer.get_index("cl", "orders") == 3
+        await peer.push(await peer.create(), *[b"x"] * 5)
+        peer.save_index("cl", "orders", 1)
+        assert await peer.get_index("cl", "orders") == 3
+        assert hub.table_size(INDEXES) == 0
+
+
+async def test_a_kept_index_is_lowered_to_the_end_of_the_stream() -> None:
+    async with hub_and_listener() as (_, listener), peer_of(listener) as peer:
+        peer.save_index("victim", "orders", (1 << 64) - 1)
+        assert await peer.get_index("victim", "orders") == (1 << 63) - 1
+        await peer.push(await peer.create(), b"x")
+        assert await peer.get_index("victim", "orders") == 1
+
+
+async def test_only_so_many_indexes_are_kept_for_streams_that_do_not_exist() -> None:
+    async with hub_and_listener(settings(saved_indexes_max=1)) as (hub, listener), peer_of(listener) as peer:
+        for client in ("one", "two"):
+            peer.save_index(client, "nowhere", 5)
+        assert [await peer.get_index(client, "nowhere") for client in ("one", "two")] == [5, 0]
+        text = hub.metrics.text().decode()
+        assert 'headrace_ockam_dropped_total{reason="save_without_stream"} 1.0' in text
 
 
 async def test_client_ids_that_cannot_be_cursors_harm_nobody() -> None:
