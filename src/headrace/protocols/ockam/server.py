@@ -43,7 +43,7 @@ from headrace.protocols.ockam.session import (
     Worker,
 )
 from headrace.protocols.ockam.settings import Ockam
-from headrace.protocols.ockam.streams import INDEXES, PullResult, Streams, cursor_name
+from headrace.protocols.ockam.streams import PullResult, Streams, cursor_name
 from headrace.security import Principal, Right, is_reserved
 from headrace.security.admission import Certificate
 from headrace.serving.listener import Listener
@@ -422,8 +422,8 @@ class OckamListener(Listener):
 async def serve(hub: Hub, address: str) -> OckamListener:
     """Listen on `address` with the original framing, and on `ockam.cbor_listen` with the newer one if that is set."""
     config = hub.config.section(Ockam)
-    await hub.create_table(INDEXES)
     service = Service(hub, config, await AddressBook.open(hub, config.addresses_max))
+    await service.streams.open_indexes()
     servers = [await service.listen(address, lambda: Connection(service, LegacyFraming()))]
     try:
         if config.cbor_listen != "off":

@@ -144,6 +144,11 @@ class Streams:
         )
         return first, end
 
+    async def open_indexes(self) -> None:
+        """Make the table of indexes, and name rows that cannot be used."""
+        await self._hub.create_table(INDEXES)
+        self._hub.set_aside.read(INDEXES, self._hub.items(INDEXES), read_index)
+
     async def save_index(self, client_id: str, stream: str, partition: int, index: int) -> bool:
         """Move a client's saved index forward; False if there is no such stream and no room to keep it for one.
 
@@ -170,7 +175,10 @@ class Streams:
     def _kept(self, key: bytes) -> int | None:
         """The index that was saved before there was such a stream."""
         stored = self._hub.get(INDEXES, key)
-        return None if stored is None else msgspec.msgpack.decode(stored, type=int)
+        try:
+            return None if stored is None else read_index(key, stored)
+        except msgspec.DecodeError:  # named when the hub started
+            return None
 
     async def _keep(self, key: bytes, index: int) -> bool:
         before = self._keeping.get(key, self._kept(key))
@@ -190,8 +198,9 @@ class Streams:
         That record is a cursor, which holds records back from retention: who may only read gets the 0 without it.
         """
         nothing = 0 if self._unknown_is_zero else None
-        kept = self._kept(_encode((client_id, stream, partition)))
+        kept = None
         try:
+            kept = self._kept(_encode((client_id, stream, partition)))
             position = self._hub.cursor(cursor_name(client_id), stream, partition)
             if kept is not None:
                 position = max(position or 0, self._within(stream, partition, kept))
@@ -206,9 +215,10 @@ class Streams:
         return nothing if position is None else position
 
 
-def read_index(key: bytes, value: bytes) -> tuple[tuple[str, str, int], int]:
+def read_index(key: bytes, value: bytes) -> int:
     """A row of the table of indexes."""
-    return msgspec.msgpack.decode(key, type=tuple[str, str, int]), msgspec.msgpack.decode(value, type=int)
+    msgspec.msgpack.decode(key, type=tuple[str, str, int])
+    return msgspec.msgpack.decode(value, type=int)
 
 
 def sendable(batch: pa.RecordBatch, record_bytes_max: int) -> tuple[list[int], list[bytes], list[int]]:

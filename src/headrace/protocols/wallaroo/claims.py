@@ -59,6 +59,7 @@ class Claims:
     async def open(self, introduced: Iterable[tuple[str, str, str]]) -> None:
         """Streams from before there were claims belong to who introduced them: program, instance, stream."""
         await self._hub.create_table(TABLE)
+        self._hub.set_aside.read(TABLE, self._hub.items(TABLE), read_claim)
         claims: dict[bytes, bytes] = {}
         for program, instance, name in introduced:
             key = name.encode()
@@ -82,7 +83,7 @@ class Claims:
         try:
             claim = msgspec.json.decode(stored, type=Claim)
         except msgspec.DecodeError as error:
-            logger.error("table %r says nothing of %r that can be read: %s", TABLE, name, error)
+            self._hub.set_aside.note(TABLE, name.encode(), stored, error)
             return stored, None
         return stored, claim if claim.catalog_id == self._hub.stream(name).id else None
 
