@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -117,6 +119,12 @@ class Peer:
     async def at_end(self) -> bool:
         async with asyncio.timeout(DEADLINE_S):
             return await self.reader.read() == b""
+
+    def vanish(self) -> None:
+        """Go without a goodbye. After a plain close the peer might still want its answers, as far as a hub can know."""
+        own = self.writer.get_extra_info("socket")
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.writer.transport.abort()
 
     async def close(self) -> None:
         self.writer.close()

@@ -2,7 +2,8 @@
 
 uvicorn reads a head of any size and waits for its end for ever. Here a head has at most `http.headers_max` lines and
 `http.header_bytes_max` bytes, and what is not whole is counted and timed by `hub.intake` as at every other listener.
-Applications say when they know a caller (`recognized`).
+Applications say when they know a caller (`recognized`). And a client that ends its own side of the connection behind
+its request gets the response.
 """
 
 from __future__ import annotations
@@ -90,6 +91,15 @@ class HttpConnection(HttpToolsProtocol):
         if self._arrival is not None:
             held = self._body_bytes + (self._head_bytes if self._in_head else 0)
             self._arrival.holds(held, len(data))
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Wait for a response that has not begun. One that has may be a stream without an end, for a page that is gone:
+        the end of the connection tells its source."""
+        cycle = self.cycle  # of the last request, behind any others
+        is_owed = cycle is not None and not cycle.more_body and not cycle.response_started
+        if is_owed:
+            cycle.keep_alive = False
+        return is_owed and self.transport.can_write_eof()
 
     # What the parser tells.
 

@@ -5,7 +5,8 @@ classes, and adds what its bytes mean. Kept here for all of them: the list of op
 see, bytes counted, tasks that end with their connection, and when to read: never while the peer does not take what it
 is sent, while the disk is behind, or while the protocol's own `has_room` says no. A protocol says here when its peer
 has signed in (`signed_in`) and what it holds of a message that is not whole (`keeps`): `hub.intake` ends those that
-take too long or too much.
+take too long or too much. A peer that ends its own side of the connection gets what the protocol says it is owed before
+ours ends.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import select
 import ssl
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -34,6 +36,8 @@ logger = logging.getLogger("headrace.server")
 
 GOODBYE_S = 1.0
 """How long a peer may take for its last answers when the listener stops, before it is cut off."""
+LOOK_AFTER_S = 1.0
+"""How often to look whether a peer that has ended its side, and waits for answers, is still there."""
 
 
 Peer = TypeVar("Peer", bound="TcpConnection")
@@ -127,6 +131,8 @@ class TcpConnection:
         self.principal: Principal | None = None
         """Who the peer is, as far as the protocol has found out; what it may do is true at every moment."""
         self.peer_reads = True
+        self.says_no_more = False
+        """The peer has ended its side of the connection."""
         self._tcp_server = server
         self._reading = True
         self._waits_for_hub = False
@@ -152,6 +158,13 @@ class TcpConnection:
     def has_room(self) -> bool:
         """Whether more may be read, by the protocol's own limits."""
         return True
+
+    def all_heard(self) -> None:
+        """The peer has ended its side of the connection: what needs more of its words can end."""
+
+    def owes(self) -> bool:
+        """Whether something that the peer has asked for is still to be answered."""
+        return False
 
     def stop(self) -> None:
         """The listener stops."""
@@ -209,6 +222,27 @@ class TcpConnection:
         if self.handle is not None:
             self.handle.close(self.last_error or (str(error) if error else None))
 
+    def eof_received(self) -> bool:
+        """The peer has said all it will, and may still listen. TLS has no connections that are closed by half."""
+        self.says_no_more = True
+        self.all_heard()
+        stays = self.owes() and self.transport.can_write_eof()
+        if stays:
+            self._look_after()
+        return stays
+
+    def _look_after(self) -> None:
+        """Nothing is read any more that would tell of a peer that has gone altogether; the kernel knows, which asks it
+        now and then."""
+        if self.transport.is_closing():
+            return
+        poll = select.poll()
+        poll.register(self.transport.get_extra_info("socket").fileno(), 0)
+        if poll.poll(0):
+            self.transport.abort()
+        else:
+            asyncio.get_running_loop().call_later(LOOK_AFTER_S, self._look_after)
+
     def pause_writing(self) -> None:
         """The peer does not read what it is sent."""
         self.peer_reads = False
@@ -247,6 +281,11 @@ class TcpConnection:
             self.transport.write(data)
             self.counters.sent_bytes.inc(len(data))
 
+    def end_if_all_said(self) -> None:
+        """For whenever something owed was sent: close if the peer has ended its side and that was the last."""
+        if self.says_no_more and not self.owes() and not self.transport.is_closing():
+            self.transport.close()
+
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something that ends with the connection at the latest."""
         task = asyncio.ensure_future(work)
@@ -255,10 +294,11 @@ class TcpConnection:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        self.end_if_all_said()
 
     def pace(self) -> None:
         """Read only while what is read can be dealt with."""
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self.says_no_more:  # there is nothing more to read
             return
         if self.hub.congested and not self._waits_for_hub:
             self._waits_for_hub = True
@@ -315,10 +355,11 @@ class SlicedConnection(TcpConnection, asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self._next_slice)
         self.pace()
 
-    def eof_received(self) -> None:
+    def eof_received(self) -> bool:
         """The peer has said all it will: that is taken before the connection closes."""
         while self._slices:
             self.received(self._slices.popleft())
+        return super().eof_received()
 
     def connection_lost(self, error: Exception | None) -> None:
         """The peer is gone."""

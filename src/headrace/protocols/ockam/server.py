@@ -6,7 +6,8 @@ when they are durable. Everything else goes through a lane that keeps the order 
 - a pull sees the pushes that came before it on the same connection;
 - a Get of a saved index sees the Saves that came before it, on whatever connection;
 - a Save is waited for only by a Get of the same index, so a consumer's next pull does not wait for the disk;
-- when the peer hangs up, Saves and creates that have arrived are still done.
+- when the peer hangs up, Saves and creates that have arrived are still done; a peer that only ends its own side has
+  everything that arrived done, and is told, before the connection closes.
 
 Reading stops while the hub is congested, while the peer does not take its replies, and while too much is waiting.
 """
@@ -214,6 +215,9 @@ class Connection(SlicedConnection):
             and self._unconfirmed < self._config.unconfirmed_pushes_max
         )
 
+    def owes(self) -> bool:
+        return self._unconfirmed > 0 or self._lane_runs
+
     # --- pushes -----------------------------------------------------------------------------------------------------
 
     def _push(self, batch: PushBatch) -> None:
@@ -290,6 +294,7 @@ class Connection(SlicedConnection):
         if not queue:
             del self._confirming[worker]
         self.pace()
+        self.end_if_all_said()
 
     # --- everything else, in order ----------------------------------------------------------------------------------
 
@@ -305,6 +310,7 @@ class Connection(SlicedConnection):
                 self.end("an error in the hub")
             self.pace()
         self._lane_runs = False
+        self.end_if_all_said()
 
     async def _serve(self, request: HubRequest) -> None:
         is_open = self.session.state is State.OPEN

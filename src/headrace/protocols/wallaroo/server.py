@@ -55,7 +55,6 @@ class Connection(TcpConnection, asyncio.BufferedProtocol):
         self._has_unread = False
         self._under_way = 0
         """Transactions that have been submitted and not answered."""
-        self._says_no_more = False
         self._in_flight_bytes = 0
         self._write_scheduled = False
         self._handshake_timer: asyncio.TimerHandle | None = None
@@ -88,12 +87,11 @@ class Connection(TcpConnection, asyncio.BufferedProtocol):
         """The peer has said all it will. What it said is stored and acknowledged before the connection closes."""
         self._look()
         self._write()
-        self._says_no_more = True
-        return self._owes() and self.transport.can_write_eof()  # TLS has no half-closed connections
+        return super().eof_received()
 
-    def _owes(self) -> bool:
+    def owes(self) -> bool:
         """Whether something that was said is still on its way: to the disk, to a stream, past a pipeline's cursor."""
-        return self._under_way > 0 or bool(self._tasks)
+        return self._under_way > 0 or bool(self._tasks) or (self.session.held and not self.session.ended)
 
     def _look(self) -> None:
         self._has_unread = False
@@ -263,7 +261,7 @@ class Connection(TcpConnection, asyncio.BufferedProtocol):
             return True
         if self._has_unread:
             return False
-        if self._says_no_more:  # and its socket is readable for ever
+        if self.says_no_more:  # and its socket is readable for ever
             return True
         poll = select.poll()
         poll.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
@@ -316,7 +314,7 @@ class Connection(TcpConnection, asyncio.BufferedProtocol):
             self._look()
         if lane.waiting and not lane.busy and not self.session.ended:
             self._submit(lane)
-        self._stop_if_all_said()
+        self.end_if_all_said()
         self.pace()
 
     def _finish(self, lane: Lane, next_index: int | None, taken: list[Waiting]) -> None:
@@ -360,6 +358,7 @@ class Connection(TcpConnection, asyncio.BufferedProtocol):
 
     def let_go(self) -> None:
         self._do(self.session.let_go())
+        self.end_if_all_said()
 
     def rewind(self, stream_id: int, point: int | None, *, restart: bool) -> None:
         if self.is_lost:
@@ -387,17 +386,13 @@ class Connection(TcpConnection, asyncio.BufferedProtocol):
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         super().start(self._guarded(work))
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        super()._ended(task)
-        self._stop_if_all_said()
-
-    def _stop_if_all_said(self) -> None:
-        if not self._says_no_more:
+    def end_if_all_said(self) -> None:
+        if not self.says_no_more:
             return
         if not self._under_way:  # nothing more can come: acknowledgements may still wait, and others have the streams
             for lane in self._lanes.values():
                 self.worker.release(lane.name, self)
-        if not self._owes():
+        if not self.owes():
             self.stop()
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:

@@ -219,6 +219,7 @@ async def test_confirms_that_will_never_come_do_not_outlive_their_connection() -
         async with peer_of(listener) as leaving:
             leaving.send(address, codec.PushRequest(1, b"x"))
             assert await leaving.pull(address) == [(0, b"x")]
+            leaving.vanish()
         await until(lambda: len(hub.sessions) == 1)
         staying.send(address, codec.PushRequest(1, b"y"))
         assert len(await staying.pull(address)) == 2
@@ -236,6 +237,7 @@ async def test_a_peer_that_left_before_its_push_was_durable_is_not_waited_for() 
             disk.gate.clear()
             leaving.send(address, codec.PushRequest(1, b"x"))
             await until(disk.waiting.is_set)
+            leaving.vanish()
         await until(lambda: len(hub.sessions) == 0)
         disk.gate.set()
         await until(lambda: hub.bounds("orders").next == 1)

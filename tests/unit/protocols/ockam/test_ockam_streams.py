@@ -429,6 +429,7 @@ async def test_a_save_is_kept_though_the_client_leaves_at_once(monkeypatch: pyte
             peer.send(address, codec.PullRequest(1, 0, 9))
             peer.save_index("cl", "orders", 7)
             await asked.wait()
+            peer.vanish()
         await until(lambda: len(hub.sessions) == 0)
         gate.set()
         await until(lambda: hub.cursor("ockam:cl", "orders") == 7)

@@ -19,7 +19,7 @@ from headrace.protocols.perper.fabric.services import (
     ReservedExecutionsHandler,
     Services,
 )
-from headrace.protocols.perper.fabric.session import CallSession, Event
+from headrace.protocols.perper.fabric.session import CallSession, Event, State
 from headrace.protocols.perper.metrics import PerperMetrics
 from headrace.protocols.perper.settings import Perper
 from headrace.protocols.perper.state import acquire, listen
@@ -125,6 +125,11 @@ class ServerCall:
 
     # what the connection uses
 
+    @property
+    def answers_once(self) -> bool:
+        """Whether all that is left of the call is its one answer."""
+        return self.session.state is State.ANSWERING and not self._method.server_streams
+
     def request(self, data: bytes) -> None:
         """A message came."""
         if self.session.ended:
@@ -203,6 +208,17 @@ class Connection(SlicedConnection):
             self._take(event)
         self.keeps(self.grpc.unread_bytes + self._early_bytes, len(data))
         self._flush()
+
+    def all_heard(self) -> None:
+        """A client that has only ended its own side gets its answers. Its streams end, as those of a client that is
+        gone: HTTP/2 goes on only with somebody who speaks, and its reservations go to others at once."""
+        for call in list(self.calls.values()):
+            if not call.answers_once:
+                call.over(Event.LOST)
+
+    def owes(self) -> bool:
+        """Whether calls wait for their one answer, or for a password to be checked."""
+        return bool(self._tasks) or any(call.answers_once for call in self.calls.values())
 
     def _take(self, event: http2.Event) -> None:
         if isinstance(event, http2.CallStarted):
@@ -288,6 +304,7 @@ class Connection(SlicedConnection):
     def _flush(self) -> None:
         self._flush_due = False
         self.write(self.grpc.data_to_send())
+        self.end_if_all_said()
 
     def stop(self) -> None:
         """The listener stops: calls end with UNAVAILABLE, which clients take as a reason to come again."""

@@ -431,10 +431,15 @@ class Connection(SlicedConnection):
             self._drain()
         if not self._reading:
             self.pace()
+        self.end_if_all_said()
 
     def has_room(self) -> bool:
         """Read no further while answers pile up."""
         return not self._reads_apart and self._session.waiting <= self._server.settings.requests_max
+
+    def owes(self) -> bool:
+        """Whether requests wait for their answer, or the login does."""
+        return self._session.waiting > 0 or bool(self._tasks)
 
     def stop(self) -> None:
         """The listener stops."""
