@@ -21,6 +21,7 @@ import asyncio
 import contextlib
 import inspect
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -91,11 +92,14 @@ class Host:
         receive: str,
         send: str,
         addresses: Callable[[], tuple[str, str]] | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        """`receive` and `send` are the hub's ports; `addresses`, if given, is asked for them at every attempt."""
+        """`receive` and `send` are the hub's ports; `addresses`, if given, is asked for them at every attempt. `clock`
+        says when it is, in seconds since 1970: deadlines outlive the process."""
         self._factory = factory
         self._name = name
         self._addresses = addresses or (lambda: (receive, send))
+        self._clock = clock
         self._to_hub: asyncio.Transport | None = None
         self._from_hub: asyncio.Transport | None = None
         self._lost = asyncio.Event()
@@ -225,7 +229,10 @@ class Host:
     async def _do(self, number: int, effect: Effect) -> None:
         engine = self.engine
         try:
-            if inspect.iscoroutinefunction(effect.function):
+            value: Any = None
+            if effect.is_sleep:
+                await asyncio.sleep(self._left_s(number, effect))
+            elif inspect.iscoroutinefunction(effect.function):
                 value = await effect.function(*effect.args)
             else:
                 value = await asyncio.to_thread(effect.function, *effect.args)
@@ -235,6 +242,17 @@ class Host:
         if engine is self.engine:
             engine.report_effect(number, value, error)
             self.flush()
+
+    def _left_s(self, number: int, effect: Effect) -> float:
+        """How long to sleep: what a sleep before a crash has left. Never longer than was asked for, however the clock
+        was set meanwhile."""
+        (seconds,), now = effect.args, self._clock()
+        if effect.deadline is None:
+            effect.deadline = now + seconds
+            self.engine.report_deadline(number, effect.deadline)
+            self.flush()
+        left_s: float = min(seconds, max(0.0, effect.deadline - now))
+        return left_s
 
 
 class _Outside:

@@ -14,7 +14,7 @@ from support.until import until
 
 from headrace.config import ImmortalSection
 from headrace.protocols.ambrosia import codec
-from headrace.protocols.ambrosia.binding.engine import JOURNAL_BYTES_MAX, OUTSIDE_METHOD, Engine
+from headrace.protocols.ambrosia.binding.engine import DEADLINE_METHOD, JOURNAL_BYTES_MAX, OUTSIDE_METHOD, Engine
 from headrace.protocols.ambrosia.client import (
     DeclarationError,
     Host,
@@ -35,6 +35,7 @@ from headrace.protocols.ambrosia.client import (
     serve,
 )
 from headrace.protocols.ambrosia.codec import Type, encode_record
+from headrace.protocols.ambrosia.coordinator.store import StreamNames
 from headrace.protocols.ambrosia.record_reader import Record, RecordReader
 from headrace.protocols.ambrosia.server import ImmortalPorts
 from headrace.testing import MemoryDisk, memory_hub
@@ -348,10 +349,11 @@ def test_a_caller_that_cannot_be_answered_does_not_end_the_immortal(caller: byte
 
 
 @pytest.mark.parametrize("arguments", [b"", b"junk", b"[1]", b'["1", 2, null]'])
-def test_a_result_from_outside_that_is_not_ours_does_not_end_the_immortal(arguments: bytes) -> None:
+@pytest.mark.parametrize("method", [OUTSIDE_METHOD, DEADLINE_METHOD])
+def test_a_result_from_outside_that_is_not_ours_does_not_end_the_immortal(method: int, arguments: bytes) -> None:
     log = Log(Engine(Desk, "desk"))
     log.start()
-    log.log(codec.Call(OUTSIDE_METHOD, 2, arguments))
+    log.log(codec.Call(method, 2, arguments))
     state: Any = log.engine.immortal
     assert len(state.errors) == 1
     assert state.errors[0].startswith("outside: ")
@@ -504,3 +506,47 @@ def test_a_generated_proxy_is_the_same_as_a_made_one() -> None:
 def test_a_record_of_the_hub_is_a_record() -> None:
     (record,) = RecordReader().feed(encode_record(1, 0, b""))
     assert record == Record(1, 0, b"")
+
+
+# --- sleeping ---------------------------------------------------------------------------------------------------
+
+
+class Sleeper(Immortal):
+    woke: int = 0
+
+    @impulse
+    async def rest(self, seconds: float) -> None:
+        await self.sleep(seconds)
+        self.woke += 1
+
+
+async def test_a_sleep_ends_at_its_deadline_whatever_dies() -> None:
+    disk, times = MemoryDisk(), [1_000.0]
+    section = settings(x=ImmortalSection())
+    for life, now in enumerate((1_000.0, 1_600.0, 900.0, 4_600.0)):
+        times[0] = now
+        async with memory_hub(section, disk=disk) as hub, coordinator(hub) as ports:
+            host = Host(Sleeper, **at(ports, "x"), clock=lambda: times[0])
+            running = asyncio.ensure_future(host.run())
+            await asyncio.wait_for(host.wait_primary(), 60)
+            if life == 0:
+                host.itself.rest(3_600)
+                await until(lambda hub=hub: hub.bounds(StreamNames("x").log).next >= 3)  # first_start, rest, deadline
+            if life < 3:
+                (effect,) = (await until(lambda host=host: host.engine.effects)).values()
+                assert effect.deadline == 4_600.0
+                left_s = {1_000.0: 3_600, 1_600.0: 3_000, 900.0: 3_600}[now]  # no longer, though the clock was set back
+                assert host._left_s(1, effect) == left_s
+            else:
+                await until(lambda host=host: host.immortal.woke == 1)  # at once: an hour would be too late
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_sleep_logs_its_deadline_once() -> None:
+    async with memory_hub(settings(x=ImmortalSection())) as hub, coordinator(hub) as ports:
+        async with serve(Sleeper, **at(ports, "x")) as host:
+            host.itself.rest(0.01)
+            await until(lambda: host.immortal.woke == 1)  # type: ignore[attr-defined]
+        rows = (await hub.read(StreamNames("x").log, 0, limit=100)).to_pylist()
+        assert sum(row["type"] == f"impulse/{DEADLINE_METHOD}" for row in rows) == 1

@@ -18,7 +18,7 @@ import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -33,6 +33,8 @@ logger = logging.getLogger("headrace.immortal")
 SAVED_FORMAT: Final = 1
 JOURNAL_BYTES_MAX: Final = 1 << 20
 OUTSIDE_METHOD: Final = -101  # negative numbers are reserved for bindings
+DEADLINE_METHOD: Final = -102
+Said = TypeVar("Said")
 
 
 class ImpulseRefused(RuntimeError):
@@ -64,6 +66,9 @@ class Effect:
     function: Callable[..., Any]
     args: tuple[Any, ...]
     result: Result[Any]
+    is_sleep: bool = False
+    deadline: float | None = None
+    """Of a sleep: when it ends, in seconds since 1970, once that is logged."""
     running: bool = False
 
 
@@ -236,6 +241,9 @@ class Engine:
         if message.method == OUTSIDE_METHOD:
             self._effect_done(message.arguments)
             return
+        if message.method == DEADLINE_METHOD:
+            self._deadline_logged(message.arguments)
+            return
         methods = self.immortal.__methods__
         method = methods.get(message.method)
         if method is None:
@@ -332,12 +340,12 @@ class Engine:
         self._emit(destination, Call(method, RpcType.ASYNC, arguments, address, caller, self._call_count))
         return result
 
-    def outside(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Result[Any]:
+    def outside(self, function: Callable[..., Any], args: tuple[Any, ...], *, is_sleep: bool = False) -> Result[Any]:
         """Something to be done outside once the binding is primary."""
         self._need_message()
         self._effect_count += 1
         result: Result[Any] = Result()
-        self.effects[self._effect_count] = Effect(function, args, result)
+        self.effects[self._effect_count] = Effect(function, args, result, is_sleep)
         return result
 
     def report_effect(self, number: int, value: Any, error: str | None) -> None:
@@ -348,15 +356,29 @@ class Engine:
             arguments = msgspec.json.encode([number, None, f"the result cannot be logged: {unsayable}"])
         self._emit(self.name, Call(OUTSIDE_METHOD, RpcType.IMPULSE, arguments, b""))
 
+    def report_deadline(self, number: int, deadline: float) -> None:
+        """A sleep has begun: whoever goes on with it after a crash sleeps for what is left. A message of its own, which
+        programs from before there were deadlines take for a call of a method that they do not have."""
+        self._emit(self.name, Call(DEADLINE_METHOD, RpcType.IMPULSE, msgspec.json.encode([number, deadline]), b""))
+
+    def _deadline_logged(self, arguments: bytes) -> None:
+        number, deadline = self._decode_own(arguments, tuple[int, float | None], (0, None))
+        effect = self.effects.get(number)
+        if effect is not None and effect.deadline is None:  # the first one counts, as it does for who sleeps
+            effect.deadline = deadline
+
     def _effect_done(self, arguments: bytes) -> None:
-        try:
-            number, value, error = msgspec.json.decode(arguments, type=tuple[int, Any, str | None])
-        except msgspec.MsgspecError as malformed:  # not ours: somebody else used our number
-            self.immortal.on_error("outside", malformed)
-            return
+        number, value, error = self._decode_own(arguments, tuple[int, Any, str | None], (0, None, None))
         effect = self.effects.pop(number, None)
         if effect is not None:  # else it ran twice, because a crash hid the first result
             effect.result.resolve(value, None if error is None else RemoteError(error))
+
+    def _decode_own(self, arguments: bytes, kind: type[Said], nothing: Said) -> Said:
+        try:
+            return msgspec.json.decode(arguments, type=kind)
+        except msgspec.MsgspecError as malformed:  # not ours: somebody else used our number
+            self.immortal.on_error("outside", malformed)
+            return nothing
 
     def _need_message(self) -> None:
         if not self._in_message:

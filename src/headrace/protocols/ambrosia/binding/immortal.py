@@ -179,8 +179,9 @@ class Immortal:
         return self.outside(time.time)
 
     def sleep(self, seconds: float) -> Result[None]:
-        """Wait. After a crash in the middle the wait begins again."""
-        return self.outside(asyncio.sleep, seconds)
+        """Wait. The deadline is logged: a crash in the middle makes the wait no longer, and one that is over when the
+        immortal has recovered ends at once."""
+        return self._engine.outside(asyncio.sleep, (seconds,), is_sleep=True)
 
 
 def _is_class_variable(annotation: Any) -> bool:
