@@ -11,6 +11,7 @@ from headrace.admin.requests import Asked, StreamName, check_at_least, check_bet
 from headrace.errors import BadRequest
 from headrace.log.batch import Batch
 from headrace.log.columns import OPTIONAL, plain_rows
+from headrace.security import check_producer
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
@@ -117,6 +118,7 @@ class Records:
         batch = batch_of(payloads, asked.records)
         if (asked.producer is None) != (asked.sequence is None):
             raise BadRequest("'producer' and 'sequence' belong together: give both, or none")
+        check_producer(asked.producer)
         appended = await self._hub.append(
             asked.stream, batch, partition=asked.partition, producer=asked.producer, sequence=asked.sequence
         )

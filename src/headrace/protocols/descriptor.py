@@ -120,6 +120,8 @@ class Protocol:
     """Patterns of streams that only it writes and only admins read."""
     own_cursors: tuple[tuple[str, str], ...] = ()
     """Cursors that only it moves, with a pattern of the streams that they are in."""
+    own_producers: tuple[str, ...] = ()
+    """Patterns of producers, in whatever stream, whose sequences only it moves."""
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from headrace.security.passwords import (
 )
 from headrace.security.policy import Security
 from headrace.security.principal import BUILT_IN_ROLES, EVERYTHING, Principal, Right, acting_as, current
-from headrace.security.reserved import is_listed, is_own_cursor, is_reserved
+from headrace.security.reserved import check_producer, is_listed, is_own_cursor, is_reserved
 
 __all__ = [
     "BUILT_IN_ROLES",
@@ -23,6 +23,7 @@ __all__ = [
     "Security",
     "SecurityError",
     "acting_as",
+    "check_producer",
     "check_secret",
     "current",
     "hash_secret",

@@ -1,5 +1,5 @@
 """What the hub keeps for itself: one name space with one rule. Only the part that owns a table or stream writes it,
-only an `admin` reads it, and lists leave it out unless it is asked for.
+only an `admin` reads it, and lists leave it out unless it is asked for. Cursors and producers may be owned as well.
 
 Protocols name theirs in their descriptor. The rule is obeyed by `Principal.may`, which every way in asks; the owners
 work inside the process and ask nobody.
@@ -11,6 +11,7 @@ import fnmatch
 import functools
 import re
 
+from headrace.errors import Forbidden
 from headrace.protocols.descriptor import protocols
 
 PIPELINES = {
@@ -42,6 +43,17 @@ def is_own_cursor(cursor: str, stream: str) -> bool:
     """Whether the hub itself reads a stream with this cursor."""
     owned = (pair for each in protocols() for pair in each.own_cursors)
     return any(cursor == name and fnmatch.fnmatchcase(stream, pattern) for name, pattern in owned)
+
+
+@functools.cache
+def _own_producers() -> tuple[str, ...]:
+    return tuple(pattern for each in protocols() for pattern in each.own_producers)
+
+
+def check_producer(producer: str | None) -> None:
+    """Refuse a caller's producer that is a protocol's own: its sequence is where a peer of that protocol goes on."""
+    if producer is not None and any(fnmatch.fnmatchcase(producer, pattern) for pattern in _own_producers()):
+        raise Forbidden(f"producer {producer!r} is one of the hub's own; choose another name")
 
 
 def is_listed(name: str, asked: str, everything: bool) -> bool:

@@ -156,6 +156,29 @@ def test_reading_takes_both_rights_on_the_name() -> None:
     assert not is_own_cursor("ambrosia", "orders")
 
 
+@pytest.mark.parametrize("producer", ["wallaroo", "wallaroo:p:i:1"])
+async def test_no_caller_moves_the_position_of_a_connector(tmp_path: Path, producer: str) -> None:
+    named = {"producer": producer, "sequence": 9}
+
+    def put(address: str) -> None:
+        with flight.connect(f"grpc://{address}") as client:
+            for of_put, of_batch in ((named, {}), ({}, named)):
+                descriptor, metadata = flight_peer.command(stream="w.orders", **of_put), [msgspec.json.encode(of_batch)]
+                with pytest.raises(flight.FlightUnauthorizedError, match="one of the hub's own"):
+                    flight_peer.put(client, [flight_peer.payloads(b"x")], descriptor, metadata=metadata)
+
+    async with running(tmp_path) as runtime:
+        hub = runtime.hub
+        await hub.create_stream("w.orders")
+        await asyncio.to_thread(put, runtime.addresses["flight"])
+        asked = {"stream": "w.orders", "records": [{"text": "x"}], **named}
+        with pytest.raises(Forbidden, match="one of the hub's own"):
+            await hub.verbs.call("stream.append", asked, EVERYTHING)
+        assert hub.producers("w.orders") == {}
+        assert hub.bounds("w.orders").next == 0
+        await hub.verbs.call("stream.append", asked | {"producer": "wallaroo2"}, EVERYTHING)
+
+
 def refused_by_flight(address: str, name: str, role: str) -> None:
     with flight.connect(f"grpc://{address}") as client:
         for path in (flight.FlightDescriptor.for_path(name), flight_peer.command(stream=name)):

@@ -31,6 +31,7 @@ from headrace.protocols.flight.codec import (
     ticket_schema,
 )
 from headrace.protocols.state_machine import StateMachine
+from headrace.security import check_producer
 
 
 class PutState(Enum):
@@ -105,6 +106,7 @@ class PutSession:
             raise BadRequest(f"batch {number}: 'sequence' is given without 'producer'")
         if producer is not None and sequence is None:
             raise BadRequest(f"batch {number}: 'producer' is given without 'sequence'")
+        check_producer(producer)
         if sequence is not None and sequence > SEQUENCE_MAX:
             raise BadRequest(f"batch {number}: 'sequence' is {sequence}, outside 0 to {SEQUENCE_MAX}")
         if self._sequence_next is not None and sequence is not None:

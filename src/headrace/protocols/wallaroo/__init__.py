@@ -20,4 +20,5 @@ PROTOCOL = Protocol(
         "wallaroo.streams": "headrace.protocols.wallaroo.worker:read_introduced",
         "wallaroo.names": "headrace.protocols.wallaroo.claims:read_claim",
     },
+    own_producers=("wallaroo", "wallaroo:*"),
 )
