@@ -182,7 +182,7 @@ def skip(data: bytes, position: int, end: int, limits: Limits | None = None) -> 
     if size is not None:
         after = position + 1 + size
     elif code in _CONTAINERS:
-        after = _container_end(data, position, end, limits or Limits())
+        after = _walk(data, position, end, limits or Limits())
     else:
         after = _leaf_end(data, position, end, code)
     if after > end:
@@ -209,9 +209,17 @@ def _leaf_end(data: bytes, position: int, end: int, code: int) -> int:
     raise BinaryError(f"unknown data object type {code} at {position}")
 
 
-def _container_end(data: bytes, position: int, end: int, limits: Limits) -> int:
-    """The end of an object that holds others. A loop, since calls at a depth that the peer chooses can cost a hundred
-    times as much (CPython gets and gives back memory at some depths, for each call)."""
+def _walk(
+    data: bytes,
+    position: int,
+    end: int,
+    limits: Limits,
+    opened: frozenset[int] = _CONTAINERS,
+    leaf_end: Callable[[bytes, int, int, int], int] = _leaf_end,
+) -> int:
+    """The end of an object that holds others: those of the types `opened`. `leaf_end` finds that of any other object
+    that has no fixed size. A loop, since calls at a depth that the peer chooses can cost a hundred times as much
+    (CPython gets and gives back memory at some depths, for each call)."""
     left = [1]  # objects that are still to come, on each level
     while left:
         if left[-1] == 0:
@@ -224,7 +232,7 @@ def _container_end(data: bytes, position: int, end: int, limits: Limits) -> int:
         size = _FIXED_SIZE.get(code)
         if size is not None:
             position += 1 + size
-        elif code in _CONTAINERS:
+        elif code in opened:
             if len(left) > limits.nesting_max:
                 raise BinaryError(
                     f"data object is nested deeper than {limits.nesting_max} at byte {position}; "
@@ -234,7 +242,7 @@ def _container_end(data: bytes, position: int, end: int, limits: Limits) -> int:
             limits.take(count)
             left.append(count)
         else:
-            position = _leaf_end(data, position, end, code)
+            position = leaf_end(data, position, end, code)
     return position
 
 
@@ -306,29 +314,16 @@ def _edited(value: bytes, code: int, change: Callable[[bytes], bytes]) -> bytes:
     copied = 0
     end = len(value)
     limits = Limits(end, end)  # it passed those of its time, which may have been others
-    left = [1]  # elements that are still to come, on each level
-    position = 0
-    while left:
-        if left[-1] == 0:
-            left.pop()
-            continue
-        left[-1] -= 1
-        if position >= end:
-            raise BinaryError(f"data object expected at {position}, where the data ends")
-        found = value[position]
-        size = _FIXED_SIZE.get(found)
-        if size is not None:
-            position += 1 + size
-            continue
-        if found in _REWRAPPED:
-            position, count = _elements(value, position + 1, end, found)
-            left.append(count)
-            continue
+
+    def changed_end(value: bytes, position: int, end: int, found: int) -> int:
+        nonlocal copied
         after = skip(value, position, end, limits)
         if found == code:
-            parts += (value[copied:position], change(value[position:after]))
+            parts.extend((value[copied:position], change(value[position:after])))
             copied = after
-        position = after
+        return after
+
+    _walk(value, 0, end, limits, _REWRAPPED, changed_end)
     parts.append(value[copied:])
     return b"".join(parts)
 
