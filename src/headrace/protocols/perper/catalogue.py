@@ -15,6 +15,7 @@ The catalogue's own table holds the configuration exactly as the client sent it.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,6 +44,8 @@ LABELS: Final = {"cache": "ignite"}
 
 AnyCache = TableCache | StreamCache | ViewCache
 
+_PARTITION: Final = re.compile(r"(.*);partition=(\d{1,5})", re.ASCII | re.DOTALL)
+
 
 class Entry:
     """One cache. `cache` is None while nobody knows whether it is a stream or a table."""
@@ -70,14 +73,23 @@ def read_entry(key: bytes, value: bytes) -> Entry:
     return Entry(key.decode(), read_configuration(Reader(value)))
 
 
+def _view_name(stream: str, partition: int) -> str:
+    """The name under which a partition of another protocol's stream can be read: `orders`, `orders;partition=2`. A name
+    means the same whatever streams there are: one that has this form is the partition's, and a stream that happens to
+    be called so has the form once more."""
+    is_plain = partition == 0 and _PARTITION.fullmatch(stream) is None
+    return stream if is_plain else f"{stream};partition={partition}"
+
+
 def _view_names(info: StreamInfo) -> list[str]:
-    """The names under which a stream of another protocol can be read: one for each partition."""
-    return [info.name, *(f"{info.name}:{number}" for number in range(1, info.partitions))]
+    return [_view_name(info.name, number) for number in range(info.partitions)]
 
 
-def _split_partition(name: str) -> tuple[str, int]:
-    stream, _, number = name.rpartition(":")
-    return (stream, int(number)) if number.isdecimal() and len(number) < 6 else (name, 0)
+def _place_of(name: str) -> tuple[str, int]:
+    """The stream and partition that a name means."""
+    found = _PARTITION.fullmatch(name)
+    place = (name, 0) if found is None else (found[1], int(found[2]))
+    return place if _view_name(*place) == name else (name, 0)  # such as `orders;partition=0`, which nothing is called
 
 
 class Catalogue:
@@ -194,11 +206,9 @@ class Catalogue:
     async def appeared(self, name: str) -> Entry:
         """The cache of that name, as soon as there is one: a client's, or a stream of another protocol."""
         while (entry := self.find_name(name)) is None:
-            foreign = {(name, 0), _split_partition(name)}
-            signs: list[asyncio.Future[Any]] = [
-                self._wanted.future(name),
-                *(asyncio.ensure_future(self._hub.wait_stream(stream, number + 1)) for stream, number in foreign),
-            ]
+            stream, partition = _place_of(name)
+            foreign = asyncio.ensure_future(self._hub.wait_stream(stream, partition + 1))
+            signs: list[asyncio.Future[Any]] = [self._wanted.future(name), foreign]
             try:
                 seen, _ = await asyncio.wait(signs, return_when=asyncio.FIRST_COMPLETED)
                 for sign in seen:
@@ -223,13 +233,12 @@ class Catalogue:
         return entry
 
     def _foreign(self, name: str) -> tuple[str, int] | None:
-        """The stream and partition that a name means: `orders`, or `orders:2` for a partition other than the first."""
-        for stream, partition in ((name, 0), _split_partition(name)):
-            if self._hub.has_stream(stream):
-                info = self._hub.stream(stream)
-                if info.kind == "stream" and partition < info.partitions:
-                    return stream, partition
-        return None
+        """The stream and partition that a name means, if they are there."""
+        stream, partition = _place_of(name)
+        if not self._hub.has_stream(stream):
+            return None
+        info = self._hub.stream(stream)
+        return (stream, partition) if info.kind == "stream" and partition < info.partitions else None
 
     def _forget_view(self, name: str) -> None:
         entry = self._views.pop(name, None)
@@ -275,6 +284,8 @@ class Catalogue:
             raise Refused("a cache needs a name")
         if entry.name.startswith("perper."):
             raise Refused(f"cache name {entry.name!r}: names that begin with 'perper.' belong to the fabric itself")
+        if _PARTITION.fullmatch(entry.name) is not None:
+            raise Refused(f"cache name {entry.name!r}: names that end in ';partition=N' are those of partitions")
         if len(self._by_name) >= self._caches_max:
             raise Refused(f"there are {self._caches_max} caches already; the limit is set by 'perper.caches_max'")
         for number in entry.ids:

@@ -9,12 +9,15 @@ import tracemalloc
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.perper_peer import Served, key, new_stream, put_listener, served
 from support.until import until, wait_until
 
 from headrace.errors import UnknownStream
 from headrace.log.batch import Batch
 from headrace.log.ops import DeleteStream, StreamOptions
+from headrace.protocols.perper.catalogue import _place_of, _view_name
 from headrace.protocols.perper.errors import PeerError
 from headrace.protocols.perper.ignite.binary import encode_byte_array
 from headrace.protocols.perper.stream_view import IndexKeys
@@ -263,18 +266,52 @@ async def test_the_partitions_of_another_protocols_stream() -> None:
         await pair.hub.create_stream("o", partitions=3)
         await pair.hub.append("o", Batch.of([b"zero"]))
         await pair.hub.append("o", Batch.of([b"two", b"more"]), partition=2)
-        assert await client.request(1000, key(1), cache="o:2") == encode_byte_array(b"more")
+        assert await client.request(1000, key(1), cache="o;partition=2") == encode_byte_array(b"more")
         assert await client.request(1020, b"", cache="o") == 1
-        assert await client.request(1020, b"", cache="o:1") == 0
+        assert await client.request(1020, b"", cache="o;partition=1") == 0
         names = await client.request(1050)
-        assert [name for name in names if name.startswith("o")] == ["o", "o:1", "o:2"]
+        assert [name for name in names if name.startswith("o")] == ["o", "o;partition=1", "o;partition=2"]
         with pytest.raises(PeerError, match="does not exist"):
-            await client.request(1020, b"", cache="o:3")
-        call = rpc.start("/perper.Fabric/StreamItems", {"stream": "o:2", "startKey": 0, "stride": 1})
+            await client.request(1020, b"", cache="o;partition=3")
+        call = rpc.start("/perper.Fabric/StreamItems", {"stream": "o;partition=2", "startKey": 0, "stride": 1})
         assert [(await call.next()).key for _ in range(2)] == [0, 1]
         await pair.hub.append("o", Batch.of([b"new"]), partition=2)
         assert (await asyncio.wait_for(call.next(), 60)).key == 2
-        await put_listener(client, "l", "o:2", 2)
+        await put_listener(client, "l", "o;partition=2", 2)
         assert [(c.name, c.partition, c.index) for c in pair.hub.cursors(stream="o")] == [("l", 2, 2)]
         await client.request(1016, key("l"), cache="stream-listeners")
         await until(lambda: not pair.hub.cursors(stream="o"))
+
+
+async def test_partitions_and_streams_that_are_called_alike_never_meet() -> None:
+    async with served() as pair:
+        client, hub = await pair.client(), pair.hub
+        places = {
+            "o;partition=2": ("o", 2),
+            "o:2": ("o:2", 0),
+            "o;partition=2;partition=0": ("o;partition=2", 0),
+            "o;partition=2;partition=1": ("o;partition=2", 1),
+        }
+        for stream, partitions in (("o", 3), ("o:2", 1), ("o;partition=2", 2)):
+            await hub.create_stream(stream, partitions=partitions)
+        for name, (stream, partition) in places.items():
+            await hub.append(stream, Batch.of([name.encode()]), partition=partition)
+        for name in places:
+            assert await client.request(1000, key(0), cache=name) == encode_byte_array(name.encode())
+        assert places.keys() <= set(await client.request(1050))
+        with pytest.raises(PeerError, match="does not exist"):
+            await client.request(1020, b"", cache="o;partition=0")
+        with pytest.raises(PeerError, match="are those of partitions"):
+            await client.request(1052, "new;partition=1")
+
+
+NAME = st.text("o;", max_size=3).flatmap(
+    lambda text: st.sampled_from([text, text + ";partition=1", text + ";partition=0"])
+)
+
+
+@given(NAME, st.integers(0, 3), NAME, st.integers(0, 3))
+def test_no_two_partitions_have_one_name(stream: str, partition: int, other: str, number: int) -> None:
+    name = _view_name(stream, partition)
+    assert _place_of(name) == (stream, partition)
+    assert (name == _view_name(other, number)) == ((stream, partition) == (other, number))

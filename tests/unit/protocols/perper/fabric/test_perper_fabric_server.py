@@ -239,8 +239,10 @@ async def test_a_listener_that_waits_for_its_stream(name: str) -> None:
 async def test_a_listener_that_waits_for_a_stream_of_another_protocol() -> None:
     async with served(Config(perper=Perper(missing_stream="wait"))) as pair:
         rpc = await pair.rpc()
-        calls = [rpc.start(ITEMS, {"stream": name, "startKey": 0, "stride": 1}) for name in ("orders", "orders:1")]
-        await until(lambda: {"orders", "orders:1"} <= pair.fabric.catalogue._wanted._waiting.keys())
+        calls = [
+            rpc.start(ITEMS, {"stream": name, "startKey": 0, "stride": 1}) for name in ("orders", "orders;partition=1")
+        ]
+        await until(lambda: {"orders", "orders;partition=1"} <= pair.fabric.catalogue._wanted._waiting.keys())
         await pair.hub.create_stream("orders")
         await pair.hub.append("orders", Batch.of([b"a"]))
         assert await keys(calls[0], 1) == [0]
