@@ -133,9 +133,12 @@ def replay(
     upgrade: Annotated[
         bool, typer.Option("--upgrade", help="A what-if test: the upgrade comes before the log.")
     ] = False,
+    tell_end: Annotated[
+        bool, typer.Option("--tell-end", help="Ask the binding for a checkpoint, which is not kept, behind the log.")
+    ] = False,
 ) -> None:
     """Time travel: open a port pair on which a debugging binding is served the past, and can change nothing."""
-    request = {"name": name, "checkpoint": checkpoint, "upgrade": upgrade}
+    request = {"name": name, "checkpoint": checkpoint, "upgrade": upgrade, "tell_end": tell_end}
     ports = answer.request("immortal.replay", request, DebugPorts)
     columns = ["receive", "send", "#checkpoint", "#first", "#next"]
     answer.table(ports, columns, [[ports.receive, ports.send, ports.checkpoint, ports.first, ports.next]])

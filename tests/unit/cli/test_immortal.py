@@ -81,7 +81,9 @@ def test_the_life_of_an_immortal_on_the_command_line(headrace: Command, served: 
     taken = json.loads(headrace("immortal", "checkpoint", "counter", "--json").out)
     assert taken["position"] == 3
     assert "3" in headrace("immortal", "checkpoint", "counter").out
-    debug = json.loads(headrace("immortal", "replay", "counter", "--from", str(taken["id"]), "--upgrade", "--json").out)
+    debug = json.loads(
+        headrace("immortal", "replay", "counter", "--from", str(taken["id"]), "--upgrade", "--tell-end", "--json").out
+    )
     assert (debug["checkpoint"], debug["first"], debug["next"]) == (taken["id"], 3, 3)
     assert "127.0.0.1" in headrace("immortal", "replay", "counter").out
     assert headrace("immortal", "replay", "counter", "--from", "999").code == 2

@@ -104,6 +104,7 @@ class Host:
         self._from_hub: asyncio.Transport | None = None
         self._lost = asyncio.Event()
         self._became_primary = asyncio.Event()
+        self._replayed = asyncio.Event()
         self._error: Exception | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._reader = RecordReader()
@@ -123,6 +124,11 @@ class Host:
     async def wait_primary(self) -> None:
         """Until the immortal has started or recovered, and impulses may be sent."""
         await self._became_primary.wait()
+
+    async def wait_replayed(self) -> None:
+        """In a debugging session that was opened with `tell_end`: until the logged messages have been processed, and
+        the immortal is as it was behind the last of them."""
+        await self._replayed.wait()
 
     async def run(self) -> None:
         """Serve for ever. Ends with the error if the immortal itself cannot go on."""
@@ -194,6 +200,8 @@ class Host:
             self.lost()
             return
         self.flush()
+        if self.engine.replayed:
+            self._replayed.set()
         if self.engine.primary:
             if not self._became_primary.is_set():
                 self._became_primary.set()

@@ -111,7 +111,7 @@ def _usual(state: State) -> dict[Input, Transition]:
     if state in (S.ABSENT, S.CLOSED):
         return {}
     if state is S.DEBUGGING:
-        return dict.fromkeys((*FROM_BINDING, I.REPLAYED, I.CHECKPOINT_WANTED), discard)
+        return dict.fromkeys((*FROM_BINDING, I.REPLAYED), discard)
     rows: dict[Input, Transition] = {
         I.CALLS: route,
         I.ATTACH_TO: (state, (A.ATTACH,)),
@@ -167,7 +167,12 @@ _UNUSUAL: Final[dict[State, dict[Input, Transition]]] = {
         I.CHECKPOINT: (S.STANDBY, (A.SKIP,)),
         I.PRIMARY_LOST: (S.RUNNING, (A.SEND_BECOMING_PRIMARY, A.DELIVER)),
     },
-    S.DEBUGGING: {I.CHECKPOINT: (S.DEBUGGING, (A.SKIP,))},
+    # Published coordinators say nothing when the log has been replayed. A checkpoint is wanted only if whoever opened
+    # the session asked for a word at the end.
+    S.DEBUGGING: {
+        I.CHECKPOINT_WANTED: (S.DEBUGGING, (A.SEND_TAKE_CHECKPOINT,)),
+        I.CHECKPOINT: (S.DEBUGGING, (A.SKIP,)),
+    },
     S.CLOSED: {},
 }
 TRANSITIONS: Final = {state: _usual(state) | rows for state, rows in _UNUSUAL.items()}

@@ -37,10 +37,12 @@ class LogRequest(NameRequest, frozen=True):
 
 
 class ReplayRequest(NameRequest, frozen=True):
-    """Serve a debugging binding from a checkpoint; without one, from the newest."""
+    """Serve a debugging binding from a checkpoint; without one, from the newest. With `tell_end` it is asked for a
+    checkpoint when the log has been replayed; otherwise it is told nothing."""
 
     checkpoint: int | None = None
     upgrade: bool = False
+    tell_end: bool = False
 
 
 class EndReplayRequest(NameRequest, frozen=True):
@@ -151,7 +153,8 @@ class ImmortalVerbs:
 
     async def replay(self, request: ReplayRequest) -> DebugPorts:
         """Open a port pair for a debugging binding."""
-        return DebugPorts.of(await self._coordinator.replay(request.name, request.checkpoint, request.upgrade))
+        opened = await self._coordinator.replay(request.name, request.checkpoint, request.upgrade, request.tell_end)
+        return DebugPorts.of(opened)
 
     async def debugging(self, request: Nothing) -> list[DebuggingInfo]:
         """What has been opened by `immortal.replay` and not ended."""

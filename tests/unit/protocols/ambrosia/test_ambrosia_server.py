@@ -108,6 +108,24 @@ async def test_debugging_sessions_are_listed_and_ended() -> None:
         await binding.close()
 
 
+async def test_a_debugging_binding_is_told_that_the_replay_has_ended_if_that_was_asked_for() -> None:
+    async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start(b"V0", b"hi")
+        debug = await call_verb(hub, "immortal.replay", name="a", tell_end=True)
+        debugging = await RawBinding.connect(debug.receive, debug.send)
+        assert (await debugging.checkpoint()) == b"V0"
+        assert (await debugging.record()).sequence == 0
+        assert (await debugging.signal()) == Type.TAKE_CHECKPOINT
+        (session,) = ports.coordinator.debugging["a"]
+        assert (session.state, session.position) == ("replaying", session.end)  # it may not be through with it
+        debugging.say(Checkpoint(2), b"no")
+        await until(lambda: session.state == "replayed")
+        assert len((await info(hub, "a")).checkpoints) == 1
+        await debugging.close()
+        await binding.close()
+
+
 async def test_forgetting_an_immortal_ends_all_its_debugging_sessions() -> None:
     async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
         binding = await RawBinding.to(ports, "a")

@@ -79,6 +79,8 @@ class Engine:
         self.factory = factory
         self.name = name
         self.primary = False
+        self.replayed = False
+        """A debugging session has told that its log is over."""
         self.effects: dict[int, Effect] = {}
         self.immortal: Immortal
         self.random = random.Random(name)
@@ -131,6 +133,8 @@ class Engine:
             self._restored = True
         if kind != Type.TAKE_CHECKPOINT:
             self.primary = True
+        elif not self.primary:
+            self.replayed = True
         if kind != Type.BECOMING_PRIMARY:
             self._checkpoint()
 

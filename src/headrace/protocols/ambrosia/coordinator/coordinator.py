@@ -335,7 +335,7 @@ class Coordinator:
             raise BadRequest(f"immortal {name!r}: the binding was lost before the checkpoint was whole")
         return info
 
-    async def replay(self, name: str, checkpoint: int | None, upgrade: bool) -> DebugSession:
+    async def replay(self, name: str, checkpoint: int | None, upgrade: bool, tells_end: bool) -> DebugSession:
         """Open a port pair on which a debugging binding is served from a checkpoint: it can change nothing."""
         instance = self.find(name)
         stored = instance.checkpoints()
@@ -348,14 +348,14 @@ class Coordinator:
         if len(sessions) >= DEBUGGING_MAX:
             raise Busy(f"immortal {name!r} has {DEBUGGING_MAX} debugging sessions open already")
         how = Input.CONNECTED_WHAT_IF if upgrade else Input.CONNECTED_DEBUG
-        session = DebugSession(candidates[-1], self.hub.bounds(instance.names.log).next)
+        session = DebugSession(candidates[-1], self.hub.bounds(instance.names.log).next, tells_end)
         opener = current()
 
         def link(receive: asyncio.Transport, send: asyncio.Transport) -> Link:
-            session.link = Link(self, instance, receive, send)
-            session.link.on_close = lambda: self._end_debugging(sessions, session)
-            session.link.start(how, session.checkpoint)
-            return session.link
+            made = Link(self, instance, receive, send)
+            made.on_close = lambda: self._end_debugging(sessions, session)
+            session.serve(made, how)
+            return made
 
         any_port = f"{self.settings.host}:0"
         session.ports = self._port_pair(instance, "listen", any_port, any_port, link)

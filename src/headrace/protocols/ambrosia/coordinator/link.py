@@ -55,6 +55,9 @@ class Link:
         self.counts = {"calls": 0, "duplicates": 0, "discarded": 0, "checkpoints": 0}
         self.on_close: Callable[[], None] = lambda: None
         self.on_hold: Callable[[bool], None] = lambda is_held_back: None
+        self.on_replayed: Callable[[], None] = lambda: None
+        self.on_skipped: Callable[[], None] = lambda: None
+        """A checkpoint came that is not kept."""
         self._hub = coordinator.hub
         self._receive = receive
         self._send = send
@@ -339,6 +342,7 @@ class Link:
         await self.feed.replay(self._replay_end)
         logger.info("immortal %s: replayed up to index %d", self.instance.name, self._replay_end)
         self.input(Input.REPLAYED)
+        self.on_replayed()
 
     def _deliver(self) -> None:
         self.feed.release()
@@ -407,6 +411,7 @@ ACTIONS: Final[dict[Action, Callable[[Link], None]]] = {
     Action.SEND_UPGRADE_SERVICE: lambda link: link.feed.send_signal(Type.UPGRADE_SERVICE),
     Action.SEND_BECOMING_PRIMARY: lambda link: link.feed.send_signal(Type.BECOMING_PRIMARY),
     Action.RECEIVE: Link._receive_checkpoint,
+    Action.SKIP: lambda link: link.on_skipped(),
     Action.DELIVER: Link._deliver,
 }
 SLOW_ACTIONS: Final[dict[Action, Callable[[Link], Later]]] = {
