@@ -139,3 +139,37 @@ async def test_changed_python_code_is_refused_until_the_old_one_runs_again() -> 
         assert '{"amount":10}: its code was changed without an upgrade' in error
         async with serve(Teller, name="a", **where) as host:
             assert host.immortal.total == 5  # type: ignore[attr-defined]
+
+
+def posted(method: str, number: int, value: int) -> Any:
+    """A call by name, as the Node binding writes it."""
+    text = '{"senderInstanceName":"a","methodName":"%s","methodVersion":1,"callID":%d,"arg:payload":%d}'
+    return fork((text % (method, number, value)).encode(), method=repeats.NODE_POST_METHOD)
+
+
+@pytest.mark.parametrize(
+    ("again", "is_let_in"),
+    [
+        (posted("_echo", 1, 170), True),
+        (posted("_echo", 2, 99), False),
+        (posted("pay", 1, 170), False),
+        (fork(b"{}", method=repeats.NODE_POST_METHOD), False),
+        (fork(b"not JSON", method=repeats.NODE_POST_METHOD), False),
+    ],
+)
+async def test_what_node_echoes_may_be_another_time(again: Any, is_let_in: bool) -> None:
+    """`_echo` is its way to have the time logged: it says another one in each recovery, and uses the logged one."""
+    async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
+        a = await RawBinding.to(ports, "a")
+        await a.first_start()
+        a.say(posted("_echo", 1, 99), fork(b"x"))
+        await a.calls(2)
+        await a.close()
+        await until(lambda: ports.coordinator.instances["a"].primary is None)
+        a = await recover(ports, again, fork(b"x"))
+        if is_let_in:
+            await until(lambda: len(ports.coordinator.instances["a"].checkpoints()) == 2)
+        else:
+            await a.closed()
+            assert "call 1 of a is" in (await info(hub, "a")).last_error
+        await a.close()
