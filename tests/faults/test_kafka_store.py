@@ -1,0 +1,169 @@
+"""The store of a log on Kafka, with real brokers: in a compacted topic and in a folder; cut, taken over, moved."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+from kafka_brokers import Brokers
+from support.kafka import new_cell
+from unit.log.test_moving import check as check_moved
+from unit.log.test_moving import data as data  # a fixture
+from unit.log.test_moving import original as original
+from unit.log.test_shared import checkpoint, do, expected, fill, numbers, work
+
+from headrace.config import Log as LogSettings
+from headrace.errors import LogFailed, StoreUnavailable
+from headrace.log import ops
+from headrace.log.batch import Batch
+from headrace.log.cached_store import CachedStore
+from headrace.log.clock import SystemClock
+from headrace.log.disk import OsDisk
+from headrace.log.journal_port import Unrecoverable
+from headrace.log.kafka.cell import open_cell
+from headrace.log.kafka.topic_store import TopicStore
+from headrace.log.kafka.topics import blobs_topic, journal_topic
+from headrace.log.kafka.whole_cell import WholeCell
+from headrace.log.moving import into_directory, into_journal
+from headrace.log.shared_doctor import examine
+from headrace.log.stamp import split
+from headrace.log.store import DirectoryStore
+from headrace.testing import FakeClock
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
+
+LONG = bytes(range(256)) * 12_000  # four parts
+SMALL = LogSettings(segment_bytes=20_000, journal_file_bytes=50_000, journal_bytes_max=100_000, disk_reserve_bytes=0)
+
+
+def test_blobs_in_a_topic(brokers: Brokers, tmp_path: Path) -> None:
+    settings, kafka = new_cell(brokers.servers)
+    stores = [TopicStore(kafka, blobs_topic(settings), 0) for _ in range(2)]
+    names: dict[str, bytes] = {}
+
+    def put(store: TopicStore, who: str) -> None:
+        for number in range(5):
+            names[store.put(f"f/{number}-{who}", LONG + who.encode())] = LONG + who.encode()
+
+    writers = [threading.Thread(target=put, args=(store, who)) for store, who in zip(stores, "ab", strict=True)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    stamps = {name: split(name)[1] for name in names}
+    assert all(stamp is not None and stamp.parts == 4 for stamp in stamps.values())
+    for name, wanted in names.items():
+        assert stores[0].get(name) == wanted
+    gone, *_, kept = names
+    stores[0].delete(gone)
+    assert len(list(stores[1].names())) == 9
+    with pytest.raises(FileNotFoundError):
+        stores[1].get(split(gone)[0])
+    assert stores[1].get(split(kept)[0]) == names[kept]
+    cached = CachedStore(DirectoryStore(OsDisk(tmp_path)), stores[1], 10**8)
+    assert cached.map(kept).to_pybytes() == names[kept]
+    cached.close()
+    kafka.close()
+
+
+@pytest.mark.parametrize("store", ["kafka", "file"])
+def test_a_takeover_with_an_empty_disk(brokers: Brokers, tmp_path: Path, store: str) -> None:
+    settings, kafka = new_cell(brokers.servers, store=store if store == "kafka" else (tmp_path / "far").as_uri())
+    log_settings = msgspec.structs.replace(SMALL, kafka=settings)
+    first = open_cell(OsDisk(tmp_path / "first"), SystemClock(), log_settings, kafka)
+    do(first, ops.CreateStream("s"))
+    do(first, ops.CreateStream("t", kind="table"))
+    do(first, ops.Put("t", b"k", b"v"))
+    count = 0
+    while not kafka.bounds(journal_topic(settings), 0)[0]:
+        fill(first, "s", 100, count)
+        count += 100
+        work(first)
+        assert count < 20_000, "the journal is not cut"
+    number = checkpoint(first, "s", LONG)
+    with WholeCell(log_settings, SystemClock(), "doctor", kafka) as cell:
+        assert examine(cell, tmp_path / "doctor").healthy
+    kafka = new_connection(log_settings)
+    second = open_cell(OsDisk(tmp_path / "second"), SystemClock(), log_settings, kafka)
+    assert second.recovered.findings == []
+    assert numbers(second, "s") == expected(0, count)
+    assert (second.table_get("t", b"k"), b"".join(second.read_checkpoint(number))) == (b"v", LONG)
+    with pytest.raises((LogFailed, Exception)):
+        do(first, ops.Append("s", Batch.one(b"zombie")))
+    fill(second, "s", 10, count)
+    second.close()
+    third = open_cell(OsDisk(tmp_path / "third"), SystemClock(), log_settings, new_connection(log_settings))
+    assert numbers(third, "s") == expected(0, count + 10)
+    third.close()
+
+
+def new_connection(settings: LogSettings):  # type: ignore[no-untyped-def]
+    from headrace.log.kafka.client import connect
+
+    return connect(settings.kafka)
+
+
+def test_brokers_that_are_gone_are_waited_for(brokers: Brokers, tmp_path: Path) -> None:
+    """Blobs cannot be stored while two of three are down; nothing is lost, and it goes on by itself."""
+    settings, kafka = new_cell(brokers.servers, timeout_s=4)
+    store = CachedStore(
+        DirectoryStore(OsDisk(tmp_path)), TopicStore(kafka, blobs_topic(settings), 0, settings.timeout_s), 10**8
+    )
+    name = store.put("f/a", LONG)
+    for broker in brokers.brokers[1:]:
+        broker.kill()
+    with pytest.raises(StoreUnavailable):
+        store.put("f/b", LONG)
+    assert store.trouble() is not None
+    assert store.get(name) == LONG, "it is in the cache"
+    for broker in brokers.brokers[1:]:
+        broker.start()
+    brokers.wait_ready()
+    other = store.put("f/b", LONG)
+    assert store.trouble() is None
+    store._drop("f/b")
+    assert store.get(other) == LONG
+    store.close()
+    kafka.close()
+
+
+def test_a_log_moves_in_and_out(brokers: Brokers, data: Path, tmp_path: Path) -> None:
+    settings, kafka = new_cell(brokers.servers)
+    log_settings = msgspec.structs.replace(SMALL, kafka=settings)
+    with WholeCell(log_settings, SystemClock(), "migrated", kafka) as cell:
+        moved = into_journal(data, cell, tmp_path / "hub")
+        assert moved.compared == moved.copied.records
+    log = open_cell(OsDisk(tmp_path / "hub"), FakeClock(), log_settings, new_connection(log_settings))
+    check_moved(log)
+    log.close()
+    with WholeCell(log_settings, SystemClock(), "migrated") as cell:
+        assert into_directory(cell, tmp_path / "hub", tmp_path / "back").compared == moved.compared
+
+
+def test_a_journal_topic_that_was_made_again_is_refused(brokers: Brokers, tmp_path: Path) -> None:
+    from confluent_kafka.admin import AdminClient
+    from support.until import wait_until
+
+    from headrace.log.kafka.topics import create_missing
+
+    settings, kafka = new_cell(brokers.servers)
+    log_settings = msgspec.structs.replace(SMALL, kafka=settings)
+    log = open_cell(OsDisk(tmp_path / "first"), SystemClock(), log_settings, kafka)
+    do(log, ops.CreateStream("s"))
+    count = 0
+    while not log.state.snapshots:
+        fill(log, "s", 100, count)
+        count += 100
+        work(log)
+    log.close()
+    name = journal_topic(settings)
+    for outcome in AdminClient({"bootstrap.servers": brokers.servers}).delete_topics([name]).values():
+        outcome.result()
+    kafka = new_connection(log_settings)
+    wait_until(lambda: kafka.topic(name) is None)
+    create_missing(kafka, settings)
+    with pytest.raises(Unrecoverable, match="made again"):
+        open_cell(OsDisk(tmp_path / "second"), SystemClock(), log_settings, kafka)
+    kafka.close()
