@@ -1,4 +1,4 @@
-"""The store of a log on Kafka: a takeover with an empty disk, the first read from the store, and reading from the cache.
+"""The store of a log on Kafka: a takeover with an empty disk, the first read from the store, reading from the cache.
 
     python benchmarks/bench_kafka_store.py [--directory DIR] [--servers HOST:PORT,…] [--megabytes 1000] [--rounds 3]
 

@@ -9,7 +9,7 @@ import typer
 
 from headrace.cli.options import Output, sharing
 from headrace.cli.output import EXIT_USAGE, fail, spinner
-from headrace.cli.up import ConfigOption, DataOption, SetOption, flags_of
+from headrace.cli.up import KAFKA, ConfigOption, DataOption, SetOption, flags_of
 from headrace.config.load import load
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from headrace.log.kafka.whole_cell import WholeCell
 
 app = typer.Typer()
-
-KAFKA = "kafka://"
 
 
 @app.command()
@@ -44,7 +42,7 @@ def migrate(
         text = "one of FROM and TO is a directory, the other kafka://HOST/PREFIX"
         fail(text, code="bad-request", exit_code=EXIT_USAGE)
     to_kafka = target.startswith(KAFKA)
-    loaded = load(config, flags=[*flags_of(data, settings), *_log_flags(target if to_kafka else source)])
+    loaded = load(config, flags=flags_of(data, settings, target if to_kafka else source))
     log = loaded.config.log
     home = Path(log.data)
     with spinner("looking") as update, _cell(log) as cell:
@@ -69,9 +67,3 @@ def _cell(log: Log) -> WholeCell:
     from headrace.log.moving import TAG
 
     return WholeCell(log, SystemClock(), TAG)
-
-
-def _log_flags(log: str) -> list[str]:
-    servers, _, prefix = log.removeprefix(KAFKA).partition("/")
-    named = [f"log.kafka.prefix={prefix}"] if prefix else []
-    return ["log.backend=kafka", f"log.kafka.servers={servers}", *named]

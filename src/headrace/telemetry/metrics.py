@@ -75,6 +75,11 @@ class LogMetrics:
         self.foreign_messages = make.gauge(
             "headrace_log_foreign_messages", "Messages in the journal topic that no hub wrote, passed over"
         )
+        self.cache_bytes = make.gauge("headrace_log_cache_bytes", "What the data directory keeps of a shared store")
+        self.fetched_bytes = make.gauge(
+            "headrace_log_store_fetched_bytes", "Fetched from a shared store since the start"
+        )
+        self.stored_bytes = make.gauge("headrace_log_store_stored_bytes", "Put into a shared store since the start")
         self.looks = make.gauge(
             "headrace_log_looks", "Times that the owner read the journal, since a message was not where it should be"
         )
