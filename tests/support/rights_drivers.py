@@ -428,11 +428,10 @@ class IgniteLine(Line):
         await self._request(1056, java_hash(f"scratch.{self.who.name}"))
 
     async def feed(self) -> None:
-        self._page = await self._request(2000, b"\x65", 1, -1, False, cache=OWN_CACHE)
+        self._cursor = (await self._request(2000, b"\x65", 1, -1, False, cache=OWN_CACHE)).cursor
 
     async def feed_ends(self) -> None:
-        for _ in range(3):
-            self._page = await self._request(2001, self._page.cursor)
+        await self._request(2001, self._cursor)
 
     async def close(self) -> None:
         await self._client.close()

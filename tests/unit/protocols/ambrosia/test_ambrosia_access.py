@@ -15,7 +15,8 @@ from headrace.cli.tls import make_self_signed
 from headrace.config import Config, ImmortalSection, SecuritySection, Tls, TlsFiles, User
 from headrace.config.address import split_address
 from headrace.protocols.ambrosia.codec import Type
-from headrace.security import Security
+from headrace.security import EVERYTHING, Security, new_token
+from headrace.security.admission import Token
 from headrace.testing import memory_hub
 
 USERS = SecuritySection(users={"clerk": User(roles=["writer"]), "guest": User(roles=["reader"])})
@@ -77,6 +78,62 @@ async def test_a_client_certificate_names_the_binding(tmp_path: Path, user: str,
             await binding.close()
         else:
             await binding.closed()
+
+
+@pytest.mark.parametrize("change", ["removed", "narrowed", "authority"])
+async def test_a_binding_goes_when_it_may_not_be_one_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where a hub in memory keeps its users
+    for name in ("localhost", "robot", "another"):
+        certificate(tmp_path, name)
+    clients = tmp_path / "clients.pem"
+    clients.write_bytes((tmp_path / "robot.pem").read_bytes())
+    files = TlsFiles(
+        certificate=str(tmp_path / "localhost.pem"), key=str(tmp_path / "localhost.key"), client_ca=str(clients)
+    )
+    config = msgspec.structs.replace(guarded(trust_local=False), tls=Tls(listeners={"ambrosia": files}))
+    context = ssl.create_default_context(cafile=str(tmp_path / "localhost.pem"))
+    context.load_cert_chain(tmp_path / "robot.pem", tmp_path / "robot.key")
+    async with memory_hub(config) as hub, coordinator(hub) as ports:
+        hub.security.add_user("robot", None, ["writer"])
+        binding = RawBinding()
+        receive, send = (ports.addresses[f"ambrosia.a.{half}"] for half in ("receive", "send"))
+        tls = {"ssl": context, "server_hostname": "localhost"}
+        _, binding.to_hub = await asyncio.open_connection(*split_address(receive), **tls)
+        binding.from_hub, binding._from_writer = await asyncio.open_connection(*split_address(send), **tls)
+        assert await binding.signal() == Type.TAKE_BECOMING_PRIMARY_CHECKPOINT
+        hub.security.add_user("robot", None, ["admin"])
+        assert ports.coordinator.links(), "a change that leaves the right leaves the link"
+        if change == "authority":
+            clients.write_bytes((tmp_path / "another.pem").read_bytes())
+            hub.admission.rights.look()
+        elif change == "narrowed":
+            hub.security.add_user("robot", None, ["reader"])
+        else:
+            hub.security.remove_user("robot")
+        assert not ports.coordinator.links()
+        await binding.closed()
+
+
+async def test_a_debugging_session_ends_with_the_admin_who_opened_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    token, digest = new_token()
+    async with memory_hub(guarded(trust_local=True)) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
+        hub.security.add_user("ann", None, ["admin"])
+        hub.security.add_token("ann", digest)
+        ann = hub.admission.admit_now("http", "here", Token(token))
+        await hub.verbs.call("immortal.replay", {"name": "a"}, ann)
+        await hub.verbs.call("immortal.replay", {"name": "a"}, EVERYTHING)
+        del ann
+        hub.security.add_user("ann", None, ["writer"])
+        await until(lambda: len(ports.coordinator.debugging["a"]) == 1)
+        assert ports.coordinator.links(), "the immortal itself belongs to the hub"
+        await binding.close()
 
 
 def test_the_certificate_of_all_listeners_is_not_for_bindings(tmp_path: Path) -> None:

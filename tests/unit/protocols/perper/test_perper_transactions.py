@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 from support.perper_peer import key, served
 from support.until import until
 
+from headrace.config import Config, Grant, SecuritySection
 from headrace.protocols.perper.errors import PeerError
+from headrace.protocols.perper.ignite import server
 from headrace.protocols.perper.ignite.client import IgniteClient
 from headrace.protocols.perper.ignite.configuration import TRANSACTIONAL, Configuration
+from headrace.security import hash_secret
 
 READ_COMMITTED, REPEATABLE_READ, SERIALIZABLE = 0, 1, 2
 OPTIMISTIC, PESSIMISTIC = 0, 1
@@ -197,3 +201,42 @@ async def test_a_vanished_client_leaves_nothing() -> None:
         await client.close()
         await until(lambda: len(pair.hub.sessions.list("ignite")) == 1)
         assert await other.request(1020, b"", cache="t") == 0
+
+
+async def test_what_may_not_be_written_any_more_is_not_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it was allowed when the transaction was filled; what may still be written goes through."""
+    monkeypatch.chdir(tmp_path)  # where a hub in memory keeps its users
+    roles = {"narrow": [Grant(rights=["read", "write"], streams=["mine"]), Grant(rights=["read"])]}
+    async with served(Config(security=SecuritySection(roles=roles))) as pair:
+        pair.hub.security.add_user("ann", hash_secret("a password"), ["writer"])
+        client = await pair.client(user="ann", password="a password")
+        for name in ("mine", "theirs"):
+            await new_table(client, name)
+            await client.request(1001, key(1), key("before"), cache=name)
+        both, one, read = [await start(client) for _ in range(3)]
+        await client.request(1001, key(1), key("both"), cache="mine", **both)
+        await client.request(1001, key(1), key("both"), cache="theirs", **both)
+        await client.request(1001, key(1), key("one"), cache="mine", **one)
+        await client.request(1000, key(1), cache="theirs", **read)
+        pair.hub.security.add_user("ann", None, ["narrow"])
+        with pytest.raises(PeerError, match="needs the right 'write' on cache 'theirs'"):
+            await end(client, both)
+        await end(client, one)
+        await end(client, read)
+        assert await client.request(1000, key(1), cache="mine") == key("one")
+        assert await client.request(1000, key(1), cache="theirs") == key("before")
+
+
+async def test_a_client_that_says_nothing_after_its_sign_in_has_ended_is_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(server, "FAREWELL_S", 0.01)
+    async with served() as pair:
+        pair.hub.security.add_user("ann", hash_secret("a password"), ["writer"])
+        client = await pair.client(user="ann", password="a password")
+        pair.hub.security.remove_user("ann")
+        async with asyncio.timeout(60):
+            await client.lost
