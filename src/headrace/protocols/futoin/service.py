@@ -168,16 +168,17 @@ class Service:
     def is_ready(self, endpoint: Endpoint) -> bool:
         """Whether the stream exists; otherwise `prepare` must come before any use."""
         try:
-            return endpoint.partition < self.hub.stream(endpoint.stream).partitions
+            info = self.hub.stream(endpoint.stream)
         except UnknownStream:
             return False
+        return endpoint.partition < info.partitions and info.kind == "stream"
 
     async def prepare(self, endpoint: Endpoint, principal: Principal) -> None:
         """Make sure of the stream: it is created for whoever may write to it, if settings allow."""
         if self.is_ready(endpoint):
             return
         allowed = self.settings.create_streams and principal.may("write", endpoint.stream) and endpoint.partition == 0
-        if not allowed:
+        if not allowed or self.hub.has_stream(endpoint.stream):  # a table, or too few partitions
             raise PeerError(UNKNOWN_INTERFACE, "No such event stream")
         options = StreamOptions(retention_cursors=self.settings.discard)
         await self.hub.create_stream(endpoint.stream, options=options, exist_ok=True)

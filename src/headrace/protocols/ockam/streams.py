@@ -157,6 +157,7 @@ class Streams:
         """
         key = _encode((client_id, stream, partition))
         try:
+            self._check_stream(stream)
             kept = self._kept(key)
             position = self._within(stream, partition, max(index, kept or 0))
             cursor = cursor_name(client_id)
@@ -167,6 +168,10 @@ class Streams:
         except UnknownStream:
             return await self._keep(key, min(index, INDEX_MAX))
         return True
+
+    def _check_stream(self, name: str) -> None:
+        if self._hub.stream(name).kind != "stream":
+            raise UnknownStream(name)  # a table is none of ours
 
     def _within(self, stream: str, partition: int, index: int) -> int:
         end = self._hub.bounds(stream, partition).next
@@ -201,6 +206,7 @@ class Streams:
         kept = None
         try:
             kept = self._kept(_encode((client_id, stream, partition)))
+            self._check_stream(stream)
             position = self._hub.cursor(cursor_name(client_id), stream, partition)
             if kept is not None:
                 position = max(position or 0, self._within(stream, partition, kept))

@@ -150,6 +150,13 @@ class TestStreams:
         await asgi.add(1)
         assert asgi.hub.stream("events").options.retention_cursors is True
 
+    async def test_a_table_is_no_event_stream(self, asgi: Any) -> None:
+        await asgi.hub.create_table("prices")
+        calls = {ADD: {"type": "A", "data": 1}, REGISTER: {"component": "C"}, POLL: {"component": "LIVE"}}
+        for function, params in calls.items():
+            assert (await asgi.call(function, path="/prices", **params))["e"] == "UnknownInterface"
+        assert asgi.hub.cursors() == []
+
     @pytest.mark.parametrize("config", [{"create_streams": False}], indirect=True)
     async def test_not_created(self, asgi: Any) -> None:
         assert (await asgi.call(ADD, type="A", data=1))["e"] == "UnknownInterface"

@@ -378,6 +378,15 @@ async def test_an_index_is_kept_for_a_stream_that_does_not_exist() -> None:
         assert await peer.get_index("cl", "orders") == 3
 
 
+async def test_a_table_has_no_saved_indexes() -> None:
+    async with hub_and_listener() as (hub, listener), peer_of(listener) as peer:
+        await hub.create_table("prices")
+        assert await peer.get_index("cl", "prices") == 0
+        peer.save_index("cl", "prices", 5)
+        assert await peer.get_index("cl", "prices") == 5  # kept for a stream of that name
+        assert hub.cursors() == []
+
+
 async def test_a_kept_index_counts_when_a_lower_one_is_saved() -> None:
     async with hub_and_listener() as (hub, listener), peer_of(listener) as peer:
         peer.save_index("cl", "orders", 3)
