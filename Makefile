@@ -13,7 +13,7 @@ RUN_STAMP := $(VENV)/.installed-run
 DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup programs run up test unit faults lint format types docs reference matrix bench clean
+.PHONY: help setup programs run up cluster test unit faults lint format types docs reference matrix bench clean
 
 help: ## Show this help
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ run: $(RUN_STAMP) ## See it work: a hub in ./headrace-data, live producers by fi
 
 up: $(RUN_STAMP) ## Start a hub alone, with its log in ./headrace-data/data
 	$(BIN)/headrace up --data $(DATA)/data $(ARGS)
+
+cluster: $(DEV_STAMP) ## See a hub survive: three Kafka brokers, two hubs; the owner is killed after 20 s (needs Maven)
+	PYTHONPATH=tools $(BIN)/python tools/cluster_demo.py $(ARGS)
 
 programs: $(DEV_STAMP) ## Install the programs that tests drive, where this is allowed; say what is left out
 	@$(BIN)/python tools/test_programs.py

@@ -182,6 +182,14 @@ class Closed(HeadraceError):
     retriable = True
 
 
+class NotHere(HeadraceError):
+    """This hub does not own the log, or cannot be sure that it still does. Any hub leads to the one that does."""
+
+    code = "not-here"
+    status = 503
+    retriable = True
+
+
 class Unreachable(HeadraceError):
     """The hub does not answer at that address, or the connection to it broke."""
 

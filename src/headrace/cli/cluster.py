@@ -7,16 +7,18 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from headrace.cli.options import Answer, sharing
 from headrace.cli.output import EXIT_FAILED, JsonFlag, people, print_json
 from headrace.cli.up import ConfigOption, LogOption, SetOption, flags_of
 from headrace.config.load import load
+from headrace.units import format_bytes
 
 app = typer.Typer(no_args_is_help=True)
 
 
 @app.callback()
 def cluster() -> None:
-    """Hubs on Kafka: make the topics, and check them."""
+    """Hubs on Kafka: make the topics, check them, and see who owns the log."""
 
 
 @app.command()
@@ -51,3 +53,28 @@ def init(
             people().print(Text(f"    → {problem.command}", style="bold red"), soft_wrap=True)
     if wrong:
         raise typer.Exit(EXIT_FAILED)
+
+
+@app.command()
+@sharing(answer=Answer)
+def status(answer: Answer) -> None:
+    """Who owns the log, who follows, and how far behind. Any hub can be asked."""
+    from headrace.cluster.status import ClusterStatus
+
+    found = answer.request("cluster.status", {}, ClusterStatus)
+    rows = [
+        [
+            hub.hub,
+            hub.role,
+            format_bytes(hub.lag_bytes) if hub.role == "follower" else None,
+            ", ".join(f"{name} {address}" for name, address in hub.addresses.items()),
+        ]
+        for hub in found.hubs
+    ]
+    answer.table(found, ["hub", "role", "#behind", "addresses"], rows, empty="no hubs")
+    if not answer.as_json:
+        for cell in found.cells:
+            owner = f"owner {cell.owner}" if cell.owner else "nobody owns it"
+            took = f", took over in {cell.takeover_s:.1f} s" if cell.takeover_s else ""
+            journal = f"{cell.next_offset - cell.first_offset} messages in the journal"
+            people().print(Text(f"\ncell {cell.cell}: {owner}, epoch {cell.epoch}{took}; {journal}"))

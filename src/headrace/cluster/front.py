@@ -100,9 +100,11 @@ class Front:
         raise OSError(f"{problem} (waited cluster.wait_s, {self._wait_s:g} s)")
 
     def drop_all_but(self, owner: Owner | None) -> None:
-        """Cut the connections to those who own the cell no more: a machine that is gone does not say so itself."""
+        """Cut the connections to those who own the cell no more: a machine that is gone does not say so itself. One at
+        the same address is the owner's: it was made when the owner listened, and others had not heard of it yet."""
+        address = None if owner is None else owner.addresses.get(self.name)
         for client, joined in list(self._joined.items()):
-            if joined != owner:
+            if joined.addresses.get(self.name) != address:
                 client.abort()
 
     @property

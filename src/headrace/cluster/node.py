@@ -37,6 +37,8 @@ CELL = 0
 POLL_S = 0.1
 AGAIN_S = 1.0
 LOOK_S = 2.0
+NOTES_S = 5.0
+"""How long a hub that was chosen waits for notes that it has not read yet."""
 LEAVE_S = 10.0
 """How much longer than `limits.stop_s` a leaving owner may take before the next one does not wait for it."""
 
@@ -58,13 +60,15 @@ class Node:
         self.chosen_at: float | None = None
         """When this hub was chosen, by the monotonic clock."""
         self.lag_bytes = 0
+        self._notes_end = 0
+        """How far the notes went when this hub was chosen."""
         self.on_owner: Callable[[Owner], None] = lambda owner: None
         """Told of each new owner but this hub itself."""
         self.kafka = kafka
         self._epoch = 0
         """Of this hub's own claim, once it serves."""
         self._loop = asyncio.get_running_loop()
-        self.notes = Notes(kafka, config.log.kafka.prefix, self._noted)
+        self.notes = Notes(kafka, config.log.kafka, self._noted)
         self._stopping = threading.Event()
         self._leaving = threading.Event()
         self._member = threading.Thread(target=self._be_member, name="cluster member", daemon=True)
@@ -77,8 +81,8 @@ class Node:
 
     async def start(self, addresses: dict[str, str]) -> None:
         """Join, when it is known who owns the cell. `addresses` are those of the listeners, as they are bound."""
-        await asyncio.to_thread(self.notes.read_all)
         self.addresses = advertised(addresses, self.config.cluster.advertise)
+        await asyncio.to_thread(self.notes.read_all)
         self.notes.start()
         self._member.start()
         self._looking.start()
@@ -109,12 +113,15 @@ class Node:
             return
         if self.chosen_at is None:
             self.chosen_at = time.monotonic()
+            self._notes_end = self.notes.end()
             logger.info("chosen to own the cell", extra=fields(cell=CELL, hub=self.name))
         if not self.turn.is_mine and not self._must_wait(self.chosen_at):
             self.turn.give()
 
     def _must_wait(self, since: float) -> bool:
-        """Whether the owner is leaving, and has not left yet."""
+        """Whether the owner is leaving, and has not left yet. That it is may be in a note that is still to be read."""
+        if self.notes.offset < self._notes_end and time.monotonic() < since + NOTES_S:
+            return True
         note = self.notes.cells.get(CELL)
         if note is None or not note.is_leaving or note.life == self.life or self.turn.epoch > note.epoch:
             return False
@@ -129,7 +136,8 @@ class Node:
                 self._loop.call_soon_threadsafe(self._heard, note)
 
     def _heard(self, note: CellNote) -> None:
-        if note.is_leaving:
+        is_earlier_life = not self._epoch and not set(self.addresses.values()).isdisjoint(note.addresses.values())
+        if note.is_leaving or is_earlier_life:  # to pass a connection on to oneself would never end
             self.route.left(note.epoch)
         elif note.epoch > self.route.epoch:
             owner = Owner(note.hub, note.life, note.epoch, note.addresses)

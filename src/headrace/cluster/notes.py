@@ -17,7 +17,9 @@ from typing import TypeVar
 
 import msgspec
 
+from headrace.config.sections import Kafka as KafkaSettings
 from headrace.log.kafka.client import KafkaError, KafkaPort, Received
+from headrace.log.kafka.topics import cells_topic
 from headrace.telemetry.log_lines import fields
 
 logger = logging.getLogger("headrace.cluster")
@@ -56,19 +58,19 @@ class HubNote(msgspec.Struct, frozen=True):
     version: str = ""
 
 
-def cells_topic(prefix: str) -> str:
-    return f"{prefix}.cells"
-
-
 class Notes:
     """All notes, as they come in. A thread reads them; `on_note` is told, in that thread."""
 
-    def __init__(self, kafka: KafkaPort, prefix: str, on_note: Callable[[CellNote | HubNote], None]) -> None:
+    def __init__(
+        self, kafka: KafkaPort, settings: KafkaSettings, on_note: Callable[[CellNote | HubNote], None]
+    ) -> None:
         self.cells: dict[int, CellNote] = {}
         self.hubs: dict[str, HubNote] = {}
         """By life."""
+        self.offset = 0
+        """Of the next note."""
         self._kafka = kafka
-        self._topic = cells_topic(prefix)
+        self._topic = cells_topic(settings)
         self._on_note = on_note
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="cluster notes", daemon=True)
@@ -123,6 +125,15 @@ class Notes:
                 self.hubs[name] = note
         if note is not None:
             self._on_note(note)
+        self.offset = max(self.offset, received.offset + 1)
+
+    def end(self) -> int:
+        """The offset behind the last note that there is: blocks. 0 when it cannot be learned."""
+        try:
+            return self._kafka.bounds(self._topic, 0)[1]
+        except KafkaError as error:
+            logger.warning("it is not known whether there are more notes", extra=fields(error=str(error)))
+            return 0
 
     def publish(self, note: CellNote | HubNote, timeout_s: float = CLOSE_S) -> None:
         """Leave a note, or say in the log that it could not be left: blocks."""

@@ -11,12 +11,13 @@ import asyncio
 import logging
 import os
 import time
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from headrace.cluster.front import Front
 from headrace.cluster.http_front import HttpFront, tls_to_owner
+from headrace.cluster.lease import Leased
 from headrace.cluster.node import CELL, Node
 from headrace.cluster.route import Owner
 from headrace.cluster.status import ClusterVerbs
@@ -27,7 +28,9 @@ from headrace.log.clock import SystemClock
 from headrace.log.disk import OsDisk
 from headrace.log.kafka.cell import open_cell
 from headrace.log.kafka.client import KafkaPort, connect
+from headrace.log.kafka.journal import KafkaJournal
 from headrace.log.log import Log
+from headrace.log.port import LogPort
 from headrace.log.struct_types import learn_struct_types
 from headrace.serving import http
 from headrace.serving.listener import Listener
@@ -53,7 +56,7 @@ class Standby:
         self._loaded = loaded
         self._own: Listener | None = None
         self._opening: asyncio.Task[Log] | None = None
-        self.log: Log | None = None
+        self.log: LogPort | None = None
         """When the cell is this hub's."""
         self._is_serving = False
 
@@ -138,7 +141,13 @@ class Standby:
                 self._opening = asyncio.create_task(self._follow())
             else:
                 await asyncio.sleep(GAUGES_S / 5)
-        self.log = await asyncio.shield(self._opening)
+        log = await asyncio.shield(self._opening)
+        settings = self.config.log.kafka
+        if settings.strict_reads:
+            assert isinstance(log.journal, KafkaJournal)
+            self.log = cast(LogPort, Leased(log, log.journal, settings.lease_s))
+        else:
+            self.log = log
         await self._wait_for_lease()
 
     async def _wait_for_lease(self) -> None:

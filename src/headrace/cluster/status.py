@@ -62,7 +62,13 @@ def look(
     first, end = kafka.bounds(journal_topic(settings), CELL)
     note = notes.cells.get(CELL)
     owner = note if note is not None and not note.is_leaving and note.life in living else None
-    hubs = [_hub(each, living, "" if owner is None else owner.life) for each in list(notes.hubs.values())]
+    known = list(notes.hubs.values())
+    back = {each.hub for each in known if each.life in living}
+    hubs = [
+        _hub(each, living, "" if owner is None else owner.life)
+        for each in known
+        if each.life in living or each.hub not in back  # an earlier life of a hub that runs is nobody's business
+    ]
     cell = CellStatus(
         CELL,
         0 if note is None else note.epoch,

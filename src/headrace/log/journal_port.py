@@ -72,6 +72,8 @@ class JournalPort(Protocol):
     next_sequence: int
     """Of the next frame to be made. All before it are durable, or on their way. Known when everything has been read."""
     position: Position
+    idle_mark_s: float | None = None
+    """How often an idle writer marks; None for once, after the last work."""
     commits_max: int = 1
     """How many commits may be on their way at once. With 1 there is only `write`."""
     salt: Salt = PLAIN

@@ -46,7 +46,7 @@ class LogThreads:
         step = log.commit_once if log.journal.commits_max == 1 else log.pipeline.step
         proved_us = log.clock.now_us()
         while not self._stopping:
-            if not self._work.wait(None if marked else IDLE_MARK_S):
+            if not self._work.wait(log.journal.idle_mark_s if marked else IDLE_MARK_S):
                 log.mark()
                 marked = True
                 continue

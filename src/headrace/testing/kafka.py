@@ -21,8 +21,10 @@ from enum import Enum, auto
 from headrace.log.kafka.client import (
     UNKNOWN_OFFSET,
     Consumer,
+    GroupMember,
     KafkaError,
     KafkaPort,
+    Member,
     OffsetOutOfRange,
     OnDelivery,
     Producer,
@@ -181,6 +183,38 @@ class FakeConsumer(Consumer):
         """Nothing to let go of."""
 
 
+class FakeMember(Member):
+    """A member of a group: all partitions belong to the one that joined first and has not left."""
+
+    def __init__(self, kafka: FakeKafka, group: str, topic: str, client: str) -> None:
+        self.client = client
+        self._kafka = kafka
+        self._topic = topic
+        self._members = kafka.groups.setdefault(group, [])
+        with kafka.changed:
+            self._members.append(self)
+
+    @property
+    def partitions(self) -> frozenset[int]:
+        is_first = self in self._members and self._members[0] is self
+        return frozenset(range(len(self._kafka.topics[self._topic].partitions))) if is_first else frozenset()
+
+    def poll(self, timeout_s: float) -> frozenset[int]:
+        with self._kafka.changed:
+            if not self.partitions:
+                self._kafka.changed.wait_for(lambda: bool(self.partitions), timeout_s)
+            else:
+                self._kafka.changed.wait(timeout_s)
+            return self.partitions
+
+    def close(self) -> None:
+        """Leave, or be thrown out."""
+        with self._kafka.changed:
+            if self in self._members:
+                self._members.remove(self)
+            self._kafka.changed.notify_all()
+
+
 class FakeKafka(KafkaPort):
     """A cluster. All who are given the same one see the same topics."""
 
@@ -191,6 +225,7 @@ class FakeKafka(KafkaPort):
         """What becomes of the next messages, one each; those behind them are stored as they should be."""
         self.is_held = False
         self.is_down = False
+        self.groups: dict[str, list[FakeMember]] = {}
         self._producers: list[FakeProducer] = []
 
     # -- faults ----------------------------------------------------------------------------------------------------
@@ -247,6 +282,13 @@ class FakeKafka(KafkaPort):
 
     def consumer(self, topic: str, partition: int, offset: int) -> FakeConsumer:
         return FakeConsumer(self, topic, partition, offset)
+
+    def join(self, group: str, topic: str, client: str, session_s: float) -> FakeMember:
+        return FakeMember(self, group, topic, client)
+
+    def members(self, group: str) -> list[GroupMember]:
+        with self.changed:
+            return [GroupMember(member.client, member.partitions) for member in self.groups.get(group, [])]
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         with self.changed:

@@ -137,7 +137,9 @@ async def test_connections_to_an_owner_that_lost_the_cell_are_cut() -> None:
         assert await reader.readexactly(1) == b"x"
         front.drop_all_but(route.owner)
         assert front.connections == 1
-        front.drop_all_but(owner(2, "lines", address))
+        front.drop_all_but(owner(2, "lines", address))  # started again at the same place
+        assert front.connections == 1
+        front.drop_all_but(owner(3, "lines", "127.0.0.1:1"))
         assert await rest(reader) == b""
         writer.close()
 

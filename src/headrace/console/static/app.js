@@ -3,6 +3,7 @@
 import { Live, isSignedIn, onUnauthenticated, signIn, signOut } from "./api.js";
 import { ask, field } from "./dialogs.js";
 import { fill, h, number } from "./dom.js";
+import { clusterPage } from "./cluster.js";
 import { cursorsPage } from "./cursors.js";
 import { deadPage } from "./dead.js";
 import { executionsPage } from "./executions.js";
@@ -23,6 +24,7 @@ const PAGES = [
   ["immortals", "Immortals", immortalsPage],
   ["executions", "Executions", executionsPage],
   ["pipelines", "Pipelines", pipelinesPage],
+  ["cluster", "Cluster", clusterPage],
   ["settings", "Settings", settingsPage],
 ];
 const HISTORY = 300;

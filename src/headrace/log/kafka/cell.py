@@ -59,6 +59,7 @@ def open_cell(
         cuts=store.is_shared,
         free_bytes=disk.free_bytes,
         turn=turn,
+        lease_s=settings.kafka.lease_s if settings.kafka.strict_reads else None,
     )
     try:
         return Log(journal, store, clock, settings)

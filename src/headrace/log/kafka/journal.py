@@ -29,7 +29,7 @@ from headrace.log.kafka.client import (
 )
 from headrace.log.kafka.messages import Claim, Kind, Message, claim_message, commit_messages, decode, leave_message
 from headrace.log.kafka.reader import BEGINNING, Bookmark, CellReader, Piece, Pieces
-from headrace.log.kafka.turn import Turn
+from headrace.log.kafka.turn import Turn, steady_s
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +58,7 @@ class _Flight:
         self.size = size
         self.landed = [UNKNOWN_OFFSET] * parts
         self.left = parts
+        self.sent_at = steady_s()
         self.deadline = deadline
         self.error: KafkaError | None = None
 
@@ -88,10 +89,11 @@ class KafkaJournal(JournalPort):
         free_bytes: Callable[[], int] = lambda: 2**62,
         wait: Callable[[], None] = _wait_at_random,
         turn: Turn | None = None,
+        lease_s: float | None = None,
     ) -> None:
         """Without `claims` it is only read. With a `turn` it is followed until that comes. Without `cuts` the
         partition stays whole, and this hub forgets what it does not need. `free_bytes` is the room for what is made of
-        the journal here."""
+        the journal here. With `lease_s` an idle owner writes often enough to renew its lease."""
         self._kafka = kafka
         self._topic = topic
         self._cell = cell
@@ -103,6 +105,9 @@ class KafkaJournal(JournalPort):
         self._free_bytes = free_bytes
         self._wait = wait
         self._turn = turn
+        self.idle_mark_s = None if lease_s is None else lease_s / 3
+        self.renewed_at = 0.0
+        """When the last commit that counts was sent, by `steady_s`: a higher claim stands behind it, if anywhere."""
         self._producer: Producer | None = None
         self._topic_id = ""
         self._flying: deque[_Flight] = deque()
@@ -140,9 +145,11 @@ class KafkaJournal(JournalPort):
                 if self._turn is not None:
                     yield from self._follow(reader, self._turn)
                 epoch = reader.rule.epoch + 1
+                sent_at = steady_s()
                 offset = self._send_claim(epoch, reader.rule.sequence)
                 yield from reader.read_to(offset + 1)
                 if (reader.rule.epoch, reader.rule.owner) == (epoch, self._claim):
+                    self.renewed_at = sent_at
                     self.epoch, self.next_offset = epoch, offset + 1
                     break
                 self._wait()
@@ -298,6 +305,7 @@ class KafkaJournal(JournalPort):
         self.next_offset = following
         self._flying.popleft()
         self.durable_sequence = flight.sequence + flight.frames
+        self.renewed_at = flight.sent_at
         self._pieces.add(self.epoch, flight.sequence, first, flight.size)
         self.position = Position(self._pieces[-1].sequence, self._pieces.size)
         return True
@@ -351,6 +359,11 @@ class KafkaJournal(JournalPort):
 
     # -- the rest --------------------------------------------------------------------------------------------------
 
+    def mark(self) -> None:
+        """With a lease also when nothing was written before: the mark itself is what counts."""
+        if self.idle_mark_s is not None or self.position.size:
+            self.write([self.frame(0, b"", b"")])
+
     def sealed_to(self, bytes_max: int) -> int:
         return self._pieces[1].sequence if len(self._pieces) > 1 and self._pieces.bytes > bytes_max else 0
 
@@ -364,7 +377,12 @@ class KafkaJournal(JournalPort):
         return self._free_bytes()
 
     def gauges(self) -> dict[str, float]:
-        return {"epoch": self.epoch, "foreign_messages": self.foreign, "looks": self.looks}
+        return {
+            "epoch": self.epoch,
+            "foreign_messages": self.foreign,
+            "looks": self.looks,
+            "journal_bytes": self._pieces.bytes,
+        }
 
     def close(self) -> None:
         """Leave the cell, so that the next owner need not wait."""

@@ -1,0 +1,100 @@
+"""Each protocol's clients, published ones among them, through a hub that does not own the log, and through takeovers.
+
+The tests of `kill -9` are run once more, with two hubs on Kafka in the place of one: what was acknowledged is there,
+and what was repeated is stored once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from faults import test_flight_kill, test_futoin_kill, test_ockam_kill, test_perper_kill
+from kafka_brokers import Brokers
+from support.cluster import FailoverHub
+
+import headrace
+from headrace.protocols.wallaroo.client import Connector
+from headrace.protocols.wallaroo.sources import GenerateSource
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.kafka,
+    pytest.mark.timeout(600),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # as with a single hub: pyignite
+]
+
+
+@pytest.fixture(autouse=True)
+def hubs_are_clusters(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(FailoverHub, "servers", brokers.servers)
+    for module in (test_flight_kill, test_futoin_kill, test_ockam_kill, test_perper_kill):
+        monkeypatch.setattr(module, "HubProcess", FailoverHub)
+    monkeypatch.setattr(test_flight_kill, "KILLS", 2)
+    monkeypatch.setattr(test_futoin_kill, "ROUNDS", 2)
+    yield
+    FailoverHub.end()
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> FailoverHub:
+    hub = FailoverHub(tmp_path, only=("ignite", "fabric"))
+    hub.start()
+    return hub
+
+
+def test_sdk_writer_and_follower(tmp_path: Path) -> None:
+    test_flight_kill.test_kill_under_a_writer_and_a_follower(tmp_path)
+
+
+async def test_ockam_between_confirm_and_pull(tmp_path: Path) -> None:
+    await test_ockam_kill.test_killed_between_confirm_and_pull(tmp_path)
+
+
+async def test_ockam_publisher(tmp_path: Path) -> None:
+    await test_ockam_kill.test_a_publisher_outlives_the_hub(tmp_path)
+
+
+async def test_futoin_clients(tmp_path: Path) -> None:
+    await test_futoin_kill.test_killed_again_and_again(tmp_path)
+
+
+@pytest.mark.node
+async def test_futoin_published_receiver(tmp_path: Path, futoin_node_modules: Path) -> None:
+    await test_futoin_kill.test_published_receiver_goes_on(tmp_path, futoin_node_modules)
+
+
+def test_pyignite(up: FailoverHub) -> None:
+    test_perper_kill.test_nothing_acknowledged_is_lost(up)
+
+
+def test_perper_agents(up: FailoverHub, tmp_path: Path) -> None:
+    test_perper_kill.test_executions_streams_and_listeners_survive(up, tmp_path)
+
+
+@pytest.mark.parametrize("dialect", ["v3", "draft"])
+async def test_wallaroo_connector(dialect: str, tmp_path: Path) -> None:
+    count = 4_000
+    kills = [count // 3, 2 * count // 3]
+    hub = FailoverHub(tmp_path, "wallaroo.window_credits=200", only=("wallaroo", "flight"))
+    hub.start()
+    address = hub.addresses["wallaroo"]
+    connector = Connector(address, dialect=dialect, attempts_max=None, pause_s=lambda attempt: 0.1)
+    loop = asyncio.get_running_loop()
+    source = GenerateSource(stream="s", count=count, size=60, seed=3)
+
+    async def kill_sometimes(point: int) -> None:
+        if kills and point >= kills[0]:
+            kills.pop(0)
+            await loop.run_in_executor(None, hub.kill)
+            await loop.run_in_executor(None, hub.start)
+
+    async with connector:
+        assert await asyncio.wait_for(connector.run(source, kill_sometimes), 300) == count
+    assert not kills
+    with headrace.connect(hub.addresses["flight"]) as client:
+        stored = client.read("s").to_arrow()
+        assert stored.column("payload").to_pylist() == [source.payload(number) for number in range(1, count + 1)]
+        assert client.bounds("s") == (0, count)
