@@ -1,6 +1,6 @@
 """kill -9, again and again, of one hub with all six protocols at work; then a judge counts.
 
-    PYTHONPATH=src:tests python tests/faults/kills.py [--kills 1000] [--minutes 600] [--seed 1] [--folder DIR]
+    PYTHONPATH=src:tests python tests/faults/kills.py [--kills 1000] [--minutes 600] [--forked] [--seed 1]
 
 Prints a line after every ten kills and a table in the end. The exit code is 1 unless nothing was lost, doubled or out
 of order, and the hub never ended by itself. `test_kills.py` is the short form.
@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from faults.forked_hub import ForkedHub
 from faults.kill_workers import WORKERS, Verdict, Worker
 from support.hub_process import STOP_S, HubProcess
 from support.until import until
@@ -78,8 +79,10 @@ class Outcome:
 class Fire:
     """The hub, its clients, and who kills it."""
 
-    def __init__(self, folder: Path, kills: int, seed: int, say: Callable[[str], None]) -> None:
-        self.hub = HubProcess(folder, *SETTINGS)
+    def __init__(
+        self, folder: Path, kills: int, seed: int, say: Callable[[str], None], *, forked: bool = False
+    ) -> None:
+        self.hub: HubProcess = (ForkedHub if forked else HubProcess)(folder, *SETTINGS)
         self.kills = kills
         self.chance = random.Random(seed)
         self.say = say
@@ -207,12 +210,19 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--minutes", type=float, default=600.0, help="judge after so long, with fewer kills")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--forked", action="store_true", help="hubs that start quickly, forked from one process")
     parser.add_argument("--folder", type=Path, help="kept afterwards; a temporary one is not")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="headrace-kills-") as temporary:
         folder = arguments.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        fire = Fire(folder, arguments.kills, arguments.seed, lambda line: print(line, flush=True))
+        fire = Fire(
+            folder,
+            arguments.kills,
+            arguments.seed,
+            lambda line: print(line, flush=True),
+            forked=arguments.forked,
+        )
         fire.last_s = 60 * arguments.minutes
         outcome = asyncio.run(fire.run())
     print(outcome.table())

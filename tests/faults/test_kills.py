@@ -15,6 +15,6 @@ KILLS = int(os.environ.get("HEADRACE_KILLS", "20"))
 @pytest.mark.timeout(1200)
 async def test_all_six_protocols_through_many_kills(tmp_path: Path) -> None:
     seed = int(os.environ.get("HEADRACE_SEED", "1"))
-    outcome = await Fire(tmp_path, KILLS, seed, print).run()
+    outcome = await Fire(tmp_path, KILLS, seed, print, forked=True).run()
     assert outcome.is_good, outcome.table()
     assert outcome.kills.total() == KILLS

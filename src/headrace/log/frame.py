@@ -250,16 +250,22 @@ def frames_bytes(frames: list[EncodedFrame]) -> int:
     return sum(len(piece) for frame in frames for piece in frame)
 
 
-def encode_frame(sequence: int, durable: int, directory: bytes, *bodies: bytes, salt: Salt = PLAIN) -> EncodedFrame:
-    """A whole frame. Each body is already a multiple of 8."""
+def encode_frame(sequence: int, durable: int, directory: bytes, *bodies: bytes) -> EncodedFrame:
+    """A whole frame without a salt. Each body is already a multiple of 8."""
+    return encode_salted_frame(PLAIN, sequence, durable, directory, *bodies)
+
+
+def encode_salted_frame(salt: Salt, sequence: int, durable: int, directory: bytes, *bodies: bytes) -> EncodedFrame:
+    """A whole frame of a file with this salt."""
+    magic, seed = salt
     directory += _PADDING[-len(directory) % 8]
     data_crc = data_bytes = 0
     for body in bodies:
         data_crc = crc32c_extend(data_crc, body)
         data_bytes += len(body)
-    before = _BEFORE_CRC.pack(salt.magic, len(directory), data_bytes, crc32c(directory), data_crc)
+    before = _BEFORE_CRC.pack(magic, len(directory), data_bytes, crc32c(directory), data_crc)
     after = _AFTER_CRC.pack(sequence, durable)
-    header_crc: int = crc32c_extend(salt.seed, before + after)
+    header_crc: int = crc32c_extend(seed, before + after)
     return b"".join((before, header_crc.to_bytes(4, "little"), after, directory)), *bodies
 
 

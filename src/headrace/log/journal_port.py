@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from headrace.errors import HeadraceError
-from headrace.log.frame import PLAIN, EncodedFrame, Salt, encode_frame
+from headrace.log.frame import PLAIN, EncodedFrame, Salt, encode_salted_frame
 
 
 class Unrecoverable(HeadraceError):
@@ -106,7 +106,8 @@ class JournalPort(Protocol):
 
     def frame(self, offset: int, directory: bytes, *bodies: bytes) -> EncodedFrame:
         """The `offset`-th frame of the commit being made."""
-        return encode_frame(self.next_sequence + offset, self.next_sequence, directory, *bodies, salt=self.salt)
+        sequence = self.next_sequence
+        return encode_salted_frame(self.salt, sequence + offset, sequence, directory, *bodies)
 
     def write(self, frames: list[EncodedFrame]) -> None:
         """Make the frames of one commit durable: all or none. Raises an `OSError` out of `FULL_ERRNOS` when there is

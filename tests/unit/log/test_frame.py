@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from headrace.log import frame
-from headrace.log.frame import Salt, decode_directory, decode_header, encode_event, encode_frame, encode_records
+from headrace.log.frame import (
+    Salt,
+    decode_directory,
+    decode_header,
+    encode_event,
+    encode_frame,
+    encode_records,
+    encode_salted_frame,
+)
 from headrace.log.ops import StreamOptions
 
 EVENTS: list[frame.AnyEvent] = [
@@ -52,7 +60,7 @@ def test_an_empty_directory_is_a_mark() -> None:
 
 def test_a_frame_of_another_salt_is_none() -> None:
     salt = Salt(0x01020304, 5)
-    encoded = b"".join(encode_frame(5, 4, b"12345678", salt=salt))
+    encoded = b"".join(encode_salted_frame(salt, 5, 4, b"12345678"))
     assert encoded[:4] == bytes([4, 3, 2, 1])
     assert decode_header(encoded, 0, salt) is not None
     for other in (Salt(0x01020304, 6), Salt(0x01020305, 5), frame.PLAIN):

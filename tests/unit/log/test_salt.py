@@ -11,7 +11,7 @@ from headrace.config import Log as LogSettings
 from headrace.errors import Damaged
 from headrace.log import frame, journal, ops
 from headrace.log.batch import Batch
-from headrace.log.frame import HEADER, PLAIN, Salt, encode_event, encode_frame, encode_records, random_salt
+from headrace.log.frame import HEADER, PLAIN, Salt, encode_event, encode_records, encode_salted_frame, random_salt
 from headrace.log.journal import FileJournal
 from headrace.log.log import Log
 from headrace.log.store import DirectoryStore
@@ -59,8 +59,8 @@ def forged(directory: bytes, sequence: int, salt: Salt) -> bytes:
     """The frame that is to be believed, and one that vouches for all before it, at every distance from a multiple of 8:
     wherever the payload lies, one pair lies as frames do."""
     bodies = (BODY,) if directory.startswith(b"\1") else ()
-    believed = b"".join(encode_frame(sequence, sequence, directory, *bodies, salt=salt))
-    voucher = b"".join(encode_frame(sequence + 1, sequence + 1, b"", salt=salt))
+    believed = b"".join(encode_salted_frame(salt, sequence, sequence, directory, *bodies))
+    voucher = b"".join(encode_salted_frame(salt, sequence + 1, sequence + 1, b""))
     return b"".join((believed + voucher).ljust(1 + len(believed + voucher), b"\xee") for _ in range(8))
 
 
