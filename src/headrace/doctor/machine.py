@@ -131,15 +131,13 @@ def check_limits(config: Config) -> Iterator[Finding]:
 
 
 def _open_files(config: Config) -> Finding:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)  # a hub asks for all of them when it starts
     needed = config.limits.sessions_max + config.log.open_segments_max + OPEN_FILES_SPARE
-    if soft == resource.RLIM_INFINITY or soft >= needed:
-        return ok("limits", f"{'unlimited' if soft == resource.RLIM_INFINITY else soft} open files (ulimit -n)")
-    text = f"{soft} open files (ulimit -n); {config.limits.sessions_max} sessions (limits.sessions_max) need {needed}"
-    advice = f"LimitNOFILE={needed} in the unit, or `ulimit -n {needed}`"
-    if hard != resource.RLIM_INFINITY and hard < needed:
-        advice += f" as root (the hard limit is {hard})"
-    return warn("limits", text, f"{advice}, or lower limits.sessions_max")
+    if hard == resource.RLIM_INFINITY or hard >= needed:
+        return ok("limits", f"{'unlimited' if hard == resource.RLIM_INFINITY else hard} open files (ulimit -Hn)")
+    text = f"{hard} open files (ulimit -Hn); {config.limits.sessions_max} sessions (limits.sessions_max) need {needed}"
+    advice = f"LimitNOFILE={needed} in the unit, or `ulimit -n {needed}` as root, or lower limits.sessions_max"
+    return warn("limits", text, advice)
 
 
 def _memory(config: Config) -> Finding:

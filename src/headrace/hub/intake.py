@@ -84,10 +84,9 @@ class Intake:
         self.now_s = clock_s()
         """The time of the last look: as fine as the limits need it, and free to read."""
         self.held_bytes = 0
-        self.released_bytes = 0
-        """What was held once and is not any more, in all."""
         self.connections_max: int | None = None
         """How many the process has file descriptors for; None where nobody has looked."""
+        self.sign_in_s = limits.sign_in_s
         self._limits = limits
         self._metrics = metrics
         self._clock_s = clock_s
@@ -140,7 +139,6 @@ class Intake:
     def changed(self, by: int) -> None:
         """What some connection holds has changed."""
         self.held_bytes += by
-        self.released_bytes -= min(by, 0)
         while by > 0 and self.held_bytes > self._limits.unread_bytes_max:
             most = max(self._arrivals, key=lambda one: (not one.is_known and one.held_bytes > 0, one.held_bytes))
             self._end(most, "bytes", "too much was received that is not whole yet (limits.unread_bytes_max)")
@@ -152,7 +150,6 @@ class Intake:
         self._arrivals.discard(arrival)
         self._strangers[arrival.listener].pop(arrival, None)
         self.held_bytes -= arrival.held_bytes
-        self.released_bytes += arrival.held_bytes
         arrival.held_bytes = 0
 
     def sweep(self) -> None:

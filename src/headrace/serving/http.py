@@ -37,7 +37,7 @@ from headrace.security import Principal
 from headrace.security.admission import from_header
 from headrace.security.login_limit import TooManyLogins
 from headrace.serving.http_connection import WebSocketConnection, connection_class, recognized
-from headrace.serving.listener import ACCEPTS_AT_ONCE, Listener, wait_for_more
+from headrace.serving.listener import Listener, open_server
 from headrace.telemetry.log_lines import fields
 
 logger = logging.getLogger("headrace.http")
@@ -258,16 +258,14 @@ class _Server(uvicorn.Server):
         await super().startup([])
         config = self.config
         for each in sockets or []:
-            server = await asyncio.get_running_loop().create_server(
+            server = await open_server(
                 lambda: config.http_protocol_class(  # type: ignore[call-arg]
                     config=config, server_state=self.server_state, app_state=self.lifespan.state
                 ),
+                config.ssl,
+                self._handshake_s,
                 sock=each,
-                ssl=config.ssl,
-                backlog=ACCEPTS_AT_ONCE,
-                ssl_handshake_timeout=None if config.ssl is None else self._handshake_s,
             )
-            wait_for_more(*server.sockets)
             self.servers.append(server)
         self.listening.set()
 

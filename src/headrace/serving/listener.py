@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Any
 
 # So many connections are accepted before those that are open have their turn again.
 ACCEPTS_AT_ONCE = 16
@@ -15,12 +16,6 @@ BACKLOG = 1024
 
 # A peer that has vanished without a word is noticed after a minute.
 KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
-
-
-class HasFileno(Protocol):
-    """A socket, or what asyncio shows of one."""
-
-    def fileno(self) -> int: ...
 
 
 class Listener:
@@ -40,11 +35,22 @@ class Listener:
         await self._close()
 
 
-def wait_for_more(*listening: HasFileno) -> None:
-    """Let more connections wait than are accepted at once: asyncio has one number for both."""
-    for each in listening:
+async def open_server(
+    connection: Callable[[], asyncio.BaseProtocol], tls: ssl.SSLContext | None, handshake_s: float, **where: Any
+) -> asyncio.Server:
+    """Accept connections: a few at a time, so that those that are open have their turn, while more wait; asyncio has
+    one number for both. `where` is as for asyncio's `create_server`."""
+    server = await asyncio.get_running_loop().create_server(
+        connection,
+        ssl=tls,
+        backlog=ACCEPTS_AT_ONCE,
+        ssl_handshake_timeout=None if tls is None else handshake_s,
+        **where,
+    )
+    for each in server.sockets:
         with socket.socket(fileno=os.dup(each.fileno())) as same:
             same.listen(BACKLOG)
+    return server
 
 
 def keep_alive(transport: asyncio.BaseTransport) -> None:

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from headrace.units import MIB
 
 QUIET_S = 10.0
-MUCH_BYTES = 16 * MIB
-"""So much given up at once is handed back at once, although others are at work."""
+MUCH_BYTES = 64 * MIB
 
 
 def resident_bytes() -> int:
@@ -38,19 +37,20 @@ def find_trim() -> Callable[[int], int] | None:
 
 
 async def trim_when_quiet(
-    activity: Callable[[], float], trim: Callable[[int], int] | None, given_up: Callable[[], int] = lambda: 0
+    activity: Callable[[], float], trim: Callable[[int], int] | None, resident: Callable[[], int] = resident_bytes
 ) -> None:
-    """Trim once after each burst: when `activity` has moved since the last trim and now stands still, or when much of
-    what peers had sent was `given_up`."""
+    """Trim once after each burst: when `activity` has moved since the last trim and now stands still; or, although
+    others are at work, when the process has grown much."""
     if trim is None:
         return
     seen = trimmed = activity()
-    given_up_before = given_up()
+    least = resident()
     while True:
         await asyncio.sleep(QUIET_S)
         now = activity()
-        if (now == seen and now != trimmed) or given_up() - given_up_before >= MUCH_BYTES:
-            given_up_before = given_up()
+        least = min(least, resident())
+        if (now == seen and now != trimmed) or resident() - least >= MUCH_BYTES:
             await asyncio.to_thread(trim, 0)
             trimmed = now
+            least = resident()  # what is in use is no reason to try again
         seen = now

@@ -132,14 +132,12 @@ class Runtime:
         process.info.labels(version=__version__).set(1)
         process.started.set(time.time())
         self.hub.metrics.before_scrape(lambda: process.resident_bytes.set(resident_bytes()))
-        written, intake = self.hub.metrics.log.bytes, self.hub.intake
-        intake.connections_max = files.for_connections(files.raise_limit(), self.config.limits.files_reserved)
+        written = self.hub.metrics.log.bytes
+        self.hub.intake.connections_max = files.for_connections(files.raise_limit(), self.config.limits.files_reserved)
         files.tell_once(asyncio.get_running_loop())
         self._chores = [
             asyncio.create_task(_measure_lag(process), name="loop lag"),
-            asyncio.create_task(
-                trim_when_quiet(lambda: counted(written), find_trim(), lambda: intake.released_bytes), name="trim"
-            ),
+            asyncio.create_task(trim_when_quiet(lambda: counted(written), find_trim()), name="trim"),
             asyncio.create_task(self.hub.admission.rights.follow(), name="rights"),
         ]
 

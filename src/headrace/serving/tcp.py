@@ -26,7 +26,7 @@ from headrace.hub.intake import Arrival
 from headrace.hub.sessions import Session
 from headrace.security import Principal
 from headrace.security.admission import Quick
-from headrace.serving.listener import ACCEPTS_AT_ONCE, keep_alive, wait_for_more
+from headrace.serving.listener import keep_alive, open_server
 from headrace.units import KIB
 
 if TYPE_CHECKING:
@@ -60,16 +60,7 @@ class TcpServer(Generic[Peer]):
         """Accept connections at `address`, with the listener's certificate if it has one."""
         host, port = split_address(address)
         context = tls or self.hub.security.tls(self.protocol)
-        server = await asyncio.get_running_loop().create_server(
-            connection,
-            host,
-            port,
-            ssl=context,
-            backlog=ACCEPTS_AT_ONCE,
-            ssl_handshake_timeout=None if context is None else self.hub.config.limits.sign_in_s,
-        )
-        wait_for_more(*server.sockets)
-        return server
+        return await open_server(connection, context, self.hub.config.limits.sign_in_s, host=host, port=port)
 
     async def stop(self, *servers: asyncio.Server) -> None:
         """Accept nobody more, end the connections, and cut off those that do not go."""

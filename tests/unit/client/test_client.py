@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 
 import pandas
@@ -283,6 +284,19 @@ def test_nobody_answers():
             client.append("orders", b"x")
         with pytest.raises(errors.Unreachable):
             client.read("orders")
+
+
+@pytest.mark.slow
+def test_a_hub_that_takes_the_connection_and_says_nothing_is_given_the_whole_time():
+    """As one that was stopped (SIGSTOP) does. One attempt to connect ended after 5 s, whatever the caller had said."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        headrace.Client("{}:{}".format(*silent.getsockname()), timeout_s=7) as client,
+    ):
+        began = time.monotonic()
+        with pytest.raises(errors.HeadraceError):
+            client.streams()
+        assert time.monotonic() - began >= 7
 
 
 def test_a_closed_client(served):

@@ -80,14 +80,14 @@ def limit(which: int, monkeypatch: pytest.MonkeyPatch, soft: int, hard: int = -1
     monkeypatch.setattr(machine.resource, "getrlimit", lambda kind: (soft, hard) if kind == which else real(kind))
 
 
-@pytest.mark.parametrize(("soft", "level"), [(256, "warn"), (65536, "ok"), (-1, "ok")])
-def test_few_open_files_are_told(monkeypatch: pytest.MonkeyPatch, soft: int, level: str) -> None:
-    limit(machine.resource.RLIMIT_NOFILE, monkeypatch, soft, 4096 if soft > 0 else soft)
+@pytest.mark.parametrize(("hard", "level"), [(4096, "warn"), (65536, "ok"), (-1, "ok")])
+def test_few_open_files_are_told(monkeypatch: pytest.MonkeyPatch, hard: int, level: str) -> None:
+    limit(machine.resource.RLIMIT_NOFILE, monkeypatch, 256, hard)  # a hub asks for as many as it may have
     finding = next(check_limits(Config()))
     assert finding.level == level
     if level == "warn":
         assert "LimitNOFILE=11280" in finding.advice
-        assert "the hard limit is 4096" in finding.advice
+        assert "4096 open files" in finding.text
 
 
 def test_the_need_for_files_follows_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,11 +34,9 @@ async def test_trimmed_once_after_a_burst(monkeypatch: pytest.MonkeyPatch) -> No
     assert trims == [9.0, 12.0]
 
 
-async def test_much_that_was_given_up_is_handed_back_although_others_are_at_work(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_what_has_grown_much_is_trimmed_although_others_are_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "QUIET_S", 0.001)
-    given_up, trims, turns = [0], [0], [0]
+    resident, trims, turns = [100 << 20], [0], [0]
 
     def activity() -> float:
         turns[0] += 1
@@ -48,16 +46,23 @@ async def test_much_that_was_given_up_is_handed_back_although_others_are_at_work
         trims[0] += 1
         return 1
 
-    task = asyncio.create_task(trim_when_quiet(activity, trim, lambda: given_up[0]))
-    await until(lambda: turns[0])
-    given_up[0] = memory.MUCH_BYTES - 1
-    await until(lambda: turns[0] > 5)
+    async def some_turns() -> None:
+        at = turns[0]
+        await until(lambda: turns[0] > at + 5)
+
+    task = asyncio.create_task(trim_when_quiet(activity, trim, lambda: resident[0]))
+    await some_turns()
+    resident[0] += memory.MUCH_BYTES - 1
+    await some_turns()
     assert trims == [0]
-    given_up[0] = memory.MUCH_BYTES
+    resident[0] += 1
     await until(lambda: trims[0])
-    at = turns[0]
-    await until(lambda: turns[0] > at + 5)
-    assert trims == [1]
+    await some_turns()
+    assert trims == [1]  # it did not help: that much is in use
+    resident[0] -= 32 << 20
+    await some_turns()
+    resident[0] += memory.MUCH_BYTES
+    await until(lambda: trims[0] == 2)
     task.cancel()
 
 

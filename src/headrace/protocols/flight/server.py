@@ -203,9 +203,10 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
     @translated
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[bytes]:
         """Call a verb of the hub."""
-        body = b"" if action.body is None else action.body.to_pybytes()
-        if len(body) > ACTION_BYTES_MAX:
-            raise BadRequest(f"the body of {action.type!r} has {len(body)} bytes, above {ACTION_BYTES_MAX}")
+        size = 0 if action.body is None else action.body.size
+        if size > ACTION_BYTES_MAX:
+            raise BadRequest(f"the body of {action.type!r} has {size} bytes, above {ACTION_BYTES_MAX}")
+        body = action.body.to_pybytes() if size else b""
         call = self._hub.verbs.call_json(action.type, body, self._principal(context))
         attributes = {"headrace.verb": action.type}
         with self._hub.tracing.call("flight.action", trace_headers_of(context), attributes):

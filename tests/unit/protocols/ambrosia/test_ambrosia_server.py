@@ -32,6 +32,19 @@ async def play(binding: RawBinding, steps: list[dict[str, str]]) -> None:
             assert (await binding.hear(len(data))).hex() == step["hex"], step["note"]
 
 
+async def test_large_batches_are_read_beside_the_loop_and_keep_their_place() -> None:
+    async with memory_hub(settings(a=ImmortalSection())) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
+        small = [fork(b"%d" % number, method=number % 3) for number in range(2_000)]
+        large = codec.frame_batch(b"".join(map(codec.encode, small * 10)), len(small) * 10, None)
+        binding.say(fork(b"first"), large, fork(b"last"), large, fork(b"end"))
+        calls = await binding.calls(2 * 20_000 + 3)
+        said = [each.arguments for each in small] * 10
+        assert [each.arguments for each in calls] == [b"first", *said, b"last", *said, b"end"]
+        await binding.close()
+
+
 # --- transcripts of the published coordinator -----------------------------------------------------------------
 
 

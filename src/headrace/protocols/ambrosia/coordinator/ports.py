@@ -23,6 +23,7 @@ from headrace.hub.intake import Arrival, Intake
 from headrace.protocols.ambrosia.coordinator.link import Link
 from headrace.protocols.ambrosia.settings import Sockets
 from headrace.security import Principal
+from headrace.serving.listener import open_server
 
 logger = logging.getLogger("headrace.ambrosia")
 GRACE_S: Final = 1.0
@@ -195,7 +196,7 @@ class PortPair:
 
     async def _listen(self, address: str, protocol: Callable[[], _Socket]) -> str:
         host, port = split_address(address)
-        server = await asyncio.get_running_loop().create_server(protocol, host, port, ssl=self._tls)
+        server = await open_server(protocol, self._tls, self.intake.sign_in_s, host=host, port=port)
         self._servers.append(server)
         return join_address(host, server.sockets[0].getsockname()[1])
 

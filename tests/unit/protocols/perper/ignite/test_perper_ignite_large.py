@@ -1,0 +1,49 @@
+"""Large Ignite requests: read beside the event loop, in their place."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from typing import Any
+
+import pytest
+from support.perper_peer import key, served
+from support.until import until
+
+from headrace.hub.intake import LARGE_BYTES
+from headrace.protocols.perper.ignite import codec
+from headrace.protocols.perper.ignite.binary import encode_byte_array
+
+
+async def test_large_requests_are_read_beside_the_loop_and_keep_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    decode, threads = codec.decode_request, {}
+
+    def noted(data: bytes, start: int, end: int, *more: Any) -> Any:
+        threads[end - start >= LARGE_BYTES] = threading.current_thread()
+        return decode(data, start, end, *more)
+
+    monkeypatch.setattr(codec, "decode_request", noted)
+    async with served() as pair:
+        client = await pair.client()
+        await client.request(1052, "kv")
+        large = struct.pack("<bii", 23, -1, 100_000) + b"\x65" * 100_000
+        values = [key("small"), large, key("again"), encode_byte_array(bytes(1 << 20)), key("last")]
+        order: list[int] = []
+        puts = [client.request(1001, key(1), value, cache="kv") for value in values]
+        for number, each in enumerate(puts):
+            each.add_done_callback(lambda _, n=number: order.append(n))
+        assert await client.request(1000, key(1), cache="kv") == key("last")
+        assert order == [0, 1, 2, 3, 4]
+        assert await client.request(1000, key(1), cache="kv") == key("last")
+        assert threads[False] is threading.main_thread()
+        assert threads[True] is not threading.main_thread()
+
+
+async def test_a_broken_request_among_large_ones_ends_the_connection() -> None:
+    async with served() as pair:
+        client = await pair.client()
+        await client.request(1052, "kv")
+        client.send_raw(codec.frame(bytes(LARGE_BYTES)) + codec.frame(b"short"))
+        await until(lambda: len(pair.hub.sessions) == 0)
+        [ended] = pair.hub.sessions.list(ended=True)
+        assert "no room for its header" in str(ended.reason)
