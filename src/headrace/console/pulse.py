@@ -173,7 +173,7 @@ class Watcher:
             if self._moved is not None:
                 moved, self._moved = self._moved, None
                 yield Event("moved", msgspec.json.encode(moved))
-            while self._samples:
+            while self._samples and self._refused is None:
                 yield Event("pulse", msgspec.json.encode([self._samples.popleft().shown_to(self._principal)]))
             if self._ended:
                 return

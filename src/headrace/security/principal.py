@@ -63,7 +63,11 @@ class Principal:
         The result ends that."""
         key = object()
         self._watchers[key] = changed
-        return lambda: self._watchers.pop(key, None) and None
+
+        def unwatch() -> None:
+            self._watchers.pop(key, None)
+
+        return unwatch
 
     def renew(self) -> list[Callable[[], object]]:
         """Take the rights that they would get now. Those who have to be told of it, if anything is different."""

@@ -49,7 +49,11 @@ class Rights:
         """Have `changed` called after every change, whomever it concerns. The result ends that."""
         key = object()
         self._watchers[key] = changed
-        return lambda: self._watchers.pop(key, None) and None
+
+        def unwatch() -> None:
+            self._watchers.pop(key, None)
+
+        return unwatch
 
     def look(self) -> None:
         """In the event loop: if users or authorities have changed, let everyone know whom it concerns."""

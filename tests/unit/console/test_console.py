@@ -184,6 +184,25 @@ async def test_a_hub_that_stops_ends_the_watching(hub: Hub) -> None:
     await pulse.close()
 
 
+@pytest.mark.parametrize("waiting", [0, 2])
+async def test_whoever_loses_the_right_to_watch_is_told_so_and_nothing_else(hub: Hub, waiting: int) -> None:
+    """Not even what waited to be sent."""
+    pulse = Pulse(hub)
+    reader = Principal("m", ("reader",), (Grant(rights=["read"]),), lambda: None)
+    watcher = pulse.watch(None, reader)
+    await anext(watcher)
+    pulse._publish(pulse.sample())
+    assert (await anext(watcher)).name == "pulse"
+    for _ in range(waiting):
+        pulse._publish(pulse.sample())
+    for changed in reader.renew():
+        changed()
+    [last] = [event async for event in watcher]
+    assert (last.name, b"unauthenticated" in last.data) == ("refused", True)
+    assert not reader.renew(), "nobody watches any more"
+    await pulse.close()
+
+
 def test_quantiles_are_of_what_came_since_the_last_look() -> None:
     histogram = Metrics().log.commit_seconds
     quantiles = Quantiles(histogram)
