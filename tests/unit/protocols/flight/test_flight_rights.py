@@ -11,7 +11,7 @@ from support.until import wait_until
 import headrace
 from headrace.errors import Unauthenticated
 from headrace.protocols.flight import permit
-from headrace.protocols.flight.bridge import cut_connections
+from headrace.protocols.flight.connections import cut
 from headrace.security import new_token
 from headrace.testing import ServedHub, served_hub
 
@@ -141,8 +141,8 @@ def test_a_read_that_follows_ends_with_the_right(hub, ann):
 
 def test_only_the_peer_that_is_meant_is_cut(hub):
     port = int(hub.address.rpartition(":")[2])
-    assert cut_connections(port, "ipv4:192.0.2.1:5000") == 0
-    assert cut_connections(port, "ipv6:%5B2001:db8::1%5D:5000") == 0
+    assert cut(port, peer="ipv4:192.0.2.1:5000") == 0
+    assert cut(port, peer="ipv6:%5B2001:db8::1%5D:5000") == 0
 
 
 def test_the_sdk_tells_why_a_reader_and_a_writer_end(hub, token):
