@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import random
 import statistics
 import sys
 import tempfile
@@ -33,8 +34,13 @@ from headrace.log.kafka.client import connect
 from headrace.log.kafka.topics import FLUSH, create_missing, plans
 
 SECONDS_EACH = 3.0
-RECORD = b"x" * 100
 BATCH = 1000
+_random = random.Random(1)
+RECORDS = [
+    (b'{"order": %d, "customer": "%s"}' % (_random.randrange(10**9), _random.randbytes(20).hex().encode())).ljust(100)
+    for _ in range(BATCH)
+]
+"""Of 100 bytes each, as compressible as records are: the journal and the plain producer may both use lz4."""
 SINGLES = 300
 BATCHINGS = [
     {"linger.ms": linger, "batch.size": 1_000_000, "batch.num.messages": 100_000, "compression.type": compression}
@@ -57,12 +63,12 @@ def plain_rate(servers: str, topic: str, batching: dict[str, Any], seconds: floa
     produce, count = producer.produce, 0
     began = time.perf_counter()
     while time.perf_counter() - began < seconds:
-        for _ in range(BATCH):
+        for record in RECORDS:
             try:
-                produce(topic, RECORD, partition=0)
+                produce(topic, record, partition=0)
             except BufferError:
                 producer.poll(0.01)
-                produce(topic, RECORD, partition=0)
+                produce(topic, record, partition=0)
         producer.poll(0)
         count += BATCH
     assert producer.flush(120) == 0
@@ -84,7 +90,7 @@ class Plain:
             done: list[object] = []
             began = time.perf_counter()
             self._producer.produce(
-                self._topic, RECORD, partition=0, on_delivery=lambda error, _, done=done: done.append(error)
+                self._topic, RECORDS[0], partition=0, on_delivery=lambda error, _, done=done: done.append(error)
             )
             while not done:
                 self._producer.poll(1.0)
@@ -93,7 +99,7 @@ class Plain:
 
 
 async def hub_singles_us(hub: Hub, stream: str) -> list[float]:
-    one = Batch.one(RECORD)
+    one = Batch.one(RECORDS[0])
     times = []
     for _ in range(SINGLES):
         began = time.perf_counter()
@@ -103,7 +109,7 @@ async def hub_singles_us(hub: Hub, stream: str) -> list[float]:
 
 
 async def hub_rate(hub: Hub, stream: str, seconds: float) -> float:
-    return (await append(hub, stream, [RECORD] * BATCH, seconds))[0]
+    return (await append(hub, stream, RECORDS, seconds))[0]
 
 
 @contextmanager
@@ -113,10 +119,10 @@ def cluster(directory: Path, servers: str) -> Iterator[str]:
         yield servers
         return
     sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
-    from kafka_brokers import Brokers, fetch
+    from kafka_brokers import RUN_FAST, Brokers, fetch
 
     fetch()
-    brokers = Brokers(directory / "brokers")
+    brokers = Brokers(directory / "brokers", options=RUN_FAST)
     try:
         brokers.start()
         yield brokers.servers
@@ -170,8 +176,8 @@ def show(rates: dict[str, list[float]], singles: dict[str, list[float]]) -> None
     p50 = {name: statistics.median(values) for name, values in singles.items()}
     for name in rate:
         print(f"{name:>15}: {rate[name]:>12,.0f} records/s in batches of {BATCH}; one record p50 {p50[name]:>8,.0f} us")
-    print(f"batches of {BATCH} x {len(RECORD)} B: {rate['kafka'] / rate['plain producer']:.2f} x a plain producer")
-    print(f"batches of {BATCH} x {len(RECORD)} B: {rate['kafka'] / rate['files']:.2f} x the log in files")
+    print(f"batches of {BATCH} x 100 B: {rate['kafka'] / rate['plain producer']:.2f} x a plain producer")
+    print(f"batches of {BATCH} x 100 B: {rate['kafka'] / rate['files']:.2f} x the log in files")
     print(f"flush.messages=1: {rate['flushed'] / rate['kafka']:.2f} x the records/s without")
     print(f"one record: p50 {p50['kafka'] / p50['plain producer']:.2f} x that of a bare produce")
 

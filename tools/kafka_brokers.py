@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 POM = Path(__file__).with_name("kafka") / "pom.xml"
@@ -32,7 +33,10 @@ COMPLETE = JARS / "complete"
 """Written last."""
 START_S = 240.0
 STOP_S = 60.0
-HEAP = "256m"
+START_QUICKLY = ("-Xmx256m", "-Xms256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""Options of Java for tests: a broker is up sooner, and slower then."""
+RUN_FAST = ("-Xmx512m", "-Xms512m", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
+"""For benchmarks: as brokers are run."""
 SESSION_TIMEOUT_MS = 6000
 """A broker that says nothing for so long has gone: leadership moves."""
 
@@ -90,7 +94,8 @@ def _id() -> str:
 class Broker:
     """One broker, which is a controller too."""
 
-    def __init__(self, number: int, directory: Path, port: int, controller_port: int) -> None:
+    def __init__(self, number: int, directory: Path, port: int, controller_port: int, options: Sequence[str]) -> None:
+        self.options = options
         self.number = number
         self.directory = directory
         self.port = port
@@ -104,8 +109,7 @@ class Broker:
 
     def start(self) -> None:
         assert self.process is None
-        options = [f"-Xmx{HEAP}", f"-Xms{HEAP}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        options += ["-Djava.awt.headless=true", f"-Dlog4j2.configurationFile={LOGGING}"]
+        options = [*self.options, "-Djava.awt.headless=true", f"-Dlog4j2.configurationFile={LOGGING}"]
         command = [java() or "java", *options, "-cp", f"{JARS}/*", "kafka.Kafka", str(self.properties)]
         with (self.directory / "output.txt").open("ab") as output:
             output.truncate(0)
@@ -150,11 +154,13 @@ class Broker:
 class Brokers:
     """A cluster of brokers. `extra` are more lines for server.properties."""
 
-    def __init__(self, directory: Path, count: int = 3, extra: str = "") -> None:
+    def __init__(
+        self, directory: Path, count: int = 3, extra: str = "", options: Sequence[str] = START_QUICKLY
+    ) -> None:
         ports = _free_ports(2 * count)
         self.directory = directory
         self.brokers = [
-            Broker(number, directory / str(number), ports[number - 1], ports[count + number - 1])
+            Broker(number, directory / str(number), ports[number - 1], ports[count + number - 1], options)
             for number in range(1, count + 1)
         ]
         self._cluster_id = _id()
@@ -255,7 +261,7 @@ def main(arguments: list[str]) -> None:
         case ["run", *rest]:
             fetch()
             directory = Path(rest[0]) if rest else Path(tempfile.mkdtemp(prefix="headrace-kafka-"))
-            cluster = Brokers(directory)
+            cluster = Brokers(directory, options=RUN_FAST)
             try:
                 cluster.start()
                 print(cluster.servers, flush=True)
