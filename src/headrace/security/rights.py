@@ -42,7 +42,10 @@ class Rights:
         and what was true before may have changed meanwhile."""
         with self._lock:
             self._held.add(principal)
-        principal.renew()
+        try:
+            principal.renew()
+        except SecurityError:
+            principal.end()
         return principal.refusal is None
 
     def watch(self, changed: Callable[[], object]) -> Callable[[], None]:

@@ -184,6 +184,13 @@ async def test_a_change_while_a_password_is_checked_is_not_missed(world: World) 
     assert not world.door.rights.hold(before)
 
 
+async def test_users_that_cannot_be_read_any_more_let_nobody_in(world: World) -> None:
+    before = world.security.authenticate("alice", PASSWORD)
+    assert before is not None
+    (world.folder / "users.json").write_text("{")
+    assert not world.door.rights.hold(before)
+
+
 async def test_a_sign_in_that_nobody_uses_is_forgotten(world: World) -> None:
     somebody = weakref.ref(world.watched(world.door.admit_now("http", HERE, Trusted())))
     gc.collect()
