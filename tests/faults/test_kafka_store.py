@@ -7,8 +7,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from confluent_kafka.admin import AdminClient
 from kafka_brokers import Brokers
 from support.kafka import new_cell
+from support.until import wait_until
 from unit.log.test_moving import check as check_moved
 from unit.log.test_moving import data as data  # a fixture
 from unit.log.test_moving import original as original
@@ -23,8 +25,9 @@ from headrace.log.clock import SystemClock
 from headrace.log.disk import OsDisk
 from headrace.log.journal_port import Unrecoverable
 from headrace.log.kafka.cell import open_cell
+from headrace.log.kafka.client import KafkaPort, connect
 from headrace.log.kafka.topic_store import TopicStore
-from headrace.log.kafka.topics import blobs_topic, journal_topic
+from headrace.log.kafka.topics import blobs_topic, create_missing, journal_topic
 from headrace.log.kafka.whole_cell import WholeCell
 from headrace.log.moving import into_directory, into_journal
 from headrace.log.shared_doctor import examine
@@ -83,14 +86,13 @@ def test_a_takeover_with_an_empty_disk(brokers: Brokers, tmp_path: Path, store: 
         work(first)
         assert count < 20_000, "the journal is not cut"
     number = checkpoint(first, "s", LONG)
-    with WholeCell(log_settings, SystemClock(), "doctor", kafka) as cell:
+    with WholeCell(log_settings, SystemClock(), "doctor") as cell:
         assert examine(cell, tmp_path / "doctor").healthy
-    kafka = new_connection(log_settings)
-    second = open_cell(OsDisk(tmp_path / "second"), SystemClock(), log_settings, kafka)
+    second = open_cell(OsDisk(tmp_path / "second"), SystemClock(), log_settings, new_connection(log_settings))
     assert second.recovered.findings == []
     assert numbers(second, "s") == expected(0, count)
     assert (second.table_get("t", b"k"), b"".join(second.read_checkpoint(number))) == (b"v", LONG)
-    with pytest.raises((LogFailed, Exception)):
+    with pytest.raises(LogFailed):
         do(first, ops.Append("s", Batch.one(b"zombie")))
     fill(second, "s", 10, count)
     second.close()
@@ -99,9 +101,7 @@ def test_a_takeover_with_an_empty_disk(brokers: Brokers, tmp_path: Path, store: 
     third.close()
 
 
-def new_connection(settings: LogSettings):  # type: ignore[no-untyped-def]
-    from headrace.log.kafka.client import connect
-
+def new_connection(settings: LogSettings) -> KafkaPort:
     return connect(settings.kafka)
 
 
@@ -143,11 +143,6 @@ def test_a_log_moves_in_and_out(brokers: Brokers, data: Path, tmp_path: Path) ->
 
 
 def test_a_journal_topic_that_was_made_again_is_refused(brokers: Brokers, tmp_path: Path) -> None:
-    from confluent_kafka.admin import AdminClient
-    from support.until import wait_until
-
-    from headrace.log.kafka.topics import create_missing
-
     settings, kafka = new_cell(brokers.servers)
     log_settings = msgspec.structs.replace(SMALL, kafka=settings)
     log = open_cell(OsDisk(tmp_path / "first"), SystemClock(), log_settings, kafka)
@@ -159,11 +154,13 @@ def test_a_journal_topic_that_was_made_again_is_refused(brokers: Brokers, tmp_pa
         work(log)
     log.close()
     name = journal_topic(settings)
-    for outcome in AdminClient({"bootstrap.servers": brokers.servers}).delete_topics([name]).values():
+    admin = AdminClient({"bootstrap.servers": brokers.servers})
+    for outcome in admin.delete_topics([name]).values():
         outcome.result()
     kafka = new_connection(log_settings)
     wait_until(lambda: kafka.topic(name) is None)
     create_missing(kafka, settings)
+    wait_until(lambda: kafka.topic(name) is not None)
     with pytest.raises(Unrecoverable, match="made again"):
         open_cell(OsDisk(tmp_path / "second"), SystemClock(), log_settings, kafka)
     kafka.close()
