@@ -42,13 +42,14 @@ Reason = Literal["silent", "slow", "strangers", "bytes", "files"]
 class Arrival:
     """One connection."""
 
-    __slots__ = ("_intake", "end", "held_bytes", "is_known", "is_read", "listener", "since_s")
+    __slots__ = ("_intake", "end", "held_bytes", "is_gone", "is_known", "is_read", "listener", "since_s")
 
     def __init__(self, intake: Intake, listener: str, end: Callable[[str], None]) -> None:
         self._intake = intake
         self.listener = listener
         self.end = end
         self.held_bytes = 0
+        self.is_gone = False
         self.is_known = False
         self.is_read = True
         """Whether it is the peer that we wait for: while we do not read it cannot be late."""
@@ -65,7 +66,7 @@ class Arrival:
         """So many of its bytes wait for the rest of their message, now that `came` more have come. When that is less
         than there were, a message has become whole, and the time of the next one begins."""
         held = self.held_bytes
-        if nbytes == held == 0:
+        if nbytes == held == 0 or self.is_gone:
             return
         if (not held or nbytes < held + came) and self.is_known:
             self.since_s = self._intake.now_s
@@ -148,6 +149,7 @@ class Intake:
         if arrival not in self._arrivals:
             return
         self._arrivals.discard(arrival)
+        arrival.is_gone = True
         self._strangers[arrival.listener].pop(arrival, None)
         self.held_bytes -= arrival.held_bytes
         arrival.held_bytes = 0

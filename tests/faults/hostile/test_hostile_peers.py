@@ -4,13 +4,20 @@ within its bound, and the hub has nothing to complain about. How quick the answe
 
 from __future__ import annotations
 
+import os
+import resource
+import socket
 from pathlib import Path
 
+import httpx
 import pytest
 from faults.hostile.attacks import ATTACKS
 from faults.hostile.honest import CLIENTS, Honest
 from faults.hostile.table import GROWTH_MIB_MAX, SETTINGS, Attacker, Victim
 from support.hub_process import HubProcess
+from support.until import wait_until
+
+from headrace.config.address import split_address
 
 pytestmark = pytest.mark.slow
 SECONDS = 1.0
@@ -38,3 +45,21 @@ async def test_nobody_stops_the_others(protocol: str, tmp_path: Path, monkeypatc
                 assert seen.rss_mib <= idle.rss_mib + GROWTH_MIB_MAX, name
                 await victim.look(0)
         assert victim.tracebacks() == 0, hub.log.read_text()[-5000:]
+
+
+def test_running_out_of_descriptors_is_one_line_and_passes(tmp_path: Path) -> None:
+    with HubProcess(tmp_path, only=("http", "wallaroo")) as hub:
+        before = resource.prlimit(hub.pid, resource.RLIMIT_NOFILE)
+        used = len(os.listdir(f"/proc/{hub.pid}/fd"))
+        resource.prlimit(hub.pid, resource.RLIMIT_NOFILE, (used + 5, before[1]))
+        address = split_address(hub.addresses["wallaroo"])
+        crowd = [socket.create_connection(address) for _ in range(50)]
+        wait_until(lambda: "no connection can be accepted" in hub.log.read_text())
+        resource.prlimit(hub.pid, resource.RLIMIT_NOFILE, before)
+        with httpx.Client() as client:  # it tries again by itself
+            wait_until(lambda: client.get(f"{hub.page}/health/live").status_code == 200)
+        log = hub.log.read_text()
+        assert log.count("no connection can be accepted") < 5
+        assert "Traceback" not in log
+        for each in crowd:
+            each.close()

@@ -112,7 +112,7 @@ async def test_the_total_of_all_listeners_is_bounded_and_the_largest_goes() -> N
     assert scene.counted("bytes", "http") == 1
     assert scene.intake.held_bytes == 41 * KIB
     large.close()  # the connection learns it, too
-    large.holds(0, 0)
+    large.holds(5, 5)  # more may come before it is gone
     assert scene.intake.held_bytes == 41 * KIB
 
 

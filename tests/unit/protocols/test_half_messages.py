@@ -10,6 +10,8 @@ from typing import NamedTuple
 import pytest
 from support import ambrosia_peer
 from support.ambrosia_peer import RawBinding
+from support.intake import ended as count
+from support.intake import later
 from support.perper_peer import hang_up
 from support.until import until
 
@@ -78,19 +80,18 @@ async def ended(reader: asyncio.StreamReader) -> None:
         pass
 
 
-def count(hub: Hub, name: str, reason: str) -> float:
-    value: float = hub.metrics.intake.ended.labels(protocol=name, reason=reason)._value.get()
-    return value
-
-
 @pytest.mark.parametrize("name", WORDS)
 async def test_who_says_nothing_goes(name: str) -> None:
-    async with serving(name, sign_in_s=0.2) as (hub, address):
+    async with serving(name) as (hub, address):
         silent, silent_writer = await connect(address)
         half, half_writer = await connect(address)
         half_writer.write(WORDS[name].first[:1])
         _, writer = await connect(address)
         writer.write(WORDS[name].first)
+        await until(lambda: (len(hub.intake), hub.intake.strangers) == (3, 2))
+        later(hub, hub.config.limits.sign_in_s - 1)
+        assert len(hub.intake) == 3
+        later(hub, 2)
         await ended(silent)
         await ended(half)
         assert count(hub, name, "silent") == 2
@@ -101,7 +102,7 @@ async def test_who_says_nothing_goes(name: str) -> None:
 
 @pytest.mark.parametrize("name", WORDS)
 async def test_who_sends_half_a_message_goes_and_the_memory_is_free_at_once(name: str) -> None:
-    async with serving(name, message_s=0.2) as (hub, address):
+    async with serving(name) as (hub, address):
         reader, writer = await connect(address)
         _, other = await connect(address)
         other.write(WORDS[name].first)
@@ -109,10 +110,13 @@ async def test_who_sends_half_a_message_goes_and_the_memory_is_free_at_once(name
             writer.write(WORDS[name].first)
             await until(lambda: hub.intake.strangers == 0)
         writer.write(WORDS[name].half)
-        await until(lambda: hub.intake.held_bytes >= SOME_BYTES)
+        await until(lambda: hub.intake.held_bytes >= SOME_BYTES and hub.intake.strangers == 0)
+        later(hub, hub.config.limits.message_s - 1)
+        assert hub.intake.held_bytes >= SOME_BYTES
+        later(hub, 3)
+        assert hub.intake.held_bytes == 0
         await ended(reader)
         assert count(hub, name, "slow") == 1
-        assert hub.intake.held_bytes == 0
         await until(lambda: len(hub.sessions) == 1)  # the other stays
         await hang_up(writer)
         await hang_up(other)
@@ -135,11 +139,11 @@ async def test_the_largest_goes_when_it_is_too_much(name: str) -> None:
 
 
 async def test_ambrosia_half_a_message_and_half_a_pair() -> None:
-    config = Config(
-        limits=Limits(message_s=0.2, sign_in_s=0.2), ambrosia=Ambrosia(immortals={"one": ImmortalSection()})
-    )
+    config = Config(ambrosia=Ambrosia(immortals={"one": ImmortalSection()}))
     async with memory_hub(config) as hub, ambrosia_peer.coordinator(hub) as ports:
         lone, lone_writer = await connect(ports.addresses["ambrosia.one.receive"])
+        await until(lambda: len(hub.intake) == 1)
+        later(hub, 61)
         await ended(lone)
         assert count(hub, "ambrosia", "silent") == 1
         await hang_up(lone_writer)
@@ -150,6 +154,7 @@ async def test_ambrosia_half_a_message_and_half_a_pair() -> None:
         await binding.calls(1)
         binding.say(whole[:-1])
         await until(lambda: hub.intake.held_bytes >= SOME_BYTES)
+        later(hub, 32)
+        assert hub.intake.held_bytes == 0
         await binding.closed()
         assert count(hub, "ambrosia", "slow") == 1
-        assert hub.intake.held_bytes == 0

@@ -401,8 +401,8 @@ class FrameBuffer:
         self._position = self._end
 
     def release(self) -> None:
-        """Give the memory back: nothing more comes."""
-        self._chunk, self._position, self._end = np.empty(0, np.uint8), 0, 0
+        """Give the memory back: what may still come is read away."""
+        self._chunk, self._position, self._end, self._lent = np.empty(CHUNK_BYTES_MIN, np.uint8), 0, 0, False
 
     def next(self) -> Frame | Rows | None:
         """The next frame, or run of messages; `None` when more bytes are needed. Raises `PeerFault`."""

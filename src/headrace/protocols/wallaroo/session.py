@@ -155,7 +155,7 @@ class ServerSession:
     def _end(self, reason: str) -> list[Request]:
         self.error = reason
         self._advance(SessionEvent.ERROR)
-        self.buffer.clear()
+        self.buffer.release()
         self._held.clear()
         return [Close(reason)]
 

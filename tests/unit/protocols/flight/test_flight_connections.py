@@ -8,22 +8,17 @@ import socket
 
 import pyarrow.flight as flight
 import pytest
+from support.intake import ended, later
 from support.until import until
 
 from headrace.config import Config, Limits
 from headrace.config.address import split_address
-from headrace.hub import Hub
 from headrace.protocols.flight import connections
 from headrace.protocols.flight.connections import SMALL_BYTES, Connections, Seen, normal
 from headrace.protocols.flight.server import serve
 from headrace.protocols.perper.fabric import http2
 from headrace.protocols.perper.fabric.codec import prefixed
 from headrace.testing import memory_hub
-
-
-def ended(hub: Hub, reason: str) -> float:
-    value: float = hub.metrics.intake.ended.labels(protocol="flight", reason=reason)._value.get()
-    return value
 
 
 def test_peers_are_named_as_everywhere_else() -> None:
@@ -50,15 +45,17 @@ async def test_what_was_not_understood_is_held() -> None:
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="only Linux tells how much came")
 async def test_a_connection_that_says_nothing_goes_and_one_that_calls_stays() -> None:
-    async with memory_hub(Config(limits=Limits(sign_in_s=1.5))) as hub:
+    async with memory_hub() as hub:
         listener = await serve(hub, "127.0.0.1:0")
         client = flight.connect(f"grpc://{listener.address}")
         await asyncio.to_thread(lambda: list(client.list_actions()))
         reader, writer = await asyncio.open_connection(*split_address(listener.address))
+        await until(lambda: (len(hub.intake), hub.intake.strangers) == (2, 1))
+        later(hub, 61)
         with contextlib.suppress(ConnectionError):
             while await reader.read(65536):
                 pass
-        assert ended(hub, "silent") == 1
+        assert ended(hub, "flight", "silent") == 1
         await asyncio.to_thread(lambda: list(client.list_actions()))
         assert len(hub.intake) == 1
         writer.close()
@@ -84,7 +81,7 @@ async def test_half_a_message_of_any_size_is_counted_and_cut_off() -> None:
 
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await asyncio.wait_for(talk(), 60)
-        assert ended(hub, "bytes") == 1
+        assert ended(hub, "flight", "bytes") == 1
         assert hub.intake.held_bytes == 0
         writer.close()
         await listener.close()
