@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from support import ockam_peer, wallaroo_peer
+from support import ambrosia_peer, ockam_peer, wallaroo_peer
 from support.perper_peer import key, put_listener, served
 from support.until import DEADLINE_S, until
 
-from headrace.config import Config, Futoin
+from headrace.config import Config, Futoin, ImmortalSection
 from headrace.config.address import split_address
 from headrace.hub import Hub
 from headrace.log.ops import StreamOptions
@@ -214,3 +214,17 @@ async def test_http_with_half_a_request_is_owed_nothing() -> None:
         writer.write(ADD_EVENT[:-1])
         writer.write_eof()
         assert b"200" not in await rest(reader)
+
+
+async def test_ambrosia_loses_the_link_and_keeps_what_was_said() -> None:
+    config = ambrosia_peer.settings(a=ImmortalSection(), b=ImmortalSection())
+    async with memory_hub(config) as hub, ambrosia_peer.coordinator(hub) as ports:
+        a, b = [await ambrosia_peer.RawBinding.to(ports, name) for name in "ab"]
+        for each in (a, b):
+            await each.first_start()
+        a.say(*[ambrosia_peer.fork(b"%d" % number, b"b") for number in range(50)])
+        a.to_hub.write_eof()
+        assert len(await b.calls(50)) == 50
+        await until(lambda: ports.coordinator.instances["a"].primary is None)
+        for each in (a, b):
+            await each.close()
