@@ -57,6 +57,7 @@ def start(source: Path, folder: Path, environment: dict[str, str]) -> tuple[floa
     ready = folder.parent / "ready"
     ready.unlink(missing_ok=True)
     command = [sys.executable, "-m", "headrace", "up", "--data", str(folder), "--ready-file", str(ready)]
+    command += ["--set", "log.streams_max=1000000"]  # an earlier build would not make its own tables
     command += [part for name in LISTENERS for part in ("--set", f"listen.{name}=127.0.0.1:0")]
     began = time.monotonic()
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

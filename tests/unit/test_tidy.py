@@ -19,6 +19,7 @@ FOLDERS = ("src", "tests", "benchmarks", "docs", "examples", "tools")
 
 LAYERS = (
     "errors units",
+    "pages",
     "config",
     "log",
     "telemetry",

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from headrace.admin.requests import Asked, Done, Index, Moment, check_at_least, index_of, may_read
+from headrace.admin.requests import Asked, Done, Index, Moment, check_at_least, first_number, index_of, may_read
 from headrace.errors import BadRequest
 from headrace.log.ops import CursorInfo
+from headrace.pages import Listed
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
 
 
-class CursorList(Asked, frozen=True):
+class CursorList(Listed, frozen=True):
     """Cursors by pattern, of one stream or of all."""
 
     pattern: str = "*"
@@ -68,16 +70,24 @@ class Cursors:
     def register(self) -> None:
         """Add the verbs to the hub."""
         add = self._hub.verbs.register
-        add("cursor.list", CursorList, self.named, right="read", summary="List cursors", filters=True)
+        add(
+            "cursor.list",
+            CursorList,
+            self.named,
+            right="read",
+            summary="List cursors",
+            filters=True,
+            listed_by=lambda each: [self._hub.stream(each.stream).id, each.name, each.partition],
+        )
         add("cursor.get", CursorName, self.get, right="read", summary="The position of a cursor")
         add("cursor.save", CursorSave, self.save, right="write", summary="Move a cursor on", moves_cursor=True)
         add("cursor.reset", CursorReset, self.reset, right="admin", summary="Move a cursor anywhere", moves_cursor=True)
         add("cursor.delete", CursorName, self.delete, right="admin", summary="Forget a cursor", moves_cursor=True)
 
-    async def named(self, asked: CursorList) -> list[CursorInfo]:
+    async def named(self, asked: CursorList) -> Iterable[CursorInfo]:
         """The cursors of streams that the caller may read."""
-        cursors = self._hub.cursors(asked.pattern, stream=asked.stream)
-        return [info for info in cursors if may_read(info.stream)]
+        cursors = self._hub.cursors_after(first_number(asked), asked.pattern, asked.stream)
+        return (info for info in cursors if may_read(info.stream))
 
     async def get(self, asked: CursorName) -> Index:
         """One cursor."""

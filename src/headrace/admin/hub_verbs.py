@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import msgspec
 
 from headrace import __version__
 from headrace.admin import asyncapi
-from headrace.admin.requests import Asked, is_shown
+from headrace.admin.requests import Asked, first_number, is_shown
 from headrace.config import User
 from headrace.config.load import Loaded, Setting
 from headrace.errors import BadRequest, HeadraceError
@@ -20,6 +21,7 @@ from headrace.hub.health import HealthReport
 from headrace.hub.sessions import SessionInfo
 from headrace.hub.verbs import Nothing, Verbs
 from headrace.log.backup import BackupInfo
+from headrace.pages import Listed, Place, take
 from headrace.security import current, hash_secret, new_token
 
 if TYPE_CHECKING:
@@ -57,15 +59,16 @@ class VerbInfo(msgspec.Struct, frozen=True):
     summary: str
 
 
-class SessionListRequest(Asked, frozen=True):
+class SessionListRequest(Listed, frozen=True):
     """`protocol` narrows the list; `ended` shows the last ended sessions instead of the open ones."""
 
     protocol: str | None = None
     ended: bool = False
 
 
-class AsyncApiRequest(Asked, frozen=True):
-    """`all`: also the streams that the hub keeps for itself."""
+class AsyncApiRequest(Listed, frozen=True):
+    """`all`: also the streams that the hub keeps for itself. A document has at most `limit` streams; where more follow,
+    it has `x-next`, to be asked for with `after`."""
 
     all: bool = False
 
@@ -108,6 +111,11 @@ class NewToken(msgspec.Struct, frozen=True):
     token: str
 
 
+def _place_of_session(info: SessionInfo) -> Place:
+    """Open ones oldest first, ended ones newest first."""
+    return [info.id] if info.closed_us is None else [-info.closed_us, -info.id]
+
+
 class Admin:
     """The handlers, around one runtime."""
 
@@ -125,10 +133,24 @@ class Admin:
         add("hub.asyncapi", AsyncApiRequest, self.asyncapi, right="read", summary="AsyncAPI 3.0 document", filters=True)
         add("hub.backup", BackupRequest, self.back_up, right="admin", summary="Copy the data directory, and check it")
         add("verb.list", Nothing, self.verbs, right="read", summary="The verbs of this hub", filters=True)
-        add("session.list", SessionListRequest, self.sessions, right="read", summary="Open or ended sessions")
+        add(
+            "session.list",
+            SessionListRequest,
+            self.sessions,
+            right="read",
+            summary="Open or ended sessions",
+            listed_by=_place_of_session,
+        )
         add("config.show", Nothing, self.config, right="admin", summary="Every setting and where it came from")
         add("user.whoami", Nothing, self.whoami, right="read", summary="Who the hub takes you for", filters=True)
-        add("user.list", Nothing, self.users, right="admin", summary="Users and their roles")
+        add(
+            "user.list",
+            Listed,
+            self.users,
+            right="admin",
+            summary="Users and their roles",
+            listed_by=lambda each: [each.user],
+        )
         add("user.add", UserAddRequest, self.add_user, right="admin", summary="Add or change a user")
         add("user.remove", UserName, self.remove_user, right="admin", summary="Remove a user")
         add("user.token", UserName, self.new_token, right="admin", summary="Give a user a new token")
@@ -150,10 +172,12 @@ class Admin:
 
     async def asyncapi(self, request: AsyncApiRequest) -> dict[str, Any]:
         """The listeners, and the streams that the caller may read."""
-        streams = [
-            (info.name, info.partitions) for info in self._hub.streams() if is_shown(info.name, "*", request.all)
-        ]
-        return asyncapi.document(self._runtime.addresses, streams)
+        found = self._hub.streams_after(first_number(request))
+        shown = (info for info in found if is_shown(info.name, "*", request.all))
+        page = take(request, shown, lambda info: [info.id], self._hub.verbs.limit_of(request))
+        streams = [(info.name, info.partitions) for info in page.items]
+        document = asyncapi.document(self._runtime.addresses, streams)
+        return document if page.next is None else document | {"x-next": page.next}
 
     async def back_up(self, request: BackupRequest) -> BackupInfo:
         """Takes as long as copying and reading everything takes; appends go on meanwhile."""
@@ -174,9 +198,9 @@ class Admin:
         """All verbs, by name."""
         return [VerbInfo(verb.name, verb.right, verb.summary) for verb in self._hub.verbs]
 
-    async def sessions(self, request: SessionListRequest) -> list[SessionInfo]:
+    async def sessions(self, request: SessionListRequest) -> Iterable[SessionInfo]:
         """Open sessions, or the last ended ones."""
-        return self._hub.sessions.list(request.protocol, ended=request.ended)
+        return sorted(self._hub.sessions.list(request.protocol, ended=request.ended), key=_place_of_session)
 
     async def config(self, request: Nothing) -> list[Setting]:
         """Every setting; secrets are masked."""
@@ -187,7 +211,7 @@ class Admin:
         principal = current()
         return self._info(principal.name, User(roles=list(principal.roles)))
 
-    async def users(self, request: Nothing) -> list[UserInfo]:
+    async def users(self, request: Listed) -> Iterable[UserInfo]:
         """All users."""
         return [self._info(name, user) for name, user in sorted(self._hub.security.users().items())]
 

@@ -12,6 +12,7 @@ import msgspec
 
 from headrace.errors import BadRequest
 from headrace.log.ops import Bounds
+from headrace.pages import Listed
 
 
 class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,6 +65,12 @@ def index_of(position: int | Literal["earliest", "latest"], bounds: Bounds) -> i
     if isinstance(position, int):
         return position
     return bounds.first if position == "earliest" else bounds.next
+
+
+def first_number(asked: Listed) -> int:
+    """Of the place where the page before ended: an id, or 0. What comes from another list is refused later."""
+    place = asked.place()
+    return place[0] if place and isinstance(place[0], int) else 0
 
 
 def is_shown(stream: str, pattern: str, everything: bool) -> bool:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from headrace.admin.requests import Asked, Done, Index, PartitionOf, StreamName, check_at_least, is_shown
+from headrace.admin.requests import (
+    Done,
+    Index,
+    PartitionOf,
+    StreamName,
+    check_at_least,
+    first_number,
+    is_shown,
+)
 from headrace.log.ops import CheckpointInfo, CursorInfo, SegmentInfo, StreamInfo, StreamOptions
+from headrace.pages import Listed
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
@@ -21,13 +31,19 @@ class StreamCreate(StreamName, frozen=True):
     exist_ok: bool = True
 
 
-class StreamList(Asked, frozen=True):
+class StreamList(Listed, frozen=True):
     """Streams by pattern, such as `orders.*`; `kind` is `stream`, `table` or both. `all`: also what the hub keeps for
     itself."""
 
     pattern: str = "*"
     kind: Literal["stream", "table"] | None = "stream"
     all: bool = False
+
+
+class CheckpointList(Listed, frozen=True, kw_only=True):
+    """The checkpoints of a stream."""
+
+    stream: str
 
 
 class StreamGrow(StreamName, frozen=True):
@@ -97,6 +113,12 @@ class StreamSegments(msgspec.Struct, frozen=True):
     partitions: list[PartitionSegments]
 
 
+def shown_streams(hub: Hub, asked: StreamList, kind: str | None) -> Iterator[StreamInfo]:
+    """Those of a list that the caller may read, from where the page before ended."""
+    found = hub.streams_after(first_number(asked), asked.pattern, kind)
+    return (info for info in found if is_shown(info.name, asked.pattern, asked.all))
+
+
 class Streams:
     """The handlers, around one hub."""
 
@@ -107,7 +129,15 @@ class Streams:
         """Add the verbs to the hub."""
         add = self._hub.verbs.register
         add("stream.create", StreamCreate, self.create, right="write", summary="Create a stream")
-        add("stream.list", StreamList, self.named, right="read", summary="List streams", filters=True)
+        add(
+            "stream.list",
+            StreamList,
+            self.named,
+            right="read",
+            summary="List streams",
+            filters=True,
+            listed_by=lambda each: [each.id],
+        )
         add("stream.describe", StreamName, self.describe, right="read", summary="Bounds, options, cursors")
         add("stream.delete", StreamName, self.delete, right="admin", summary="Delete a stream and its records")
         add("stream.trim", StreamTrim, self.trim, right="admin", summary="Forget records below an index")
@@ -116,7 +146,14 @@ class Streams:
         add("stream.bounds", PartitionOf, self.bounds, right="read", summary="First and next index")
         add("stream.index-at-time", IndexAtTime, self.index_at_time, right="read", summary="First index at a time")
         add("stream.segments", PartitionOf, self.segments, right="read", summary="Sealed Arrow files of a stream")
-        add("checkpoint.list", StreamName, self.checkpoints, right="read", summary="Checkpoints of a stream")
+        add(
+            "checkpoint.list",
+            CheckpointList,
+            self.checkpoints,
+            right="read",
+            summary="Checkpoints of a stream",
+            listed_by=lambda each: [each.id],
+        )
 
     async def create(self, asked: StreamCreate) -> StreamSummary:
         """Create, and say what is there now."""
@@ -126,10 +163,9 @@ class Streams:
         )
         return self._summary(info)
 
-    async def named(self, asked: StreamList) -> list[StreamSummary]:
-        """The streams that the caller may read."""
-        found = self._hub.streams(asked.pattern, asked.kind)
-        return [self._summary(info) for info in found if is_shown(info.name, asked.pattern, asked.all)]
+    async def named(self, asked: StreamList) -> Iterable[StreamSummary]:
+        """The streams that the caller may read, in the order in which they were made."""
+        return map(self._summary, shown_streams(self._hub, asked, asked.kind))
 
     def _summary(self, info: StreamInfo) -> StreamSummary:
         records = sum(each.next - each.first for each in self._bounds(info))
@@ -186,6 +222,6 @@ class Streams:
         ]
         return StreamSegments(info.name, info.id, partitions)
 
-    async def checkpoints(self, asked: StreamName) -> list[CheckpointInfo]:
+    async def checkpoints(self, asked: CheckpointList) -> Iterable[CheckpointInfo]:
         """Checkpoints of one stream."""
         return self._hub.checkpoints(asked.stream)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from headrace.admin.requests import Asked, Done, check_at_least, check_between, is_shown
-from headrace.admin.streams import StreamList
+from headrace.admin.requests import Asked, Done, check_at_least, check_between
+from headrace.admin.streams import StreamList, shown_streams
 from headrace.errors import BadRequest
 from headrace.log.ops import ABSENT, ANY, PRESENT, Expect
 
@@ -114,7 +115,13 @@ class Tables:
             self._hub.verbs.register(name, request, handler, right=right, summary=summary, stream_field="table")
 
         self._hub.verbs.register(
-            "table.list", StreamList, self.named, right="read", summary="List tables", filters=True
+            "table.list",
+            StreamList,
+            self.named,
+            right="read",
+            summary="List tables",
+            filters=True,
+            listed_by=lambda each: [each.id],
         )
         add("table.create", TableName, self.create, "write", "Create a table")
         add("table.drop", TableName, self.drop, "admin", "Delete a table with all its keys")
@@ -142,13 +149,12 @@ class Tables:
         )
         add("table.items", TableItems, self.items, "read", "The entries of a table, in pages")
 
-    async def named(self, asked: StreamList) -> list[TableSummary]:
+    async def named(self, asked: StreamList) -> Iterable[TableSummary]:
         """The tables that the caller may read."""
-        return [
+        return (
             TableSummary(info.name, info.id, self._hub.table_size(info.name), info.created_us)
-            for info in self._hub.streams(asked.pattern, "table")
-            if is_shown(info.name, asked.pattern, asked.all)
-        ]
+            for info in shown_streams(self._hub, asked, "table")
+        )
 
     async def create(self, asked: TableName) -> Done:
         """Create."""

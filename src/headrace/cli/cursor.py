@@ -13,6 +13,7 @@ from headrace.cli.options import Answer, PartitionOption, YesFlag, sharing
 from headrace.cli.output import people, print_json, print_table
 from headrace.cli.positions import parse_position, shown_time
 from headrace.client.records import to_microseconds
+from headrace.log.ops import CursorInfo
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -33,15 +34,14 @@ def list_cursors(
     stream: Annotated[str | None, typer.Option("--stream", help="Only cursors of this stream.")] = None,
 ) -> None:
     """Cursors, the index each reads next, and how far it is behind."""
+    columns = ["cursor", "stream", "#partition", "#next to read", "#lag", "moved"]
     with answer.connect() as client:
-        cursors = client.cursors(pattern, stream=stream)
-    rows = [
-        [cursor.name, cursor.stream, cursor.partition, cursor.index, f"{cursor.lag:,}", shown_time(cursor.updated_us)]
-        for cursor in cursors
-    ]
-    answer.table(
-        cursors, ["cursor", "stream", "#partition", "#next to read", "#lag", "moved"], rows, empty="no cursors"
-    )
+        answer.listing(client.iter_cursors(pattern, stream=stream), columns, _row, empty="no cursors")
+
+
+def _row(cursor: CursorInfo) -> list[object]:
+    moved = shown_time(cursor.updated_us)
+    return [cursor.name, cursor.stream, cursor.partition, cursor.index, f"{cursor.lag:,}", moved]
 
 
 @app.command()

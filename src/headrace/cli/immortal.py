@@ -73,12 +73,12 @@ def register(
 @sharing(answer=Answer)
 def list_immortals(answer: Answer) -> None:
     """All immortals: their state, ports, log, what waits for them, and the last error."""
-    immortals = answer.request("immortal.list", {}, list[ImmortalInfo])
     columns = [
         "name", "state", "receive", "send", "#records", "#messages", "#undelivered", "#pending", "checkpoint", "error",
     ]  # fmt: skip
-    rows = [_row(info) for info in immortals]
-    answer.table(immortals, columns, rows, empty="no immortals; `headrace immortal register NAME`")
+    with answer.connect() as client:
+        immortals = client.entries("immortal.list", {}, ImmortalInfo)
+        answer.listing(immortals, columns, _row, empty="no immortals; `headrace immortal register NAME`")
 
 
 def _row(info: ImmortalInfo) -> list[Any]:

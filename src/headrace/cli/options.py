@@ -12,7 +12,7 @@ import msgspec
 import typer
 from rich.text import Text
 
-from headrace.cli.output import JsonFlag, notes, people, print_json, print_table
+from headrace.cli.output import JsonFlag, notes, people, print_json, print_list, print_table
 from headrace.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -100,6 +100,17 @@ class Output:
             print_json(value)
         else:
             print_table(columns, rows, empty=empty)
+
+    def listing(
+        self,
+        items: Iterable[Any],
+        columns: Sequence[str],
+        row: Callable[[Any], Sequence[object]],
+        *,
+        empty: str = "nothing to show",
+    ) -> None:
+        """Items as a JSON array, or a row for each; printed as they come."""
+        print_list(items, columns, row, as_json=self.as_json, empty=empty)
 
     def line(self, value: Any, text: str) -> None:
         """`value` as JSON, or some text in its place."""

@@ -6,6 +6,7 @@ Data goes to standard output and everything else to standard error, so that `hea
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -45,6 +46,8 @@ HINT_OF_CODE = {
 """What to do at the command line, in the place of what a program is told to do."""
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of tables for people.")]
+PART_ROWS = 1_000
+"""Rows of a long list that are printed at once."""
 PIPE_WIDTH = 1000  # tables in a pipe or file are not folded
 
 
@@ -70,9 +73,15 @@ def print_json_line(value: Any) -> None:
     sys.stdout.flush()
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str = "nothing to show") -> None:
+def print_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    empty: str = "nothing to show",
+    has_header: bool = True,
+) -> None:
     """A table; a column whose name begins with `#` is right-aligned. Cells are text, never markup."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold", show_header=has_header)
     for column in columns:
         table.add_column(column.removeprefix("#"), justify="right" if column.startswith("#") else "left")
     count = 0
@@ -83,6 +92,40 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
         people().print(table)
     else:
         notes().print(Text(empty, style="dim"))
+
+
+def print_list(
+    items: Iterable[Any],
+    columns: Sequence[str],
+    row: Callable[[Any], Sequence[object]],
+    *,
+    as_json: bool,
+    empty: str = "nothing to show",
+) -> None:
+    """A list that may be very long, printed as it comes: one JSON array, or a table with its columns as wide as the
+    rows of each part need."""
+    parts = _parts(items)
+    if not as_json:
+        print_table(columns, map(row, next(parts, [])), empty=empty)
+        for part in parts:
+            print_table(columns, map(row, part), has_header=False)
+        return
+    write = sys.stdout.buffer.write
+    separator = b"[\n"
+    for part in parts:
+        for item in part:
+            text = msgspec.json.format(msgspec.json.encode(item))
+            write(separator + b"  " + text.replace(b"\n", b"\n  "))
+            separator = b",\n"
+        sys.stdout.flush()
+    write(b"[]\n" if separator == b"[\n" else b"\n]\n")
+    sys.stdout.flush()
+
+
+def _parts(items: Iterable[Any]) -> Iterator[list[Any]]:
+    rest = iter(items)
+    while part := list(itertools.islice(rest, PART_ROWS)):
+        yield part
 
 
 def counted(number: int, noun: str) -> str:

@@ -46,9 +46,9 @@ def run(
 @sharing(answer=Answer)
 def list_pipelines(answer: Answer) -> None:
     """Pipelines that are defined at the hub, or that run against it."""
-    pipelines = answer.call("pipeline.list")
     columns = ["name", "state", "#batch", "#rows/s", "#batch ms", "#lag", "#state rows", "error"]
-    answer.table(pipelines, columns, [_row(status) for status in pipelines], empty="no pipelines")
+    with answer.connect() as client:
+        answer.listing(client.entries("pipeline.list", {}, dict), columns, _row, empty="no pipelines")
 
 
 def _row(status: dict[str, Any]) -> list[Any]:

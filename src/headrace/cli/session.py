@@ -26,9 +26,10 @@ def list_sessions(
     ended: Annotated[bool, typer.Option("--ended", help="The last sessions that ended, with the reason.")] = False,
 ) -> None:
     """Sessions with their state, credits and last error, as each protocol tells it."""
-    sessions = answer.request("session.list", {"protocol": protocol, "ended": ended}, list[SessionInfo])
     columns = ["#id", "protocol", "peer", "since", "details", *(["reason"] if ended else [])]
-    answer.table(sessions, columns, [_row(info, ended) for info in sessions], empty="no sessions")
+    with answer.connect() as client:
+        sessions = client.entries("session.list", {"protocol": protocol, "ended": ended}, SessionInfo)
+        answer.listing(sessions, columns, lambda info: _row(info, ended), empty="no sessions")
 
 
 def _row(info: SessionInfo, ended: bool) -> list[Any]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from headrace.admin.streams import StreamDescription
+from headrace.admin.streams import StreamDescription, StreamSummary
 from headrace.cli.options import AllFlag, Answer, PartitionOption, YesFlag, sharing
 from headrace.cli.output import counted, people, print_json, print_table
 from headrace.cli.positions import shown_time
@@ -33,13 +33,14 @@ def list_streams(
     everything: AllFlag = False,
 ) -> None:
     """Streams with their partitions and records."""
+    columns = ["stream", "#partitions", "#records", "options", "created"]
     with answer.connect() as client:
-        streams = client.streams(pattern, all=everything)
-    rows = [
-        [info.name, info.partitions, f"{info.records:,}", _shown_options(info.options), shown_time(info.created_us)]
-        for info in streams
-    ]
-    answer.table(streams, ["stream", "#partitions", "#records", "options", "created"], rows, empty="no streams")
+        answer.listing(client.iter_streams(pattern, all=everything), columns, _row, empty="no streams")
+
+
+def _row(info: StreamSummary) -> list[object]:
+    options, created = _shown_options(info.options), shown_time(info.created_us)
+    return [info.name, info.partitions, f"{info.records:,}", options, created]
 
 
 @app.command()

@@ -32,9 +32,12 @@ def list_tables(
 ) -> None:
     """Tables and how many keys they have."""
     with answer.connect() as client:
-        tables = client.tables(pattern, all=everything)
-    rows = [[table.name, f"{table.keys:,}", shown_time(table.created_us)] for table in tables]
-    answer.table(tables, ["table", "#keys", "created"], rows, empty="no tables")
+        answer.listing(
+            client.iter_tables(pattern, all=everything),
+            ["table", "#keys", "created"],
+            lambda table: [table.name, f"{table.keys:,}", shown_time(table.created_us)],
+            empty="no tables",
+        )
 
 
 @app.command()
@@ -61,9 +64,12 @@ def items(
 ) -> None:
     """Keys and values."""
     with answer.connect() as client:
-        entries = list(itertools.islice(client.table(name).items(), limit or None))
-    rows = [[shown_bytes(key, 40), shown_bytes(value)] for key, value in entries]
-    answer.table([_item(key, value) for key, value in entries], ["key", "value"], rows, empty="no keys")
+        entries = itertools.islice(client.table(name).items(), limit or None)
+        if answer.as_json:
+            entries = (_item(key, value) for key, value in entries)  # type: ignore[assignment]
+        answer.listing(
+            entries, ["key", "value"], lambda entry: [shown_bytes(entry[0], 40), shown_bytes(entry[1])], empty="no keys"
+        )
 
 
 @app.command()

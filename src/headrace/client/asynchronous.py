@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import functools
-from collections.abc import AsyncIterator, Callable, Coroutine
+import itertools
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import pyarrow as pa
 
-from headrace.client.client import Client
+from headrace.client.client import PAGE_ENTRIES, Client
 from headrace.client.connection import CALL_TIMEOUT_S
 from headrace.client.handles import Cursor, Table
 from headrace.client.reader import Reader
@@ -75,6 +76,23 @@ def _awaitable_making(
     @functools.wraps(method)
     async def run(self: _Twin[Blocking], /, *arguments: Parameters.args, **named: Parameters.kwargs) -> Made:
         return make(await self._threads.run(method, self._twin, *arguments, **named), self._threads)
+
+    return run
+
+
+def _iterated(
+    method: Callable[Concatenate[Blocking, Parameters], Iterator[Result]],
+) -> Callable[Concatenate[_Twin[Blocking], Parameters], AsyncIterator[Result]]:
+    """What the method gives one by one, fetched in a thread a page at a time."""
+
+    @functools.wraps(method)
+    async def run(
+        self: _Twin[Blocking], /, *arguments: Parameters.args, **named: Parameters.kwargs
+    ) -> AsyncIterator[Result]:
+        items = method(self._twin, *arguments, **named)
+        while part := await self._threads.run(list, itertools.islice(items, PAGE_ENTRIES)):
+            for item in part:
+                yield item
 
     return run
 
@@ -198,6 +216,10 @@ class AsyncClient(_Twin[Client]):
         return self._twin.address
 
     call = _awaitable(Client.call)
+    entries = _iterated(Client.entries)
+    iter_streams = _iterated(Client.iter_streams)
+    iter_tables = _iterated(Client.iter_tables)
+    iter_cursors = _iterated(Client.iter_cursors)
     create = _awaitable(Client.create)
     streams = _awaitable(Client.streams)
     describe = _awaitable(Client.describe)

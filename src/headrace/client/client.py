@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +26,7 @@ from headrace.client.records import is_arrow, to_batch, to_microseconds
 from headrace.client.writer import Writer
 from headrace.errors import BadRequest, Closed, HeadraceError, Unreachable
 from headrace.log.ops import Appended, Bounds, CursorInfo, StreamOptions
+from headrace.pages import Page
 from headrace.protocols.flight.codec import AtTime, Range, ReadTicket, split
 
 # Open puts that `append` keeps, one for each stream partition lately appended to.
@@ -33,6 +34,8 @@ WRITERS_KEPT = 16
 # Arrow data without a sequence is sent in parts of this size, many under way at once.
 PART_BYTES = 4 << 20
 RETRY_PAUSE_S = 0.1
+# Entries of a list that are fetched at once.
+PAGE_ENTRIES = 1_000
 
 StartAt = int | Literal["earliest", "latest"] | datetime
 EndAt = int | Literal["latest"] | datetime | None
@@ -73,6 +76,16 @@ class Client:
             raise Closed("this client has been closed")
         return decode_result(self._connection.call(verb, params), kind)
 
+    def entries(self, verb: str, params: dict[str, Any], kind: type[Result]) -> Iterator[Result]:
+        """All entries of a list, page after page, each as `kind`."""
+        after: dict[str, Any] = {}
+        while True:
+            page = self.request(verb, {**params, "limit": PAGE_ENTRIES, **after}, Page[kind])  # type: ignore[valid-type]
+            yield from page.items
+            if page.next is None:
+                return
+            after = {"after": page.next}
+
     # Streams ---------------------------------------------------------------------------------------------------------
 
     def create(
@@ -89,7 +102,11 @@ class Client:
 
     def streams(self, pattern: str = "*", *, all: bool = False) -> list[StreamSummary]:
         """The streams whose names match a pattern such as `orders.*`; with `all` also what the hub keeps for itself."""
-        return self.request("stream.list", {"pattern": pattern} | ({"all": True} if all else {}), list[StreamSummary])
+        return list(self.iter_streams(pattern, all=all))
+
+    def iter_streams(self, pattern: str = "*", *, all: bool = False) -> Iterator[StreamSummary]:
+        """The same one by one, for hubs with very many: pages are fetched as they are needed."""
+        return self.entries("stream.list", {"pattern": pattern} | ({"all": True} if all else {}), StreamSummary)
 
     def describe(self, stream: str) -> StreamDescription:
         """Bounds, options and cursors of a stream."""
@@ -291,7 +308,11 @@ class Client:
 
     def cursors(self, pattern: str = "*", *, stream: str | None = None) -> list[CursorInfo]:
         """The cursors whose names match a pattern, of one stream or of all."""
-        return self.request("cursor.list", {"pattern": pattern, "stream": stream}, list[CursorInfo])
+        return list(self.iter_cursors(pattern, stream=stream))
+
+    def iter_cursors(self, pattern: str = "*", *, stream: str | None = None) -> Iterator[CursorInfo]:
+        """The same one by one: pages are fetched as they are needed."""
+        return self.entries("cursor.list", {"pattern": pattern, "stream": stream}, CursorInfo)
 
     def cursor(self, name: str, stream: str, *, partition: int = 0) -> Cursor:
         """A cursor; it comes into being when it is first saved."""
@@ -299,7 +320,11 @@ class Client:
 
     def tables(self, pattern: str = "*", *, all: bool = False) -> list[TableSummary]:
         """The tables whose names match a pattern; with `all` also what the hub keeps for itself."""
-        return self.request("table.list", {"pattern": pattern} | ({"all": True} if all else {}), list[TableSummary])
+        return list(self.iter_tables(pattern, all=all))
+
+    def iter_tables(self, pattern: str = "*", *, all: bool = False) -> Iterator[TableSummary]:
+        """The same one by one: pages are fetched as they are needed."""
+        return self.entries("table.list", {"pattern": pattern} | ({"all": True} if all else {}), TableSummary)
 
     def create_table(self, name: str) -> Table:
         """Create a table; an existing one is left as it is."""

@@ -167,6 +167,10 @@ class Limits(Section, frozen=True):
     files_reserved: Annotated[
         Count, Meta(description="File descriptors that are kept for the log: connections take only the others")
     ] = 512
+    list_items: Annotated[Count, Meta(description="Entries of a list that a verb sends unless asked otherwise")] = 1_000
+    list_items_max: Annotated[Count, Meta(description="The most entries of a list that may be asked for at once")] = (
+        10_000
+    )
     stop_s: Annotated[Seconds, Meta(description="How long a clean stop may take before sessions are cut")] = 10
     event_loop: Annotated[
         Literal["asyncio", "uvloop"], Meta(description="`uvloop` (extra `speed`) does a fifth more round trips")

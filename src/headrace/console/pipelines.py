@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from headrace.hub.verbs import Nothing
+from headrace.pages import Listed
 from headrace.spark.hub.registry import Status
 
 if TYPE_CHECKING:
@@ -47,12 +49,12 @@ class PipelineViews:
         )
 
     async def pipelines(self, asked: Nothing) -> list[PipelineRow]:
-        """All that the hub knows."""
+        """Those that the hub knows, up to `PIPELINES_MAX`."""
         return [PipelineRow(status, list(self._histories.get(status.name, ()))) for status in await self._listed()]
 
     async def take(self) -> None:
         """Note how each is now; those that nobody knows any more are forgotten."""
-        listed = (await self._listed())[:PIPELINES_MAX]
+        listed = await self._listed()
         self._histories = {status.name: self._histories.get(status.name, deque(maxlen=KEPT)) for status in listed}
         for status in listed:
             report = status.report
@@ -65,5 +67,4 @@ class PipelineViews:
     async def _listed(self) -> list[Status]:
         if LIST_VERB not in self._hub.verbs:
             return []
-        listed: list[Status] = await self._hub.verbs.get(LIST_VERB).handler(Nothing())
-        return listed
+        return list(islice(await self._hub.verbs.get(LIST_VERB).handler(Listed()), PIPELINES_MAX))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import fnmatch
 import itertools
+import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Literal
@@ -13,7 +16,7 @@ import msgspec
 from headrace.admin.requests import StreamName, is_shown
 from headrace.console.rates import Rates
 from headrace.console.wire_forms import ProtocolFrame, record_frames
-from headrace.errors import BadRequest
+from headrace.errors import BadRequest, UnknownStream
 from headrace.log.columns import plain_rows
 from headrace.log.ops import Bounds, CursorInfo, StreamInfo
 from headrace.protocols.descriptor import SeenRecord
@@ -150,6 +153,7 @@ class Views:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._rates = Rates()
+        self._measuring = threading.Lock()
         self._histories: dict[str, RateHistory] = {}
 
     def register(self) -> None:
@@ -163,6 +167,13 @@ class Views:
         """The page, sorted by the server so that ten thousand streams stay quick."""
         if asked.offset < 0 or not 1 <= asked.limit <= ROWS_MAX:
             raise BadRequest(f"offset is at least 0 and limit from 1 to {ROWS_MAX}")
+        # In a thread: a hub may have very many streams, and its other clients do not wait for whoever looks at them.
+        users = self._users()
+        while True:
+            with contextlib.suppress(UnknownStream):  # one was deleted meanwhile
+                return await asyncio.to_thread(self._streams_page, asked, users)
+
+    def _streams_page(self, asked: StreamsRequest, users: dict[str, dict[str, list[Peer]]]) -> StreamsPage:
         self._measure_rates()
         streams = self._hub.streams("*", asked.kind)
         infos = [
@@ -171,7 +182,6 @@ class Views:
         cursors: dict[str, list[CursorInfo]] = {}
         for cursor in self._hub.cursors():
             cursors.setdefault(cursor.stream, []).append(cursor)
-        users = self._users()
         keys = {
             "name": lambda info: info.name,
             "records": lambda info: -_count(self._bounds(info)),
@@ -228,8 +238,9 @@ class Views:
 
     def _measure_rates(self) -> None:
         """Rates since the last look, if that is long enough ago to say anything."""
-        if self._rates.age_s() >= RATE_AGE_MIN_S:
-            self._rates.measure({info.name: self._next(info) for info in self._hub.streams("*", None)})
+        with self._measuring:
+            if self._rates.age_s() >= RATE_AGE_MIN_S:
+                self._rates.measure({info.name: self._next(info) for info in self._hub.streams("*", None)})
 
     def _bounds(self, info: StreamInfo) -> list[Bounds]:
         return [self._hub.bounds(info.name, number) for number in range(info.partitions)]

@@ -1,9 +1,23 @@
-"""The gauges of the log, set when somebody asks for the metrics."""
+"""What a hub tells of its log: what was found when it was opened, and gauges, set when somebody asks for them."""
 
 from __future__ import annotations
 
+import logging
+
 from headrace.log.port import LogPort
+from headrace.log.report import Report
 from headrace.telemetry.metrics import Metrics
+
+logger = logging.getLogger("headrace.hub")
+
+
+def report_damage(report: Report, metrics: Metrics) -> None:
+    """To whoever reads the log lines and metrics of the hub."""
+    for finding in report.findings:
+        level = logging.ERROR if finding.is_damage else logging.WARNING
+        logger.log(level, "recovery: %s: %s %s", finding.kind, finding.text, finding.path)
+        if finding.kind == "damaged-records":
+            metrics.log.damaged.inc(finding.last - finding.first + 1)
 
 
 def refresh_gauges(log: LogPort, metrics: Metrics) -> None:

@@ -22,7 +22,7 @@ from headrace.config import Config
 from headrace.errors import HeadraceError, LogFailed, UnknownStream
 from headrace.hub.base import HubBase
 from headrace.hub.checkpoints import CheckpointWriter
-from headrace.hub.gauges import refresh_gauges
+from headrace.hub.gauges import refresh_gauges, report_damage
 from headrace.hub.hooks import Read
 from headrace.hub.waiters import Waiters
 from headrace.log import ops
@@ -33,7 +33,6 @@ from headrace.log.clock import Clock, SystemClock
 from headrace.log.disk import Disk, OsDisk
 from headrace.log.pending import Pending
 from headrace.log.port import LogPort, Touched
-from headrace.log.report import Report
 from headrace.log.state import TABLE
 from headrace.log.struct_types import learn_struct_types
 from headrace.security import Principal
@@ -85,7 +84,7 @@ class Hub(HubBase):
         hub.tracing = tracing
         tracing.subscribe(hub.hooks)
         hub.metrics.log.recovery_seconds.set(time.monotonic() - started)
-        hub._report_damage(log.recovered)
+        report_damage(log.recovered, hub.metrics)
         log.start(hub._committed, hub._sealed)
         return hub
 
@@ -162,6 +161,10 @@ class Hub(HubBase):
     def streams(self, pattern: str = "*", kind: str | None = "stream") -> list[ops.StreamInfo]:
         """Streams whose name fits a shell pattern; tables with `kind="table"`, both with None."""
         return [info for info in self._log.streams(pattern) if kind in (None, info.kind)]
+
+    def streams_after(self, id: int, pattern: str = "*", kind: str | None = "stream") -> Iterator[ops.StreamInfo]:
+        """The same of those with a higher id, one by one in the order of their ids."""
+        return (info for info in self._log.streams_after(id, pattern) if kind in (None, info.kind))
 
     async def wait_stream(self, name: str, partitions: int = 1) -> ops.StreamInfo:
         """Returns when there is a stream of that name, no table, with at least so many partitions."""
@@ -371,6 +374,10 @@ class Hub(HubBase):
         """Cursors whose name fits a shell pattern, of one stream or all."""
         return self._log.cursors(pattern, stream)
 
+    def cursors_after(self, id: int, pattern: str = "*", stream: str | None = None) -> Iterator[ops.CursorInfo]:
+        """The same of streams with this id or a higher one, one by one in the order of stream id, name, partition."""
+        return self._log.cursors_after(id, pattern, stream)
+
     async def delete_cursor(self, cursor: str, stream: str, partition: int = 0) -> bool:
         """Forget a consumer; False when there was none."""
         return bool(await self._submit_one(ops.DeleteCursor(cursor, stream, partition)))
@@ -481,15 +488,6 @@ class Hub(HubBase):
         """The damage in streams that `principal` may read."""
         damage = [one for one in self._log.damage() if one.stream and principal.may("read", one.stream)]
         return f"{damage[0].text} ({len(damage)} findings in what you may read)" if damage else None
-
-    def _report_damage(self, report: Report) -> None:
-        if report.unproven:
-            logger.info("recovery: %s", report.unproven)
-        for finding in report.findings:
-            level = logging.ERROR if finding.is_damage else logging.WARNING
-            logger.log(level, "recovery: %s: %s %s", finding.kind, finding.text, finding.path)
-            if finding.kind == "damaged-records":
-                self.metrics.log.damaged.inc(finding.last - finding.first + 1)
 
     def gauges(self) -> dict[str, float]:
         """Figures of the log: bytes waiting, in memory, in segments and free; streams, tables, checkpoints."""

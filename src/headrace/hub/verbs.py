@@ -7,6 +7,9 @@ Rights and streams. If the request has a field `stream` (or the one named by `st
 on that stream. Otherwise the right must hold for all streams, unless the verb was registered with `filters=True`: then
 any caller with the right on some stream may call it, and the handler shows only what `security.current()` may see.
 A verb that moves cursors (`moves_cursor=True`) names one in its field `cursor`.
+
+Lists. The handler of a verb that is registered with `listed_by` returns entries in the order of that; the caller gets
+them in pages (`pages.py`).
 """
 
 from __future__ import annotations
@@ -15,12 +18,14 @@ import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, Literal, TypeVar, get_type_hints
+from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_type_hints
 
 import msgspec
 
-from headrace.errors import BadRequest, Forbidden, HeadraceError
+from headrace.config.sections import Limits
+from headrace.errors import BadRequest, Forbidden, HeadraceError, LimitExceeded
 from headrace.hub.hooks import Hooks
+from headrace.pages import FirstItems, Listed, Page, Place, take
 from headrace.security import Principal, acting_as, is_reserved
 
 Right = Literal["read", "write", "admin"]
@@ -51,14 +56,30 @@ class Verb(msgspec.Struct, frozen=True):
     stream_field: str | None
     filters: bool
     moves_cursor: bool
+    listed_by: Callable[[Any], Place] | None
+
+
+class Answer(NamedTuple):
+    """What a transport sends. `next` for a caller that got the first entries of a list without asking for a page."""
+
+    body: bytes
+    next: str | None
 
 
 class Verbs:
     """The registry. Protocols add their verbs while the hub starts; names are unique."""
 
-    def __init__(self, hooks: Hooks | None = None) -> None:
+    def __init__(
+        self,
+        hooks: Hooks | None = None,
+        limits: Limits | None = None,
+        on_part: Callable[[str], None] = lambda verb: None,
+    ) -> None:
+        """`on_part` is told of each list that was sent in part."""
         self._verbs: dict[str, Verb] = {}
         self._hooks = hooks or Hooks()
+        self._limits = limits or Limits()
+        self._on_part = on_part
 
     def register(
         self,
@@ -72,6 +93,7 @@ class Verbs:
         filters: bool = False,
         moves_cursor: bool = False,
         response: Any = None,
+        listed_by: Callable[[Any], Place] | None = None,
     ) -> None:
         """Add a verb. The response type for the API document is the handler's return annotation, unless given."""
         if _NAME.fullmatch(name) is None:
@@ -80,7 +102,12 @@ class Verbs:
             raise ValueError(f"verb {name!r} is registered already")
         field = stream_field if stream_field in request.__struct_fields__ else None
         result = _return_type(handler) if response is None else response
-        self._verbs[name] = Verb(name, request, result, handler, right, summary, field, filters, moves_cursor)
+        if listed_by is not None:
+            (item,) = get_args(result) or (Any,)
+            result = list[item] | Page[item]  # type: ignore[valid-type]
+        self._verbs[name] = Verb(
+            name, request, result, handler, right, summary, field, filters, moves_cursor, listed_by
+        )
 
     def get(self, name: str) -> Verb:
         """The verb, or `UnknownVerb`."""
@@ -124,13 +151,39 @@ class Verbs:
             raise Forbidden(_refusal(principal, verb, stream))
         with acting_as(principal):
             try:
-                return await verb.handler(request)
+                result = await verb.handler(request)
+                return result if verb.listed_by is None else self._page(verb, request, result, verb.listed_by)
             except OverflowError as error:  # JSON knows integers of any size; storage and protocols do not
                 raise BadRequest(f"{name}: a number is out of range: {error}") from error
 
-    async def call_json(self, name: str, body: bytes, principal: Principal) -> bytes:
+    def limit_of(self, asked: Listed) -> int:
+        """How many entries the answer to a list may have."""
+        most = self._limits.list_items_max
+        limit = min(self._limits.list_items, most) if asked.limit is None else asked.limit
+        if limit < 1:
+            raise BadRequest(f"'limit' is {limit}, below 1")
+        if limit > most:
+            raise LimitExceeded("entries of a list", limit, most, "limits.list_items_max")
+        return limit
+
+    def _page(self, verb: Verb, asked: Any, items: Any, listed_by: Callable[[Any], Place]) -> Any:
+        page = take(asked, items, listed_by, self.limit_of(asked))
+        if page.next is not None:
+            self._on_part(verb.name)
+        if asked.is_paged:
+            return page
+        first = FirstItems(page.items)
+        first.next = page.next
+        return first
+
+    async def answer(self, name: str, body: bytes, principal: Principal) -> Answer:
         """`call` for transports that carry JSON both ways. An empty body is an empty object."""
-        return msgspec.json.encode(await self.call(name, body or b"{}", principal))
+        result = await self.call(name, body or b"{}", principal)
+        return Answer(msgspec.json.encode(result), result.next if isinstance(result, FirstItems) else None)
+
+    async def call_json(self, name: str, body: bytes, principal: Principal) -> bytes:
+        """The body of the answer."""
+        return (await self.answer(name, body, principal)).body
 
 
 def _decoded(verb: Verb, body: bytes | dict[str, Any] | msgspec.Struct) -> msgspec.Struct:

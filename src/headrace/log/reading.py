@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import fnmatch
+import re
+from bisect import bisect_right
 from collections.abc import Iterator
+from operator import itemgetter
 
 import pyarrow as pa
 
@@ -40,6 +43,14 @@ class LogView:
     def streams(self, pattern: str = "*") -> list[ops.StreamInfo]:
         return [stream.info for stream in self.state.matching(pattern)]
 
+    def streams_after(self, id: int, pattern: str = "*") -> Iterator[ops.StreamInfo]:
+        fits = re.compile(fnmatch.translate(pattern)).match
+        ids = sorted(self.state.by_id)
+        for following in ids[bisect_right(ids, id) :]:
+            stream = self.state.by_id.get(following)
+            if stream is not None and (pattern == "*" or fits(stream.info.name)):
+                yield stream.info
+
     def bounds(self, name: str, partition: int = 0) -> ops.Bounds:
         wanted = self.partition(name, partition)
         return ops.Bounds(wanted.first, wanted.next)
@@ -60,17 +71,17 @@ class LogView:
         return None if position is None else position.index
 
     def cursors(self, pattern: str = "*", stream: str | None = None) -> list[ops.CursorInfo]:
+        return list(self.cursors_after(0, pattern, stream))
+
+    def cursors_after(self, id: int, pattern: str = "*", stream: str | None = None) -> Iterator[ops.CursorInfo]:
         ids = sorted(self.state.cursors) if stream is None else [self.state.stream(stream).info.id]
-        infos = []
-        for holder in (self.state.by_id[id] for id in ids if id in self.state.by_id):
-            for (name, number), position in list(self.state.cursors.get(holder.info.id, {}).items()):
+        for holder in (self.state.by_id[each] for each in ids if each >= id and each in self.state.by_id):
+            positions = self.state.cursors.get(holder.info.id, {}).copy()
+            for (name, number), position in sorted(positions.items(), key=_name):
                 if fnmatch.fnmatchcase(name, pattern):
                     partition = holder.partitions[number]
                     lag = max(0, partition.next - max(position.index, partition.first))
-                    infos.append(
-                        ops.CursorInfo(name, holder.info.name, number, position.index, position.updated_us, lag)
-                    )
-        return infos
+                    yield ops.CursorInfo(name, holder.info.name, number, position.index, position.updated_us, lag)
 
     # -- tables --------------------------------------------------------------------------------------------------------
 
@@ -173,6 +184,9 @@ class LogView:
 
     def read_checkpoint(self, id: int) -> Iterator[bytes]:
         return read_blob(self.store, self.state.checkpoint_name(id), self.checkpoint(id).size)
+
+
+_name = itemgetter(0)
 
 
 def _time_of(record: pa.RecordBatch) -> int:

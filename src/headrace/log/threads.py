@@ -43,7 +43,7 @@ class LogThreads:
     def _write(self) -> None:
         log = self._log
         marked = True
-        step = log.commit_once if log.journal.commits_max == 1 else log.pipeline.step
+        step = (lambda: log.commit_once()) if log.journal.commits_max == 1 else log.pipeline.step
         proved_us = log.clock.now_us()
         while not self._stopping:
             if not self._work.wait(log.journal.idle_mark_s if marked else IDLE_MARK_S):

@@ -40,6 +40,9 @@ from headrace.serving.http_connection import WebSocketConnection, connection_cla
 from headrace.serving.listener import Listener, open_server
 from headrace.telemetry.log_lines import fields
 
+NEXT_HEADER = "Headrace-Next"
+"""Where the rest of a list begins, for a caller that did not ask for a page."""
+
 logger = logging.getLogger("headrace.http")
 OWN_PATHS = ("/api", "/health", "/metrics")
 WEBSOCKET_POLICY_VIOLATION = 1008
@@ -139,8 +142,9 @@ class Api:
             _check_browser(request)
             principal = await self._principal(request)
             body = await _body(request, self._hub.config.http.request_bytes_max)
-            result = await self._hub.verbs.call_json(name, body, principal)
-            return Response(result, media_type="application/json")
+            answer = await self._hub.verbs.answer(name, body, principal)
+            told = {} if answer.next is None else {NEXT_HEADER: answer.next}
+            return Response(answer.body, media_type="application/json", headers=told)
         except HeadraceError as error:
             return error_response(error)
         except ClientDisconnect:

@@ -232,6 +232,7 @@ class VerbMetrics:
     def __init__(self, make: Maker) -> None:
         self.seconds = make.latency("headrace_verb_seconds", "Time of an admin verb", ["verb"])
         self.errors = make.counter("headrace_verb_errors_total", "Admin verbs refused or failed", ["verb", "code"])
+        self.parts = make.counter("headrace_list_parts_total", "Lists of which there was more than a page", ["verb"])
 
 
 class SparkMetrics:

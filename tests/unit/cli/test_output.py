@@ -49,3 +49,25 @@ def test_an_error_is_one_line_and_an_exit_code(
     assert told.count("\n") == 1
     assert output.report(error, as_json=True) == code
     assert json.loads(capsys.readouterr().err) == {"error": {"code": error.code, "message": str(error)}}
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 5])
+def test_a_long_list_is_printed_as_it_comes(count, capsysbinary, monkeypatch):
+    monkeypatch.setattr(output, "PART_ROWS", 2)
+    printed = []
+
+    def items():
+        for number in range(count):
+            printed.append(capsysbinary.readouterr().out)
+            yield {"n": number}
+
+    output.print_list(items(), ["n"], lambda item: [item["n"]], as_json=True)
+    whole = b"".join(printed) + capsysbinary.readouterr().out
+    assert json.loads(whole) == [{"n": number} for number in range(count)]
+    if count > 2:
+        assert b'"n": 1' in printed[2]  # before the third was asked for
+    output.print_list(({"n": number} for number in range(count)), ["n"], lambda item: [item["n"]], as_json=False)
+    out, err = capsysbinary.readouterr()
+    lines = out.decode().split()
+    assert lines == (["n", *map(str, range(count))] if count else [])
+    assert ("nothing to show" in err.decode()) == (count == 0)

@@ -1,5 +1,6 @@
 """The SDK against a real hub over a real socket."""
 
+import json
 import socket
 import threading
 import time
@@ -239,6 +240,43 @@ def test_tables(client):
     assert [(info.name, info.keys) for info in client.tables()] == [("prices", 1)]
     table.drop()
     assert client.tables() == []
+
+
+def test_lists_come_in_pages_and_one_by_one(client, monkeypatch):
+    monkeypatch.setattr("headrace.client.client.PAGE_ENTRIES", 2)
+    for number in range(5):
+        client.create(f"s{number}")
+        client.create_table(f"t{number}")
+        client.cursor("c", f"s{number}").save(0)
+    assert [info.name for info in client.streams("s*")] == ["s0", "s1", "s2", "s3", "s4"]
+    assert [info.name for info in client.tables("t*")] == ["t0", "t1", "t2", "t3", "t4"]
+    assert [info.stream for info in client.cursors()] == ["s0", "s1", "s2", "s3", "s4"]
+    calls = []
+    request = client.request
+    monkeypatch.setattr(client, "request", lambda *arguments: calls.append(arguments[0]) or request(*arguments))
+    streams = client.iter_streams("s*")
+    assert [next(streams).name, next(streams).name] == ["s0", "s1"]
+    assert calls == ["stream.list"]
+    assert len(list(streams)) == 3
+    assert len(list(client.iter_tables())) == len(list(client.iter_cursors(stream="s1"))) + 4 == 5
+
+
+def test_an_earlier_client_gets_the_first_page_and_a_second_result(client):
+    for number in range(3):
+        client.create(f"s{number}")
+    bodies = [
+        result.body.to_pybytes() for result in client._connection.flight.do_action(flight.Action("stream.list", b"{}"))
+    ]
+    assert len(bodies) == 1
+    for number in range(3, 1_000):  # and `orders`
+        client.create(f"s{number}")
+    bodies = [
+        result.body.to_pybytes() for result in client._connection.flight.do_action(flight.Action("stream.list", b"{}"))
+    ]
+    assert len(json.loads(bodies[0])) == 1_000
+    rest = client.call("stream.list", {"after": json.loads(bodies[1])["next"]})
+    assert [entry["name"] for entry in rest["items"]] == ["s999"]
+    assert len(client.streams()) == 1_001
 
 
 def test_many_keys_of_a_table_at_once(client):

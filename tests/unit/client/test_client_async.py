@@ -100,6 +100,9 @@ async def test_cursors_and_tables(hub):
     assert await cursor.save(2) == 2
     assert (await cursor.reset("earliest", dry_run=True)).read_again == 2
     assert [info.name for info in await hub.cursors()] == ["mill"]
+    assert [info.name async for info in hub.iter_cursors()] == ["mill"]
+    assert [info.name async for info in hub.iter_streams("ord*")] == ["orders"]
+    assert [info.name async for info in hub.iter_tables()] == []
     await cursor.delete()
     assert await hub.cursors() == []
     table = await hub.create_table("prices")
@@ -107,6 +110,9 @@ async def test_cursors_and_tables(hub):
     assert await hub.table("prices").get("pear") == b"3"
     assert await table.items() == [(b"pear", b"3")]
     assert (await table.delete("pear")).applied
+    assert await table.put_many({"fig": "1", "plum": "2"}) == 2
+    assert await table.delete_many(["fig"]) == 1
+    assert await table.clear() == 1
     assert len(await hub.tables()) == 1
     await table.drop()
     assert await hub.tables() == []

@@ -2,7 +2,7 @@ import asyncio
 import json
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from headrace.config import Config, Grant, Http, Listen, SecuritySection, Tls, U
 from headrace.errors import HeadraceError, UnknownStream
 from headrace.hub.base import HubBase
 from headrace.hub.health import NOT_FOR_ALL
+from headrace.pages import Listed
 from headrace.serving.http import serve
 
 
@@ -74,6 +75,20 @@ class TestApi:
         answer = await client.post("/api/v1/text.echo", json={"text": "hello"})
         assert (answer.status_code, answer.json()) == (200, {"text": "hello"})
         assert answer.headers["content-type"] == "application/json"
+
+    async def test_a_list_says_where_its_rest_begins(self, tmp_path: Path) -> None:
+        hub = frame(tmp_path)
+
+        async def numbers(request: Listed) -> Iterable[int]:
+            return range(1_001)
+
+        hub.verbs.register("number.list", Listed, numbers, right="read", listed_by=lambda number: [number])
+        async with serving(hub) as client:
+            first = await client.post("/api/v1/number.list", json={})
+            assert first.json() == list(range(1_000))
+            rest = await client.post("/api/v1/number.list", json={"after": first.headers["Headrace-Next"]})
+            assert rest.json() == {"items": [1_000], "next": None}
+            assert "Headrace-Next" not in rest.headers
 
     @pytest.mark.parametrize(
         ("path", "body", "status", "code"),

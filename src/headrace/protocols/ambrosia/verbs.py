@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Self
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 from headrace.errors import BadRequest
 from headrace.hub.verbs import Nothing, Verbs
 from headrace.log.ops import CheckpointInfo
+from headrace.pages import Listed
 from headrace.protocols.ambrosia.coordinator.coordinator import Coordinator
 from headrace.protocols.ambrosia.coordinator.debug_session import DebugSession
 from headrace.protocols.ambrosia.coordinator.instance import Instance
@@ -126,7 +128,14 @@ class ImmortalVerbs:
         """Add the verbs to a hub."""
         add = verbs.register
         add("immortal.register", RegisterRequest, self.register_immortal, right="admin", summary="Register an immortal")
-        add("immortal.list", Nothing, self.list_immortals, right="read", summary="All immortals and how they are")
+        add(
+            "immortal.list",
+            Listed,
+            self.list_immortals,
+            right="read",
+            summary="All immortals and how they are",
+            listed_by=lambda each: [each.name],
+        )
         add("immortal.log", LogRequest, self.log, right="read", summary="Logged messages, decoded")
         add("immortal.checkpoint", NameRequest, self.checkpoint, right="write", summary="Take a checkpoint now")
         add("immortal.replay", ReplayRequest, self.replay, right="admin", summary="Serve a debugging binding")
@@ -139,9 +148,9 @@ class ImmortalVerbs:
         await self._coordinator.register(request.name, request.options)
         return self._info(self._coordinator.find(request.name))
 
-    async def list_immortals(self, request: Nothing) -> list[ImmortalInfo]:
-        """All of them, names that were only called too."""
-        return [self._info(instance) for instance in self._coordinator.instances.values()]
+    async def list_immortals(self, request: Listed) -> Iterable[ImmortalInfo]:
+        """All of them by name, those that were only called too."""
+        return (self._info(instance) for _, instance in sorted(self._coordinator.instances.items()))
 
     async def checkpoint(self, request: NameRequest) -> CheckpointInfo:
         """Take one and wait for it."""

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.flight as flight
 
@@ -207,10 +208,12 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         if size > ACTION_BYTES_MAX:
             raise BadRequest(f"the body of {action.type!r} has {size} bytes, above {ACTION_BYTES_MAX}")
         body = action.body.to_pybytes() if size else b""
-        call = self._hub.verbs.call_json(action.type, body, self._principal(context))
+        call = self._hub.verbs.answer(action.type, body, self._principal(context))
         attributes = {"headrace.verb": action.type}
         with self._hub.tracing.call("flight.action", trace_headers_of(context), attributes):
-            return iter([self._bridge.run(call, context)])
+            answer = self._bridge.run(call, context)
+        more = [] if answer.next is None else [msgspec.json.encode({"next": answer.next})]
+        return iter([answer.body, *more])
 
     @translated
     def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:

@@ -6,14 +6,14 @@ Definitions made with `headrace pipeline create` live in the table
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 
 from headrace.config import PipelineEntry
 from headrace.errors import BadRequest, HeadraceError
-from headrace.hub.verbs import Nothing
+from headrace.pages import Listed
 from headrace.security import Principal, current
 from headrace.spark.pipelines.report import Report
 
@@ -97,7 +97,14 @@ class Registry:
         add = self._hub.verbs.register
         add("pipeline.create", Definition, self.create, right="admin", summary="Keep a pipeline's definition")
         add("pipeline.delete", PipelineName, self.delete, right="admin", summary="Forget a pipeline")
-        add("pipeline.list", Nothing, self.list, right="read", summary="Pipelines and how they are")
+        add(
+            "pipeline.list",
+            Listed,
+            self.list,
+            right="read",
+            summary="Pipelines and how they are",
+            listed_by=lambda each: [each.name],
+        )
         add("pipeline.status", PipelineName, self.status, right="read", summary="One pipeline")
         add("pipeline.stop", PipelineName, self.stop, right="admin", summary="Ask a running pipeline to stop")
         add("pipeline.report", Report, self.report, right="write", summary="What a running pipeline says of itself")
@@ -122,9 +129,9 @@ class Registry:
         await self._hub.create_table(PIPELINES)
         await self._hub.delete(PIPELINES, request.name.encode())
 
-    async def list(self, request: Nothing) -> list[Status]:
+    async def list(self, request: Listed) -> Iterable[Status]:
         """All that are defined or have reported."""
-        return [self._status(name) for name in sorted({*self._definitions(), *self._reports})]
+        return map(self._status, sorted({*self._definitions(), *self._reports}))
 
     async def status(self, request: PipelineName) -> Status:
         """One of them."""
