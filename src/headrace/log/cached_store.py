@@ -16,6 +16,7 @@ import logging
 import mmap
 import os
 import threading
+import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -34,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 CACHE = "cache"
 """The directory's name in a data directory."""
+RETRY_S = 1.0
+"""A log that is being opened asks a store that cannot be reached so often."""
 FETCHED = f".fetched{TEMPORARY}"
 """The end of the name of a file that comes from the store and is not whole yet."""
 
@@ -96,11 +99,25 @@ class CachedStore(Store):
     is_shared = True
 
     def __init__(
-        self, local: DirectoryStore, remote: Store, bytes_max: int, tag: str = "", home: str | None = None
+        self,
+        local: DirectoryStore,
+        remote: Store,
+        bytes_max: int,
+        tag: str = "",
+        home: str | None = None,
+        *,
+        free_bytes_min: int = 0,
+        patience_s: float = 0,
+        wait: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`home` is the directory of what others keep beside the log."""
+        """`home` is the directory of what others keep beside the log. However little the directory holds, it gives way
+        when its disk has less room than `free_bytes_min`. A log that is being opened waits `patience_s` for the store.
+        """
         self._local = local
         self._home = home
+        self._free_bytes_min = free_bytes_min
+        self._patience_s = patience_s
+        self._wait = wait
         self._remote = remote
         self._bytes_max = bytes_max
         self.mapped_bytes_max = bytes_max // 2
@@ -246,7 +263,18 @@ class CachedStore(Store):
         if kept is not None:
             logger.warning("%s in the cache is damaged or of another make: it is fetched again", name)
             self._drop(name)
-        return self._fetch(name, stamp)
+        while True:
+            try:
+                return self._fetch(name, stamp)
+            except StoreUnavailable as error:
+                if self._patience_s <= 0:
+                    raise
+                logger.warning("the log is not open yet: %s", error)
+                self._patience_s -= RETRY_S
+                self._wait(RETRY_S)
+
+    def recovered(self) -> None:
+        self._patience_s = 0
 
     def _is_whole(self, name: str, stamp: Stamp) -> bool:
         crc = size = 0
@@ -325,8 +353,10 @@ class CachedStore(Store):
         """Let go of what was used longest ago, while there is too much."""
         with self._lock:
             gone = []
+            short = self._free_bytes_min - self._local.disk.free_bytes() if self._free_bytes_min else 0
+            limit = min(self._bytes_max, self._bytes - short)
             for name, kept in self._kept.items():
-                if self._bytes <= self._bytes_max:
+                if self._bytes <= limit:
                     break
                 if not kept.is_in_use and name not in self._fetching:
                     gone.append(name)

@@ -53,6 +53,7 @@ class Log(LogView, LogPort):
         self.clock = clock
         self.journal = journal
         recovered = recover(journal, store)
+        store.recovered()
         super().__init__(recovered.state, store, settings.open_segments_max)
         self.recovered = recovered.report
         journal.open()

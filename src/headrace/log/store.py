@@ -148,6 +148,10 @@ class Store(Protocol):
         """What was read of a blob is damaged: whether there is hope that another try finds it whole."""
         return False
 
+    def recovered(self) -> None:
+        """The log is open: from now on somebody waits for each answer."""
+        return
+
     def trouble(self) -> str | None:
         """What keeps it from working, in a sentence; None when all is well."""
         return None

@@ -241,6 +241,40 @@ def test_what_was_used_longest_ago_goes_first(far: FarStore, tmp_path: Path) -> 
     smaller.close()
 
 
+def test_a_cache_gives_way_on_a_full_disk(far: FarStore) -> None:
+    """Appends are refused when the disk is full: what can be fetched again must not be what fills it."""
+    store = CachedStore(DirectoryStore(MemoryDisk(free_bytes=100)), far, 10**6, free_bytes_min=65)
+    names = [store.put(f"f/{letter}", letter.encode() * 10) for letter in "abcdef"]
+    assert store.gauges()["cache_bytes"] == 30
+    assert [store.get(name) for name in names] == [letter * 10 for letter in (b"a", b"b", b"c", b"d", b"e", b"f")]
+    assert store.gauges()["cache_bytes"] == 30
+
+
+def test_a_log_that_is_being_opened_waits_for_the_store(far: FarStore) -> None:
+    name = near_memory(far, MemoryDisk()).put("f/a", b"0123456789")
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            far.error = None
+
+    far.error = OSError("no route")
+    store = CachedStore(DirectoryStore(MemoryDisk()), far, 1000, patience_s=5, wait=wait)
+    assert store.get(name) == b"0123456789"
+    assert len(waits) == 3
+    far.error = OSError("no route")
+    store = CachedStore(DirectoryStore(MemoryDisk()), far, 1000, patience_s=5, wait=waits.append)
+    with pytest.raises(StoreUnavailable):
+        store.get(name)
+    assert len(waits) == 3 + 5
+    store = CachedStore(DirectoryStore(MemoryDisk()), far, 1000, patience_s=5, wait=waits.append)
+    store.recovered()
+    with pytest.raises(StoreUnavailable):
+        store.get(name)
+    assert len(waits) == 8, "a reader is told at once"
+
+
 def test_what_is_mapped_stays(far: FarStore, tmp_path: Path) -> None:
     store = near(far, tmp_path / "a", bytes_max=10)
     names = [store.put("f/a", b"a" * 10)]

@@ -23,6 +23,8 @@ from headrace.log.uri_store import open_uri
 LOCAL = "local"
 IN_KAFKA = "kafka"
 """Values of `log.kafka.store` that are no URI."""
+FREE_FACTOR = 4
+"""The cache leaves so many times `log.disk_reserve_bytes` free: with less than that, appends are refused."""
 FOLDERS = (segment.DIRECTORY, snapshot.DIRECTORY, checkpoint.DIRECTORY)
 
 
@@ -76,7 +78,13 @@ def open_store(disk: Disk, settings: LogSettings, kafka: KafkaPort, hub: str, ce
         return DirectoryStore(disk)
     local = DirectoryStore(_cache(disk))
     return CachedStore(
-        local, _remote(settings.kafka, kafka, cell), settings.kafka.cache_bytes, f"-{hub}", disk.local_path("")
+        local,
+        _remote(settings.kafka, kafka, cell),
+        settings.kafka.cache_bytes,
+        f"-{hub}",
+        disk.local_path(""),
+        free_bytes_min=FREE_FACTOR * settings.disk_reserve_bytes,
+        patience_s=settings.kafka.timeout_s,
     )
 
 
