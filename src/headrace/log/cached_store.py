@@ -410,8 +410,11 @@ class CachedStore(Store):
         self._drop(split(name)[0])
 
     def local_path(self, name: str) -> str | None:
-        """None: what is here now may be gone when somebody opens it."""
-        return None
+        """Of what is here now. It may be gone when somebody opens it."""
+        bare, _ = split(name)
+        with self._lock:
+            kept = self._kept.get(bare)
+            return self._local.local_path(bare) if kept is not None and kept.is_checked else None
 
     def handover(self) -> tuple[str, int] | None:
         return self._local.handover()

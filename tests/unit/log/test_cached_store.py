@@ -99,6 +99,19 @@ def test_an_empty_directory_fetches_once(far: FarStore, tmp_path: Path) -> None:
     again.close()
 
 
+def test_readers_on_this_machine_may_map_what_is_here(far: FarStore, tmp_path: Path) -> None:
+    store = near(far, tmp_path / "a", bytes_max=10)
+    names = [store.put("f/a", b"a" * 10), store.put("f/b", b"b" * 10)]
+    assert [store.local_path(name) for name in names] == [None, str(tmp_path / "a/f/b")]
+    assert store.local_path("") is None
+    store.close()
+    again = near(far, tmp_path / "a")
+    assert again.local_path(names[1]) is None, "nobody has checked it yet"
+    again.get(names[1])
+    assert again.local_path(names[1]) == str(tmp_path / "a/f/b")
+    again.close()
+
+
 def test_an_empty_blob_can_be_mapped(far: FarStore, tmp_path: Path) -> None:
     store = near(far, tmp_path / "a")
     assert store.map(store.put("f/a", b"")).size == 0
