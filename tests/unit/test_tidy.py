@@ -187,6 +187,14 @@ def only_spark_imports_pyspark(house: House) -> Iterator[str]:
                     yield f"{house.at(module, line)}: {name}"
 
 
+def only_the_log_on_kafka_imports_its_client(house: House) -> Iterator[str]:
+    for module in house.modules:
+        if not under(module, "headrace.log.kafka"):
+            for name, line in house.imports(module):
+                if under(name, "confluent_kafka"):
+                    yield f"{house.at(module, line)}: {name}"
+
+
 def the_hub_imports_no_pyspark(house: House) -> Iterator[str]:
     """Neither what runs in the hub's process nor what that brings along."""
     waiting = [module for module in house.modules if under(module, "headrace.spark.hub")]
@@ -292,6 +300,7 @@ BROKEN: dict[Callable[[House], Iterator[str]], dict[str, str]] = {
     codecs_and_sessions_do_no_io_and_know_no_hub: {f"{WALLAROO}/codec.py": "\nimport asyncio\n"},
     the_log_knows_no_event_loop_and_no_network: {"src/headrace/log/a.py": "\nimport socket\n"},
     only_spark_imports_pyspark: {"src/headrace/hub/a.py": "\nimport pyspark.sql\n"},
+    only_the_log_on_kafka_imports_its_client: {"src/headrace/hub/a.py": "\nimport confluent_kafka\n"},
     the_hub_imports_no_pyspark: {
         "src/headrace/spark/source/a.py": "\nimport pyspark\n",
         "src/headrace/spark/hub/b.py": "from headrace.spark.source import a\n",
