@@ -167,6 +167,7 @@ def ended(ending: str) -> tuple[MemoryDisk, Truth]:
     truth = truth_of(log)
     if ending != "killed at work":
         log.mark()
+        maintain(log)
     if ending == "stopped":
         log.close()
     left = disk.after_kill()
@@ -184,7 +185,8 @@ class Judge:
 
     def __init__(self, truth: Truth, ending: str) -> None:
         self._truth = truth
-        self._stopped = ending == "stopped"
+        self._ending = ending
+        self._rested = ending != "killed at work"
         self._may_lose_the_end = ending == "killed at work"
 
     def verdict(self, disk: MemoryDisk, *, goes_on: bool) -> tuple[str, str]:
@@ -222,10 +224,10 @@ class Judge:
             self._look_at_records(log, place, bounds, wrong, missing, refused)
         for (stream, number, producer), sequence in self._truth.producers.items():
             if (stream, number) in places(log) and (log.producer(stream, producer, number) or -1) != sequence:
-                (wrong if self._stopped else missing).append(f"producer {producer} of {stream}/{number}")
+                (wrong if self._rested else missing).append(f"producer {producer} of {stream}/{number}")
         for (cursor, stream, number), index in self._truth.cursors.items():
             if (stream, number) in places(log) and log.cursor(cursor, stream, number) != index:
-                (wrong if self._stopped else missing).append(f"cursor {cursor} of {stream}/{number}")
+                (wrong if self._rested else missing).append(f"cursor {cursor} of {stream}/{number}")
         for table, values in self._truth.tables.items():
             if log.has_stream(table):
                 older = missing if self._may_lose_the_end else wrong
@@ -302,7 +304,11 @@ class Judge:
             again = open_log(disk, FakeClock(), **SETTINGS)
         except Exception as error:
             return f"the second start failed: {error!r}"
-        wrong, _, _ = self._look_without(again, stored)
+        later = {
+            place: held | ({stored[place]: b"after"} if place in stored else {})
+            for place, held in self._truth.records.items()
+        }
+        wrong, _, _ = Judge(self._truth._replace(records=later), self._ending)._look(again)
         if wrong:
             return f"wrong at the second start: {wrong[0]}"
         for (name, number), index in stored.items():
@@ -313,15 +319,6 @@ class Judge:
             if found != [b"after"]:
                 return f"{name}/{number} has {found} at {index}"
         return None
-
-    def _look_without(self, log: Log, stored: dict[tuple[str, int], int]) -> tuple[list[str], list[str], list[str]]:
-        for place, index in stored.items():
-            self._truth.records[place][index] = b"after"
-        try:
-            return self._look(log)
-        finally:
-            for place, index in stored.items():
-                del self._truth.records[place][index]
 
 
 def damaged(disk: MemoryDisk, damage: Damage) -> MemoryDisk:

@@ -64,6 +64,8 @@ class Log(LogView, LogPort):
         self.full = False
         """The last commit found no room."""
         self.commits = 0
+        self.marked_sequence = 0
+        """That of the state when the writer had nothing to do, the last time."""
         self.queue_bytes = 0
         self.on_commit: Callable[[list[Pending], Touched], None] | None = None
         """Called by the writer after each commit with the outcomes, failures among them; without any when the log has
@@ -321,6 +323,7 @@ class Log(LogView, LogPort):
     def mark(self) -> None:
         """Note in the journal that all before is durable. Only the writer calls this, when it is idle, and `close`."""
         self._note(self.journal.mark)
+        self.marked_sequence = self.state.sequence
 
     def prove(self) -> None:
         """Note the same beside the journal, without an entry in it. Only the writer calls this, now and then."""

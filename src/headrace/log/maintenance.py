@@ -24,7 +24,7 @@ from headrace.log.pending import Pending
 from headrace.log.sealer import Sealing
 from headrace.log.segment import SegmentDamaged, SegmentRef, write_segment
 from headrace.log.shared import SharedStore
-from headrace.log.state import Stream
+from headrace.log.state import State, Stream
 from headrace.log.table import Table
 from headrace.log.tail import TailEntry
 
@@ -43,6 +43,11 @@ FREED_AT_ONCE = 2_000
 FREE_PAUSE_S = 0.0005
 """What a table or a tail held is freed so many entries at a time, with so long a pause: freeing a million at once would
 hold up all other threads of the process."""
+REST_US = 10_000_000
+"""So long at least is between two snapshots that are taken only because nothing happens."""
+REST_ENTRIES_MAX = 10_000
+"""Those are taken of states with at most so many streams, cursors and producers: a larger one would keep the first
+request after the rest waiting."""
 COMPACT_BYTES_AT_ONCE = 1024 * 1024
 COMPACT_GARBAGE_FACTOR = 2
 """A table is compacted when its stream has more than this many records for each live key. Records and not bytes are
@@ -57,6 +62,7 @@ class Maintenance:
         self._due_us = 0
         self._reuses_files = True
         self._compaction: Pending | None = None
+        self._rested_us = 0
         self._keeps_garbage = False
         self.shared = SharedStore(log)
         self.sealing = Sealing(log.store, log.settings.seal_apart_bytes, SEALER_IDLE_S)
@@ -240,13 +246,12 @@ class Maintenance:
     # -- snapshots and the journal -----------------------------------------------------------------------------------
 
     def _take_snapshot(self) -> bool:
-        """When the journal has begun a new file since the last one."""
+        """When the journal has begun a new file since the last one; and of a state that rests."""
         log = self._log
         sequences = self._snapshots()
         begun, size = log.journal.position
-        if size == 0 or (sequences and sequences[-1] >= begun):
-            return False
-        if not sequences and log.journal.first == begun:
+        is_behind = sequences[-1] < begun if sequences else log.journal.first != begun
+        if size == 0 or not (is_behind or self._rests(sequences)):
             return False
         if log.store.is_shared:
             return self.shared.take_snapshot()
@@ -256,6 +261,18 @@ class Maintenance:
         if sequence < begun:
             return False  # the new file has no durable frame yet
         snapshot.save(log.store, sequence, data)
+        return True
+
+    def _rests(self, sequences: list[int]) -> bool:
+        """Whether nothing has changed for a while since the last snapshot, and a new one costs little. With it, damage
+        to the journal of a hub that is killed takes no cursor and no producer back."""
+        log = self._log
+        state, now_us = log.state, log.clock.now_us()
+        if log.store.is_shared or log.marked_sequence != state.sequence or state.sequence in sequences:
+            return False
+        if now_us - self._rested_us < REST_US or _entries(state) > REST_ENTRIES_MAX:
+            return False
+        self._rested_us = now_us
         return True
 
     def _cut_journal(self) -> bool:
@@ -407,6 +424,15 @@ class Maintenance:
             if size >= COMPACT_BYTES_AT_ONCE:
                 break
         return pending
+
+
+def _entries(state: State) -> int:
+    """How much a snapshot has to hold; not counted to the end when it is much."""
+    count = len(state.streams)
+    if count > REST_ENTRIES_MAX:
+        return count
+    count += sum(map(len, state.cursors.values()))
+    return count + sum(len(partition.producers) for partition in state.partitions())
 
 
 def _keeps(entry: TailEntry, needed_from: int, before_us: int) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from support.until import wait_until
-from unit.log.helpers import Outcomes, again, do, fill, open_log, payloads
+from unit.log.helpers import Outcomes, again, do, fill, maintain, open_log, payloads
 
 from headrace.errors import Damaged
 from headrace.log import journal, ops, snapshot
@@ -15,7 +15,7 @@ from headrace.log.clock import SystemClock
 from headrace.log.doctor import examine_disk
 from headrace.log.journal_port import Unrecoverable
 from headrace.log.log import Log
-from headrace.testing import FaultyDisk, MemoryDisk
+from headrace.testing import FakeClock, FaultyDisk, MemoryDisk
 
 BLOCK = 4096
 RECORDS = 200
@@ -210,3 +210,63 @@ def test_a_proof_that_cannot_be_written_for_lack_of_room_is_left_out() -> None:
     disk.fail_all("write", 5)
     log.prove()
     assert log.failed is not None
+
+
+# -- a state that rests -----------------------------------------------------------------------------------------------
+
+
+def resting(**settings: int) -> tuple[MemoryDisk, Log, FakeClock]:
+    disk, clock = MemoryDisk(), FakeClock()
+    log = open_log(disk, clock, **{"journal_file_bytes": 1_000_000, "segment_bytes": 1_000_000, **settings})
+    do(log, ops.CreateStream("s"))
+    for number in range(RECORDS):
+        do(log, ops.Append("s", Batch.one(b"%d" % number), 0, "p", number), ops.SaveCursor("c", "s", number))
+    return disk, log, clock
+
+
+def test_damage_takes_no_cursor_and_no_producer_back_under_a_hub_that_was_idle() -> None:
+    disk, log, _ = resting()
+    log.mark()
+    maintain(log)
+    [path] = journal.journal_files(disk)
+    for at in range(journal.FILE_HEADER.size, log.journal.position.size, 500):
+        left = disk.after_kill()
+        left.put(path, zeroed(left.read(path), at))
+        again = open_log(left)
+        assert again.recovered.damage
+        assert (again.cursor("c", "s"), again.producer("s", "p")) == (RECORDS - 1, RECORDS - 1)
+        assert again.bounds("s").next >= RECORDS
+
+
+def test_a_snapshot_of_a_state_that_rests_is_taken_once_and_not_too_often() -> None:
+    _, log, clock = resting()
+    maintain(log)
+    assert snapshot.names(log.store) == [], "it does not rest"
+    log.mark()
+    maintain(log)
+    [first] = snapshot.names(log.store)
+    assert snapshot.sequence_of(first) == log.state.sequence
+    log.mark()
+    maintain(log)
+    do(log, ops.SaveCursor("c", "s", 0, rewind=True))
+    log.mark()
+    maintain(log)
+    assert snapshot.names(log.store) == [first], "another one follows ten seconds later"
+    clock.advance(11)
+    maintain(log)
+    assert len(snapshot.names(log.store)) == 2
+    log.close()
+
+
+def test_a_large_state_that_rests_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.log.maintenance.REST_ENTRIES_MAX", 2)
+    _, log, _ = resting()  # a stream, a cursor, a producer
+    log.mark()
+    maintain(log)
+    assert snapshot.names(log.store) == []
+    monkeypatch.setattr("headrace.log.maintenance.REST_ENTRIES_MAX", 0)
+    maintain(log)
+    assert snapshot.names(log.store) == []
+    monkeypatch.setattr("headrace.log.maintenance.REST_ENTRIES_MAX", 3)
+    maintain(log)
+    assert len(snapshot.names(log.store)) == 1
