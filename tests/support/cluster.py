@@ -61,7 +61,7 @@ class HubCluster:
 
     def new_hub(self, name: str) -> HubProcess:
         """One more, not started, with an empty disk."""
-        (self._folder / name).mkdir()
+        (self._folder / name).mkdir(parents=True)
         return HubProcess(self._folder / name, *self.settings, f"cluster.hub={name}", only=self._only)
 
     def __enter__(self) -> HubCluster:

@@ -30,6 +30,9 @@ AGAIN_S = 0.2
 class Front:
     """One listener."""
 
+    connections_max = 10_000
+    """At this hub's listener, those that wait among them (`limits.sessions_max`)."""
+
     def __init__(
         self, name: str, route: Route, wait_s: float, metrics: ClusterMetrics, tls_on: ssl.SSLContext | None = None
     ) -> None:
@@ -55,6 +58,14 @@ class Front:
         return Client(self._come)
 
     def _come(self, client: Client) -> None:
+        if len(self._tasks) + len(self._joined) >= self.connections_max:
+            self._metrics.forward_failures.labels(listener=self.name).inc()
+            logger.warning(
+                "a connection was refused: there are as many as limits.sessions_max allows",
+                extra=fields(listener=self.name, maximum=self.connections_max),
+            )
+            client.abort()
+            return
         task = asyncio.ensure_future(self._serve(client))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -183,6 +183,7 @@ class Node:
     async def leaves(self) -> None:
         """This hub is about to stop: others send nobody more here, and the next owner is chosen meanwhile."""
         if self._epoch:
+            logger.warning("hands over the cell", extra=fields(cell=CELL, epoch=self._epoch, hub=self.name))
             await asyncio.to_thread(self.notes.publish, self._cell_note(is_leaving=True))
         self._leaving.set()
 

@@ -90,6 +90,7 @@ class Standby:
             front, tls = Front(name, self.node.route, self.config.cluster.wait_s, self.base.metrics.cluster), None
             if name == "http":
                 front, tls = await self._http_front(addresses[name])
+            front.connections_max = self.config.limits.sessions_max
             try:
                 await front.open(addresses[name], tls)
             except OSError as error:
@@ -148,14 +149,16 @@ class Standby:
             self.log = cast(LogPort, Leased(log, log.journal, settings.lease_s))
         else:
             self.log = log
-        await self._wait_for_lease()
+        await self._wait_for_lease(log)
 
-    async def _wait_for_lease(self) -> None:
-        """With strict reads: until an owner that has not said goodbye answers nobody any more."""
+    async def _wait_for_lease(self, log: Log) -> None:
+        """With strict reads: until an owner that has not said goodbye answers nobody any more. The own lease begins
+        then."""
         settings = self.config.log.kafka
         if settings.strict_reads and not self.node.turn.has_left:
             logger.info("waiting for the lease of the owner before", extra=fields(lease_s=settings.lease_s))
             await asyncio.sleep(settings.lease_s)
+            await asyncio.to_thread(log.mark)
 
     # -- owning ----------------------------------------------------------------------------------------------------
 

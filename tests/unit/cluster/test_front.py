@@ -128,6 +128,24 @@ async def test_nobody_waits_longer_than_the_limit() -> None:
         assert metrics.registry.get_sample_value("headrace_cluster_forward_failures_total", {"listener": "lines"}) == 1
 
 
+async def test_more_connections_than_allowed_are_refused() -> None:
+    route, metrics = Route("me"), Metrics()
+    front = Front("lines", route, 10, metrics.cluster)
+    front.connections_max = 1
+    async with serving(echo) as address, opened(front):
+        route.claimed(owner(1, "lines", address))
+        reader, writer = await connected(front)
+        writer.write(b"x")
+        assert await reader.readexactly(1) == b"x"
+        refused, other = await connected(front)
+        assert await rest(refused) == b""
+        assert metrics.registry.get_sample_value("headrace_cluster_forward_failures_total", {"listener": "lines"}) == 1
+        writer.write(b"y")
+        assert await reader.readexactly(1) == b"y"
+        writer.close()
+        other.close()
+
+
 async def test_connections_to_an_owner_that_lost_the_cell_are_cut() -> None:
     route = Route("me")
     async with serving(echo) as address, opened(Front("lines", route, 10, Metrics().cluster)) as front:
