@@ -123,9 +123,10 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         """Read a range, or follow."""
         wanted = decode_ticket(ticket.ticket)
         principal = self._principal(context)
+        peer = context.peer()  # not in the loop: the call may have ended there, and its context with it
         with self._hub.tracing.call("flight.get", trace_headers_of(context)):
             session, permit, closed = self._bridge.open(
-                lambda: self._in_loop_open_read(wanted, principal, context.peer()), context, lambda opened: opened[2]()
+                lambda: self._in_loop_open_read(wanted, principal, peer), context, lambda opened: opened[2]()
             )
             stream = ReadStream(
                 self._hub,
@@ -168,8 +169,9 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         """Append batches to one partition."""
         session = PutSession(_command_of(descriptor))
         principal = self._principal(context)
+        peer = context.peer()  # as for a get
         permit, closed = self._bridge.open(
-            lambda: self._in_loop_open_put(session, principal, context.peer()), context, lambda opened: opened[1]()
+            lambda: self._in_loop_open_put(session, principal, peer), context, lambda opened: opened[1]()
         )
         self._puts.add(session)
         try:

@@ -1,6 +1,8 @@
 """Looking, verbs, stopping and logging in over a real socket, with a Flight client that knows nothing of Headrace."""
 
 import asyncio
+import threading
+from types import SimpleNamespace
 
 import msgspec
 import pyarrow.flight as flight
@@ -12,8 +14,11 @@ from headrace.cli.tls import make_self_signed
 from headrace.config import Config, SecuritySection, Tls, User
 from headrace.log.batch import Batch
 from headrace.protocols.flight import connections
-from headrace.protocols.flight.server import serve
+from headrace.protocols.flight.bridge import Bridge
+from headrace.protocols.flight.server import FlightServer, serve
+from headrace.security import Principal
 from headrace.security.login_limit import ADDRESS_FACTOR
+from headrace.security.principal import BUILT_IN_ROLES
 from headrace.testing import memory_hub, served_hub
 
 
@@ -254,3 +259,38 @@ def test_guessing_over_new_connections_is_held_back(address):
                     call(client, "stream.list", token)
                 codes.append(code_of(caught.value))
     assert codes == ["unauthenticated"] * 10 + ["too-many-logins"] * 2
+
+
+class ShortLived:
+    """The context of a call: gRPC frees it when the call has ended, which the loop may not have noticed yet."""
+
+    def __init__(self):
+        self._thread = threading.get_ident()
+
+    def peer(self):
+        assert threading.get_ident() == self._thread, "whoever looks from elsewhere may look at freed memory"
+        return "ipv4:127.0.0.1:5000"
+
+    def is_cancelled(self):
+        return False
+
+    def get_middleware(self, name):
+        return SimpleNamespace(
+            principal=lambda peer: Principal("ada", ("admin",), tuple(BUILT_IN_ROLES["admin"])), headers={}
+        )
+
+
+async def test_the_loop_does_not_look_at_the_context_of_a_call():
+    """A hub that stopped while a get or a put began ended with SIGSEGV."""
+    async with memory_hub() as hub:
+        await hub.create_stream("orders")
+        server = FlightServer(hub, Bridge(asyncio.get_running_loop()), "grpc://127.0.0.1:0")
+
+        def call() -> None:
+            server.do_get(ShortLived(), flight.Ticket(b'{"stream": "orders"}'))
+            with failing() as caught:
+                server.do_put(ShortLived(), command(stream="nowhere"), None, None)
+            assert code_of(caught.value) == "unknown-stream"
+
+        await asyncio.to_thread(call)
+        await asyncio.to_thread(server.shutdown)
