@@ -14,7 +14,9 @@ from spark_support import JAVA_OPTIONS, environment, free_address
 from support.hub_process import HubProcess
 from support.until import DEADLINE_S, wait_until
 
-from headrace.spark.hub_client import HubPort, open_port
+from headrace.config import Config, Log, User
+from headrace.security import Security, new_token
+from headrace.spark.hub_client import HubPort, access_to, open_port
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
 CONFIG = """
@@ -64,6 +66,10 @@ class Up(HubProcess):
         done = subprocess.run(run, env=environment(), capture_output=True, text=True, timeout=DEADLINE_S, check=True)
         return json.loads(done.stdout) if "--json" in words else done.stderr
 
+    def status(self) -> Any:
+        """The pipeline `paid`, by the hub's own word."""
+        return self.port.call("pipeline.status", {"name": "paid"})
+
     def drivers(self) -> list[int]:
         """The processes of Spark that belong to this hub, by its address on their command line."""
         found = []
@@ -105,3 +111,35 @@ def test_a_configured_pipeline_runs_with_its_hub(up: Up) -> None:
     wait_until(lambda: not up.drivers(), "the driver to end", 60)
     up.append("paid")
     assert up.results() == 3
+
+
+ROBOT, ROBOT_DIGEST = new_token()
+ADMIN, ADMIN_DIGEST = new_token()
+
+
+def test_a_pipeline_stops_with_its_user_and_goes_on_when_the_user_is_back(tmp_path: Path, class_archive: None) -> None:
+    """It works in the name of the user whose token it has. Nothing of it is stored after the user has gone."""
+    robot = User(tokens=[ROBOT_DIGEST], roles=["reader", "writer"])
+    file = Security(Config(log=Log(data=str(tmp_path / "data")))).users_file
+    with file.changing() as users:
+        users |= {"robot": robot, "admin": User(tokens=[ADMIN_DIGEST], roles=["admin"])}
+    up = Up(tmp_path)
+    config = tmp_path / "headrace.toml"
+    config.write_text(config.read_text().replace("[spark]\n", f'[spark]\ntoken = "{ROBOT}"\n'))
+    with up:
+        up.port = open_port(access_to(up.address, ADMIN), wait_s=DEADLINE_S)
+        up.port.call("stream.create", {"stream": "orders"})
+        up.append("paid", "open", "paid")
+        wait_until(lambda: up.results() == 2, "the first results", 120)
+        wait_until(lambda: up.status()["state"] == "running", "the first report", 60)
+        with file.changing() as users:
+            del users["robot"]
+        wait_until(lambda: up.status()["state"] == "failed", "the end", 60)
+        assert up.status()["report"]["error"] == "the user 'robot', in whose name it runs, may not run it any more"
+        up.append("paid")
+        wait_until(lambda: not up.drivers(), "the driver to end", 120)
+        assert up.results() == 2
+        with file.changing() as users:
+            users["robot"] = robot
+        wait_until(lambda: up.results() == 3, "results after the user's return", 180)
+        up.port.close()
