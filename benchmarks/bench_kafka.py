@@ -118,7 +118,6 @@ def cluster(directory: Path, servers: str) -> Iterator[str]:
     if servers:
         yield servers
         return
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
     from kafka_brokers import RUN_FAST, Brokers, fetch
 
     fetch()
@@ -188,6 +187,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--servers", default="", help="brokers that run already")
     arguments = parser.parse_args()
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+    from test_programs import lacking
+
+    if not arguments.servers and (line := lacking("kafka")):
+        print(f"left out: {line}")
+        return
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     place = tempfile.TemporaryDirectory(dir=arguments.directory, prefix="headrace-bench-")
     with place as made, cluster(Path(made), arguments.servers) as servers:
