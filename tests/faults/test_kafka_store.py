@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import msgspec
@@ -68,6 +69,21 @@ def test_blobs_in_a_topic(brokers: Brokers, tmp_path: Path) -> None:
     cached = CachedStore(DirectoryStore(OsDisk(tmp_path)), stores[1], 10**8)
     assert cached.map(kept).to_pybytes() == names[kept]
     cached.close()
+    kafka.close()
+
+
+def test_what_has_come_is_not_kept_waiting(brokers: Brokers) -> None:
+    """A reader gets what is there, however long it would wait for more."""
+    settings, kafka = new_cell(brokers.servers)
+    topic = blobs_topic(settings)
+    TopicStore(kafka, topic, 0).put("f/a", LONG)
+    consumer = kafka.consumer(topic, 0, 0)
+    received = []
+    began = time.monotonic()
+    while len(received) < 4:
+        received += consumer.receive(100)
+    assert time.monotonic() - began < 90
+    consumer.close()
     kafka.close()
 
 

@@ -135,7 +135,9 @@ class _Consumer(Consumer):
 
     def receive(self, timeout_s: float) -> list[Received]:
         received = []
-        for message in self._consumer.consume(BATCH, timeout_s):
+        # `consume` waits for all that it is asked for, or for all of the time: so only the first is waited for.
+        first = self._consumer.poll(timeout_s)
+        for message in [] if first is None else [first, *self._consumer.consume(BATCH - 1, 0)]:
             error = message.error()
             if error is None:
                 received.append(Received(message.offset(), message.key(), message.value()))
