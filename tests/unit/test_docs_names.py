@@ -31,7 +31,7 @@ NO_SETTINGS = {
     "ockam.addresses", "perper.types", "perper.caches", "perper.expiry", "perper.listened",
     "wallaroo.streams", "wallaroo.names", "ockam.indexes", "futoin.consumers",
     "ambrosia.counter.receive", "ambrosia.counter.send",
-    "wallaroo.experimental",
+    "wallaroo.experimental", "pipeline.list",
 }  # fmt: skip
 
 

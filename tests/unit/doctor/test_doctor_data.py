@@ -96,7 +96,7 @@ async def test_a_directory_of_a_newer_version_is_not_called_well(tmp_path: Path)
 
 async def test_a_torn_tail_is_no_damage(tmp_path: Path) -> None:
     await filled(tmp_path)
-    journal = max(file for file in (tmp_path / "journal").iterdir() if file.is_file())
+    journal = max((tmp_path / "journal").glob("*.journal"))
     end = len(journal.read_bytes().rstrip(b"\0"))
     with journal.open("r+b") as file:
         file.seek(end + -end % 8)  # a frame that was begun where the next one is due
