@@ -1,6 +1,6 @@
 // Hubs in front of one log on Kafka: who owns it, who follows, how far they are, and how the last takeover went.
 
-import { callIfThere } from "./api.js";
+import { call } from "./api.js";
 import { bytes, count, empty, facts, fill, h, head, moment, number, pill, seconds } from "./dom.js";
 import { liveTable } from "./table.js";
 
@@ -28,7 +28,8 @@ export async function clusterPage(root, parts, view) {
   );
 
   async function refresh() {
-    const found = await callIfThere("cluster.status", {}, null);
+    const info = await call("hub.info");
+    const found = info.health.notes?.cluster ? await call("cluster.status") : null;
     fill(none, empty("This hub is alone.", "Its log is in its data directory: log.backend is embedded."));
     rows.update(found?.hubs ?? []);
     fill(
