@@ -114,7 +114,7 @@ async def hub_and_address(
     *, disk: Disk | None = None, security: SecuritySection | None = None, **settings: object
 ) -> AsyncIterator[tuple[Hub, str]]:
     """A hub in memory with a Wallaroo listener, and a window in which tests may forget about credits."""
-    settings = {"window_credits": 1_000, "window_bytes": 1 << 30} | settings
+    settings = {"window_credits": 1_000, "credit_bytes": 1 << 20} | settings
     config = Config(wallaroo=Wallaroo(**settings), security=security or SecuritySection())  # type: ignore[arg-type]
     async with memory_hub(config, disk=disk) as hub:
         listener = await serve(hub, "127.0.0.1:0")

@@ -17,12 +17,12 @@ FIRST_FRAME_BYTES = 64 * 1024
 class Credits:
     """What a peer may send. It has `window - used`."""
 
-    def __init__(self, window: int, window_bytes: int) -> None:
+    def __init__(self, window: int, credit_bytes: int) -> None:
         self.window = window
         self.used = self.due = window
         """Frames taken whose credits have not gone back yet, and credits that the peer never had; of these, how many
         may go to it now."""
-        self._window_bytes = window_bytes
+        self._window_bytes = window * credit_bytes
         self._frame_bytes = FIRST_FRAME_BYTES
 
     def use(self, count: int) -> None:

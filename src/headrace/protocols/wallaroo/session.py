@@ -70,7 +70,7 @@ class ServerSession:
         self.instance = b""
         self.streams: dict[int, Stream] = {}
         self.error: str | None = None
-        self.credits = Credits(self.settings.window_credits, self.settings.window_bytes)
+        self.credits = Credits(self.settings.window_credits, self.settings.credit_bytes)
         self.duplicates = 0
         self._accepts_cookie = accepts_cookie
         self.buffer = FrameBuffer(frame_bytes_max=self.settings.frame_bytes_max)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from headrace.config.sections import Bytes, Count, Seconds, Section
-from headrace.units import MIB
+from headrace.units import KIB, MIB
 
 
 class Wallaroo(Section, frozen=True):
@@ -21,9 +21,9 @@ class Wallaroo(Section, frozen=True):
         str, Meta(description="Name of a connector's stream, from {program}, {instance} and {stream}")
     ] = "{instance}.{stream}"
     window_credits: Annotated[Count, Meta(description="Frames a connector may have under way")] = 500
-    window_bytes: Annotated[
-        Bytes, Meta(description="About the bytes it may have under way: fewer credits are given while frames are large")
-    ] = 2 * MIB
+    credit_bytes: Annotated[
+        Bytes, Meta(description="What a credit stands for: while frames are larger than this, fewer credits are given")
+    ] = 4 * KIB
     frame_bytes_max: Annotated[Bytes, Meta(description="The largest frame")] = 4 * MIB
     connections_max: Annotated[Count, Meta(description="Open connections; one more is answered with ERROR")] = 1_000
     streams_max: Annotated[Count, Meta(description="Streams that one connection may introduce")] = 10_000

@@ -51,7 +51,7 @@ def test_what_a_connector_may_have_under_way_is_bounded_in_frames_and_bytes(size
 
 
 def test_frames_that_grow_cost_credits_at_once_and_smaller_ones_bring_them_back() -> None:
-    credits = Credits(window=100, window_bytes=1_000_000)
+    credits = Credits(window=100, credit_bytes=10_000)
     has = credits.take()
     assert has == 15  # frames of 64 KiB are feared as long as none has come
     for size, expected in ((100_000, 10), (2_000_000, 2), (1, 2)):
@@ -66,12 +66,22 @@ def test_frames_that_grow_cost_credits_at_once_and_smaller_ones_bring_them_back(
 
 
 def test_an_overdraft_of_more_than_a_window_is_refused() -> None:
-    credits = Credits(window=20, window_bytes=1)
+    credits = Credits(window=20, credit_bytes=1)
     credits.use(40)
     with pytest.raises(PeerFault, match="Credit exceeded: 41 frames under way, 20 were granted"):
         credits.use(1)
 
 
 def test_a_tiny_window_is_given_whole() -> None:
-    assert Credits(window=1, window_bytes=0).take() == 1
-    assert Credits(window=3, window_bytes=0).take() == 2
+    assert Credits(window=1, credit_bytes=0).take() == 1
+    assert Credits(window=3, credit_bytes=0).take() == 2
+
+
+def test_a_larger_window_has_room_for_more_bytes() -> None:
+    """Whoever raises it has a connector that gets along with partial sends, and frames of 1 KiB do not cost it any."""
+    credits = Credits(window=5_000, credit_bytes=Wallaroo().credit_bytes)
+    for _ in range(100):
+        credits.use(credits.take())
+        credits.saw(1_024)
+        credits.due = credits.used
+    assert credits.take() == 5_000
