@@ -41,6 +41,9 @@ PERSONAS = {
 CHANGED = ("removed", "narrowed")
 ROLES_BEFORE = {"viewer": "viewer", "writer": "clerk", "removed": "clerk", "narrowed": "clerk", "admin": "admin"}
 SETTINGS = """
+[security]
+farewell_s = 600
+
 [[security.roles.viewer]]
 rights = ["read"]
 streams = ["orders.*", "immortal/orders-*"]

@@ -228,6 +228,10 @@ class SecuritySection(Section, frozen=True):
         Meta(description="Wrong passwords of a user from an address before it must wait; of all users, ten times that"),
     ] = 10
     login_window_s: Annotated[Seconds, Meta(description="How long it must wait, and how long failures count")] = 60
+    farewell_s: Annotated[
+        Seconds,
+        Meta(description="A peer whose sign-in no longer holds is cut off after this if it does not ask or send"),
+    ] = 10
     anonymous: Annotated[
         str, Meta(description="Role of callers without a name: `auto` is admin while there are no users, then nobody")
     ] = "auto"

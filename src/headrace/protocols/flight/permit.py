@@ -11,9 +11,6 @@ from headrace.errors import Forbidden, HeadraceError
 if TYPE_CHECKING:
     from headrace.security import Principal, Right
 
-FAREWELL_S = 10.0
-"""So long a call whose right has gone may take to end: gRPC cannot wake one whose client neither sends nor reads."""
-
 
 def require(principal: Principal, right: Right, *streams: str) -> None:
     """Raise unless the caller has the right to all of the streams."""
@@ -27,8 +24,11 @@ def require(principal: Principal, right: Right, *streams: str) -> None:
 class Permit:
     """Made, refused and ended in the event loop; asked in any thread."""
 
-    def __init__(self, principal: Principal, right: Right, *streams: str, cut: Callable[[], object]) -> None:
-        """Raises when there is no such right. `cut` ends a call that does not end by itself."""
+    def __init__(
+        self, principal: Principal, right: Right, *streams: str, cut: Callable[[], object], farewell_s: float
+    ) -> None:
+        """Raises when there is no such right. `cut` ends a call that has not ended by itself `farewell_s` after the
+        right has gone: gRPC cannot wake one whose client neither sends nor reads."""
         require(principal, right, *streams)
         self.error: HeadraceError | None = None
         """Why the call may not go on."""
@@ -37,6 +37,7 @@ class Permit:
         self._right: Right = right
         self._streams = streams
         self._cut = cut
+        self._farewell_s = farewell_s
         self._refused = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._unwatch = principal.watch(self._look)
@@ -64,5 +65,5 @@ class Permit:
         except HeadraceError as error:
             self.error = error
             self._refused.set()
-            self._timer = asyncio.get_running_loop().call_later(FAREWELL_S, self._cut)
+            self._timer = asyncio.get_running_loop().call_later(self._farewell_s, self._cut)
             self.on_refused(error)

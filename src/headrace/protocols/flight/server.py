@@ -154,7 +154,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             return session, permit, opened.pop_all().close
 
     def _permit(self, principal: Principal, right: Right, *streams: str, peer: str) -> Permit:
-        return Permit(principal, right, *streams, cut=lambda: cut(self.port, peer=peer))
+        farewell_s = self._hub.config.security.farewell_s
+        return Permit(principal, right, *streams, cut=lambda: cut(self.port, peer=peer), farewell_s=farewell_s)
 
     # Appending -----------------------------------------------------------------------------------------------------
 

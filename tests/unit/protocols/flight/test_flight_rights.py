@@ -9,8 +9,8 @@ from support.flight_peer import PAYLOADS, get, payloads
 from support.until import wait_until
 
 import headrace
+from headrace.config import Config, SecuritySection
 from headrace.errors import Unauthenticated
-from headrace.protocols.flight import permit
 from headrace.protocols.flight.connections import cut
 from headrace.security import new_token
 from headrace.testing import ServedHub, served_hub
@@ -19,9 +19,11 @@ ORDERS = flight.FlightDescriptor.for_path("orders")
 
 
 @pytest.fixture
-def hub(tmp_path, monkeypatch) -> Iterator[ServedHub]:
+def hub(request, tmp_path, monkeypatch) -> Iterator[ServedHub]:
+    """The parameter, if there is one, is how long a client may do nothing."""
+    section = SecuritySection(farewell_s=getattr(request, "param", 600))
     monkeypatch.chdir(tmp_path)  # where a hub in memory keeps its users
-    with served_hub() as served:
+    with served_hub(Config(security=section)) as served:
         served.run(served.hub.create_stream("orders"))
         yield served
 
@@ -97,8 +99,8 @@ def test_a_change_that_does_not_concern_an_upload_leaves_it(hub, ann):
         writer.close()
 
 
-def test_an_upload_whose_client_does_nothing_is_cut_off_and_others_are_not(hub, ann, monkeypatch):
-    monkeypatch.setattr(permit, "FAREWELL_S", 0.05)
+@pytest.mark.parametrize("hub", [0.05], indirect=True)
+def test_an_upload_whose_client_does_nothing_is_cut_off_and_others_are_not(hub, ann):
     robot = shown(hub.run(_add(hub, "robot")))
     with connect(hub) as client, connect(hub) as another:
         open_put(hub, client, ann)
@@ -110,8 +112,8 @@ def test_an_upload_whose_client_does_nothing_is_cut_off_and_others_are_not(hub, 
         writer.close()
 
 
-def test_a_reader_who_does_not_read_is_cut_off(hub, ann, monkeypatch):
-    monkeypatch.setattr(permit, "FAREWELL_S", 0.05)
+@pytest.mark.parametrize("hub", [0.05], indirect=True)
+def test_a_reader_who_does_not_read_is_cut_off(hub, ann):
     with connect(hub) as client:
         writer, acks = client.do_put(ORDERS, PAYLOADS, ann)
         for _ in range(32):

@@ -11,7 +11,6 @@ from support.until import until
 
 from headrace.config import Config, Grant, SecuritySection
 from headrace.protocols.perper.errors import PeerError
-from headrace.protocols.perper.ignite import server
 from headrace.protocols.perper.ignite.client import IgniteClient
 from headrace.protocols.perper.ignite.configuration import TRANSACTIONAL, Configuration
 from headrace.security import hash_secret
@@ -233,8 +232,7 @@ async def test_a_client_that_says_nothing_after_its_sign_in_has_ended_is_let_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(server, "FAREWELL_S", 0.01)
-    async with served() as pair:
+    async with served(Config(security=SecuritySection(farewell_s=0.01))) as pair:
         pair.hub.security.add_user("ann", hash_secret("a password"), ["writer"])
         client = await pair.client(user="ann", password="a password")
         pair.hub.security.remove_user("ann")

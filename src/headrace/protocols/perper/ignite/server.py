@@ -47,8 +47,6 @@ GROUP_MAX: Final = 512
 WRITE_BUFFER_BYTES_MAX: Final = 4 * 1024 * 1024
 # Requests that read from the log at the same time, for one connection: each may bring a whole record into memory.
 READS_MAX: Final = 32
-# So long a client that is not known any more may take to ask once more, and be told.
-FAREWELL_S: Final = 10.0
 # A transport may hand over what it had read before it was told to stop.
 EARLY_BYTES_MAX: Final = 1024 * 1024
 
@@ -195,7 +193,8 @@ class Connection(SlicedConnection):
     def rights_changed(self, principal: Principal) -> None:
         """Each request asks for its rights. Whoever is not known any more is told so with the next one, and goes."""
         if principal.refusal is not None:
-            self._login_timer = asyncio.get_running_loop().call_later(FAREWELL_S, self._go)
+            farewell_s = self.hub.config.security.farewell_s
+            self._login_timer = asyncio.get_running_loop().call_later(farewell_s, self._go)
 
     def _go(self) -> None:
         self.last_error = "the sign-in no longer holds"
