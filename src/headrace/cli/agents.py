@@ -98,6 +98,10 @@ def list_executions(
 @sharing(answer=Answer)
 def list_caches(answer: Answer) -> None:
     """Caches: tables, streams of items, and how many listen."""
-    caches = answer.call("agents.caches")
-    rows = [[info[column] for column in ("name", "kind", "size", "listeners")] for info in caches]
-    answer.table(caches, ["name", "kind", "#size", "#listeners"], rows, empty="no caches")
+    with answer.connect() as client:
+        answer.listing(
+            client.entries("agents.caches", {}, dict),
+            ["name", "kind", "#size", "#listeners"],
+            lambda info: [info[column] for column in ("name", "kind", "size", "listeners")],
+            empty="no caches",
+        )

@@ -52,6 +52,47 @@ async def test_hub_info_tells_of_streams_only_to_those_who_may_read_them(tmp_pat
     assert "secret is damaged" in (await call(hub, "hub.info")).health.reasons["damage"]
 
 
+async def test_the_asyncapi_document_comes_in_parts() -> None:
+    async with memory_hub() as hub:
+        runtime = SimpleNamespace(hub=hub, config=Config(), addresses={}, missing=[])
+        Admin(runtime, Loaded(Config(), {})).register(hub.verbs)  # type: ignore[arg-type]
+        for name in ("a", "b", "c"):
+            await hub.create_stream(name)
+        first = await call(hub, "hub.asyncapi", limit=2)
+        assert list(first["channels"]) == ["a", "b"]
+        rest = await call(hub, "hub.asyncapi", limit=2, after=first["x-next"])
+        assert (list(rest["channels"]), "x-next" in rest) == (["c"], False)
+
+
+@pytest.mark.parametrize("ended", [False, True])
+async def test_sessions_come_in_pages_in_their_order(tmp_path: Path, ended: bool) -> None:
+    hub = admin_of(tmp_path)
+    opened = [hub.sessions.open("flight", f"peer {number}", dict) for number in range(5)]
+    for session in opened if ended else []:
+        session.close()
+    whole = [info.peer for info in await call(hub, "session.list", ended=ended)]
+    assert sorted(whole) == [f"peer {number}" for number in range(5)]
+    seen: list[str] = []
+    after: dict[str, str] = {}
+    while True:
+        page = await call(hub, "session.list", ended=ended, limit=2, **after)
+        seen += [info.peer for info in page.items]
+        if page.next is None:
+            break
+        after = {"after": page.next}
+    assert seen == whole
+
+
+async def test_users_come_in_pages(tmp_path: Path) -> None:
+    hub = admin_of(tmp_path)
+    for name in ("carol", "alice", "bob"):
+        hub.security.add_user(name, None, ["reader"])
+    first = await call(hub, "user.list", limit=2)
+    assert [info.user for info in first.items] == ["alice", "bob"]
+    rest = await call(hub, "user.list", after=first.next)
+    assert ([info.user for info in rest.items], rest.next) == (["carol"], None)
+
+
 async def test_hub_info_warns_of_users_that_are_lost(tmp_path: Path) -> None:
     hub = admin_of(tmp_path)
     hub.security.add_user("alice", None, ["admin"])

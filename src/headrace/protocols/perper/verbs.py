@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from headrace.hub.verbs import Nothing
+from headrace.pages import Listed
 from headrace.protocols.perper.records import REGISTRY_AGENT
 from headrace.protocols.perper.scaler import REPORT_S, ProcessInfo
 
@@ -112,17 +113,17 @@ class FabricVerbs:
             for agent, name, record in itertools.islice(records, min(max(0, request.limit), len(book)))
         ]
 
-    async def caches(self, request: Nothing) -> list[CacheInfo]:
-        """Caches with their kinds and sizes."""
-        return [
+    async def caches(self, request: Listed) -> Iterable[CacheInfo]:
+        """Caches with their kinds and sizes, by name."""
+        return (
             CacheInfo(
                 entry.name,
                 "open" if entry.cache is None else entry.cache.kind,
                 entry.cache.size() if entry.cache is not None and entry.cache.ready else None,
                 len(self._fabric.listeners.of_stream(entry.name)),
             )
-            for entry in self._fabric.catalogue
-        ]
+            for entry in sorted(self._fabric.catalogue, key=lambda entry: entry.name)
+        )
 
     async def report(self, request: RunnerReport) -> None:
         """A runner tells of its processes."""
@@ -139,7 +140,14 @@ def register(hub: Hub, fabric: Fabric, holders: Holders) -> None:
     hub.verbs.register(
         "agents.executions", ExecutionsQuery, verbs.executions, right="read", summary="Perper executions"
     )
-    hub.verbs.register("agents.caches", Nothing, verbs.caches, right="read", summary="Perper caches")
+    hub.verbs.register(
+        "agents.caches",
+        Listed,
+        verbs.caches,
+        right="read",
+        summary="Perper caches",
+        listed_by=lambda each: [each.name],
+    )
     hub.verbs.register(
         "agents.report", RunnerReport, verbs.report, right="write", summary="A runner tells of its agent processes"
     )

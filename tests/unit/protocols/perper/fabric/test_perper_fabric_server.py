@@ -525,7 +525,10 @@ async def test_what_people_see() -> None:
         listed = await pair.hub.verbs.call("agents.executions", {}, EVERYTHING)
         assert [one.execution for one in listed] == ["x"]
         caches = await pair.hub.verbs.call("agents.caches", {}, EVERYTHING)
-        assert {one.name for one in caches} == {"executions", "stream-listeners"}
+        assert [one.name for one in caches] == ["executions", "stream-listeners"]
+        page = await pair.hub.verbs.call("agents.caches", {"limit": 1}, EVERYTHING)
+        rest = await pair.hub.verbs.call("agents.caches", {"after": page.next}, EVERYTHING)
+        assert [one.name for one in (*page.items, *rest.items)] == ["executions", "stream-listeners"]
         await put_execution(client, "inst-1", agent="Registry")
         process = {
             "agent": "i",
