@@ -125,7 +125,9 @@ class Api:
             await self._reader(request, "metrics need the right 'read'")
         except HeadraceError as error:
             return error_response(error)
-        return Response(self._hub.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        self._hub.metrics.refresh()
+        page = await self._hub.intake.apart(self._hub.metrics.page)
+        return Response(page, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def openapi(self, request: Request) -> Response:
         """The document of what is registered now. It tells version and verbs: nothing for strangers."""

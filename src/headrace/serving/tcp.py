@@ -16,6 +16,7 @@ import contextlib
 import logging
 import select
 import ssl
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -36,6 +37,9 @@ logger = logging.getLogger("headrace.server")
 
 GOODBYE_S = 1.0
 """How long a peer may take for its last answers when the listener stops, before it is cut off."""
+SLICE_S = 0.004
+"""The time that a slice of what a peer has sent should take, of the processor."""
+SLICE_BYTES_MIN = 512
 LOOK_AFTER_S = 1.0
 """How often to look whether a peer that has ended its side, and waits for answers, is still there."""
 
@@ -313,14 +317,17 @@ class TcpConnection:
 
 
 class SlicedConnection(TcpConnection, asyncio.Protocol):
-    """A peer whose bytes are taken a few at a time, since even few may hold very many small messages: between two
-    slices others have their turn."""
+    """A peer whose bytes are taken a slice at a time, since even few may hold very many small messages: between two
+    slices others have their turn. A slice that took long makes the next one smaller."""
 
     slice_bytes = 32 * KIB
+    """The largest."""
+    first_slice_bytes = slice_bytes
 
     def __init__(self, server: TcpServer[Any]) -> None:
         super().__init__(server)
-        self._slices: deque[bytes] = deque()
+        self._slice_bytes = self.first_slice_bytes
+        self._unsliced: deque[bytes] = deque()
 
     def received(self, data: bytes) -> None:
         """Bytes came, in the order in which they were sent."""
@@ -329,34 +336,44 @@ class SlicedConnection(TcpConnection, asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes came from the socket."""
         self.counters.received_bytes.inc(len(data))
-        if len(data) <= self.slice_bytes and not self._slices:
+        if self._unsliced:
+            self._unsliced.append(data)
+        elif len(data) <= SLICE_BYTES_MIN:
             self.received(data)
-            return
-        waits = bool(self._slices)
-        size = self.slice_bytes
-        self._slices.extend(data[start : start + size] for start in range(0, len(data), size))
-        if not waits:
+        else:
+            self._unsliced.append(data)
             self._next_slice()
 
     def _next_slice(self) -> None:
-        if not self._slices:
+        if not self._unsliced:
             return
-        self.received(self._slices.popleft())
-        if self._slices:
+        data = self._unsliced[0]
+        if len(data) <= self._slice_bytes:
+            self._unsliced.popleft()
+        else:
+            data, self._unsliced[0] = data[: self._slice_bytes], data[self._slice_bytes :]
+        began_s = time.thread_time()
+        self.received(data)
+        took_s = time.thread_time() - began_s
+        if took_s > SLICE_S:
+            self._slice_bytes = max(SLICE_BYTES_MIN, self._slice_bytes // 2)
+        elif took_s < SLICE_S / 4:
+            self._slice_bytes = min(self.slice_bytes, self._slice_bytes * 2)
+        if self._unsliced:
             asyncio.get_running_loop().call_soon(self._next_slice)
         self.pace()
 
     def eof_received(self) -> bool:
         """The peer has said all it will: that is taken before the connection closes."""
-        while self._slices:
-            self.received(self._slices.popleft())
+        while self._unsliced:
+            self.received(self._unsliced.popleft())
         return super().eof_received()
 
     def connection_lost(self, error: Exception | None) -> None:
         """The peer is gone."""
-        self._slices.clear()
+        self._unsliced.clear()
         super().connection_lost(error)
 
     def may_read(self) -> bool:
         """Whether to read now."""
-        return not self._slices and super().may_read()
+        return not self._unsliced and super().may_read()

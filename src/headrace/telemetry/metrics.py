@@ -307,6 +307,14 @@ class Metrics:
 
     def text(self) -> bytes:
         """The page Prometheus reads."""
+        self.refresh()
+        return self.page()
+
+    def refresh(self) -> None:
+        """Set the gauges that are read when asked."""
         for refresh in self._before_scrape:
             refresh()
+
+    def page(self) -> bytes:
+        """The page as it was when the gauges were set. Takes some milliseconds, in any thread."""
         return generate_latest(self.registry)

@@ -1,6 +1,8 @@
 """What all TCP servers share, with a protocol that echoes."""
 
 import asyncio
+import os
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,7 +14,7 @@ from headrace.config import Config, Limits
 from headrace.config.address import split_address
 from headrace.errors import LogFailed
 from headrace.hub import Hub
-from headrace.serving.tcp import SlicedConnection, TcpConnection, TcpServer, address_of
+from headrace.serving.tcp import SLICE_BYTES_MIN, SLICE_S, SlicedConnection, TcpConnection, TcpServer, address_of
 from headrace.telemetry.metrics import counted
 from headrace.testing import memory_hub
 
@@ -181,16 +183,21 @@ async def test_a_peer_that_takes_nothing_is_cut_off_at_the_end(monkeypatch: pyte
 class Slow(SlicedConnection):
     """Notes what it is given, and whether others had their turn between."""
 
-    slice_bytes = 10
+    slice_bytes = 8 * SLICE_BYTES_MIN
+    first_slice_bytes = SLICE_BYTES_MIN
 
     def __init__(self, server: TcpServer[Any]) -> None:
         super().__init__(server)
         self.seen: list[bytes] = []
         self.turns = 0
+        self.hard = False
 
     def received(self, data: bytes) -> None:
         self.seen.append(data)
         asyncio.get_running_loop().call_soon(self._turn)
+        began_s = time.thread_time()
+        while self.hard and time.thread_time() - began_s <= SLICE_S:
+            pass
 
     def _turn(self) -> None:
         self.turns += 1
@@ -207,18 +214,21 @@ async def test_many_bytes_are_taken_a_slice_at_a_time_and_in_order() -> None:
 
         listening = await server.listen("127.0.0.1:0", make)
         client = await connect(address_of(listening))
-        sent = bytes(range(95))
-        client.transport.write(sent)
-        await until(lambda: made and len(b"".join(made[0].seen)) == 95)
+        await until(lambda: made)
         [connection] = made
-        assert [len(each) for each in connection.seen] == [10] * 9 + [5]
+        sent = os.urandom(20 * SLICE_BYTES_MIN)
+        connection.hard = True
+        client.transport.write(sent)
+        await until(lambda: len(b"".join(connection.seen)) == len(sent))
         assert b"".join(connection.seen) == sent
-        assert connection.turns >= 9
+        assert {len(each) for each in connection.seen} == {SLICE_BYTES_MIN}  # what takes long is taken in small slices
+        assert connection.turns >= 19
         assert connection.may_read()
-        connection.data_received(sent[:25])
+        connection.hard = False
+        connection.data_received(sent)
         assert not connection.may_read()  # until the rest is taken
         connection.data_received(b"more")
         connection.eof_received()
-        assert b"".join(connection.seen) == sent + sent[:25] + b"more"
+        assert b"".join(connection.seen) == sent + sent + b"more"
         client.transport.close()
         await server.stop(listening)
