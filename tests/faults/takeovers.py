@@ -123,8 +123,16 @@ class Havoc:
         broker.kill()
         self.done["broker"] += 1
         time.sleep(self._random.uniform(0, 8))
-        broker.start()
-        self.brokers.wait_ready()
+        for attempts_left in reversed(range(10)):
+            broker.start()
+            try:
+                self.brokers.wait_ready()
+                return
+            except RuntimeError:  # its port is taken for a moment: by the far end of somebody's connection
+                broker.kill()
+                if not attempts_left:
+                    raise
+                time.sleep(1)
 
 
 def run(folder: Path, brokers: Brokers, takeovers: int, broker_kills: int, seed: int = 1) -> str:

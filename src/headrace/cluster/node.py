@@ -35,6 +35,8 @@ NOT_PLAIN = re.compile(r"[^A-Za-z0-9_]+")
 CELL = 0
 """There is one so far."""
 POLL_S = 0.1
+END_S = 5.0
+"""How long a part may take to end when the process does."""
 AGAIN_S = 1.0
 LOOK_S = 2.0
 NOTES_S = 5.0
@@ -197,7 +199,7 @@ class Node:
     def _end(self) -> None:
         for thread in (self._member, self._looking):
             if thread.ident is not None:
-                thread.join()
+                thread.join(END_S)  # one that waits for brokers which do not answer ends with the process
         if self.addresses:
             self.notes.withdraw(self.life)
         self.notes.close()

@@ -158,7 +158,7 @@ class Notes:
     def close(self) -> None:
         self._stopping.set()
         if self._thread.ident is not None:
-            self._thread.join()
+            self._thread.join(CLOSE_S)
         self._producer.close()
 
 
