@@ -91,6 +91,10 @@ def _id() -> str:
     return made
 
 
+KILL_AT_END = 'cat > /dev/null; kill -9 "$1" 2> /dev/null'
+"""A broker whose starter was killed is killed, too: reading ends when the other end of the pipe is gone."""
+
+
 class Broker:
     """One broker, which is a controller too."""
 
@@ -102,6 +106,7 @@ class Broker:
         self.controller_port = controller_port
         self.properties = directory / "server.properties"
         self.process: subprocess.Popen[bytes] | None = None
+        self._watch: subprocess.Popen[bytes] | None = None
 
     @property
     def address(self) -> str:
@@ -117,6 +122,9 @@ class Broker:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
             )
+        self._watch = subprocess.Popen(
+            ["sh", "-c", KILL_AT_END, "watch", str(self.process.pid)], stdin=subprocess.PIPE, start_new_session=True
+        )
 
     @property
     def is_ready(self) -> bool:
@@ -139,9 +147,11 @@ class Broker:
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""
         if self.process is not None:
+            assert self._watch is not None
             self.process.kill()
+            self._watch.communicate()
             self.process.wait()
-            self.process = None
+            self.process = self._watch = None
 
     def ended(self) -> None:
         """Wait for the end of a broker that was told to stop."""
