@@ -40,7 +40,7 @@ class Cell:
 
     def __init__(self, brokers: Brokers, folder: Path) -> None:
         self.brokers = brokers
-        self.settings, self.kafka = new_cell(brokers.servers)
+        self.settings, self.kafka = new_cell(brokers.servers, store="local")
         self.topic = f"{self.settings.prefix}.journal"
         self._folder = folder
         self._hubs: list[Victim] = []
