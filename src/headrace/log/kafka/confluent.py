@@ -281,16 +281,16 @@ class ConfluentKafka(KafkaPort):
         def describe() -> Any:
             return self._admin.describe_topics(TopicCollection([name]), request_timeout=REQUEST_S)[name].result()
 
-        try:
-            found = self._asked(f"topic {name}", describe)
-        except UnknownTopic:
-            return None
         resource = ConfigResource(ConfigResource.Type.TOPIC, name)
 
         def configs() -> Any:
             return self._admin.describe_configs([resource], request_timeout=REQUEST_S)[resource].result()
 
-        entries = self._asked(f"the settings of topic {name}", configs)
+        try:
+            found = self._asked(f"topic {name}", describe)
+            entries = self._asked(f"the settings of topic {name}", configs)
+        except UnknownTopic:  # or no more, between the two questions
+            return None
         return Topic(
             name,
             str(found.topic_id),
