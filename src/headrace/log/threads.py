@@ -62,14 +62,19 @@ class LogThreads:
     def _wait_for_room(self) -> None:
         """Let sealing catch up when the tails have reached their limit: back-pressure instead of memory."""
         log = self._log
+        waited_s = 0.0
         while log.state.tail_bytes > log.settings.tail_bytes_max and not (
-            self._stopping or log.has_own_work or log.pipeline.flights
+            self._stopping or log.failed is not None or log.has_own_work or log.pipeline.flights
         ):
             self._maintain.set()
             if log.maintenance.error is not None and not log.store.is_shared:
                 return  # sealing cannot get on: let the commit meet the disk itself
             self._room.clear()
             self._room.wait(ROOM_CHECK_S)
+            waited_s += ROOM_CHECK_S
+            if waited_s >= IDLE_MARK_S and log.store.is_shared:
+                log.mark()  # another hub may own the cell by now, and only a write tells
+                waited_s = 0.0
 
     def _keep(self) -> None:
         log = self._log

@@ -538,6 +538,21 @@ def test_appends_wait_at_the_limit_of_the_tails(is_slow: bool) -> None:
     log.close()
 
 
+def test_an_owner_that_waits_for_its_store_learns_that_it_has_lost_the_cell() -> None:
+    place = Place()
+    place.far.error = OSError("no route")
+    outcomes = Outcomes()
+    log = place.open(tail_bytes_max=20_000, maintenance_interval_s=0.02, commit_bytes_max=1)
+    log.start(outcomes)
+    log.submit([ops.CreateStream("s")])
+    pendings = [log.submit([ops.Append("s", Batch.one(b"x" * 1000))]) for _ in range(60)]
+    wait_until(lambda: log.state.tail_bytes > 20_000 and "store" in log.trouble())
+    log.journal.is_fenced = True  # type: ignore[attr-defined]
+    outcomes.wait_for(pendings[-1])
+    assert isinstance(pendings[-1].error, LogFailed)
+    log.close()
+
+
 @settings(max_examples=60)
 @given(st.integers(0, 2**32))
 def test_whatever_happens_nothing_is_lost(seed: int) -> None:
