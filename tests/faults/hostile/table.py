@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -89,8 +90,9 @@ class Attacker:
 
     def __init__(self, name: str, addresses: dict[str, str]) -> None:
         command = [sys.executable, "-m", "faults.hostile.attacks", name, json.dumps(addresses)]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
         )
 
     async def __aenter__(self) -> Attacker:

@@ -6,6 +6,7 @@ import threading
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
+import msgspec
 from support.until import DEADLINE_S
 
 from headrace.config import Log as LogSettings
@@ -45,6 +46,7 @@ def open_log(disk: Disk | None = None, clock: Clock | None = None, **settings: A
     chosen = LogSettings(**{**SMALL, **settings})
     if not Backend.is_kafka:
         return open_directory(disk, clock or FakeClock(), chosen)
+    chosen = msgspec.structs.replace(chosen, kafka=msgspec.structs.replace(chosen.kafka, store="local"))
     kafka = Backend.kafkas.setdefault(disk, FakeKafka())
     create_missing(kafka, chosen.kafka)
     return open_cell(disk, clock or FakeClock(), chosen, kafka)
