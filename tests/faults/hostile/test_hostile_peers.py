@@ -23,8 +23,8 @@ pytestmark = pytest.mark.slow
 SECONDS = 1.0
 FEW_CONNECTIONS = "2000"
 GROWTH_MIB_OF = {"flight action": 1024}
-"""Where the bar is not met yet: gRPC and Arrow hold four bodies of 60 MiB about three times each before the hub sees one,
-and offer no limit."""
+"""Where the bar is not met yet: gRPC and Arrow hold four bodies of 60 MiB about three times each before the hub sees
+one, and offer no limit."""
 PROTOCOLS = sorted({name.split()[0] for name in ATTACKS})
 
 
