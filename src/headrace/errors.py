@@ -166,6 +166,13 @@ class ConditionFailed(HeadraceError):
         super().__init__(f"operation {op_index} of the transaction: {what}; nothing was applied")
 
 
+class Fenced(HeadraceError):
+    """Another has taken over: what this one sends is built on what is no longer the latest."""
+
+    code = "fenced"
+    status = 409
+
+
 class Busy(HeadraceError):
     """Too much is under way. Try again."""
 

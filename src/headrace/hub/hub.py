@@ -192,10 +192,12 @@ class Hub(HubBase):
         producer: str | None = None,
         sequence: int | None = None,
         line: ops.Line | None = None,
+        after: int | None = None,
     ) -> asyncio.Future[ops.Appended]:
         """Add records. The future is done when they are on disk. Appends of one caller keep their order. Whoever does
-        not wait for one before the next gives them a `line`: none is stored behind one that was refused."""
-        return self._submit((ops.Append(name, batch, partition, producer, sequence, line),), True)
+        not wait for one before the next gives them a `line`: none is stored behind one that was refused. `after` is the
+        producer's last sequence as the caller knows it: should it be another, the append is `Fenced`."""
+        return self._submit((ops.Append(name, batch, partition, producer, sequence, line, after),), True)
 
     def transact(self, operations: Sequence[ops.Op]) -> asyncio.Future[list[Any]]:
         """Do several things, or none of them, in one durable step. Results come in the order of the operations."""

@@ -23,7 +23,7 @@ from headrace.errors import (
 from headrace.log import frame, limits, ops, retention
 from headrace.log.batch import Batch
 from headrace.log.journal_port import JournalPort
-from headrace.log.partition import Partition, ProducerState
+from headrace.log.partition import Partition, ProducerState, check_after
 from headrace.log.pending import Pending
 from headrace.log.state import STREAM, TABLE, CursorPosition, State, Stream
 from headrace.log.table import CLEAR, DAMAGE_ACCEPTED, DELETE, PUT, Table
@@ -133,11 +133,15 @@ class Commit:
         if op.line is not None and op.line.refused:
             raise Busy(f"not stored in {op.stream!r}: an append before it in the same line was refused")
         if op.producer is None:
+            if op.after is not None:
+                raise BadRequest("'after' is given without a producer")
             return self._store(partition, op.batch, b"", 0)
         sequence = op.sequence
         if sequence is None or not 0 <= sequence < 2**64:
             raise BadRequest(f"producer {op.producer!r} needs a sequence from 0 to 2^64-1, not {sequence}")
         last = partition.producer(op.producer)
+        if op.after is not None:
+            check_after(op.producer, sequence, op.after, last)
         if last is not None and sequence <= last.sequence:
             if many:
                 raise ConditionFailed(position, f"sequence {sequence} of producer {op.producer!r} is stored already")

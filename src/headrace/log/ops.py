@@ -39,7 +39,11 @@ class Line:
 
 
 class Append(msgspec.Struct, frozen=True, gc=False):
-    """Add records to a stream. With a producer, a sequence not above the last one seen is a duplicate."""
+    """Add records to a stream. With a producer, a sequence not above the last one seen is a duplicate.
+
+    `after` is the producer's last sequence as its sender knows it, -1 for none: any other is `Fenced`. So of two that
+    send under one name, only one can go on.
+    """
 
     stream: str
     batch: Batch
@@ -47,6 +51,7 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     producer: str | None = None
     sequence: int | None = None
     line: Line | None = None
+    after: int | None = None
 
 
 class Put(msgspec.Struct, frozen=True, gc=False):

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.errors import Damaged
+from headrace.errors import BadRequest, Damaged, Fenced
 from headrace.log.records import EMPTY
 from headrace.log.segment import Segment, SegmentDamaged, SegmentRef
 from headrace.log.store import Store
@@ -27,6 +27,18 @@ class ProducerState(msgspec.Struct, frozen=True, gc=False, array_like=True):
     sequence: int
     first: int
     count: int
+
+
+def check_after(producer: str, sequence: int, after: int, last: ProducerState | None) -> None:
+    """Refuse an append whose sender does not know the producer's last sequence; -1 stands for none."""
+    if sequence <= after:
+        raise BadRequest(f"producer {producer!r}: sequence {sequence} is not above 'after', which is {after}")
+    known = -1 if last is None else last.sequence
+    if known != after:
+        raise Fenced(
+            f"producer {producer!r} is at sequence {known}, not at {after}: another sends under this name. "
+            "Nothing was stored"
+        )
 
 
 class OpenSegments:

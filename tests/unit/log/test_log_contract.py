@@ -14,7 +14,7 @@ from unit.log.helpers import Outcomes
 
 from headrace.config import Log as LogSettings
 from headrace.config.sections import Kafka as KafkaSettings
-from headrace.errors import BadRequest, Busy, Closed, DiskFull, LogFailed, UnknownCheckpoint, UnknownStream
+from headrace.errors import BadRequest, Busy, Closed, DiskFull, Fenced, LogFailed, UnknownCheckpoint, UnknownStream
 from headrace.log import ops
 from headrace.log.batch import Batch
 from headrace.log.cached_store import CachedStore
@@ -96,6 +96,35 @@ def test_transactions_become_durable_by_themselves(log: LogPort, outcomes: Outco
     assert outcomes.wait_for(pendings[-1]).result == [ops.Appended(99, 1, False)]
     assert [pending.token for pending in outcomes.done if pending.token is not None] == list(range(100))
     assert log.queue_bytes == 0
+
+
+def refusal(log: LogPort, outcomes: Outcomes, operation: ops.Append) -> BaseException | None:
+    return outcomes.wait_for(log.submit([operation])).error
+
+
+def test_an_append_after_another_sequence_than_the_last_is_fenced(log: LogPort, outcomes: Outcomes) -> None:
+    def append(sequence: int, after: int | None, producer: str | None = "p") -> ops.Append:
+        return ops.Append("s", Batch.one(b"x"), 0, producer, sequence, after=after)
+
+    pendings = [log.submit([append(*numbers)]) for numbers in ((4, -1), (9, 4))]  # the second builds on one under way
+    assert [outcomes.wait_for(pending).result[0].first for pending in pendings] == [0, 1]
+    for sequence, after in ((10, -1), (10, 4), (10, 8), (9, 4)):
+        assert isinstance(refusal(log, outcomes, append(sequence, after)), Fenced)
+    assert isinstance(refusal(log, outcomes, append(9, 9)), BadRequest)
+    assert isinstance(refusal(log, outcomes, append(1, 0, None)), BadRequest)
+    assert isinstance(refusal(log, outcomes, append(1, 0, "q")), Fenced)
+    both = log.submit([append(12, 9), append(13, 9)])
+    assert isinstance(outcomes.wait_for(both).error, Fenced)
+    assert (log.bounds("s"), log.producer("s", "p")) == ((0, 2), 9)
+
+
+def test_what_stands_behind_a_fenced_append_in_its_line_is_not_stored(log: LogPort, outcomes: Outcomes) -> None:
+    line = ops.Line()
+    pairs = [(4, 2), (9, 4), (9, -1)]
+    appends = [ops.Append("s", Batch.one(b"x"), 0, "p", sequence, line, after) for sequence, after in pairs]
+    pendings = [log.submit([append]) for append in appends]
+    assert [type(outcomes.wait_for(pending).error) for pending in pendings] == [Fenced, Busy, Busy]
+    assert (log.bounds("s"), log.producer("s", "p")) == ((0, 0), None)
 
 
 def test_the_port_answers(log: LogPort, outcomes: Outcomes) -> None:

@@ -100,10 +100,12 @@ class PutCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
 
 class PutMetadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What may stand beside one batch of a put; it goes before what the descriptor says."""
+    """What may stand beside one batch of a put; it goes before what the descriptor says. `after` is the producer's last
+    sequence as the client knows it, -1 for none: if it is another, the batch is refused as `fenced`."""
 
     producer: str | None = None
     sequence: int | None = None
+    after: int | None = None
 
 
 class ErrorBody(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -242,6 +244,8 @@ def decode_metadata(data: bytes | None) -> PutMetadata:
         return PutMetadata()
     metadata = _decode(data, PutMetadata, "app_metadata")
     _check_producer("app_metadata", metadata.producer, metadata.sequence)
+    if metadata.after is not None and not -1 <= metadata.after <= SEQUENCE_MAX:
+        raise errors.BadRequest(f"app_metadata: 'after' is {metadata.after}, outside -1 to {SEQUENCE_MAX}")
     return metadata
 
 

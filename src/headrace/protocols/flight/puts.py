@@ -237,6 +237,7 @@ class Putting:
             producer=numbered.producer,
             sequence=numbered.sequence,
             line=self._line,
+            after=numbered.after,
         )
         future.add_done_callback(functools.partial(self._appended, batch.nbytes + BATCH_OVERHEAD_BYTES, settled))
         self._refused = future.done() and not future.cancelled() and future.exception() is not None

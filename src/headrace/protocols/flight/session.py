@@ -76,6 +76,7 @@ class Numbered(NamedTuple):
     number: int
     producer: str | None
     sequence: int | None
+    after: int | None = None
 
 
 class PutSession:
@@ -106,13 +107,15 @@ class PutSession:
             raise BadRequest(f"batch {number}: 'sequence' is given without 'producer'")
         if producer is not None and sequence is None:
             raise BadRequest(f"batch {number}: 'producer' is given without 'sequence'")
+        if metadata.after is not None and producer is None:
+            raise BadRequest(f"batch {number}: 'after' is given without 'producer'")
         check_producer(producer)
         if sequence is not None and sequence > SEQUENCE_MAX:
             raise BadRequest(f"batch {number}: 'sequence' is {sequence}, outside 0 to {SEQUENCE_MAX}")
         if self._sequence_next is not None and sequence is not None:
             self._sequence_next = sequence + 1
         self.received_count += 1
-        return Numbered(number, producer, sequence)
+        return Numbered(number, producer, sequence, metadata.after)
 
     def stored(self, number: int, first: int, count: int, duplicate: bool, batches: int = 1) -> PutAck | None:
         """Batches up to this one are durable: the message to send, if this put wants one for each."""

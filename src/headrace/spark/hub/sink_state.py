@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from headrace.errors import Forbidden, HeadraceError
+from headrace.errors import Fenced, Forbidden, HeadraceError
 from headrace.security import current
 
 SINKS = "spark/sinks"
@@ -28,12 +28,6 @@ UNOWNED = ("", "anonymous")
 Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
 Crc = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
-
-
-class Fenced(HeadraceError):
-    """A newer run of the same query is in charge."""
-
-    code = "fenced"
 
 
 class BatchChanged(HeadraceError):

@@ -12,8 +12,10 @@ from support.flight_peer import PAYLOADS, call, code_of, command, failing, get, 
 from support.until import wait_until
 
 from headrace.config import Config, Flight, Log
+from headrace.errors import BadRequest
 from headrace.log.ops import StreamOptions
 from headrace.protocols.flight import puts
+from headrace.protocols.flight.codec import decode_metadata
 from headrace.testing import FaultyDisk, MemoryDisk, served_hub
 
 
@@ -61,6 +63,23 @@ def test_producer_and_sequence_store_once(orders):
     assert [ack["duplicate"] for ack in beside] == [True, False]
     assert rows(orders, stream="orders") == [b"a", b"b", b"c", b"d"]
     assert call(orders, "producer.get", stream="orders", producer="shop") == {"sequence": 3}
+
+
+def test_of_two_that_send_as_one_producer_only_one_goes_on(orders):
+    first = [b'{"producer":"q","sequence":5,"after":-1}', b'{"producer":"q","sequence":9,"after":5}']
+    assert [ack["first"] for ack in put(orders, [payloads(b"a"), payloads(b"b")], metadata=first)] == [0, 1]
+    late = [b'{"producer":"q","sequence":7,"after":5}', b'{"producer":"q","sequence":11,"after":9}']
+    with failing() as caught:
+        put(orders, [payloads(b"x"), payloads(b"y")], metadata=late)
+    assert code_of(caught.value) == "fenced"
+    assert rows(orders, stream="orders") == [b"a", b"b"]
+    assert call(orders, "producer.get", stream="orders", producer="q") == {"sequence": 9}
+
+
+@pytest.mark.parametrize("after", [-2, 1 << 64])
+def test_after_is_a_sequence_or_minus_one(after):
+    with pytest.raises(BadRequest, match="'after' is"):
+        decode_metadata(b'{"producer":"q","sequence":5,"after":%d}' % after)
 
 
 def test_one_ack_for_all_is_enough_for_clients_that_do_not_read_them(orders):

@@ -37,8 +37,8 @@ def test_a_sequence_of_the_descriptor_counts_up_and_one_of_a_batch_goes_before_i
 
 def test_a_sequence_of_a_batch_holds_for_that_batch_only():
     put = PutSession(PutCommand("a"))
-    assert put.receive(PutMetadata("p", 3))[1:] == ("p", 3)
-    assert put.receive(PutMetadata())[1:] == (None, None)
+    assert put.receive(PutMetadata("p", 3, 2))[1:] == ("p", 3, 2)
+    assert put.receive(PutMetadata())[1:] == (None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,7 @@ def test_a_sequence_of_a_batch_holds_for_that_batch_only():
     [
         (PutCommand("a"), PutMetadata(sequence=1), "'sequence' is given without 'producer'"),
         (PutCommand("a", producer="p"), PutMetadata(), "'producer' is given without 'sequence'"),
+        (PutCommand("a"), PutMetadata(after=1), "'after' is given without 'producer'"),
         (PutCommand("a", producer="p", sequence=SEQUENCE_MAX + 1), PutMetadata(), "outside 0 to"),
     ],
 )

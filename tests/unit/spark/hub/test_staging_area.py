@@ -13,13 +13,13 @@ import pytest
 
 from headrace.config import Config, Grant, Spark
 from headrace.config import Log as LogSection
-from headrace.errors import BadRequest, Forbidden, LimitExceeded, LogFailed
+from headrace.errors import BadRequest, Fenced, Forbidden, LimitExceeded, LogFailed
 from headrace.hub import Hub
 from headrace.security import Principal, acting_as
 from headrace.spark.hub import staging_area
 from headrace.spark.hub.batch_files import NotStaged, one_off_name, survey_of, write_chunk
 from headrace.spark.hub.positions import Describe, Forget, MoveCursor, Positions, ReadPosition
-from headrace.spark.hub.sink_state import BATCHES_REMEMBERED, SINKS, BatchChanged, Commit, Fenced, Part, SourcePosition
+from headrace.spark.hub.sink_state import BATCHES_REMEMBERED, SINKS, BatchChanged, Commit, Part, SourcePosition
 from headrace.spark.hub.staging_area import Abort, Stage, StagingArea
 from headrace.spark.sink.rows import OutgoingRows, to_records
 from headrace.testing import FakeClock, memory_hub
