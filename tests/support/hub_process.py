@@ -24,7 +24,8 @@ class HubProcess:
     """One life of a hub after another, over the same data and, once they are known, on the same ports.
 
     `only` names the listeners that are wanted, on free ports; all of them without it. `settings` are as behind `--set`
-    and win over that. As a context manager the hub is up inside, and must stop cleanly behind it if it still runs.
+    and win over that; `program` is the module to run instead of `headrace`, with its arguments. As a context manager
+    the hub is up inside, and must stop cleanly behind it if it still runs.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class HubProcess:
         only: tuple[str, ...] = LISTENERS,
         config: Path | None = None,
         environment: Mapping[str, str] | None = None,
+        program: tuple[str, ...] = ("headrace",),
     ) -> None:
         self.folder = folder
         self.data = folder / "data"
@@ -45,6 +47,7 @@ class HubProcess:
         self._only = only
         self._config = config
         self._environment = environment or {}
+        self._program = program
 
     @property
     def pid(self) -> int:
@@ -65,7 +68,7 @@ class HubProcess:
         if self._config is not None:
             places += ["--config", str(self._config)]
         flags = [part for setting in [*settings, *self._settings] for part in ("--set", setting)]
-        return [sys.executable, "-m", "headrace", "up", *places, *flags]
+        return [sys.executable, "-m", *self._program, "up", *places, *flags]
 
     def launch(self) -> None:
         """Start it, and do not wait."""

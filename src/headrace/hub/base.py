@@ -51,7 +51,12 @@ class HubBase:
         )
         self.intake = Intake(config.limits, self.metrics.intake)
         self.metrics.before_scrape(self._show_intake)
-        self.verbs = Verbs(self.hooks, config.limits, lambda verb: self.metrics.verbs.parts.labels(verb=verb).inc())
+        self.verbs = Verbs(
+            self.hooks,
+            config.limits,
+            lambda verb: self.metrics.verbs.parts.labels(verb=verb).inc(),
+            self.intake.apart,
+        )
         self.mounts = Mounts()
         self.tracing: Tracing = OFF
         self.protocol = ""

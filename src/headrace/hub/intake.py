@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from headrace.errors import LimitExceeded
+from headrace.hub.turns import Turns
 from headrace.telemetry.log_lines import fields
 from headrace.units import KIB
 
@@ -88,6 +89,8 @@ class Intake:
         self.connections_max: int | None = None
         """How many the process has file descriptors for; None where nobody has looked."""
         self.sign_in_s = limits.sign_in_s
+        self.turns = Turns()
+        """For what many small messages need of the event loop."""
         self._limits = limits
         self._metrics = metrics
         self._clock_s = clock_s

@@ -25,11 +25,13 @@ import msgspec
 from headrace.config.sections import Limits
 from headrace.errors import BadRequest, Forbidden, HeadraceError, LimitExceeded
 from headrace.hub.hooks import Hooks
+from headrace.hub.intake import LARGE_BYTES
 from headrace.pages import FirstItems, Listed, Page, Place, take
 from headrace.security import Principal, acting_as, is_reserved
 
 Right = Literal["read", "write", "admin"]
 Request = TypeVar("Request", bound=msgspec.Struct)
+Body = bytes | bytearray | memoryview
 _NAME = re.compile(r"[a-z][a-z0-9]*(?:[.-][a-z0-9]+)+")
 
 
@@ -74,12 +76,14 @@ class Verbs:
         hooks: Hooks | None = None,
         limits: Limits | None = None,
         on_part: Callable[[str], None] = lambda verb: None,
+        apart: Callable[[Callable[[], Any]], Awaitable[Any]] | None = None,
     ) -> None:
-        """`on_part` is told of each list that was sent in part."""
+        """`on_part` is told of each list that was sent in part; `apart` reads large requests beside the event loop."""
         self._verbs: dict[str, Verb] = {}
         self._hooks = hooks or Hooks()
         self._limits = limits or Limits()
         self._on_part = on_part
+        self._apart = apart
 
     def register(
         self,
@@ -122,7 +126,7 @@ class Verbs:
     def __contains__(self, name: object) -> bool:
         return name in self._verbs
 
-    async def call(self, name: str, body: bytes | dict[str, Any] | msgspec.Struct, principal: Principal) -> Any:
+    async def call(self, name: str, body: Body | dict[str, Any] | msgspec.Struct, principal: Principal) -> Any:
         """Decode, check the right, run. The result is a value msgspec can encode."""
         began = time.perf_counter()
         code = "internal"
@@ -141,11 +145,14 @@ class Verbs:
             for hook in self._hooks.verb:
                 hook(known, time.perf_counter() - began, code)
 
-    async def _called(self, name: str, body: bytes | dict[str, Any] | msgspec.Struct, principal: Principal) -> Any:
+    async def _called(self, name: str, body: Body | dict[str, Any] | msgspec.Struct, principal: Principal) -> Any:
         verb = self.get(name)
         if not principal.may_some(verb.right, verb=name):  # before decoding: a stranger learns nothing about fields
             raise Forbidden(_refusal(principal, verb, None))
-        request = _decoded(verb, body)
+        if self._apart is not None and isinstance(body, Body) and len(body) >= LARGE_BYTES:
+            request = await self._apart(lambda: _decoded(verb, body))
+        else:
+            request = _decoded(verb, body)
         stream = getattr(request, verb.stream_field) if verb.stream_field else None
         if not (stream is None and verb.filters) and not _allows(principal, verb, request, stream):
             raise Forbidden(_refusal(principal, verb, stream))
@@ -176,19 +183,19 @@ class Verbs:
         first.next = page.next
         return first
 
-    async def answer(self, name: str, body: bytes, principal: Principal) -> Answer:
+    async def answer(self, name: str, body: Body, principal: Principal) -> Answer:
         """`call` for transports that carry JSON both ways. An empty body is an empty object."""
         result = await self.call(name, body or b"{}", principal)
         return Answer(msgspec.json.encode(result), result.next if isinstance(result, FirstItems) else None)
 
-    async def call_json(self, name: str, body: bytes, principal: Principal) -> bytes:
+    async def call_json(self, name: str, body: Body, principal: Principal) -> bytes:
         """The body of the answer."""
         return (await self.answer(name, body, principal)).body
 
 
-def _decoded(verb: Verb, body: bytes | dict[str, Any] | msgspec.Struct) -> msgspec.Struct:
+def _decoded(verb: Verb, body: Body | dict[str, Any] | msgspec.Struct) -> msgspec.Struct:
     try:
-        if isinstance(body, bytes):
+        if isinstance(body, Body):
             return msgspec.json.decode(body, type=verb.request)
         if isinstance(body, dict):
             return msgspec.convert(body, verb.request)

@@ -172,19 +172,17 @@ def peer_of(request: Request) -> str:
     return "?" if request.client is None else request.client.host
 
 
-async def _body(request: Request, maximum: int) -> bytes:
+async def _body(request: Request, maximum: int) -> bytearray:
     """The body, refused as soon as it is known to be too large: nothing above the maximum is ever held."""
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > maximum:
         raise TooLarge("request body", int(declared), maximum, "http.request_bytes_max")
-    chunks: list[bytes] = []
-    size = 0
+    body = bytearray()
     async for chunk in request.stream():
-        size += len(chunk)
-        if size > maximum:
-            raise TooLarge("request body", size, maximum, "http.request_bytes_max")
-        chunks.append(chunk)
-    return b"".join(chunks)
+        if len(body) + len(chunk) > maximum:
+            raise TooLarge("request body", len(body) + len(chunk), maximum, "http.request_bytes_max")
+        body += chunk
+    return body
 
 
 def _check_browser(request: Request) -> None:

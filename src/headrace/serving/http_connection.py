@@ -2,19 +2,23 @@
 
 uvicorn reads a head of any size and waits for its end for ever. Here a head has at most `http.headers_max` lines and
 `http.header_bytes_max` bytes, and what is not whole is counted and timed by `hub.intake` as at every other listener.
-Applications say when they know a caller (`recognized`). And a client that ends its own side of the connection behind
-its request gets the response.
+What came is read a piece at a time, in turn with others (`hub.turns`), and what is behind a request that waits for its
+answer stays bytes. Applications say when they know a caller (`recognized`). And a client that ends its own side of the
+connection behind its request gets the response.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import deque
 from collections.abc import MutableMapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from uvicorn._types import ASGIReceiveEvent
 from uvicorn.config import Config as UvicornConfig
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
@@ -22,16 +26,24 @@ from websockets.frames import Frame
 
 from headrace.errors import LimitExceeded
 from headrace.hub.intake import Arrival
+from headrace.hub.turns import TURN_S, Turns
 from headrace.serving.listener import keep_alive
+from headrace.units import KIB
 
 if TYPE_CHECKING:
     from headrace.hub.base import HubBase
 
 ARRIVAL: Final = "headrace.arrival"
+TURNS: Final = "headrace.turns"
 LAST_WORDS_S: Final = 1.0
 """How long a peer may take to read why it is cut off."""
 FRAGMENT_BYTES: Final = 64
 """What a fragment of a WebSocket message takes besides its bytes."""
+LENGTH_DIGITS_MAX: Final = 18
+PIECE_BYTES: Final = 2 * KIB
+"""So much is read at once where it may hold many requests or messages: some hundred of the shortest."""
+MESSAGES_AHEAD: Final = 64
+"""WebSocket messages that are read before the application has taken the first."""
 
 
 def recognized(scope: MutableMapping[str, Any]) -> None:
@@ -43,6 +55,46 @@ def recognized(scope: MutableMapping[str, Any]) -> None:
 
 class _Refused(Exception):
     """Raised inside the parser to end it."""
+
+
+class _Unread:
+    """Bytes that came and are not read yet."""
+
+    def __init__(self) -> None:
+        self._chunks: deque[bytes] = deque()
+        self.nbytes = 0
+
+    def __bool__(self) -> bool:
+        return self.nbytes > 0
+
+    def add(self, data: bytes) -> None:
+        if data:
+            self._chunks.append(data)
+            self.nbytes += len(data)
+
+    def take(self, most: int) -> bytes:
+        data = self._chunks.popleft()
+        if len(data) > most:
+            self._chunks.appendleft(data[most:])
+            data = data[:most]
+        self.nbytes -= len(data)
+        return data
+
+    def clear(self) -> bytes:
+        data = b"".join(self._chunks)
+        self._chunks.clear()
+        self.nbytes = 0
+        return data
+
+
+class _Flow(FlowControl):
+    """uvicorn reads on whenever an application asks for a body; not while there are bytes that came before."""
+
+    is_held = False
+
+    def resume_reading(self) -> None:
+        if not self.is_held:
+            super().resume_reading()
 
 
 class HttpConnection(HttpToolsProtocol):
@@ -60,9 +112,15 @@ class HttpConnection(HttpToolsProtocol):
         self._head_bytes = 0
         self._header_bytes = 0
         self._body_bytes = 0
+        self._body_left = 0
+        """What is still to come of a body whose length is known."""
+        self._unread = _Unread()
+        self._is_reading = False
+        self._said_all = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast(asyncio.Transport, transport))
+        self.flow = _Flow(self.transport)
         keep_alive(transport)
         if not self.hub.security.vouches("http", transport):
             self.transport.abort()
@@ -73,14 +131,45 @@ class HttpConnection(HttpToolsProtocol):
         except LimitExceeded:  # it says so to the log
             self.transport.abort()
             return
-        self.app_state[ARRIVAL] = self._arrival
+        self.app_state |= {ARRIVAL: self._arrival, TURNS: self.hub.intake.turns}
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._unread.clear()
         if self._arrival is not None:
             self._arrival.close()
 
     def data_received(self, data: bytes) -> None:
+        self._unread.add(data)
+        if not self._is_reading:
+            self._read()
+
+    def _read(self) -> None:
+        """Read of what came as much as one turn allows, but no request behind those that wait for their answers."""
+        began_s = time.thread_time()
+        self._is_reading = False
+        while self._unread and not self.transport.is_closing() and not self.pipeline:
+            if time.thread_time() - began_s > TURN_S:
+                self._is_reading = True
+                self.hub.intake.turns.soon(self._read)
+                break
+            self._read_piece(self._unread.take(self._body_left or PIECE_BYTES))
+        self._keep_pace()
+
+    def _keep_pace(self) -> None:
+        flow = self.flow
+        assert isinstance(flow, _Flow)
+        if self._unread:
+            flow.is_held = True
+            flow.pause_reading()
+        elif flow.is_held:
+            flow.is_held = False
+            if self._said_all:
+                self._end_if_nothing_is_owed()
+            elif not self.pipeline and (self.cycle is None or len(self.cycle.body) <= HIGH_WATER_LIMIT):
+                flow.resume_reading()
+
+    def _read_piece(self, data: bytes) -> None:
         if self._in_head:
             self._has_begun = True
             self._head_bytes += len(data)
@@ -95,11 +184,21 @@ class HttpConnection(HttpToolsProtocol):
     def eof_received(self) -> bool:  # type: ignore[override]
         """Wait for a response that has not begun. One that has may be a stream without an end, for a page that is gone:
         the end of the connection tells its source."""
+        if self._unread and self.transport.can_write_eof():
+            self._said_all = True
+            return True
+        return self._is_owed() and self.transport.can_write_eof()
+
+    def _is_owed(self) -> bool:
         cycle = self.cycle  # of the last request, behind any others
         is_owed = cycle is not None and not cycle.more_body and not cycle.response_started
         if is_owed:
             cycle.keep_alive = False
-        return is_owed and self.transport.can_write_eof()
+        return is_owed
+
+    def _end_if_nothing_is_owed(self) -> None:
+        if not self._is_owed():
+            self.transport.close()
 
     # What the parser tells.
 
@@ -107,6 +206,7 @@ class HttpConnection(HttpToolsProtocol):
         super().on_message_begin()
         self._in_head = True
         self._header_bytes = 0
+        self._body_left = 0
 
     def on_url(self, url: bytes) -> None:
         self._count_header(len(url))
@@ -117,6 +217,8 @@ class HttpConnection(HttpToolsProtocol):
         if len(self.headers) >= self.hub.config.http.headers_max:
             self._status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
             raise _Refused
+        if len(value) <= LENGTH_DIGITS_MAX and name.lower() == b"content-length" and value.isdigit():
+            self._body_left = int(value)
         super().on_header(name, value)
 
     def _count_header(self, nbytes: int) -> None:
@@ -132,12 +234,12 @@ class HttpConnection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
+        self._body_left = max(0, self._body_left - len(body))
         if not self.cycle.response_complete:
             self._body_bytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._body_bytes = 0
         self._has_begun = False
         self._in_head = True
         if self._arrival is not None:
@@ -150,12 +252,18 @@ class HttpConnection(HttpToolsProtocol):
             self._arrival.is_read = True
             self._arrival.holds(self._body_bytes, 1)
         super().on_response_complete()
+        if self._unread and not self._is_reading:
+            self._is_reading = True
+            self.hub.intake.turns.soon(self._read)
 
     def handle_websocket_upgrade(self) -> None:
         super().handle_websocket_upgrade()
         if self._arrival is not None:
             self._arrival.is_read = True
             self._arrival.holds(0, 1)
+        rest = self._unread.clear()
+        if rest:
+            cast(WebSocketConnection, self.transport.get_protocol()).data_received(rest)
 
     # Refusals.
 
@@ -193,6 +301,9 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        self._turns: Turns = self.app_state[TURNS]
+        self._unread = _Unread()
+        self._is_reading = False
         self._arrival: Arrival | None = self.app_state.get(ARRIVAL)
         if self._arrival is not None:
             self._arrival.end = self._cut_off
@@ -200,19 +311,41 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self.frames = []
+        self._unread.clear()
         if self._arrival is not None:
             self._arrival.close()
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
+        self._unread.add(data)
+        if not self._is_reading:
+            self._read()
+
+    def _read(self) -> None:
+        """Read of what came as much as one turn allows, but not many messages ahead of the application."""
+        began_s = time.thread_time()
+        self._is_reading = False
+        while self._unread and not self.transport.is_closing() and self.queue.qsize() < MESSAGES_AHEAD:
+            if time.thread_time() - began_s > TURN_S:
+                self._is_reading = True
+                self._turns.soon(self._read)
+                break
+            piece = self._unread.take(PIECE_BYTES)
+            super().data_received(piece)
+            if self._arrival is not None:
+                self._arrival.holds(len(self.conn.reader.buffer) + self._fragment_bytes, len(piece))
+        if self._unread and not self.read_paused:
+            self.read_paused = True
+            self.transport.pause_reading()
         if self._arrival is not None:
-            self._arrival.holds(len(self.conn.reader.buffer) + self._fragment_bytes, len(data))
             self._arrival.is_read = not self.read_paused
 
     async def receive(self) -> ASGIReceiveEvent:
         if self._arrival is not None:
             self._arrival.is_read = True
-        return await super().receive()
+        event = await super().receive()
+        if self._unread and not self._is_reading:
+            self._read()
+        return event
 
     def handle_text(self, event: Frame) -> None:
         self._fragment_bytes = len(event.data) + FRAGMENT_BYTES

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 # So many connections are accepted before those that are open have their turn again.
-ACCEPTS_AT_ONCE = 16
+ACCEPTS_AT_ONCE = 4
 # So many may wait in the kernel for that.
 BACKLOG = 1024
 

@@ -16,6 +16,8 @@ from headrace.units import MIB
 
 QUIET_S = 10.0
 MUCH_BYTES = 64 * MIB
+PAUSE_MAX = 64
+"""The most looks, one every `QUIET_S`, between two tries that did not help."""
 
 
 def resident_bytes() -> int:
@@ -40,17 +42,23 @@ async def trim_when_quiet(
     activity: Callable[[], float], trim: Callable[[int], int] | None, resident: Callable[[], int] = resident_bytes
 ) -> None:
     """Trim once after each burst: when `activity` has moved since the last trim and now stands still; or, although
-    others are at work, when the process has grown much."""
+    others are at work, when the process has grown much. What did not go then may have been in use then: it is tried
+    again, more and more seldom as long as it does not help."""
     if trim is None:
         return
     seen = trimmed = activity()
-    least = resident()
+    least = after = resident()
+    looks = pause = 1
     while True:
         await asyncio.sleep(QUIET_S)
-        now = activity()
-        least = min(least, resident())
-        if (now == seen and now != trimmed) or resident() - least >= MUCH_BYTES:
+        now, size = activity(), resident()
+        least = min(least, size)
+        after = min(after, size)
+        looks += 1
+        is_quiet = now == seen and now != trimmed
+        if is_quiet or size - after >= MUCH_BYTES or (size - least >= MUCH_BYTES and looks >= pause):
             await asyncio.to_thread(trim, 0)
-            trimmed = now
-            least = resident()  # what is in use is no reason to try again
+            trimmed, after = now, resident()
+            pause = 2 if size - after >= MUCH_BYTES else min(2 * pause, PAUSE_MAX)
+            looks = 0
         seen = now

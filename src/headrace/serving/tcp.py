@@ -25,6 +25,7 @@ from headrace.config.address import join_address, split_address
 from headrace.errors import HeadraceError, LimitExceeded
 from headrace.hub.intake import Arrival
 from headrace.hub.sessions import Session
+from headrace.hub.turns import TURN_S
 from headrace.security import Principal
 from headrace.security.admission import Quick
 from headrace.serving.listener import keep_alive, open_server
@@ -37,8 +38,6 @@ logger = logging.getLogger("headrace.server")
 
 GOODBYE_S = 1.0
 """How long a peer may take for its last answers when the listener stops, before it is cut off."""
-SLICE_S = 0.004
-"""The time that a slice of what a peer has sent should take, of the processor."""
 SLICE_BYTES_MIN = 512
 LOOK_AFTER_S = 1.0
 """How often to look whether a peer that has ended its side, and waits for answers, is still there."""
@@ -318,16 +317,18 @@ class TcpConnection:
 
 class SlicedConnection(TcpConnection, asyncio.Protocol):
     """A peer whose bytes are taken a slice at a time, since even few may hold very many small messages: between two
-    slices others have their turn. A slice that took long makes the next one smaller."""
+    slices others have their turn (`hub.turns`). Slices begin small; one that took long makes the next one smaller, one
+    that was quick makes it larger."""
 
     slice_bytes = 32 * KIB
     """The largest."""
-    first_slice_bytes = slice_bytes
+    first_slice_bytes = SLICE_BYTES_MIN
 
     def __init__(self, server: TcpServer[Any]) -> None:
         super().__init__(server)
         self._slice_bytes = self.first_slice_bytes
         self._unsliced: deque[bytes] = deque()
+        self._eof_came = False
 
     def received(self, data: bytes) -> None:
         """Bytes came, in the order in which they were sent."""
@@ -355,16 +356,21 @@ class SlicedConnection(TcpConnection, asyncio.Protocol):
         began_s = time.thread_time()
         self.received(data)
         took_s = time.thread_time() - began_s
-        if took_s > SLICE_S:
+        if took_s > TURN_S:
             self._slice_bytes = max(SLICE_BYTES_MIN, self._slice_bytes // 2)
-        elif took_s < SLICE_S / 4:
+        elif took_s < TURN_S / 4:
             self._slice_bytes = min(self.slice_bytes, self._slice_bytes * 2)
         if self._unsliced:
-            asyncio.get_running_loop().call_soon(self._next_slice)
+            self.hub.intake.turns.soon(self._next_slice)
+        elif self._eof_came and not super().eof_received():
+            self.transport.close()
         self.pace()
 
     def eof_received(self) -> bool:
-        """The peer has said all it will: that is taken before the connection closes."""
+        """The peer has said all it will: that is taken before the connection closes. TLS does not wait for it."""
+        if self._unsliced and self.transport.can_write_eof():
+            self._eof_came = True
+            return True
         while self._unsliced:
             self.received(self._unsliced.popleft())
         return super().eof_received()

@@ -17,6 +17,13 @@ from headrace.config import Config, Http, Limits, SecuritySection, User
 from headrace.config.address import split_address
 from headrace.hub.base import HubBase
 from headrace.serving.http import serve
+from headrace.serving.http_connection import (
+    MESSAGES_AHEAD,
+    PIECE_BYTES,
+    HttpConnection,
+    WebSocketConnection,
+    recognized,
+)
 
 ASKED = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n"
 SIGNED = b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer secret\r\n\r\n"
@@ -70,9 +77,12 @@ class Served:
 
 @asynccontextmanager
 async def serving(
-    path: Path, http: Http | None = None, limits: Limits | None = None, **more: Any
+    path: Path, http: Http | None = None, limits: Limits | None = None, application: Any = None, **more: Any
 ) -> AsyncIterator[Served]:
+    """With an application at `/ws`, if there is one."""
     hub = HubBase(Config(http=http or Http(), limits=limits or Limits(), **more), path)
+    if application is not None:
+        hub.mounts.mount("/ws", application, websocket_bytes_max=100_000)
     listener = await serve(hub, "127.0.0.1:0")
     served = Served(hub, listener.address)
     try:
@@ -191,36 +201,110 @@ async def test_a_long_body_counts_until_it_is_whole(tmp_path: Path) -> None:
         assert served.ended("bytes") == 1
 
 
+MANY = 2_000
+UPGRADE = (
+    b"GET /ws HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+    b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
+SHORT = b"GET /health/live HTTP/1.1\r\n\r\n"
+
+
+def connections(monkeypatch: pytest.MonkeyPatch, kind: type) -> list[Any]:
+    """Those of this kind that come from now on."""
+    made: list[Any] = []
+    connection_made = kind.connection_made  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        kind, "connection_made", lambda self, transport: (made.append(self), connection_made(self, transport))[1]
+    )
+    return made
+
+
+async def test_requests_behind_one_that_waits_stay_bytes_and_are_answered_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = connections(monkeypatch, HttpConnection)
+    asked, go = 0, asyncio.Event()
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal asked
+        asked += 1
+        await go.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
+        await send({"type": "http.response.body", "body": scope["path"][-4:].encode()})
+
+    async with serving(tmp_path, application=application) as served:
+        peer = await served.peer()
+        requests = [b"GET /ws/%04d HTTP/1.1\r\nhost: localhost\r\n\r\n" % number for number in range(MANY)]
+        peer.send(b"".join(requests) + POST + JSON + b"123456789" + SHORT)
+        peer.writer.write_eof()  # it has said all, and still listens
+        await until(lambda: asked)
+        [connection] = made
+        assert 0 < len(connection.pipeline) < 100
+        go.set()
+        for number in range(MANY):
+            await peer.reader.readuntil(b"\r\n\r\n")
+            assert await peer.reader.readexactly(4) == b"%04d" % number
+        assert await peer.status() == 404  # there is no verb x
+        assert await peer.status() == 200
+        assert await peer.ended()
+
+
+async def test_a_body_in_chunks_may_be_behind_another_request(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        peer = await served.peer()
+        head = b"POST /api/v1/x HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        chunks = (b"1000\r\n" + bytes(4096) + b"\r\n") * 50 + b"0\r\n\r\n"
+        chunked = head + b"transfer-encoding: chunked\r\n\r\n" + chunks
+        peer.send(ASKED + b"\r\n" + chunked + ASKED + b"\r\n")
+        assert [await peer.status() for _ in range(3)] == [200, 404, 200]
+
+
+async def test_messages_of_a_websocket_are_read_few_ahead_and_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = connections(monkeypatch, WebSocketConnection)
+    seen: list[bytes] = []
+    go = asyncio.Event()
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        recognized(scope)
+        await receive()
+        await send({"type": "websocket.accept"})
+        while (event := await receive())["type"] == "websocket.receive":
+            await go.wait()
+            seen.append(event["bytes"])
+
+    async with serving(tmp_path, application=application) as served:
+        peer = await served.peer()
+        peer.send(UPGRADE)
+        assert await peer.status() == 101
+        peer.send(b"".join(b"\x82\x84\0\0\0\0%04d" % number for number in range(MANY)))
+        [connection] = made
+        await until(lambda: connection.queue.qsize())
+        assert connection.queue.qsize() < MESSAGES_AHEAD + PIECE_BYTES // 10
+        go.set()
+        await until(lambda: len(seen) == MANY)
+        assert seen == [b"%04d" % number for number in range(MANY)]
+
+
 async def test_half_a_websocket_message_is_counted_and_given_up(tmp_path: Path) -> None:
     async def application(scope: Any, receive: Any, send: Any) -> None:
-        from headrace.serving.http_connection import recognized
-
         recognized(scope)
         await receive()
         await send({"type": "websocket.accept"})
         while (await receive())["type"] == "websocket.receive":
             await send({"type": "websocket.send", "bytes": b"heard"})
 
-    hub = HubBase(Config(), tmp_path)
-    hub.mounts.mount("/ws", application, websocket_bytes_max=100_000)
-    listener = await serve(hub, "127.0.0.1:0")
-    served = Served(hub, listener.address)
-    try:
+    async with serving(tmp_path, application=application) as served:
         peer = await served.peer()
-        peer.send(
-            b"GET /ws HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
-            b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
-        )
+        peer.send(UPGRADE)
         assert await peer.status() == 101
         whole = b"\x82\x85\0\0\0\0hello"
         assert await peer.send(whole).reader.readexactly(7) == b"\x82\x05heard"
         fragment = b"\x02\x81\0\0\0\0a" + b"\0\x81\0\0\0\0b" * 99
         peer.send(fragment)
-        await until(lambda: hub.intake.held_bytes >= 100 * 64)
-        later(hub, 32)
+        await until(lambda: served.hub.intake.held_bytes >= 100 * 64)
+        later(served.hub, 32)
         assert await peer.ended()
         assert served.ended("slow") == 1
-        assert hub.intake.held_bytes == 0
-    finally:
-        await served.close()
-        await listener.close()
+        assert served.hub.intake.held_bytes == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 from support.until import until
@@ -57,13 +58,39 @@ async def test_what_has_grown_much_is_trimmed_although_others_are_at_work(monkey
     assert trims == [0]
     resident[0] += 1
     await until(lambda: trims[0])
-    await some_turns()
-    assert trims == [1]  # it did not help: that much is in use
-    resident[0] -= 32 << 20
-    await some_turns()
-    resident[0] += memory.MUCH_BYTES
-    await until(lambda: trims[0] == 2)
+    resident[0] += memory.MUCH_BYTES  # more than was found in use
+    await until(lambda: trims[0] > 1)
     task.cancel()
+
+
+async def test_what_did_not_go_is_tried_again_and_again_more_and_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "QUIET_S", 0.0001)
+    resident, looks = 100 << 20, 0
+    trims: list[int] = []
+
+    def activity() -> float:
+        nonlocal looks
+        looks += 1
+        return float(looks)
+
+    def trim(pad: int) -> int:
+        nonlocal resident
+        trims.append(looks)
+        if len(trims) == 4:
+            resident = 110 << 20  # what was in use is freed at last
+        return 1
+
+    task = asyncio.create_task(trim_when_quiet(activity, trim, lambda: resident))
+    await until(lambda: looks > 5)
+    resident += memory.MUCH_BYTES
+    await until(lambda: len(trims) == 4)
+    at = looks
+    await until(lambda: looks > at + 200)
+    task.cancel()
+    assert len(trims) == 4  # and then there is nothing to do
+    pauses = [later - sooner for sooner, later in itertools.pairwise(trims)]
+    assert pauses == sorted(pauses)
+    assert pauses[-1] > pauses[0]
 
 
 async def test_without_a_trim_there_is_nothing_to_do() -> None:

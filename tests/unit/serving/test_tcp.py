@@ -14,7 +14,8 @@ from headrace.config import Config, Limits
 from headrace.config.address import split_address
 from headrace.errors import LogFailed
 from headrace.hub import Hub
-from headrace.serving.tcp import SLICE_BYTES_MIN, SLICE_S, SlicedConnection, TcpConnection, TcpServer, address_of
+from headrace.hub.turns import TURN_S
+from headrace.serving.tcp import SLICE_BYTES_MIN, SlicedConnection, TcpConnection, TcpServer, address_of
 from headrace.telemetry.metrics import counted
 from headrace.testing import memory_hub
 
@@ -184,7 +185,6 @@ class Slow(SlicedConnection):
     """Notes what it is given, and whether others had their turn between."""
 
     slice_bytes = 8 * SLICE_BYTES_MIN
-    first_slice_bytes = SLICE_BYTES_MIN
 
     def __init__(self, server: TcpServer[Any]) -> None:
         super().__init__(server)
@@ -196,7 +196,7 @@ class Slow(SlicedConnection):
         self.seen.append(data)
         asyncio.get_running_loop().call_soon(self._turn)
         began_s = time.thread_time()
-        while self.hard and time.thread_time() - began_s <= SLICE_S:
+        while self.hard and time.thread_time() - began_s <= TURN_S:
             pass
 
     def _turn(self) -> None:
@@ -228,7 +228,10 @@ async def test_many_bytes_are_taken_a_slice_at_a_time_and_in_order() -> None:
         connection.data_received(sent)
         assert not connection.may_read()  # until the rest is taken
         connection.data_received(b"more")
-        connection.eof_received()
+        assert connection.eof_received()
+        assert not connection.says_no_more  # what came before is taken first, in slices, too
+        await until(lambda: connection.is_lost)
         assert b"".join(connection.seen) == sent + sent + b"more"
+        assert max(map(len, connection.seen)) == Slow.slice_bytes  # what is quick, in larger ones
         client.transport.close()
         await server.stop(listening)

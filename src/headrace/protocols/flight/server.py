@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from headrace.config.address import join_address, split_address
-from headrace.errors import BadRequest, LimitExceeded
+from headrace.errors import LimitExceeded
 from headrace.log.columns import SCHEMA
 from headrace.protocols.flight.authentication import (
     MIDDLEWARE,
@@ -64,8 +64,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headrace.flight")
 
 PROTOCOL = "flight"
-# The same as HTTP's default for the same verbs.
-ACTION_BYTES_MAX = 64 << 20
 # How long a stop waits for what puts have under way before it cuts their connections.
 STOP_GRACE_S = 2.0
 
@@ -207,11 +205,12 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
     @translated
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[bytes]:
         """Call a verb of the hub."""
-        size = 0 if action.body is None else action.body.size
-        if size > ACTION_BYTES_MAX:
-            raise BadRequest(f"the body of {action.type!r} has {size} bytes, above {ACTION_BYTES_MAX}")
-        body = action.body.to_pybytes() if size else b""
-        call = self._hub.verbs.answer(action.type, body, self._principal(context))
+        principal = self._principal(context)
+        body = b"" if action.body is None else memoryview(action.body)
+        maximum = self._hub.config.section(Flight).action_bytes_max
+        if len(body) > maximum:
+            raise LimitExceeded(f"bytes of the request {action.type!r}", len(body), maximum, "flight.action_bytes_max")
+        call = self._hub.verbs.answer(action.type, body, principal)
         attributes = {"headrace.verb": action.type}
         with self._hub.tracing.call("flight.action", trace_headers_of(context), attributes):
             answer = self._bridge.run(call, context)

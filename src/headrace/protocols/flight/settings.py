@@ -16,4 +16,7 @@ class Flight(Section, frozen=True):
     unfolded_bytes_max: Annotated[
         Bytes, Meta(description="Memory for compressed Arrow data that is being unfolded; 0 for no limit")
     ] = 256 * MIB
+    action_bytes_max: Annotated[
+        Bytes, Meta(description="The largest request of a verb; the largest record is within it as base64")
+    ] = 32 * MIB
     writers_max: Annotated[Count, Meta(description="Open puts; each has two threads")] = 1_000

@@ -25,6 +25,7 @@ from enum import Enum
 from typing import Annotated, Any, Protocol, cast
 
 import msgspec
+import numpy as np
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from headrace.protocols.errors import RemoteProtocolError
@@ -240,18 +241,19 @@ def event_payload(data: Raw, coding: Coding, bytes_max: int) -> bytes:
     return payload
 
 
-_STRINGS_OUT = re.compile(rb'"(?:[^"\\]|\\.)*"|[^\[\]{}"]+', re.DOTALL)
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_STEPS = np.zeros(256, np.int32)
+_STEPS[list(b"[{")] = 1
+_STEPS[list(b"]}")] = -1
 
 
 def nesting(payload: bytes) -> int:
     """How deep a JSON text is nested, or something below the limit when that is plain at a glance."""
     if payload.count(b"[") + payload.count(b"{") <= DATA_DEPTH_MAX:
         return 0
-    depth = deepest = 0
-    for bracket in _STRINGS_OUT.sub(b"", payload):
-        depth += 1 if bracket in b"[{" else -1
-        deepest = max(deepest, depth)
-    return deepest
+    brackets = (_STRING.sub(b"", payload) if b'"' in payload else payload).translate(None, _NO_BRACKETS)
+    return int(_STEPS[np.frombuffer(brackets, np.uint8)].cumsum().max(initial=0))
 
 
 def explain(fields: Any, *, authenticated: bool, check: Callable[[Interface], None]) -> PeerError:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import Any, cast
 
 from headrace.errors import HeadraceError
+from headrace.hub.turns import Pace
 from headrace.protocols.futoin import codec, interface
 from headrace.protocols.futoin.codec import Answer, Coding, Deviation, Request, Rid
 from headrace.protocols.futoin.credentials import Caller
@@ -82,8 +83,10 @@ class Connection:
         """Serve the peer until it leaves."""
         writer = self._writer = self._loop.create_task(self._write())
         self._tasks.add(writer)
+        pace = Pace(self._dispatcher.hub.intake.turns)
         try:
             while not writer.done():
+                await pace.keep()
                 event = await self._receive()
                 if event["type"] == "websocket.disconnect":
                     return
@@ -151,7 +154,7 @@ class Connection:
         """No task for each: the reply is written when the append's callback comes."""
         params = cast(interface.AddEvent, request.p)
         service = self._dispatcher.service
-        payload = codec.event_payload(params.data, coding, self._dispatcher.data_bytes_max)
+        payload = await self._dispatcher.payload(params, coding)
         if not service.is_ready(self._endpoint):
             await service.prepare(self._endpoint, caller.principal)
         if self._dispatcher.hub.congested:
@@ -282,6 +285,7 @@ class Connection:
 
     async def _write(self) -> None:
         outgoing = self._outgoing
+        pace = Pace(self._dispatcher.hub.intake.turns)
         try:
             while True:
                 for _ in range(len(outgoing)):
@@ -289,6 +293,7 @@ class Connection:
                     # Binary frames, for JSON too: what published clients and servers send.
                     await self._send({"type": "websocket.send", "bytes": message})
                     self._outgoing_bytes -= len(message)
+                    await pace.keep()
                 self._written.set()
                 if outgoing:
                     await asyncio.sleep(0)

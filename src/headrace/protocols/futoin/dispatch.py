@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, cast
 
+from headrace.hub.intake import LARGE_BYTES
 from headrace.protocols.futoin import codec, interface
 from headrace.protocols.futoin.codec import Coding, Deviation, Request, Rid
 from headrace.protocols.futoin.credentials import Caller, Guard
@@ -89,7 +90,7 @@ class Dispatcher:
 
     async def add(self, params: interface.AddEvent, endpoint: Endpoint, coding: Coding) -> str:
         """The id of the new event, once it is durable."""
-        payload = codec.event_payload(params.data, coding, self.data_bytes_max)
+        payload = await self.payload(params, coding)
         if self.hub.congested:
             await self.hub.drained()
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -104,6 +105,12 @@ class Dispatcher:
 
         self.service.add(endpoint, params.type, payload, added)
         return str(await future + 1)
+
+    async def payload(self, params: interface.AddEvent, coding: Coding) -> bytes:
+        """What is stored of an event; a large one is checked beside the event loop."""
+        if memoryview(params.data).nbytes < LARGE_BYTES:
+            return codec.event_payload(params.data, coding, self.data_bytes_max)
+        return await self.hub.intake.apart(lambda: codec.event_payload(params.data, coding, self.data_bytes_max))
 
     def failure(self, error: BaseException, rid: Rid | None, coding: Coding, caller: Caller | None) -> bytes:
         """An error as a reply, signed where the request was."""

@@ -25,6 +25,7 @@ import msgspec
 
 from headrace.errors import Forbidden, HeadraceError, Unauthenticated, UnknownStream
 from headrace.hub import Hub
+from headrace.hub.turns import Pace
 from headrace.log.batch import Batch
 from headrace.log.ops import Appended
 from headrace.protocols.ockam.addresses import AddressBook
@@ -49,11 +50,9 @@ from headrace.security import Principal, Right, is_reserved
 from headrace.security.admission import Certificate
 from headrace.serving.listener import Listener
 from headrace.serving.tcp import SlicedConnection, TcpServer, address_of
+from headrace.units import KIB
 
 log = logging.getLogger(__name__)
-
-REQUESTS_AT_ONCE = 16
-"""Requests that need not wait for anything are served so many in a row; then others have their turn."""
 
 IndexKey = tuple[str, str, int]
 
@@ -109,6 +108,8 @@ class PendingPush(msgspec.Struct, eq=False):
 
 class Connection(SlicedConnection):
     """One peer. The decisions are the session's; the order of things is kept here."""
+
+    first_slice_bytes = 16 * KIB
 
     def __init__(self, service: Service, framing: Framing) -> None:
         super().__init__(service)
@@ -302,11 +303,9 @@ class Connection(SlicedConnection):
     # --- everything else, in order ----------------------------------------------------------------------------------
 
     async def _run_lane(self) -> None:
-        served = 0
+        pace = Pace(self.hub.intake.turns)
         while self._lane:
-            served += 1
-            if not served % REQUESTS_AT_ONCE:
-                await asyncio.sleep(0)
+            await pace.keep()
             if not self._writable.is_set():
                 await self._writable.wait()
             request = self._lane.popleft()

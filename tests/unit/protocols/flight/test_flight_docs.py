@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.protocols.flight import codec, puts, server
+from headrace.protocols.flight import codec, puts
+from headrace.protocols.flight.settings import Flight
 from headrace.testing import served_hub
 
 ROOT = Path(__file__).parents[4]
@@ -37,7 +38,8 @@ def test_every_verb_of_the_nouns_is_listed():
 
 def test_the_limits_stand_as_they_are():
     assert codec.BATCH_BYTES_DEFAULT == 2 << 20
-    assert codec.BATCH_BYTES_MAX == server.ACTION_BYTES_MAX == 64 << 20
+    assert codec.BATCH_BYTES_MAX == 64 << 20
+    assert Flight().action_bytes_max == 32 << 20
     assert codec.MESSAGE_BYTES_MAX == 4 << 20
     assert puts.UNDER_WAY_BYTES_MAX == 32 << 20
     assert puts.UNDER_WAY_BYTES_ALL_MAX == 128 << 20

@@ -16,6 +16,7 @@ from headrace.log.batch import Batch
 from headrace.protocols.flight import connections
 from headrace.protocols.flight.bridge import Bridge
 from headrace.protocols.flight.server import FlightServer, serve
+from headrace.protocols.flight.settings import Flight
 from headrace.security import Principal
 from headrace.security.login_limit import ADDRESS_FACTOR
 from headrace.security.principal import BUILT_IN_ROLES
@@ -74,11 +75,15 @@ def test_a_bug_is_not_told_to_the_client(served, plain, caplog):
     assert "a secret" in caplog.text
 
 
-def test_a_large_body_is_refused(plain, monkeypatch):
-    monkeypatch.setattr("headrace.protocols.flight.server.ACTION_BYTES_MAX", 100)
-    with failing() as caught:
-        call(plain, "stream.list", pattern="x" * 100)
-    assert "above" in str(caught.value)
+def test_a_request_has_so_many_bytes_and_no_more():
+    config = Config(flight=Flight(action_bytes_max=100))
+    with served_hub(config) as served, flight.connect(f"grpc://{served.address}") as client:
+        body = msgspec.json.encode({"pattern": "x"})
+        assert list(client.do_action(flight.Action("stream.list", body.ljust(100))))
+        with failing() as caught:
+            list(client.do_action(flight.Action("stream.list", body.ljust(101))))
+    assert code_of(caught.value) == "limit-exceeded"
+    assert "flight.action_bytes_max" in str(caught.value)
 
 
 def test_sessions_are_shown(served, ten):

@@ -173,7 +173,7 @@ class Connection(SlicedConnection):
     """One client."""
 
     write_buffer_bytes_max = WRITE_BUFFER_BYTES_MAX
-    slice_bytes = first_slice_bytes = SLICE_BYTES
+    slice_bytes = SLICE_BYTES
 
     def __init__(self, server: FabricServer) -> None:
         super().__init__(server)

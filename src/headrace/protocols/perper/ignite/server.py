@@ -47,8 +47,6 @@ GROUP_MAX: Final = 512
 WRITE_BUFFER_BYTES_MAX: Final = 4 * 1024 * 1024
 # Requests that read from the log at the same time, for one connection: each may bring a whole record into memory.
 READS_MAX: Final = 32
-# Requests may have 14 bytes and take 40 microseconds each; puts are much quicker.
-FIRST_SLICE_BYTES: Final = 4 * 1024
 # A transport may hand over what it had read before it was told to stop.
 EARLY_BYTES_MAX: Final = 1024 * 1024
 
@@ -57,7 +55,6 @@ class Connection(SlicedConnection):
     """One client."""
 
     write_buffer_bytes_max = WRITE_BUFFER_BYTES_MAX
-    first_slice_bytes = FIRST_SLICE_BYTES
 
     def __init__(self, server: IgniteServer) -> None:
         super().__init__(server)
