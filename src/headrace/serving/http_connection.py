@@ -20,14 +20,17 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from uvicorn.server import ServerState
 from websockets.frames import Frame
 
+from headrace.config.address import split_address
 from headrace.errors import LimitExceeded
 from headrace.hub.intake import Arrival
+from headrace.hub.peers import address_from
 from headrace.serving.listener import keep_alive
 
 if TYPE_CHECKING:
     from headrace.hub.base import HubBase
 
 ARRIVAL: Final = "headrace.arrival"
+CLIENT: Final = "headrace.client"
 LAST_WORDS_S: Final = 1.0
 """How long a peer may take to read why it is cut off."""
 FRAGMENT_BYTES: Final = 64
@@ -39,6 +42,11 @@ def recognized(scope: MutableMapping[str, Any]) -> None:
     arrival: Arrival | None = scope.get("state", {}).get(ARRIVAL)
     if arrival is not None:
         arrival.known()
+
+
+def _behind(client: tuple[str, int] | None, hub: HubBase) -> tuple[str, int] | None:
+    """Whoever is behind a connection: another hub may have passed it on."""
+    return None if client is None else split_address(hub.peers.client(address_from(client)))
 
 
 class _Refused(Exception):
@@ -64,6 +72,7 @@ class HttpConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast(asyncio.Transport, transport))
         keep_alive(transport)
+        self.client = self.app_state[CLIENT] = _behind(self.client, self.hub)
         if not self.hub.security.vouches("http", transport):
             self.transport.abort()
             return
@@ -193,6 +202,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        self.client = self.app_state.get(CLIENT)
         self._arrival: Arrival | None = self.app_state.get(ARRIVAL)
         if self._arrival is not None:
             self._arrival.end = self._cut_off
