@@ -30,7 +30,7 @@ def address_from(name: tuple[str, int] | tuple[str, int, int, int]) -> str:
 
 
 class Peers:
-    """Those that were introduced, by the address from which their connections come. Some listeners ask from threads of their own."""
+    """Those that were introduced, by the address from which their connections come. Asked from any thread."""
 
     def __init__(self) -> None:
         self._introduced: dict[str, Introduced] = {}
