@@ -1,7 +1,7 @@
 """What listens at a hub that does not own the cell: connections are passed on to the owner's listener of the same name.
 
-A connection that comes while nobody owns the cell waits for the next owner, `cluster.wait_s` at most. The owner checks
-who the client is; this hub only moves bytes.
+A connection that comes while nobody owns the cell waits for the next owner, `cluster.wait_s` at most. The owner is told
+where the client comes from (`introductions`) and checks who it is; this hub only moves bytes.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import ssl
 import time
 from collections.abc import Callable
 
+from headrace.cluster.introductions import Introducer
 from headrace.cluster.route import Owner, Route
 from headrace.cluster.splice import End, connect
 from headrace.config.address import split_address
+from headrace.hub.peers import address_from
 from headrace.serving.tcp import address_of
 from headrace.telemetry.log_lines import fields
 from headrace.telemetry.metrics import ClusterMetrics
@@ -34,7 +36,13 @@ class Front:
     """At this hub's listener, those that wait among them (`limits.sessions_max`)."""
 
     def __init__(
-        self, name: str, route: Route, wait_s: float, metrics: ClusterMetrics, tls_on: ssl.SSLContext | None = None
+        self,
+        name: str,
+        route: Route,
+        wait_s: float,
+        metrics: ClusterMetrics,
+        tls_on: ssl.SSLContext | None = None,
+        introducer: Introducer | None = None,
     ) -> None:
         """`tls_on` is for the connection to the owner, where TLS ends here and begins again."""
         self.name = name
@@ -43,6 +51,7 @@ class Front:
         self._wait_s = wait_s
         self._metrics = metrics
         self._tls_on = tls_on
+        self._introducer = introducer
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._joined: dict[End, Owner] = {}
@@ -93,22 +102,32 @@ class Front:
     def _left(self, client: End) -> None:
         self._joined.pop(client, None)
 
-    async def _reach(self, client: End) -> tuple[Owner, End]:
+    async def _reach(self, client: Client) -> tuple[Owner, End]:
         """The owner, and a connection to it: the next owner's, if this one does not answer."""
         deadline = time.monotonic() + self._wait_s
         problem = "nobody owns the cell"
         while not client.is_lost and time.monotonic() < deadline:
             owner = self._route.owner
             if owner is not None and self.name in owner.addresses:
-                host, port = split_address(owner.addresses[self.name])
                 try:
-                    return owner, await connect(host, port, min(CONNECT_S, self._wait_s), ssl=self._tls_on)
+                    return owner, await self._connect(owner, client)
                 except OSError as error:  # gone, and the next one not known yet; a timeout is one, too
                     problem = f"{owner.hub} at {owner.addresses[self.name]} does not answer: {error or 'no answer'}"
             elif owner is not None:
                 problem = f"{owner.hub} does not serve {self.name}"
             await self._route.news(AGAIN_S)
         raise OSError(f"{problem} (waited cluster.wait_s, {self._wait_s:g} s)")
+
+    async def _connect(self, owner: Owner, client: Client) -> End:
+        """A connection to the owner, who knows whose it is before it comes."""
+        host, port = split_address(owner.addresses[self.name])
+        timeout_s = min(CONNECT_S, self._wait_s)
+        if self._introducer is None:
+            return await connect(host, port, timeout_s, self._tls_on)
+        async with self._introducer.introducing(owner, client.address) as guest:
+            far = await connect(host, port, timeout_s, self._tls_on, guest.comes_from)
+        far.when_lost(guest.leaves)
+        return far
 
     def drop_all_but(self, owner: Owner | None) -> None:
         """Cut the connections to those who own the cell no more: a machine that is gone does not say so itself. One at
@@ -143,6 +162,8 @@ class Client(End):
 
     def __init__(self, come: Callable[[Client], None]) -> None:
         super().__init__()
+        self.address = ""
+        """Where it comes from."""
         self._come = come
         self._more = asyncio.Event()
 
@@ -161,4 +182,7 @@ class Client(End):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        name = transport.get_extra_info("peername")
+        if name:
+            self.address = address_from(name)
         self._come(self)

@@ -8,10 +8,12 @@ import ssl
 from pathlib import Path
 
 from headrace.cluster.front import CONNECT_S, Client, Front
+from headrace.cluster.introductions import Introducer
 from headrace.cluster.route import Route
 from headrace.cluster.splice import connect
-from headrace.config.address import split_address
+from headrace.config.address import join_address, split_address
 from headrace.config.sections import TlsFiles
+from headrace.hub.peers import Introduced, Peers
 from headrace.telemetry.metrics import ClusterMetrics
 
 HEAD_BYTES_MAX = 64 * 1024
@@ -33,10 +35,13 @@ class HttpFront(Front):
         *,
         redirects: bool = False,
         tls_on: ssl.SSLContext | None = None,
+        introducer: Introducer | None = None,
+        peers: Peers | None = None,
     ) -> None:
-        """`own` is where this hub's own answers are served."""
-        super().__init__("http", route, wait_s, metrics, tls_on)
+        """`own` is where this hub's own answers are served, to clients that it knows by `peers`."""
+        super().__init__("http", route, wait_s, metrics, tls_on, introducer)
         self._own = own
+        self._peers = peers or Peers()
         self._redirects = redirects
 
     async def _serve(self, client: Client) -> None:
@@ -57,8 +62,17 @@ class HttpFront(Front):
         line, _, headers = head.partition(b"\r\n")
         kept = [each for each in headers.split(b"\r\n") if not each.lower().startswith(b"connection:")]
         client.unread[: len(head)] = b"\r\n".join([line, b"Connection: close", *kept])
+        host, port = split_address(self._own)
+        near = ""
+
+        async def introduce(from_port: int) -> None:
+            nonlocal near
+            near = join_address(host, from_port)
+            self._peers.introduce(near, Introduced(self._peers.client(client.address), ""))
+
+        client.when_lost(lambda: self._peers.forget(near))
         try:
-            client.join(await connect(*split_address(self._own), CONNECT_S))
+            client.join(await connect(host, port, CONNECT_S, from_port=introduce))
         except OSError:  # the hub stops
             client.abort()
 

@@ -20,6 +20,7 @@ import uuid
 from collections.abc import Callable
 
 from headrace import __version__
+from headrace.cluster.introductions import Known, new_key
 from headrace.cluster.notes import CellNote, HubNote, Notes
 from headrace.cluster.route import Owner, Route
 from headrace.config import Config
@@ -56,6 +57,7 @@ class Node:
         self.name = config.cluster.hub or socket.gethostname()
         self.life = f"{NOT_PLAIN.sub('-', self.name)}-{uuid.uuid4().hex}"
         self.config = config
+        self.key = new_key()
         self.turn = Turn()
         self.route = Route(self.life)
         self.addresses: dict[str, str] = {}
@@ -167,7 +169,16 @@ class Node:
         return [CELL] if self._epoch else []
 
     def _hub_note(self) -> HubNote:
-        return HubNote(self.name, self.life, self.addresses, self.cells, now_us(), self.lag_bytes, __version__)
+        return HubNote(
+            self.name, self.life, self.addresses, self.cells, now_us(), self.lag_bytes, __version__, self.key
+        )
+
+    def find(self, life: str) -> Known | None:
+        """The hub of that life, if it has left a note."""
+        if life == self.life:
+            return Known(self.name, self.key)
+        note = self.notes.hubs.get(life)
+        return None if note is None else Known(note.hub, note.key)
 
     # -- owning and leaving ----------------------------------------------------------------------------------------
 

@@ -56,6 +56,8 @@ class HubNote(msgspec.Struct, frozen=True):
     lag_bytes: int = 0
     """About how much of the journal it has yet to read, as a follower."""
     version: str = ""
+    key: bytes = b""
+    """What it seals its introductions with (`headrace.cluster.introductions`)."""
 
 
 class Notes:

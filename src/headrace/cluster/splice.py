@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, cast
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import cast
 
 from headrace.serving.listener import keep_alive
+
+FromPort = Callable[[int], Awaitable[object]]
 
 
 class End(asyncio.Protocol):
@@ -85,9 +89,28 @@ class End(asyncio.Protocol):
             self.transport.abort()
 
 
-async def connect(host: str, port: int, timeout_s: float, **options: Any) -> End:
-    """The far side of a splice. Raises an `OSError`; nobody who answers in time is one, too."""
+async def connect(
+    host: str, port: int, timeout_s: float, tls: ssl.SSLContext | None = None, from_port: FromPort | None = None
+) -> End:
+    """The far side of a splice. `from_port` is told where the connection will come from before it is made. Raises an
+    `OSError`; nobody who answers in time is one, too."""
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(timeout_s):
-        _, end = await loop.create_connection(End, host, port, **options)
-    return end
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        for number, (family, kind, protocol, _, address) in enumerate(found, 1):
+            near = socket.socket(family, kind, protocol)
+            try:
+                near.setblocking(False)
+                if from_port is not None:
+                    near.bind(("", 0))
+                    await from_port(near.getsockname()[1])
+                await loop.sock_connect(near, address)
+                _, end = await loop.create_connection(
+                    End, sock=near, ssl=tls, server_hostname=None if tls is None else host
+                )
+                return end
+            except BaseException as error:
+                near.close()
+                if not isinstance(error, OSError) or number == len(found):
+                    raise
+    raise OSError(f"{host} has no address")

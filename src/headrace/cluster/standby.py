@@ -17,10 +17,12 @@ import msgspec
 
 from headrace.cluster.front import Front
 from headrace.cluster.http_front import HttpFront, tls_to_owner
+from headrace.cluster.introductions import LISTENER, Door, Introducer
 from headrace.cluster.lease import Leased
 from headrace.cluster.node import CELL, Node
 from headrace.cluster.route import Owner
 from headrace.cluster.status import ClusterVerbs
+from headrace.config.address import join_address, split_address
 from headrace.config.load import Loaded
 from headrace.hub import Hub
 from headrace.hub.base import HubBase
@@ -45,15 +47,19 @@ GAUGES_S = 1.0
 class Standby:
     """Make it with `start`."""
 
-    def __init__(self, loaded: Loaded, node: Node) -> None:
+    def __init__(self, loaded: Loaded, node: Node, kafka: KafkaPort | None = None) -> None:
+        """`kafka` is the log's, which otherwise makes a connection of its own."""
         self.config = loaded.config
         self.base = HubBase(self.config, self.config.log.data)
         """What this hub shows of itself while it follows."""
         self.node = node
         self.fronts: dict[str, Front] = {}
+        self.door = Door(self.base.peers, self.base.intake, node.find)
+        self._introducer = Introducer(node.life, node.key, self.base.peers)
         self.fenced: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Done when another hub has taken the cell that this one owned."""
         self._loaded = loaded
+        self._kafka = kafka
         self._own: Listener | None = None
         self._opening: asyncio.Task[Log] | None = None
         self.log: LogPort | None = None
@@ -80,14 +86,15 @@ class Standby:
         ClusterVerbs(node).register(base.verbs)
         node.on_owner = self._other_owns
         await self._listen(names)
-        await node.start(self.addresses)
+        await self._open_door()
+        await node.start(self.addresses | ({LISTENER: self.door.address} if self.door.address else {}))
         if self.config.cluster.standbys:
             self._opening = asyncio.create_task(self._follow())
 
     async def _listen(self, names: list[str]) -> None:
         addresses = self.config.listen.addresses()
         for name in names:
-            front, tls = Front(name, self.node.route, self.config.cluster.wait_s, self.base.metrics.cluster), None
+            front, tls = self._front(name), None
             if name == "http":
                 front, tls = await self._http_front(addresses[name])
             front.connections_max = self.config.limits.sessions_max
@@ -102,13 +109,31 @@ class Standby:
             self.base.addresses[name] = front.address
             logger.info("listening for the owner", extra=fields(listener=name, address=front.address))
 
+    def _front(self, name: str) -> Front:
+        route, metrics = self.node.route, self.base.metrics.cluster
+        return Front(name, route, self.config.cluster.wait_s, metrics, introducer=self._introducer)
+
+    async def _open_door(self) -> None:
+        """For other hubs: on the host of the listeners, unless the settings say where."""
+        first = next(iter(self.addresses.values()), "127.0.0.1:0")
+        address = self.config.cluster.listen or join_address(split_address(first)[0], 0)
+        if address == "off":
+            return
+        try:
+            await self.door.open(address)
+        except OSError as error:
+            raise StartFailed(
+                f"the cluster's own port cannot be opened on {address}: {error.strerror or error}; "
+                "--set cluster.listen=HOST:PORT chooses another"
+            ) from error
+
     async def _http_front(self, address: str) -> tuple[Front, Any]:
         """With client certificates the bytes are passed on as they are: only the client has its certificate."""
         security, settings, route = self.base.security, self.config.cluster, self.node.route
         files = security.tls_files("http")
         metrics = self.base.metrics.cluster
         if files is not None and files.client_ca:
-            return Front("http", route, settings.wait_s, metrics), None
+            return self._front("http"), None
         self._own = await http.serve(self.base, "127.0.0.1:0", behind=address)
         authority = self.config.spark.ca or os.environ.get("HEADRACE_CA", "")
         front = HttpFront(
@@ -118,6 +143,8 @@ class Standby:
             self._own.address,
             redirects=settings.forward == "redirect",
             tls_on=tls_to_owner(files, authority),
+            introducer=self._introducer,
+            peers=self.base.peers,
         )
         return front, security.tls("http")
 
@@ -130,7 +157,8 @@ class Standby:
         """Blocks until the cell is this hub's."""
         disk = OsDisk(self.config.log.data)
         try:
-            return open_cell(disk, SystemClock(), self.config.log, claim=self.node.claim, turn=self.node.turn)
+            claim, turn = self.node.claim, self.node.turn
+            return open_cell(disk, SystemClock(), self.config.log, self._kafka, claim=claim, turn=turn)
         except BaseException:
             disk.close()
             raise
@@ -164,6 +192,7 @@ class Standby:
 
     def prepare(self, hub: Hub) -> None:
         """A hub that has this log, before it listens."""
+        hub.peers = self.base.peers
         ClusterVerbs(self.node, self.log).register(hub.verbs)
         hub.health.note("cluster", self._role)
 
@@ -218,6 +247,8 @@ class Standby:
         self.node.turn.stop()
         for front in self.fronts.values():
             await front.close()
+        self._introducer.close()
+        await self.door.close()
         if self._own is not None:
             await self._own.close()
         if self._opening is not None:
@@ -235,7 +266,7 @@ async def start(loaded: Loaded, names: list[str], kafka: KafkaPort | None = None
     learn_struct_types()
     began = time.monotonic()
     port = kafka or connect(loaded.config.log.kafka)
-    standby = Standby(loaded, Node(loaded.config, port))
+    standby = Standby(loaded, Node(loaded.config, port), kafka)
     try:
         await standby.open(names)
     except BaseException:

@@ -6,6 +6,7 @@ import asyncio
 
 import msgspec
 
+from headrace.cluster.introductions import LISTENER
 from headrace.cluster.node import CELL, Node, now_us
 from headrace.cluster.notes import HubNote, Notes
 from headrace.config.sections import Kafka as KafkaSettings
@@ -85,7 +86,8 @@ def look(
 
 def _hub(note: HubNote, living: set[str], owner: str) -> HubStatus:
     role = "owner" if note.life == owner else "follower" if note.life in living else "gone"
-    return HubStatus(note.hub, note.life, role, note.lag_bytes, note.version, note.addresses, note.updated_us)
+    listeners = {name: address for name, address in note.addresses.items() if name != LISTENER}
+    return HubStatus(note.hub, note.life, role, note.lag_bytes, note.version, listeners, note.updated_us)
 
 
 class ClusterVerbs:

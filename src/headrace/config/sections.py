@@ -139,6 +139,13 @@ class Cluster(Section, frozen=True):
         dict[str, str],
         Meta(description="Listener → `host:port` as other hubs reach it; where it listens unless given"),
     ] = {}
+    listen: Annotated[
+        str,
+        Meta(
+            description="`host:port` where the other hubs tell whose connections they pass on, or `off`: then those "
+            "count as the hub's own. The host of the listeners and a free port unless given"
+        ),
+    ] = ""
     session_timeout_s: Annotated[
         Seconds, Meta(description="An owner that is silent for so long is replaced; brokers allow 6 s to 30 min")
     ] = 10

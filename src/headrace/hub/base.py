@@ -13,6 +13,7 @@ from headrace.hub.health import Health
 from headrace.hub.hooks import Hooks
 from headrace.hub.intake import Intake
 from headrace.hub.mounts import Mounts
+from headrace.hub.peers import Peers
 from headrace.hub.sessions import Sessions
 from headrace.hub.set_aside import SetAside
 from headrace.hub.verbs import Verbs
@@ -58,6 +59,7 @@ class HubBase:
             self.intake.apart,
         )
         self.mounts = Mounts()
+        self.peers = Peers()
         self.tracing: Tracing = OFF
         self.protocol = ""
         """Whose hands it is in."""

@@ -24,8 +24,10 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from uvicorn.server import ServerState
 from websockets.frames import Frame
 
+from headrace.config.address import split_address
 from headrace.errors import LimitExceeded
 from headrace.hub.intake import Arrival
+from headrace.hub.peers import address_from
 from headrace.hub.turns import TURN_S, Turns
 from headrace.serving.listener import keep_alive
 from headrace.units import KIB
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 ARRIVAL: Final = "headrace.arrival"
 TURNS: Final = "headrace.turns"
+CLIENT: Final = "headrace.client"
 LAST_WORDS_S: Final = 1.0
 """How long a peer may take to read why it is cut off."""
 FRAGMENT_BYTES: Final = 64
@@ -51,6 +54,11 @@ def recognized(scope: MutableMapping[str, Any]) -> None:
     arrival: Arrival | None = scope.get("state", {}).get(ARRIVAL)
     if arrival is not None:
         arrival.known()
+
+
+def _behind(client: tuple[str, int] | None, hub: HubBase) -> tuple[str, int] | None:
+    """Whoever is behind a connection: another hub may have passed it on."""
+    return None if client is None else split_address(hub.peers.client(address_from(client)))
 
 
 class _Refused(Exception):
@@ -122,6 +130,7 @@ class HttpConnection(HttpToolsProtocol):
         super().connection_made(cast(asyncio.Transport, transport))
         self.flow = _Flow(self.transport)
         keep_alive(transport)
+        self.client = self.app_state[CLIENT] = _behind(self.client, self.hub)
         if not self.hub.security.vouches("http", transport):
             self.transport.abort()
             return
@@ -304,6 +313,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         self._turns: Turns = self.app_state[TURNS]
         self._unread = _Unread()
         self._is_reading = False
+        self.client = self.app_state.get(CLIENT)
         self._arrival: Arrival | None = self.app_state.get(ARRIVAL)
         if self._arrival is not None:
             self._arrival.end = self._cut_off

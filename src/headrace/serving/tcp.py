@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from headrace.config.address import join_address, split_address
 from headrace.errors import HeadraceError, LimitExceeded
 from headrace.hub.intake import Arrival
+from headrace.hub.peers import address_from
 from headrace.hub.sessions import Session
 from headrace.hub.turns import TURN_S
 from headrace.security import Principal
@@ -119,6 +120,8 @@ class TcpConnection:
         self.transport: asyncio.Transport = cast(asyncio.Transport, None)
         self.is_lost = False
         self.peer = "?"
+        self.through: str | None = None
+        """The hub of the cluster that has passed the connection on, if one has."""
         self.last_error: str | None = None
         self.handle: Session | None = None
         self.arrival: Arrival | None = None
@@ -185,7 +188,8 @@ class TcpConnection:
         keep_alive(transport)
         name = transport.get_extra_info("peername")  # uvloop does not know a peer that has gone already
         if name:
-            self.peer = join_address(str(name[0]), name[1])
+            near = address_from(name)
+            self.peer, self.through = self.hub.peers.client(near), self.hub.peers.through(near)
         server = self._tcp_server
         server.connections.add(self)
         if not self.hub.security.vouches(server.protocol, transport):

@@ -15,12 +15,12 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 import pyarrow.flight as flight
 
 from headrace.errors import HeadraceError
 from headrace.protocols.flight.bridge import Bridge, to_flight_error
+from headrace.protocols.flight.connections import normal
 from headrace.security import Principal
 from headrace.security.admission import Nobody, from_header
 from headrace.security.login_limit import TooManyLogins
@@ -107,6 +107,7 @@ class Authentication(flight.ServerMiddlewareFactory):  # type: ignore[misc]
 
     def __init__(self, hub: Hub, bridge: Bridge) -> None:
         self._admission = hub.admission
+        self._peers = hub.peers
         self._bridge = bridge
         self._handshakes = Handshakes()
 
@@ -130,8 +131,7 @@ class Authentication(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         """Whoever this header names, or an error that a stranger is told."""
         if not header:
             return self._admission.admit_now("flight", peer, Nobody())
-        kind, _, address = peer.partition(":")  # gRPC writes ipv4:127.0.0.1:5000 and ipv6:%5B::1%5D:5000
-        place = unquote(address) if kind in ("ipv4", "ipv6") else peer
+        place = self._peers.client(normal(peer)) if peer.startswith(("ipv4:", "ipv6:")) else peer
         return self._bridge.run(self._admission.admit("flight", place, from_header(header)))
 
 

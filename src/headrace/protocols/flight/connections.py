@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote
 
-from headrace.config.address import join_address
 from headrace.errors import LimitExceeded
+from headrace.hub.peers import address_from
 from headrace.units import MIB
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ SHARE: Final = 20
 SMALL_BYTES: Final = MIB
 """So much may come without being a message: settings, pings, and word that what was sent has been taken."""
 DESCRIPTORS: Final = "/dev/fd"
-MAPPED: Final = "::ffff:"
-"""What stands before an address of version 4 at a socket that takes both; gRPC leaves it out."""
 TCP_INFO_BYTES: Final = 136
 RECEIVED: Final = struct.Struct("<Q")
 RECEIVED_AT: Final = 128
@@ -96,8 +94,7 @@ def look(port: int) -> list[Seen]:
 
 
 def _peer_of(connection: socket.socket) -> str:
-    host, port = connection.getpeername()[:2]
-    return join_address(host.removeprefix(MAPPED), port)
+    return address_from(connection.getpeername())
 
 
 def cut(port: int, *, inode: int | None = None, peer: str | None = None) -> int:

@@ -48,7 +48,7 @@ from headrace.protocols.flight.codec import (
     ticket_ranges,
     ticket_schema,
 )
-from headrace.protocols.flight.connections import Connections, cut
+from headrace.protocols.flight.connections import Connections, cut, normal
 from headrace.protocols.flight.gets import ReadStream, open_read
 from headrace.protocols.flight.permit import Permit, require
 from headrace.protocols.flight.puts import UNDER_WAY_BYTES_ALL_MAX, Putting, Window
@@ -108,6 +108,10 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         self._got_on(context)()
         return principal
 
+    def _client(self, peer: str) -> str:
+        """Whoever is behind a connection, as gRPC names it: another hub may have passed it on."""
+        return self._hub.peers.client(normal(peer))
+
     def _got_on(self, context: flight.ServerCallContext) -> Callable[[], None]:
         """To be called when something of this caller was understood, or sent to it."""
         if self.connections is None:
@@ -145,7 +149,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             opened.callback(permit.close)
             opened.enter_context(self._readers.place())
             session = await open_read(self._hub, ticket)
-            handle = self._hub.sessions.open(PROTOCOL, peer, lambda: _describe_read(session))
+            handle = self._hub.sessions.open(PROTOCOL, self._client(peer), lambda: _describe_read(session))
             opened.callback(handle.close)
             for reading in session.readings:
                 handle.uses("read", reading.stream)
@@ -195,7 +199,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             opened.callback(permit.close)
             self._hub.bounds(command.stream, command.partition)  # raises for an unknown stream or partition
             opened.enter_context(self._writers.place())
-            handle = self._hub.sessions.open(PROTOCOL, peer, lambda: _describe_put(session))
+            handle = self._hub.sessions.open(PROTOCOL, self._client(peer), lambda: _describe_put(session))
             opened.callback(handle.close)
             handle.uses("write", command.stream)
             return permit, opened.pop_all().close
