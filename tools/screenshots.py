@@ -58,6 +58,10 @@ class Shot(NamedTuple):
     prepare: Callable[[Any], None] = lambda page: None
 
 
+def _see_flow(page: Any) -> None:
+    page.locator(".node.stream .node-rate").filter(has_text="/s").nth(3).wait_for()
+
+
 def _see_rates(page: Any) -> None:
     page.locator("tbody td:nth-child(4)").filter(has_text=re.compile("^[1-9]")).first.wait_for()
 
@@ -85,7 +89,8 @@ def _choose_immortal(page: Any) -> None:
 
 
 SHOTS = (
-    Shot("overview", "", ".figure"),
+    Shot("map", "", ".node.stream", _see_flow),
+    Shot("overview", "overview", ".figure"),
     Shot("streams", "streams", "tbody tr", _see_rates),
     Shot("stream", "stream/demo.orders", ".records tbody tr", _choose_record),
     Shot("cursors", "cursors", "tbody tr"),

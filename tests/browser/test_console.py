@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,7 +22,8 @@ OpenPage = Callable[[str], Page]
 @pytest.mark.parametrize(
     ("path", "title"),
     [
-        ("", "Overview"),
+        ("", "Map"),
+        ("overview", "Overview"),
         ("streams", "Streams"),
         ("cursors", "Cursors"),
         ("sessions", "Sessions"),
@@ -43,7 +45,7 @@ def test_every_page_opens(hub: HubProcess, open_page: OpenPage, path: str, title
 
 def test_the_overview_lives(hub: HubProcess, client: headrace.Client, open_page: OpenPage) -> None:
     client.call("stream.create", {"stream": "busy"})
-    page = open_page(hub.page)
+    page = open_page(f"{hub.page}/#/overview")
     card = page.locator(".card", has_text="Records in and out")
     expect(card.locator(".figure")).to_be_visible()
     expect(page.get_by_label("Listeners")).to_contain_text("wallaroo")
@@ -77,21 +79,37 @@ def test_a_cursor_that_is_stuck_says_why(hub: HubProcess, client: headrace.Clien
 
     def a_minute_later(route: Route) -> None:
         rows = route.fetch().json()
-        route.fulfill(json=[row | {"age_s": 61.0, "stuck": "1 records wait"} for row in rows])
+        route.fulfill(json=[row | {"age_s": 61.0, "stuck": True} for row in rows])
 
     page.route("**/api/v1/console.cursors", a_minute_later)
     page.get_by_role("link", name="Cursors").click()
     row = page.locator("tr", has_text="gone")
-    expect(row).to_contain_text("stuck 1 records wait")
+    expect(row).to_contain_text("stopped 1 record waits: its consumer is gone or slow.")
     expect(row).to_contain_text("61 s ago")
 
 
-def test_alarms_are_said_in_words(hub: HubProcess, open_page: OpenPage) -> None:
-    page = open_page(hub.page)
+def test_alarms_are_grouped_and_lead_somewhere(hub: HubProcess, client: headrace.Client, open_page: OpenPage) -> None:
+    """What the hub says after a minute is said by this test instead."""
+    client.call("stream.create", {"stream": "late/one", "exist_ok": True})
+    page = open_page(f"{hub.page}/#/overview")
     expect(page.get_by_label("Alarms")).to_contain_text("All is well.")
+    since_us = (time.time() - 1500) * 1e6
+    late = [
+        {
+            "key": f"cursor/late/one/c{number}",
+            "kind": "cursor",
+            "title": f"Cursor c{number} in late/one has stopped",
+            "detail": "1 record waits.",
+            "page": ["stream", "late/one"],
+            "since_us": since_us,
+        }
+        for number in range(6)
+    ]
+    late[5]["muted"] = {"by": "ann", "until_us": (time.time() + 3600) * 1e6, "note": "moved house"}
+    disk = {"key": "disk", "kind": "disk", "title": "The disk is full <b>!</b>"}
 
     def trouble(route: Route) -> None:
-        sample = {"time_ms": 9e15, "sessions": {}, "alarms": ["disk: the disk is full <b>!</b>"]}
+        sample = {"time_ms": 9e15, "sessions": {}, "alarms": [disk, *late]}
         numbers = dict.fromkeys(("records_in", "records_out", "bytes_in", "commits", "queue_bytes", "tail_bytes"), 0)
         numbers |= dict.fromkeys(("segment_bytes", "free_bytes", "resident_bytes", "streams", "tables"), 0)
         data = json.dumps([sample | numbers | {"commit_p50_ms": None, "commit_p99_ms": None}])
@@ -99,7 +117,39 @@ def test_alarms_are_said_in_words(hub: HubProcess, open_page: OpenPage) -> None:
 
     page.route("**/console/live", trouble)
     page.reload()
-    expect(page.get_by_label("Alarms")).to_have_text("disk: the disk is full <b>!</b>")
+    alarms = page.get_by_label("Alarms")
+    expect(alarms.locator("[data-kind=disk]")).to_contain_text("The disk is full <b>!</b>")
+    group = alarms.locator("[data-kind=cursor]")
+    expect(group.locator("h2")).to_have_text("Consumers have stopped5")
+    expect(group.locator("li")).to_have_count(4)
+    expect(group.locator("li").first).to_contain_text("1 record waits. Not moved for 25 min.")
+    group.get_by_role("button", name="Show all 5").click()
+    expect(group.locator("li")).to_have_count(5)
+    alarms.get_by_role("button", name="1 muted alarm").click()
+    expect(alarms).to_contain_text(re.compile(r"Muted by ann until .* UTC: moved house"))
+    expect(page.locator("#bell")).to_have_text("6 alarms")
+    group.get_by_role("link", name="Cursor c0 in late/one has stopped").click()
+    expect(page.locator("h1")).to_have_text("late/one")
+
+
+def test_an_alarm_is_muted_with_a_reason(hub: HubProcess, client: headrace.Client, open_page: OpenPage) -> None:
+    """A pipeline that is not heard of is the alarm that comes soonest."""
+    client.call("pipeline.report", {"name": "broken", "state": "failed", "error": "no such column"})
+    page = open_page(f"{hub.page}/#/overview")
+    alarm = page.get_by_label("Alarms").locator("li", has_text="Pipeline broken has failed")
+    expect(alarm).to_contain_text("no such column")
+    alarm.get_by_role("button").click()
+    page.get_by_role("menuitem", name="Mute…").click()
+    page.get_by_label("Why").fill("known")
+    page.get_by_role("dialog").get_by_role("button", name="Mute", exact=True).click()
+    page.get_by_role("button", name="1 muted alarm").click()
+    expect(alarm).to_contain_text(re.compile("Muted by anonymous until .*: known"))
+    expect(page.locator("#bell")).to_be_hidden()
+    alarm.get_by_role("button").click()
+    page.get_by_role("menuitem", name="Unmute").click()
+    expect(page.locator("#bell")).to_have_text("1 alarm")
+    client.call("pipeline.report", {"name": "broken", "state": "done"})
+    expect(page.get_by_label("Alarms")).to_contain_text("All is well.")
 
 
 def test_streams_are_created_trimmed_and_deleted_with_confirmation(
@@ -114,14 +164,16 @@ def test_streams_are_created_trimmed_and_deleted_with_confirmation(
     expect(row).to_contain_text("7200 s")
     client.append("made here", [b"x"] * 10)
     client.call("cursor.save", {"cursor": "slow", "stream": "made here", "index": 2})
-    row.get_by_role("button", name="Trim").click()
+    row.get_by_role("button").click()
+    page.get_by_role("menuitem", name="Trim…").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("First index to keep").fill("6")
     expect(dialog.locator("[data-preview]")).to_contain_text("6 records of 10 go")
     expect(dialog.locator("[data-preview]")).to_contain_text("Not read yet by slow.")
     dialog.get_by_role("button", name="Trim").click()
     expect(row).to_contain_text("6 to 10")
-    row.get_by_role("button", name="Delete").click()
+    row.get_by_role("button").click()
+    page.get_by_role("menuitem", name="Delete…").click()
     dialog.get_by_label("Type its name").fill("something else")
     dialog.get_by_role("button", name="Delete").click()
     expect(dialog).to_contain_text("nothing was deleted")
@@ -338,5 +390,5 @@ def test_the_pictures_of_the_docs_can_be_taken(tmp_path: Path) -> None:
     tool = Path(__file__).parents[2] / "tools" / "screenshots.py"
     command = [sys.executable, str(tool), str(ARTEFACTS / "docs"), "--no-spark", "--theme", "light"]
     made = subprocess.run(command, check=True, capture_output=True, text=True, timeout=200).stdout.split()
-    assert len(made) == 10
+    assert len(made) == 11
     assert all(Path(file).stat().st_size > 10_000 for file in made)

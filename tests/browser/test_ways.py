@@ -47,7 +47,7 @@ def test_the_focus_stays_while_tables_change(hub: HubProcess, client: headrace.C
     page = open_page(f"{hub.page}/#/streams")
     page.get_by_label("Filter streams").fill("moving")
     row = page.locator("tr", has_text="moving")
-    button = row.get_by_role("button", name="Delete")
+    button = row.get_by_role("button")
     button.focus()
     for count in (10, 20, 30):
         client.append("moving", [b"x"] * 10)
@@ -61,14 +61,14 @@ def test_the_focus_goes_along_with_a_row_that_changes_its_place(
     client.call("stream.create", {"stream": "mover-b"})
     page = open_page(f"{hub.page}/#/streams")
     page.get_by_label("Filter streams").fill("mover-")
-    button = page.get_by_role("button", name="Delete mover-b")
+    button = page.get_by_role("button", name="What to do with mover-b")
     button.focus()
     client.call("stream.create", {"stream": "mover-a"})
-    expect(page.get_by_role("button", name="Delete mover-a")).to_be_visible()
+    expect(page.get_by_role("button", name="What to do with mover-a")).to_be_visible()
     page.get_by_label("Filter streams").evaluate(
         "(field) => { field.value = 'mover-b'; field.dispatchEvent(new Event('input')); }"
     )
-    expect(page.get_by_role("button", name="Delete mover-a")).to_be_hidden()
+    expect(page.get_by_role("button", name="What to do with mover-a")).to_be_hidden()
     expect(button).to_be_focused()
 
 
@@ -96,7 +96,7 @@ def test_light_and_dark(hub: HubProcess, open_page: OpenPage) -> None:
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
 
 
-@pytest.mark.parametrize("path", ["", "streams", "cursors", "sessions", "pipelines", "settings"])
+@pytest.mark.parametrize("path", ["", "overview", "streams", "cursors", "sessions", "pipelines", "settings"])
 def test_nothing_is_wider_than_a_narrow_window(hub: HubProcess, open_page: OpenPage, path: str) -> None:
     page = open_page(f"{hub.page}/#/{path}")
     page.set_viewport_size({"width": 800, "height": 700})
@@ -138,23 +138,32 @@ def test_who_are_you(tmp_path: Path, open_page: OpenPage, request: pytest.Fixtur
         page.get_by_role("dialog").get_by_label("Password or token").fill("right")
         page.get_by_role("dialog").get_by_role("button", name="Sign in").click()
         expect(page.locator("#pulse")).to_contain_text("records/s in")
-        expect(page.locator("h1")).to_contain_text("Overview")
+        expect(page.locator("h1")).to_contain_text("Map")
         page.get_by_role("button", name="Sign out").click()
         expect(page.get_by_role("dialog")).to_contain_text("who you are")
         page.close()  # before the hub goes: a page that loses its hub says so in the browser's own words
 
 
-def test_a_page_says_that_its_hub_is_away(tmp_path: Path, open_page: OpenPage, request: pytest.FixtureRequest) -> None:
+def test_a_page_that_has_lost_its_hub_is_all_grey_and_says_so_until_it_is_back(
+    tmp_path: Path, open_page: OpenPage, request: pytest.FixtureRequest
+) -> None:
     request.node.expected_troubles = ("ERR_",)  # the browser's own words
     with HubProcess(tmp_path) as hub:
-        page = open_page(f"{hub.page}/#/streams")
-        expect(page.locator("#pulse")).to_contain_text("records/s in")
+        page = open_page(f"{hub.page}/#/overview")
+        expect(page.get_by_label("Alarms")).to_contain_text("All is well.")
+        lost = page.locator("#lost")
+        expect(lost).to_be_hidden()
         hub.stop()  # what is asked while it stops may still be answered
+        expect(lost).to_contain_text("The hub does not answer. What you see is")
         expect(page.locator("#pulse")).to_have_text("not connected")
-        page.get_by_label("Filter streams").fill("x")
-        expect(page.locator("main .alarm.bad")).to_contain_text("The hub does not answer.")
+        expect(page.locator("main")).to_have_css("opacity", "0.42")
         page.get_by_role("link", name="Cursors").click()
-        expect(page.locator("main .alarm.bad")).to_contain_text("The hub does not answer.")
+        expect(page.locator("h1")).to_have_text("Cursors")
+        expect(lost).to_be_visible()
+        hub.start()
+        expect(lost).to_be_hidden()
+        expect(page.locator("main")).to_have_css("opacity", "1")
+        page.close()
 
 
 def test_the_page_may_do_nothing_but_its_own(

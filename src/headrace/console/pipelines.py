@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from headrace.console.alarms import Alarm
 from headrace.hub.verbs import Nothing
 from headrace.pages import Listed
 from headrace.spark.hub.registry import Status
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 LIST_VERB = "pipeline.list"
 KEPT = 180
 PIPELINES_MAX = 200
+FAILED = {"failed": "has failed", "lost": "has not been heard of"}
+"""States in which somebody should look after a pipeline, in words."""
 
 
 class PipelineSample(msgspec.Struct, frozen=True):
@@ -42,6 +46,8 @@ class PipelineViews:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._histories: dict[str, deque[PipelineSample]] = {}
+        self.statuses: list[Status] = []
+        """As they were at the last look."""
 
     def register(self) -> None:
         self._hub.verbs.register(
@@ -54,7 +60,7 @@ class PipelineViews:
 
     async def take(self) -> None:
         """Note how each is now; those that nobody knows any more are forgotten."""
-        listed = await self._listed()
+        listed = self.statuses = await self._listed()
         self._histories = {status.name: self._histories.get(status.name, deque(maxlen=KEPT)) for status in listed}
         for status in listed:
             report = status.report
@@ -63,6 +69,14 @@ class PipelineViews:
             else:
                 sample = PipelineSample(report.rows_per_s, report.batch_ms, report.lag, report.state_bytes)
             self._histories[status.name].append(sample)
+
+    def alarms(self) -> Iterator[Alarm]:
+        """Of those that should run and do not."""
+        for status in self.statuses:
+            if status.state in FAILED:
+                error = status.report.error.strip().partition("\n")[0] if status.report is not None else ""
+                title = f"Pipeline {status.name} {FAILED[status.state]}"
+                yield Alarm(f"pipeline/{status.name}", "pipeline", title, error, ["pipelines", status.name])
 
     async def _listed(self) -> list[Status]:
         if LIST_VERB not in self._hub.verbs:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from prometheus_client import Histogram
 
+from headrace.console.alarms import Alarm, Alarms
 from headrace.errors import Forbidden, HeadraceError, LimitExceeded
-from headrace.hub.health import NOT_FOR_ALL
 from headrace.security import EVERYTHING, Principal
 from headrace.serving.memory import resident_bytes
 from headrace.telemetry.metrics import counted
@@ -37,11 +37,6 @@ WAITING_MAX = 5
 """A page that falls this many samples behind is cut off; it connects again."""
 MOVED_PAUSE_S = 0.1
 """A page hears of new records at most this often."""
-STUCK_S = 60.0
-STUCK_SAID = 5
-DISK_FREE_LOW_BYTES = 1 << 30
-USERS = "users"
-"""The part of the hub's health that its warnings tell of, too."""
 SHOWN_GAUGES = ("queue_bytes", "tail_bytes", "segment_bytes", "free_bytes", "streams", "tables")
 
 
@@ -63,18 +58,12 @@ class Sample(msgspec.Struct, frozen=True):
     streams: float
     tables: float
     sessions: dict[str, int]
-    alarms: list[str]
-    stuck: list[tuple[str, str]] = []
-    """Streams whose cursors do not move, and what there is to say of it: an alarm for those who may read them."""
-    unready: dict[str, str] = {}
-    """Why the hub is not ready, by part: an alarm whose words are for those who may read every stream."""
+    alarms: list[Alarm]
 
     def shown_to(self, principal: Principal) -> Sample:
         """The sample with what `principal` may know: the names of streams, and of who reads them, are not for all."""
-        reads_all = principal.may("read")
-        unready = [f"{part}: {reason if reads_all else NOT_FOR_ALL}" for part, reason in self.unready.items()]
-        stuck = [text for stream, text in self.stuck if principal.may("read", stream)]
-        return msgspec.structs.replace(self, alarms=unready + self.alarms + stuck, stuck=[], unready={})
+        alarms = [shown for alarm in self.alarms if (shown := alarm.shown_to(principal)) is not None]
+        return msgspec.structs.replace(self, alarms=alarms)
 
 
 class Shown(NamedTuple):
@@ -182,9 +171,12 @@ class Watcher:
 class Pulse:
     """Takes samples and hands them to whoever watches."""
 
-    def __init__(self, hub: Hub, beside: Callable[[], Awaitable[None]] | None = None) -> None:
+    def __init__(
+        self, hub: Hub, beside: Callable[[], Awaitable[None]] | None = None, alarms: Alarms | None = None
+    ) -> None:
         """`beside` is done with every sample: others who want to look once a second."""
         self._hub = hub
+        self._alarms = alarms or Alarms(hub)
         self._beside = beside
         self._samples: deque[Sample] = deque(maxlen=KEPT)
         self._watchers: set[Watcher] = set()
@@ -232,7 +224,7 @@ class Pulse:
         unwatch = principal.watch(lambda: watcher.refuse(refusal(principal, shown)))
         following = None if shown is None else asyncio.create_task(self._follow(shown, watcher))
         try:
-            yield Event("pulse", msgspec.json.encode([sample.shown_to(principal) for sample in self._samples]))
+            yield Event("pulse", msgspec.json.encode(self._past(principal)))
             async for event in watcher.events():
                 yield event
         finally:
@@ -240,6 +232,11 @@ class Pulse:
             unwatch()
             if following is not None:
                 following.cancel()
+
+    def _past(self, principal: Principal) -> list[Sample]:
+        """What was, for a page that is opened. Only the last sample says what is wrong: that is about now."""
+        past = [msgspec.structs.replace(sample, alarms=[]) for sample in self._samples]
+        return past[:-1] + [sample.shown_to(principal) for sample in list(self._samples)[-1:]]
 
     async def _follow(self, shown: Shown, watcher: Watcher) -> None:
         """Say when the stream moves. One that is deleted moves no more; the page finds out when it reads."""
@@ -267,10 +264,6 @@ class Pulse:
         passed = max(now - since, 1e-9)
         rates = {name: (value - before[name]) / passed for name, value in totals.items()}
         p50, p99 = self._quantiles.take(0.5, 0.99)
-        alarms = self.alarms(gauges["free_bytes"])
-        stuck, more = self.stuck()
-        if more:
-            alarms.append(f"{more} more cursors have not moved for a minute")
         return Sample(
             time_ms=hub.clock.now_us() // 1000,
             **rates,
@@ -279,31 +272,5 @@ class Pulse:
             **{name: gauges[name] for name in SHOWN_GAUGES},
             resident_bytes=resident_bytes(),
             sessions=hub.sessions.counts(),
-            alarms=alarms,
-            stuck=stuck,
-            unready={part: reason for part, reason in hub.health.report().reasons.items() if part != USERS},
+            alarms=self._alarms.take(),
         )
-
-    def alarms(self, free_bytes: float) -> list[str]:
-        """What somebody should look at, in words; cursors that are stuck, and why the hub is not ready, apart."""
-        alarms = self._hub.security.warnings()
-        alarms += [f"{part}: {note}" for part, note in self._hub.health.report().notes.items()]
-        if free_bytes < DISK_FREE_LOW_BYTES:
-            alarms.append(f"the disk has {free_bytes / 2**20:,.0f} MiB left: a full disk refuses appends")
-        return alarms
-
-    def stuck(self) -> tuple[list[tuple[str, str]], int]:
-        """Streams with cursors that do not move and a word about each cursor, some; and how many more there are."""
-        now_us = self._hub.clock.now_us()
-        cursors = [
-            cursor for cursor in self._hub.cursors() if cursor.lag and now_us - cursor.updated_us > STUCK_S * 1_000_000
-        ]
-        shown = [
-            (
-                cursor.stream,
-                f"cursor {cursor.name} of stream {cursor.stream} is {cursor.lag:,} records behind and has not moved "
-                f"for {(now_us - cursor.updated_us) // 1_000_000} s",
-            )
-            for cursor in cursors[:STUCK_SAID]
-        ]
-        return shown, len(cursors) - len(shown)

@@ -20,9 +20,12 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from headrace.console.alarms import Alarms
+from headrace.console.map import Maps
 from headrace.console.pipelines import PipelineViews
 from headrace.console.pulse import Pulse, Shown, refusal
 from headrace.console.sessions import SessionViews
+from headrace.console.traffic import Traffic
 from headrace.console.views import Views
 from headrace.errors import BadRequest, HeadraceError
 from headrace.security import Principal
@@ -127,11 +130,16 @@ async def start(hub: Hub) -> Listener | None:
     """Mount the console, unless `http.console` is off."""
     if not hub.config.http.console:
         return None
-    Views(hub).register()
+    views = Views(hub)
+    views.register()
     SessionViews(hub).register()
     pipelines = PipelineViews(hub)
     pipelines.register()
-    pulse = Pulse(hub, pipelines.take)
+    Maps(hub, views, pipelines, Traffic(hub)).register()
+    alarms = Alarms(hub)
+    alarms.sources.insert(1, pipelines.alarms)
+    alarms.register()
+    pulse = Pulse(hub, pipelines.take, alarms)
     hub.mounts.mount("", Console(hub, pulse))
 
     async def close() -> None:

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from headrace.admin.requests import StreamName, is_shown
+from headrace.console.alarms import is_stuck
 from headrace.console.rates import Rates
 from headrace.console.wire_forms import ProtocolFrame, record_frames
 from headrace.errors import BadRequest, UnknownStream
 from headrace.log.columns import plain_rows
 from headrace.log.ops import Bounds, CursorInfo, StreamInfo
-from headrace.protocols.descriptor import SeenRecord
+from headrace.protocols.descriptor import SeenRecord, is_holding_cursor
 from headrace.security import current
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 ROWS_MAX = 500
 RATE_AGE_MIN_S = 0.9
-STUCK_S = 60.0
 HISTORY_LOOKS = 120
 HISTORY_KEPT_S = 10.0
 HISTORIES_MAX = 100
@@ -74,7 +74,8 @@ class StreamsPage(msgspec.Struct, frozen=True):
 
 
 class CursorRow(msgspec.Struct, frozen=True):
-    """A cursor, and whether it is stuck and why."""
+    """A cursor, and whether it is stuck: it has records to read, and has not moved for a minute. One that `holds` keeps
+    records and reads none."""
 
     name: str
     stream: str
@@ -82,7 +83,8 @@ class CursorRow(msgspec.Struct, frozen=True):
     index: int
     lag: int
     age_s: float
-    stuck: str | None
+    stuck: bool
+    holds: bool
 
 
 class Producer(msgspec.Struct, frozen=True):
@@ -174,11 +176,9 @@ class Views:
                 return await asyncio.to_thread(self._streams_page, asked, users)
 
     def _streams_page(self, asked: StreamsRequest, users: dict[str, dict[str, list[Peer]]]) -> StreamsPage:
-        self._measure_rates()
+        self.measure_rates()
         streams = self._hub.streams("*", asked.kind)
-        infos = [
-            info for info in streams if _fits(info.name, asked.text) and is_shown(info.name, asked.text, asked.all)
-        ]
+        infos = [info for info in streams if fits(info.name, asked.text) and is_shown(info.name, asked.text, asked.all)]
         cursors: dict[str, list[CursorInfo]] = {}
         for cursor in self._hub.cursors():
             cursors.setdefault(cursor.stream, []).append(cursor)
@@ -195,7 +195,7 @@ class Views:
 
     async def stream(self, asked: StreamName) -> StreamView:
         """Everything about one stream that changes while one looks."""
-        self._measure_rates()
+        self.measure_rates()
         info = self._hub.stream(asked.stream)
         users = self._users()
         cursors = self._hub.cursors(stream=info.name)
@@ -236,11 +236,15 @@ class Views:
                     users[right].setdefault(name, []).append(Peer(session.id, session.protocol, session.peer))
         return users
 
-    def _measure_rates(self) -> None:
+    def measure_rates(self) -> None:
         """Rates since the last look, if that is long enough ago to say anything."""
         with self._measuring:
             if self._rates.age_s() >= RATE_AGE_MIN_S:
                 self._rates.measure({info.name: self._next(info) for info in self._hub.streams("*", None)})
+
+    def rate(self, stream: str) -> float:
+        """Records per second, at the last look."""
+        return self._rates.of(stream)
 
     def _bounds(self, info: StreamInfo) -> list[Bounds]:
         return [self._hub.bounds(info.name, number) for number in range(info.partitions)]
@@ -261,7 +265,7 @@ class Views:
             writers=len(users["write"].get(info.name, ())),
             readers=len(users["read"].get(info.name, ())),
             cursors=len(cursors),
-            lag=max((cursor.lag for cursor in cursors), default=0),
+            lag=max((each.lag for each in cursors if not is_holding_cursor(each.name, each.stream)), default=0),
             retention=retention_text(info),
             ack=info.options.ack,
         )
@@ -273,7 +277,7 @@ class Views:
         rows = [
             _cursor_row(cursor, now_us)
             for cursor in self._hub.cursors()
-            if (_fits(cursor.name, asked.text) or _fits(cursor.stream, asked.text)) and may("read", cursor.stream)
+            if (fits(cursor.name, asked.text) or fits(cursor.stream, asked.text)) and may("read", cursor.stream)
         ]
         return sorted(rows, key=lambda row: -row.lag)[:ROWS_MAX]
 
@@ -291,14 +295,21 @@ def _count(bounds: list[Bounds]) -> int:
 
 
 def _cursor_row(cursor: CursorInfo, now_us: int) -> CursorRow:
-    age_s = (now_us - cursor.updated_us) / 1_000_000
-    stuck = None
-    if cursor.lag and age_s > STUCK_S:
-        stuck = f"{cursor.lag:,} records wait, and it has not moved for {age_s:,.0f} s: its consumer is gone or slow"
-    return CursorRow(cursor.name, cursor.stream, cursor.partition, cursor.index, cursor.lag, round(age_s, 1), stuck)
+    age_s = round((now_us - cursor.updated_us) / 1_000_000, 1)
+    holds = is_holding_cursor(cursor.name, cursor.stream)
+    return CursorRow(
+        cursor.name,
+        cursor.stream,
+        cursor.partition,
+        cursor.index,
+        0 if holds else cursor.lag,
+        age_s,
+        is_stuck(cursor, now_us),
+        holds,
+    )
 
 
-def _fits(name: str, text: str) -> bool:
+def fits(name: str, text: str) -> bool:
     if any(character in text for character in "*?["):
         return fnmatch.fnmatchcase(name, text)
     return text.lower() in name.lower()

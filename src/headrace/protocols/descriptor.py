@@ -120,6 +120,8 @@ class Protocol:
     """Patterns of streams that only it writes and only admins read."""
     own_cursors: tuple[tuple[str, str], ...] = ()
     """Cursors that only it moves, with a pattern of the streams that they are in."""
+    holds: Callable[[str, str], bool] = lambda cursor, stream: False
+    """Whether a cursor, in a stream, is there to keep the records and not to read them."""
     own_producers: tuple[str, ...] = ()
     """Patterns of producers, in whatever stream, whose sequences only it moves."""
 
@@ -156,6 +158,11 @@ def protocols() -> tuple[Protocol, ...]:
             raise _broken(package, entry, f"is called {twice[0]!r}, as another one")
         found.append(protocol)
     return tuple(found)
+
+
+def is_holding_cursor(cursor: str, stream: str) -> bool:
+    """Whether it only keeps the records of the stream: nobody reads with it, so it never moves."""
+    return any(each.holds(cursor, stream) for each in protocols())
 
 
 def _broken(package: str, entry: metadata.EntryPoint, problem: str) -> BrokenProtocol:

@@ -19,12 +19,13 @@ PIPELINES = {
     "spark/sinks": "headrace.spark.hub.sink_state:read_sink",
     "spark/commits": "headrace.spark.hub.staging_area:read_unfinished",
 }
+CONSOLE = {"console/mutes": "headrace.console.alarms:read_mute"}
 
 
 @functools.cache
 def own_tables() -> dict[str, str]:
     """Every table of the hub's own, with the "module:function" that reads a row; empty where any bytes will do."""
-    return PIPELINES | {name: reader for each in protocols() for name, reader in each.own_tables.items()}
+    return PIPELINES | CONSOLE | {name: reader for each in protocols() for name, reader in each.own_tables.items()}
 
 
 @functools.cache

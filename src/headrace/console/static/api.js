@@ -38,18 +38,21 @@ export async function call(verb, request = {}) {
       body: JSON.stringify(request),
     });
   } catch {
-    throw new ApiError("away", "The hub does not answer. This page tries again by itself.");
+    throw new ApiError("away", "The hub does not answer.");
   }
-  const body = await response.text();
-  if (response.ok) return JSON.parse(body, exactIntegers);
+  if (response.ok) return JSON.parse(await response.text(), exactIntegers);
+  throw await refusal(response);
+}
+
+async function refusal(response) {
   let error = { code: "http", message: `${response.status} ${response.statusText}` };
   try {
-    error = JSON.parse(body).error;
+    error = JSON.parse(await response.text()).error;
   } catch {
     /* not ours */
   }
   if (response.status === 401) askWho?.();
-  throw new ApiError(error.code, error.message);
+  return new ApiError(error.code, error.message);
 }
 
 // The same, or `otherwise` where this hub does not have the verb.
@@ -92,19 +95,32 @@ export class Live {
     for (;;) {
       this.abort = new AbortController();
       const shown = this.shown;
+      let refused = null;
       try {
         const query = shown ? `?${new URLSearchParams(shown)}` : "";
         const response = await fetch(`/console/live${query}`, { headers: headers(), signal: this.abort.signal });
-        if (response.status === 401) askWho?.();
-        else if (response.ok) await this.read(response.body);
-        else if (shown) this.shown = null;
+        if (response.ok) await this.read(response.body);
+        else refused = await refusal(response);
       } catch {
         /* the hub is away, or another stream is shown */
       }
       if (this.abort.signal.aborted) continue;
-      this.onEvent("lost", null);
-      await pause(1000);
+      if (refused && shown) this.shown = null;
+      else if (refused) this.onEvent("refused", refused);
+      else this.onEvent("lost", null);
+      await Promise.race([pause(1000), this.woken()]);
     }
+  }
+
+  // Try again now: somebody has signed in.
+  wake() {
+    this.wakes?.();
+  }
+
+  woken() {
+    return new Promise((resolve) => {
+      this.wakes = resolve;
+    });
   }
 
   async read(stream) {
@@ -117,7 +133,7 @@ export class Live {
       rest = events.pop();
       for (const one of events) {
         const [, name, data] = /^event: (\w+)\ndata: (.*)$/.exec(one) ?? [];
-        if (name) this.onEvent(name, JSON.parse(data));
+        if (name) this.onEvent(name, JSON.parse(data, exactIntegers));
       }
     }
   }

@@ -2,12 +2,14 @@
 
 import { Live, isSignedIn, onUnauthenticated, signIn, signOut } from "./api.js";
 import { ask, field } from "./dialogs.js";
-import { fill, h, number } from "./dom.js";
+import { count, fill, h, moment, number, seconds } from "./dom.js";
+import { loud } from "./alarms.js";
 import { clusterPage } from "./cluster.js";
 import { cursorsPage } from "./cursors.js";
 import { deadPage } from "./dead.js";
 import { executionsPage } from "./executions.js";
 import { immortalsPage } from "./immortals.js";
+import { mapPage } from "./map.js";
 import { overviewPage } from "./overview.js";
 import { pipelinesPage } from "./pipelines.js";
 import { sessionsPage } from "./sessions.js";
@@ -15,22 +17,26 @@ import { settingsPage } from "./settings.js";
 import { streamPage } from "./stream.js";
 import { streamsPage } from "./streams.js";
 
+// Path, title, page, and the heading that it stands under.
 const PAGES = [
-  ["", "Overview", overviewPage],
-  ["streams", "Streams", streamsPage],
-  ["cursors", "Cursors", cursorsPage],
-  ["dead", "Dead letters", deadPage],
-  ["sessions", "Sessions", sessionsPage],
-  ["immortals", "Immortals", immortalsPage],
-  ["executions", "Executions", executionsPage],
-  ["pipelines", "Pipelines", pipelinesPage],
-  ["cluster", "Cluster", clusterPage],
-  ["settings", "Settings", settingsPage],
+  ["", "Map", mapPage, "Flow"],
+  ["streams", "Streams", streamsPage, "Flow"],
+  ["cursors", "Cursors", cursorsPage, "Flow"],
+  ["pipelines", "Pipelines", pipelinesPage, "Flow"],
+  ["dead", "Dead letters", deadPage, "Flow"],
+  ["sessions", "Sessions", sessionsPage, "Peers"],
+  ["immortals", "Immortals", immortalsPage, "Peers"],
+  ["executions", "Executions", executionsPage, "Peers"],
+  ["overview", "Overview", overviewPage, "Hub"],
+  ["cluster", "Cluster", clusterPage, "Hub"],
+  ["settings", "Settings", settingsPage, "Hub"],
 ];
+const INSIDE = { stream: ["streams", "Stream", streamPage] };
 const HISTORY = 300;
+const SILENT_MS = 6000;
 
 const main = document.getElementById("main");
-const state = { samples: [], view: null };
+const state = { samples: [], view: null, heardMs: null, lost: null };
 let live = null;
 
 // A page is a function (root, parts, view). `view` is this look at it:
@@ -40,9 +46,12 @@ let live = null;
 //   onPulse(work)  be given the samples with every pulse
 //   follow(stream, partition, next, work)  hear of new records
 //   onLeave(work)  when another page is shown
+//   shown          what the address says behind the path: filters, a record
+//   keep(shown)    say it there, so that the address leads back here
 class View {
-  constructor(root) {
+  constructor(root, shown) {
     this.root = root;
+    this.shown = shown;
     this.trouble = h("div", { class: "alarm bad", role: "alert", hidden: true });
     this.leaving = [];
     this.pulses = [];
@@ -96,13 +105,26 @@ class View {
     live.show(stream, partition, next);
   }
 
+  keep(shown) {
+    for (const [name, value] of Object.entries(shown)) {
+      if (value === null || value === undefined || value === "") delete this.shown[name];
+      else this.shown[name] = String(value);
+    }
+    if (!this.current) return;
+    const [path] = location.hash.split("?");
+    const query = new URLSearchParams(this.shown).toString();
+    history.replaceState(null, "", query ? `${path || "#/"}?${query}` : path || "#/");
+  }
+
   onLeave(work) {
     this.leaving.push(work);
   }
 
+  // That the hub is away is said above every page, once.
   say(error) {
+    this.failed = true;
     this.trouble.textContent = error.message;
-    this.trouble.hidden = false;
+    this.trouble.hidden = error.code === "away" || error.code === "unauthenticated";
   }
 
   leave() {
@@ -113,46 +135,100 @@ class View {
 }
 
 async function show() {
-  const parts = location.hash.replace(/^#\//, "").split("/").map(decodeURIComponent);
+  const [path, query = ""] = location.hash.replace(/^#\//, "").split("?");
+  const parts = path.split("/").map(decodeURIComponent);
   state.view?.leave();
-  const page =
-    parts[0] === "stream" ? ["streams", "Stream", streamPage] : (PAGES.find(([path]) => path === parts[0]) ?? PAGES[0]);
+  const page = INSIDE[parts[0]] ?? PAGES.find(([name]) => name === parts[0]) ?? PAGES[0];
   document.title = `${page[1]} · Headrace`;
   for (const link of document.querySelectorAll("#nav a")) {
     if (link.dataset.path === page[0]) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
+  openNav(false);
   const root = h("div", { "data-page": page[1] });
-  const view = new View(root);
+  const view = new View(root, Object.fromEntries(new URLSearchParams(query)));
   state.view = view;
   fill(main, view.trouble, root);
   try {
     await page[2](root, parts.slice(1), view);
+    if (view.current && parts[1]) document.title = `${parts[1]} · ${page[1]} · Headrace`;
   } catch (error) {
     view.say(error);
   }
 }
 
 function heard(name, data) {
-  const shown = document.getElementById("pulse");
+  const pulse = document.getElementById("pulse");
   if (name === "lost") {
-    shown.className = "pulse off";
-    shown.textContent = "not connected";
+    lose("away");
+  } else if (name === "refused") {
+    lose("refused", data.message);
   } else if (name === "pulse") {
+    state.heardMs = Date.now();
+    found();
     const last = state.samples.at(-1)?.time_ms ?? 0;
     state.samples = [...state.samples, ...data.filter((sample) => sample.time_ms > last)].slice(-HISTORY);
-    shown.className = "pulse on";
-    shown.textContent = `${number(state.samples.at(-1)?.records_in ?? 0)} records/s in`;
+    pulse.className = "pulse on";
+    pulse.textContent = `${number(state.samples.at(-1)?.records_in ?? 0)} records/s in`;
+    ring();
     for (const work of state.view?.pulses ?? []) work();
   } else if (name === "moved") {
+    state.heardMs = Date.now();
     state.view?.moved?.(data);
   }
+}
+
+function ring() {
+  const bell = document.getElementById("bell");
+  const alarms = loud(state.samples.at(-1)).length;
+  bell.hidden = !alarms;
+  bell.textContent = count(alarms, "alarm");
+}
+
+// Nothing on the page is true any more: all of it says so, until the hub is heard again.
+function lose(why, words = "") {
+  const pulse = document.getElementById("pulse");
+  pulse.className = "pulse off";
+  pulse.textContent = why === "away" ? "not connected" : "no access";
+  document.getElementById("bell").hidden = true;
+  state.lost = { why, words };
+  document.body.classList.add("lost");
+  sayLost();
+}
+
+function sayLost() {
+  if (!state.lost) return;
+  const banner = document.getElementById("lost");
+  const { why, words } = state.lost;
+  const since = state.heardMs === null ? null : Math.round((Date.now() - state.heardMs) / 1000);
+  const parts =
+    why === "refused"
+      ? [h("b", {}, "This hub does not show you anything."), ` ${words}.`]
+      : [
+          h("b", {}, "The hub does not answer."),
+          since === null
+            ? " Nothing has been heard from it."
+            : ` What you see is ${seconds(since)} old: it was so at ${moment(state.heardMs * 1000).slice(11, 19)} UTC.`,
+          " This page tries again every second.",
+        ];
+  fill(banner, parts);
+  banner.hidden = asking;
+}
+
+function found() {
+  if (!state.lost) return;
+  state.lost = null;
+  document.body.classList.remove("lost");
+  document.getElementById("lost").hidden = true;
+  if (state.view?.failed) show();
+  else if (state.view?.work) state.view.now();
 }
 
 let asking = false;
 async function askWho() {
   if (asking) return;
   asking = true;
+  document.getElementById("lost").hidden = true;
   const wrong = isSignedIn();
   signOut();
   const answer = await ask(
@@ -171,7 +247,14 @@ async function askWho() {
   asking = false;
   if (answer) signIn(answer.user, answer.secret);
   document.getElementById("leave").hidden = !isSignedIn();
-  if (answer) show();
+  if (!answer) return;
+  live.wake();
+  show();
+}
+
+function openNav(open) {
+  document.body.classList.toggle("nav-open", open);
+  document.getElementById("pages").setAttribute("aria-expanded", String(open));
 }
 
 function chosenTheme() {
@@ -196,17 +279,27 @@ function start() {
     event.preventDefault();
     main.focus();
   });
-  fill(
-    document.getElementById("nav"),
-    PAGES.map(([path, title]) => h("a", { href: `#/${path}`, "data-path": path }, title)),
-  );
+  document.getElementById("pages").addEventListener("click", () => openNav(!document.body.classList.contains("nav-open")));
+  fill(document.getElementById("nav"), [...new Set(PAGES.map((page) => page[3]))].map(navGroup));
   onUnauthenticated(askWho);
   addEventListener("hashchange", () => {
     show();
     main.focus();
   });
   live = new Live(heard);
+  setInterval(() => {
+    if (!state.lost && state.heardMs !== null && Date.now() - state.heardMs > SILENT_MS && !document.hidden) lose("away");
+    sayLost();
+  }, 1000);
   show();
 }
+
+const navGroup = (title) =>
+  h(
+    "div",
+    { class: "nav-group", role: "group", "aria-label": title },
+    h("span", { class: "nav-title", "aria-hidden": "true" }, title),
+    PAGES.filter((page) => page[3] === title).map(([path, name]) => h("a", { href: `#/${path}`, "data-path": path }, name)),
+  );
 
 start();

@@ -8,7 +8,9 @@ import { liveTable } from "./table.js";
 const MOVING_S = 5;
 
 export function cursorState(row) {
-  if (row.stuck) return [pill("stuck", "bad"), " ", row.stuck];
+  if (row.holds) return h("span", { title: "It keeps records from being removed; nobody reads with it." }, pill("holds"));
+  if (row.stuck)
+    return [pill("stopped", "bad"), " ", `${count(row.lag, "record waits", "records wait")}: its consumer is gone or slow.`];
   if (!row.lag) return pill("up to date", "good");
   return row.age_s < MOVING_S ? pill("reading", "good") : pill("behind", "warn");
 }

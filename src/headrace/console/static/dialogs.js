@@ -1,6 +1,6 @@
 // Questions, refusals and short notes.
 
-import { h } from "./dom.js";
+import { fill, h } from "./dom.js";
 
 // A dialog with fields; resolves to their values, or null when it is closed. `check(values)` may return what is wrong.
 export function ask(title, body, { ok = "OK", danger = false, cancel = true, check = null } = {}) {
@@ -36,6 +36,68 @@ export function ask(title, body, { ok = "OK", danger = false, cancel = true, che
     dialog.showModal();
   });
 }
+
+// What may be done with something, behind one button: { title, on, danger }.
+export function menu(label, items) {
+  const list = h("div", { class: "menu", role: "menu", popover: "auto", "aria-label": label });
+  const button = h(
+    "button",
+    { type: "button", class: "menu-button", "aria-haspopup": "menu", "aria-label": label, title: label, onclick: open },
+    "⋯",
+  );
+  function open() {
+    fill(
+      list,
+      items
+        .filter(Boolean)
+        .map((item) =>
+          h(
+            "button",
+            { type: "button", role: "menuitem", class: item.danger ? "danger" : null, onclick: () => chosen(item) },
+            item.title,
+          ),
+        ),
+    );
+    document.getElementById("dialogs").append(list);
+    list.showPopover();
+    const place = button.getBoundingClientRect();
+    list.style.top = `${Math.min(place.bottom + 4, innerHeight - list.offsetHeight - 8)}px`;
+    list.style.left = `${Math.max(8, place.right - list.offsetWidth)}px`;
+    list.firstChild.focus();
+  }
+  function chosen(item) {
+    list.hidePopover();
+    item.on();
+  }
+  list.addEventListener("toggle", (event) => {
+    if (event.newState !== "closed") return;
+    if (list.contains(document.activeElement)) button.focus();
+    list.remove();
+  });
+  list.addEventListener("keydown", (event) => {
+    const step = { ArrowDown: "nextElementSibling", ArrowUp: "previousElementSibling" }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    document.activeElement[step]?.focus();
+  });
+  return button;
+}
+
+// The command that does the same, to be copied.
+export const command = (text) =>
+  h(
+    "div",
+    { class: "command" },
+    h("code", {}, text),
+    h("button", { type: "button", class: "quiet-button", onclick: () => copy(text, "the command") }, "Copy"),
+  );
+
+// A verb that the command line has no word for.
+export const curl = (verb, request) =>
+  `curl --fail-with-body ${location.origin}/api/v1/${verb} --json ${quoted(JSON.stringify(request))}`;
+
+// As a shell reads it.
+export const quoted = (text) => (/^[\w.,:/@%+=-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 
 export const field = (title, name, attributes = {}) =>
   h("label", { class: "block" }, title, h("input", { name, autocomplete: "off", ...attributes }));

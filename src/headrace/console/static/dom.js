@@ -47,6 +47,7 @@ export function bytes(value) {
   return `${plain.format(value)} ${units[unit]}`;
 }
 
+// For people: the unit that says most, and no digit more than they want.
 export function seconds(value) {
   if (value < 1) return `${plain.format(value * 1000)} ms`;
   if (value < 120) return `${plain.format(value)} s`;
@@ -69,7 +70,18 @@ export const today = (micros) =>
 
 export const pill = (text, kind = "") => h("span", { class: `pill ${kind}`.trim() }, text);
 
-export const streamLink = (name) => h("a", { href: `#/stream/${encodeURIComponent(name)}` }, name);
+// Where a page is: its path, and what it shows of it.
+export function place(parts, shown = {}) {
+  const kept = Object.entries(shown).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  const query = kept.length ? `?${new URLSearchParams(kept)}` : "";
+  return `#/${parts.map((part) => encodeURIComponent(part)).join("/")}${query}`;
+}
+
+export const streamLink = (name, shown) => h("a", { href: place(["stream", name], shown) }, name);
+
+// A figure that is short enough for a label: 1.2k, 34M.
+export const compact = (value) =>
+  value && value < 0.1 ? "<0.1" : new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 }).format(value);
 
 // What is shown where there is nothing to show: what would be here, and how it gets here.
 export const empty = (title, ...hints) =>

@@ -1,5 +1,6 @@
 // The hub at a glance.
 
+import { alarmsPanel } from "./alarms.js";
 import { call } from "./api.js";
 import { LineChart, legend } from "./charts.js";
 import { bytes, count, fill, h, head, number, seconds } from "./dom.js";
@@ -83,7 +84,7 @@ export async function overviewPage(root, parts, view) {
   const info = await call("hub.info");
   const opened = Date.now();
   const quiet = h("span", {});
-  const alarms = h("div", { class: "alarms", role: "status", "aria-label": "Alarms" });
+  const alarms = alarmsPanel(view);
   const cards = CARDS.map(card);
   const counts = h("span", { class: "quiet" });
   const services = h("p", { class: "quiet" });
@@ -102,7 +103,7 @@ export async function overviewPage(root, parts, view) {
   fill(
     root,
     head("Overview", quiet),
-    alarms,
+    alarms.element,
     h(
       "div",
       { class: "grid" },
@@ -126,12 +127,7 @@ export async function overviewPage(root, parts, view) {
     }));
     const last = samples.at(-1);
     quiet.textContent = `Headrace ${info.version} · up ${seconds(info.uptime_s + (Date.now() - opened) / 1000)}${info.data && ` · data in ${info.data}`}`;
-    fill(
-      alarms,
-      last.alarms.length
-        ? last.alarms.map((text) => h("div", { class: "alarm" }, text))
-        : h("div", { class: "alarm good" }, "All is well."),
-    );
+    alarms.update(last);
     for (const one of cards) one.update(samples, last);
     counts.textContent = `${count(last.streams, "stream")} · ${count(last.tables, "table")}`;
     listeners.update(

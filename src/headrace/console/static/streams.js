@@ -1,7 +1,7 @@
 // All streams, a page at a time.
 
 import { call } from "./api.js";
-import { ask, attempt, choice, field } from "./dialogs.js";
+import { ask, attempt, choice, field, menu } from "./dialogs.js";
 import { bytes, count, empty, fill, h, head, number, streamLink } from "./dom.js";
 import { liveTable } from "./table.js";
 
@@ -80,16 +80,10 @@ export async function streamsPage(root, parts, view) {
       {
         title: "",
         cell: (row) =>
-          h(
-            "span",
-            { class: "actions" },
-            h("button", { type: "button", onclick: () => trim(row), "aria-label": `Trim ${row.name}` }, "Trim"),
-            h(
-              "button",
-              { type: "button", class: "danger", onclick: () => remove(row), "aria-label": `Delete ${row.name}` },
-              "Delete",
-            ),
-          ),
+          menu(`What to do with ${row.name}`, [
+            { title: "Trim…", on: () => trim(row) },
+            { title: "Delete…", danger: true, on: () => remove(row) },
+          ]),
       },
     ],
     { label: "Streams", key: (row) => row.name, sort, empty: none },

@@ -13,7 +13,7 @@ export function liveTable(columns, options) {
       { class: classes(column), scope: "col" },
       column.sort
         ? h("button", { type: "button", onclick: () => options.sort.on(column.sort) }, column.title)
-        : column.title,
+        : column.title || h("span", { class: "offscreen" }, "Actions"),
     ),
   );
   const table = h(
@@ -79,7 +79,7 @@ export function liveTable(columns, options) {
 
   function cells(line) {
     columns.forEach((column, at) => {
-      const fresh = h("td", { class: classes(column) }, column.cell(line.row));
+      const fresh = h("td", { class: classes(column), "data-title": column.title || null }, column.cell(line.row));
       const old = line.contents[at];
       if (old?.isEqualNode(fresh)) return;
       if (old && old.contains(document.activeElement)) {

@@ -25,6 +25,7 @@ PROTOCOL = Protocol(
         ListenerKind("fabric", "grpc", "Perper: fabric service", FABRIC, "127.0.0.1:40400"),
     ),
     console="headrace.protocols.perper.console:CONSOLE",
+    holds=lambda cursor, stream: cursor == f"{stream}-persist",
     own_tables={
         "perper.caches": "headrace.protocols.perper.catalogue:read_entry",
         "perper.expiry": "headrace.protocols.perper.tables:read_deadline",

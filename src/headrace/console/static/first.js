@@ -1,0 +1,99 @@
+// A new hub: the command that sends a first record, for each protocol, with this hub's own addresses.
+
+import { call } from "./api.js";
+import { command, curl } from "./dialogs.js";
+import { h } from "./dom.js";
+
+const STREAM = "hello";
+
+const python = (...lines) => `python - <<'END'\n${lines.join("\n")}\nEND`;
+const asynchronous = (imports, ...body) =>
+  python("import asyncio", ...imports, "async def main():", ...body.map((line) => `    ${line}`), "asyncio.run(main())");
+
+// Listener, title, who uses it, and the command at its address.
+const WAYS = [
+  ["flight", "Command line", "headrace, over Arrow Flight", (at) => `headrace stream create ${STREAM} --hub ${at} && echo 'first record' | headrace append ${STREAM} --hub ${at}`],
+  [
+    "flight",
+    "Python",
+    "the SDK, over Arrow Flight",
+    (at) => python("import headrace", `with headrace.connect("${at}") as hub:`, `    hub.create("${STREAM}")`, `    hub.append("${STREAM}", [b"first record"])`),
+  ],
+  [
+    "http",
+    "HTTP",
+    "any language",
+    () =>
+      `${curl("stream.create", { stream: STREAM })} && ${curl("stream.append", { stream: STREAM, records: [{ text: "first record" }] })}`,
+  ],
+  [
+    "wallaroo",
+    "Wallaroo",
+    "a source connector",
+    (at) => `echo 'first record' | headrace connect lines --stream ${STREAM} --to ${at}`,
+  ],
+  [
+    "ockam",
+    "Ockam",
+    "a publisher",
+    (at) =>
+      asynchronous(
+        ["from headrace.protocols.ockam.client import Publisher"],
+        `async with Publisher("${at}", "${STREAM}") as publisher:`,
+        '    await publisher.publish(b"first record")',
+      ),
+  ],
+  [
+    "http",
+    "FutoIn",
+    "an event generator; futoin.insecure = true allows it without TLS",
+    () =>
+      asynchronous(
+        ["from headrace.protocols.futoin.client import Client"],
+        `async with await Client.connect("${location.origin.replace("http", "ws")}/futoin/${STREAM}") as client:`,
+        '    await client.add("HELLO", {"text": "first record"})',
+      ),
+  ],
+  [
+    "ignite",
+    "Perper",
+    "an Ignite thin client",
+    (at) => {
+      const [host, port] = [at.slice(0, at.lastIndexOf(":")), at.slice(at.lastIndexOf(":") + 1)];
+      return asynchronous(
+        [
+          "from headrace.protocols.perper.ignite.binary import encode_long, encode_string",
+          "from headrace.protocols.perper.ignite.client import IgniteClient",
+          "from headrace.protocols.perper.ignite.configuration import Configuration",
+        ],
+        `client = await IgniteClient.connect("${host}", ${port})`,
+        `await client.request(1054, Configuration({0: "${STREAM}", 200: []}))  # a cache that is a stream`,
+        `await client.request(1002, encode_long(0), encode_string("first record"), cache="${STREAM}")  # put if absent`,
+        "await client.close()",
+      );
+    },
+  ],
+  ["flight", "AMBROSIA", "an immortal: its inbox is a stream", (at) => `headrace immortal register ${STREAM} --hub ${at}`],
+];
+
+export async function firstRecord() {
+  const { listeners } = await call("hub.info");
+  return h(
+    "section",
+    { class: "first", "aria-label": "Send your first record" },
+    h("h2", {}, "Send your first record"),
+    h("p", { class: "quiet" }, "This hub has no streams yet. Any of these makes one, and it appears here by itself."),
+    h(
+      "div",
+      { class: "grid wide" },
+      WAYS.filter(([listener]) => listeners[listener]).map(([listener, title, who, line]) =>
+        h(
+          "section",
+          { class: "card", "data-way": title },
+          h("h3", {}, h("b", {}, title), ` ${who}`),
+          command(line(listeners[listener])),
+        ),
+      ),
+    ),
+  );
+}
