@@ -38,8 +38,8 @@ setup: $(DEV_STAMP) ## Set up .venv for development
 run: $(RUN_STAMP) ## See it work: a hub in ./headrace-data, live producers by five protocols, a Spark pipeline
 	$(BIN)/headrace demo --data $(DATA) $(ARGS)
 
-up: $(RUN_STAMP) ## Start a hub alone, with its log in ./headrace-data/data
-	$(BIN)/headrace up --data $(DATA)/data $(ARGS)
+up: $(RUN_STAMP) ## Start a hub alone, with its log in ./headrace-data
+	$(BIN)/headrace up --data $(DATA) $(ARGS)
 
 cluster: $(DEV_STAMP) ## See a hub survive: three Kafka brokers, two hubs; the owner is killed after 20 s (needs Maven)
 	PYTHONPATH=tools $(BIN)/python tools/cluster_demo.py $(ARGS)

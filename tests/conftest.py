@@ -1,9 +1,12 @@
 """What all tests share."""
 
+import atexit
 import fcntl
 import hashlib
 import os
+import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,10 @@ settings.load_profile("headrace")
 # Tests that start processes run this tree, whether or not it is installed.
 SOURCE = str(Path(__file__).parent.parent / "src")
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [SOURCE, os.environ.get("PYTHONPATH")]))
+
+# Whoever runs the tests may have a profile in use; tests speak to the hubs that they start.
+os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="headrace-tests-")
+atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -205,6 +205,13 @@ class Unreachable(HeadraceError):
     retriable = True
 
 
+class TlsTrouble(HeadraceError):
+    """The hub is there, and TLS keeps this client from it: one speaks it and the other does not, or the certificate is
+    not trusted. The message says what to change."""
+
+    code = "tls"
+
+
 class Forbidden(HeadraceError):
     """The caller is known and lacks the right."""
 

@@ -15,6 +15,7 @@ import typer
 from rich.progress import DownloadColumn, TimeElapsedColumn, TransferSpeedColumn
 from rich.text import Text
 
+from headrace.cli.completion import streams
 from headrace.cli.options import Answer, PartitionOption, sharing
 from headrace.cli.output import notes, progress_bar
 from headrace.errors import BadRequest
@@ -51,7 +52,7 @@ class Outcome(msgspec.Struct):
 @sharing(answer=Answer)
 def append(
     answer: Answer,
-    stream: Annotated[str, typer.Argument(metavar="STREAM", help="Where to append.")],
+    stream: Annotated[str, typer.Argument(metavar="STREAM", autocompletion=streams, help="Where to append.")],
     records: Annotated[
         list[str] | None, typer.Argument(metavar="[RECORD]...", help="Records; without any, lines of standard input.")
     ] = None,

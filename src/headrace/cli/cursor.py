@@ -9,6 +9,7 @@ import typer
 from rich.text import Text
 
 from headrace.admin.cursors import CursorMove
+from headrace.cli.completion import cursors, streams
 from headrace.cli.options import Answer, PartitionOption, YesFlag, sharing
 from headrace.cli.output import people, print_json, print_table
 from headrace.cli.positions import parse_position, shown_time
@@ -17,8 +18,10 @@ from headrace.log.ops import CursorInfo
 
 app = typer.Typer(no_args_is_help=True)
 
-CursorArgument = Annotated[str, typer.Argument(metavar="CURSOR", help="The name of the cursor.")]
-StreamArgument = Annotated[str, typer.Argument(metavar="STREAM", help="The stream it reads.")]
+CursorArgument = Annotated[
+    str, typer.Argument(metavar="CURSOR", autocompletion=cursors, help="The name of the cursor.")
+]
+StreamArgument = Annotated[str, typer.Argument(metavar="STREAM", autocompletion=streams, help="The stream it reads.")]
 
 
 @app.callback()
@@ -31,7 +34,9 @@ def cursor() -> None:
 def list_cursors(
     answer: Answer,
     pattern: Annotated[str, typer.Argument(help="A pattern such as `billing.*`.")] = "*",
-    stream: Annotated[str | None, typer.Option("--stream", help="Only cursors of this stream.")] = None,
+    stream: Annotated[
+        str | None, typer.Option("--stream", autocompletion=streams, help="Only cursors of this stream.")
+    ] = None,
 ) -> None:
     """Cursors, the index each reads next, and how far it is behind."""
     columns = ["cursor", "stream", "#partition", "#next to read", "#lag", "moved"]

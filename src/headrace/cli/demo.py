@@ -11,15 +11,17 @@ import typer
 from headrace.cli.options import Output, sharing
 from headrace.cli.output import people
 from headrace.cli.up import SetOption
+from headrace.config import Log
 
 app = typer.Typer()
+DATA = Path(Log().data)
 
 
 @app.command()
 @sharing(output=Output)
 def demo(
     output: Output,
-    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Directory of the demo.")] = Path("headrace-demo"),
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Directory of the hub's log.")] = DATA,
     seconds: Annotated[float | None, typer.Option("--seconds", help="End after this time; else at Ctrl-C.")] = None,
     no_spark: Annotated[bool, typer.Option("--no-spark", help="Without the pipeline.")] = False,
     settings: SetOption = None,

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from headrace.cli.options import TokenOption
+from headrace.cli.options import HubOptions, sharing
 from headrace.cli.output import EXIT_FAILED, JsonFlag, people, print_json, spinner
 from headrace.cli.up import ConfigOption, DataOption, SetOption, flags_of
 from headrace.config.load import load
@@ -17,30 +17,28 @@ MARKS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "bold 
 
 
 @app.command()
+@sharing(hub=HubOptions)
 def doctor(
+    hub: HubOptions,
     data: DataOption = None,
     config: ConfigOption = None,
     settings: SetOption = None,
-    hub: Annotated[
-        str | None,
-        typer.Option("--hub", metavar="HOST:PORT", help="Also ask the hub at this Flight address how it is."),
-    ] = None,
-    token: TokenOption = None,
     ports: Annotated[bool, typer.Option(help="Try whether the configured ports are free.")] = True,
     as_json: JsonFlag = False,
 ) -> None:
     """Check a data directory, the disk and file system under it, the clock, limits, ports, security, packages and Java.
 
-    A hub that runs on the data directory, or is named by --hub, is asked for its version, health and listeners. Changes
-    nothing. Whatever is not well says what to do. Ends with code 1 when something must be done; damaged records are
-    named by stream, partition and index.
+    A hub that runs on the data directory, or is named by --hub or --profile, is asked for its version, health and
+    listeners. Changes nothing. Whatever is not well says what to do. Ends with code 1 when something must be done;
+    damaged records are named by stream, partition and index.
     """
     from headrace.doctor import Finding, examine, worst
 
     loaded = load(config, flags=flags_of(data, settings))
     findings: list[Finding] = []
     with spinner("looking") as update:
-        for finding in examine(loaded.config, ports=ports, hub=hub, token=token, progress=update):
+        named = hub.target if hub.hub or hub.profile else None
+        for finding in examine(loaded.config, ports=ports, hub=named, own=hub.at, progress=update):
             findings.append(finding)
             if not as_json:
                 mark, style = MARKS[finding.level]

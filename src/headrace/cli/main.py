@@ -21,7 +21,8 @@ from headrace.errors import BadRequest, HeadraceError
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("headrace.cli.up", "Start a hub."),
     "demo": ("headrace.cli.demo", "Start a hub with live producers, consumers and a pipeline, to see it work."),
-    "stream": ("headrace.cli.stream", "List, create, describe, delete and trim streams."),
+    "use": ("headrace.cli.use", "Choose the hub that the other commands speak to."),
+    "stream": ("headrace.cli.stream", "List, create, describe, change, trim and delete streams."),
     "append": ("headrace.cli.append", "Append records to a stream."),
     "read": ("headrace.cli.read", "Read records of a stream."),
     "tail": ("headrace.cli.tail", "Follow a stream live."),
@@ -129,8 +130,9 @@ class FileTrouble(HeadraceError):
 
 def run() -> None:
     """The entry point: errors become one line and an exit code; a bug keeps its traceback."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC tells standard error of handshakes; our errors say it once
     try:
-        app()
+        app(prog_name="headrace")
     except HeadraceError as error:
         sys.exit(report(error, "--json" in sys.argv))
     except KeyboardInterrupt:

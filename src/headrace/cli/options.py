@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import msgspec
 import typer
 from rich.text import Text
 
+from headrace.cli.completion import profiles
 from headrace.cli.output import JsonFlag, notes, people, print_json, print_list, print_table
-from headrace.errors import BadRequest
+from headrace.config.profiles import Target, resolve
+from headrace.errors import BadRequest, HeadraceError
 
 if TYPE_CHECKING:
     from headrace.client import Client
-
-DEFAULT_HUB = "127.0.0.1:7070"
 
 Command = Callable[..., None]
 Result = TypeVar("Result")
 TokenOption = Annotated[
     str | None,
-    typer.Option("--token", envvar="HEADRACE_TOKEN", metavar="TOKEN", help="A token of `headrace user token`."),
+    typer.Option("--token", metavar="TOKEN", help="A token of `headrace user token` (HEADRACE_TOKEN)."),
 ]
 PartitionOption = Annotated[int, typer.Option("--partition", min=0, help="The partition.")]
 YesFlag = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -61,20 +64,67 @@ def sharing(**factories: Callable[..., Any]) -> Callable[[Command], Command]:
     return decorate
 
 
+def with_password(target: Target) -> Target:
+    """The same, with the password that is missing, from the terminal."""
+    if target.user is None or target.password is not None:
+        return target
+    if not sys.stdin.isatty():
+        problem = f"there is no terminal to ask for the password of {target.user!r} on"
+        raise BadRequest(f"{problem}: set HEADRACE_PASSWORD, or use a token")
+    password = typer.prompt(f"Password of {target.user}", hide_input=True, err=True)
+    return msgspec.structs.replace(target, password=password)
+
+
+@contextlib.contextmanager
+def connected(to: Target, **more: Any) -> Iterator[Client]:
+    """A client of a hub. A name that the hub does not know is answered with the nearest that it does."""
+    import headrace
+    from headrace.cli.suggestions import with_suggestion
+
+    secrets = {"token": to.token, "user": to.user, "password": to.password}
+    with headrace.connect(to.address, tls=to.tls, **secrets, **more) as client:  # type: ignore[arg-type]
+        try:
+            yield client
+        except HeadraceError as error:
+            raise with_suggestion(error, client) from None
+
+
 @dataclass(frozen=True)
 class HubOptions:
-    """Options of every command that speaks to a hub."""
+    """Options of every command that speaks to a hub. What is left out comes from the environment or from the profile
+    that `headrace use` chose."""
 
     hub: Annotated[
-        str, typer.Option("--hub", envvar="HEADRACE_HUB", metavar="HOST:PORT", help="The Flight address of the hub.")
-    ] = DEFAULT_HUB
+        str | None, typer.Option("--hub", metavar="HOST:PORT", help="The hub's Flight address (HEADRACE_HUB).")
+    ] = None
     token: TokenOption = None
+    user: Annotated[
+        str | None,
+        typer.Option("--user", help="Sign in with a password, which is asked for (HEADRACE_USER, HEADRACE_PASSWORD)."),
+    ] = None
+    tls: Annotated[bool, typer.Option("--tls", help="Connect with TLS (HEADRACE_TLS=1).")] = False
+    ca: Annotated[
+        Path | None,
+        typer.Option("--ca", metavar="FILE", help="Connect with TLS and trust these certificates (HEADRACE_CA)."),
+    ] = None
+    profile: Annotated[
+        str | None,
+        typer.Option("--profile", autocompletion=profiles, help="A profile of `headrace use` (HEADRACE_PROFILE)."),
+    ] = None
 
-    def connect(self, **more: Any) -> Client:
+    @functools.cached_property
+    def target(self) -> Target:
+        """The hub that is meant, and how to get in."""
+        return self.at(self.hub)
+
+    def at(self, address: str | None) -> Target:
+        """A hub at this address, and how these options get in."""
+        tls = self.ca or self.tls
+        return with_password(resolve(address, token=self.token, user=self.user, tls=tls, profile=self.profile))
+
+    def connect(self, **more: Any) -> contextlib.AbstractContextManager[Client]:
         """A client of the hub, for a `with` block."""
-        import headrace
-
-        return headrace.connect(self.hub, token=self.token, **more)
+        return connected(self.target, **more)
 
     def call(self, verb: str, request: dict[str, Any] | None = None) -> Any:
         """Run a verb; its result as plain values."""

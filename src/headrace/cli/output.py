@@ -39,11 +39,14 @@ EXIT_OF_CODE = {
 }
 
 HINT_OF_CODE = {
-    "unknown-stream": "`headrace stream ls` names those there are; `headrace stream create NAME` makes one",
-    "unauthenticated": "give --token or set HEADRACE_TOKEN; `headrace user token USER` makes one",
+    "unknown-stream": "`headrace stream ls` lists the streams; `headrace stream create NAME` creates one",
+    "unauthenticated": "give --token, or --user with a password; `headrace user token USER` makes a token",
     "forbidden": "`headrace user ls` shows roles; `headrace user add USER --role ROLE` changes them",
 }
 """What to do at the command line, in the place of what a program is told to do."""
+
+GENERAL = "list streams to see the names"
+"""How the advice on an unknown stream ends for those who are no person at a command line. Other advice is better."""
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of tables for people.")]
 PART_ROWS = 1_000
@@ -159,7 +162,7 @@ def report(error: HeadraceError, as_json: bool) -> int:
         sys.stderr.flush()
     else:
         text, hint = str(error), HINT_OF_CODE.get(error.code)
-        if hint is not None:
+        if hint is not None and (error.code != "unknown-stream" or text.endswith(GENERAL)):
             text = f"{text.partition('; ')[0]}; {hint}"
         notes().print(Text.assemble(("error: ", "bold red"), text))
     return EXIT_OF_CODE.get(error.code, EXIT_FAILED)

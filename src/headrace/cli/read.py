@@ -13,6 +13,7 @@ from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 from rich.text import Text
 
 import headrace
+from headrace.cli.completion import streams
 from headrace.cli.options import Answer, PartitionOption, sharing
 from headrace.cli.output import notes, people, print_json_line, print_table, progress_bar
 from headrace.cli.positions import json_record, parse_position, shown_bytes, shown_time
@@ -33,7 +34,7 @@ SHOWN = ["index", "time", "type", "key", "payload"]
 @sharing(answer=Answer)
 def read(
     answer: Answer,
-    stream: Annotated[str, typer.Argument(metavar="STREAM", help="What to read.")],
+    stream: Annotated[str, typer.Argument(metavar="STREAM", autocompletion=streams, help="What to read.")],
     start: StartOption = "earliest",
     end: Annotated[str | None, typer.Option("--end", "-e", help="Up to before this: as --start.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="At most this many; 0 for all.")] = 100,

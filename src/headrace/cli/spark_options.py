@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli.options import HubOptions
-from headrace.cli.output import JsonFlag, fail
+from headrace.cli.output import JsonFlag, fail, spinner
+from headrace.errors import BadRequest
 
 if TYPE_CHECKING:
     from headrace.spark.hub_client import HubPort
@@ -19,7 +20,16 @@ def port_of(hub: HubOptions) -> HubPort:
     """The hub, as Spark's own code speaks to it."""
     from headrace.spark.hub_client import access_to, open_port
 
-    return open_port(access_to(hub.hub, hub.token))
+    return open_port(access_to(**_access(hub)))
+
+
+def _access(hub: HubOptions) -> dict[str, Any]:
+    """How Spark reaches the hub: by token, since what it is told travels to every worker."""
+    to = hub.target
+    if to.user is not None:
+        raise BadRequest("Spark signs in with a token, not with a password: `headrace user token USER` makes one")
+    authority = to.tls.decode() if isinstance(to.tls, bytes) else None if isinstance(to.tls, bool) else str(to.tls)
+    return {"address": to.address, "token": to.token, "ca": authority}
 
 
 @dataclass(frozen=True)
@@ -39,8 +49,16 @@ class SparkOptions(HubOptions):
         """A Spark session for this hub."""
         from headrace.spark.spark_session import session
 
-        conf = _settings(self.conf)
-        return session(master=self.master, hub=self.hub, token=self.token, config=conf, move_cursors=move_cursors)
+        access, conf = _access(self), _settings(self.conf)
+        with spinner("starting Spark"):
+            return session(
+                master=self.master,
+                hub=access["address"],
+                token=access["token"],
+                ca=access["ca"],
+                config=conf,
+                move_cursors=move_cursors,
+            )
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import typer
 from rich.text import Text
 
 from headrace.admin.streams import StreamDescription, StreamSummary
+from headrace.cli.completion import streams
 from headrace.cli.options import AllFlag, Answer, PartitionOption, YesFlag, sharing
 from headrace.cli.output import counted, people, print_json, print_table
 from headrace.cli.positions import shown_time
@@ -17,7 +18,9 @@ from headrace.units import format_bytes, format_seconds, parse_bytes, parse_seco
 
 app = typer.Typer(no_args_is_help=True)
 
-StreamArgument = Annotated[str, typer.Argument(metavar="STREAM", help="The name of the stream.")]
+StreamArgument = Annotated[
+    str, typer.Argument(metavar="STREAM", autocompletion=streams, help="The name of the stream.")
+]
 
 
 @app.callback()

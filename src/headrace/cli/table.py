@@ -9,13 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
+from headrace.cli.completion import tables
 from headrace.cli.options import AllFlag, Answer, YesFlag, sharing
 from headrace.cli.output import counted, fail, print_json
 from headrace.cli.positions import shown_bytes, shown_time
 
 app = typer.Typer(no_args_is_help=True)
 
-TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="The name of the table.")]
+TableArgument = Annotated[str, typer.Argument(metavar="TABLE", autocompletion=tables, help="The name of the table.")]
 
 
 @app.callback()

@@ -8,6 +8,7 @@ import pyarrow as pa
 import typer
 from rich.text import Text
 
+from headrace.cli.completion import streams
 from headrace.cli.options import Answer, PartitionOption, sharing
 from headrace.cli.output import notes, people
 from headrace.cli.positions import parse_position, shown_bytes, shown_time
@@ -20,7 +21,7 @@ app = typer.Typer()
 @sharing(answer=Answer)
 def tail(
     answer: Answer,
-    stream: Annotated[str, typer.Argument(metavar="STREAM", help="What to follow.")],
+    stream: Annotated[str, typer.Argument(metavar="STREAM", autocompletion=streams, help="What to follow.")],
     start: Annotated[
         str | None, typer.Option("--start", "-s", help="An index, earliest, latest, a time, or an age such as 5m.")
     ] = None,

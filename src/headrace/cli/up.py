@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
+from headrace.cli.completion import settings as setting_names
 from headrace.cli.output import fail, notes
-from headrace.config.load import load
+from headrace.config.load import Loaded, load
 from headrace.errors import BadConfig
+from headrace.log.directory import check_place
 from headrace.protocols.flight import unfolding
 from headrace.protocols.flight.settings import Flight
 from headrace.telemetry import log_lines
@@ -29,7 +31,13 @@ DataOption = Annotated[
 ]
 ConfigOption = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings in TOML.")]
 SetOption = Annotated[
-    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="One setting; may be repeated.")
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="SECTION.KEY=VALUE",
+        help="One setting; may be repeated.",
+        autocompletion=setting_names,
+    ),
 ]
 LogOption = Annotated[
     str | None,
@@ -54,6 +62,16 @@ def _log_flags(log: str) -> list[str]:
     return ["log.backend=kafka", f"log.kafka.servers={servers}", *named]
 
 
+def load_for(data: Path | None, config: Path | None, settings: list[str] | None, log: str | None = None) -> Loaded:
+    """The settings of a hub, for those who are about to use its data directory."""
+    loaded = load(config, flags=flags_of(data, settings, log))
+    if loaded.config.log.backend == "embedded":
+        warning = check_place(Path(loaded.config.log.data))
+        if warning is not None:
+            notes().print(Text.assemble(("WARNING ", "bold white on red"), f" {warning}"))
+    return loaded
+
+
 @app.command()
 def up(
     data: DataOption = None,
@@ -65,7 +83,7 @@ def up(
     ] = None,
 ) -> None:
     """Start a hub. It runs until it is told to stop (Ctrl-C, SIGTERM)."""
-    loaded = load(config, flags=flags_of(data, settings, log))
+    loaded = load_for(data, config, settings, log)
     log_lines.set_up(loaded.config.logging)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     unfolding.bound(loaded.config.section(Flight).unfolded_bytes_max)
@@ -96,14 +114,22 @@ def _where(log: Log) -> str:
     return f"data in {log.data}"
 
 
+def _shown(ready: Announced, name: str, address: str) -> str:
+    """An address as a client would write it."""
+    has_tls = ready.security.tls_files(name) is not None
+    if name == "http":
+        return f"{'https' if has_tls else 'http'}://{address}/"
+    if name == "flight":
+        return f"grpc+tls://{address}" if has_tls else address
+    return f"{address} (TLS)" if has_tls else address
+
+
 def _announce(ready: Announced) -> None:
     console = notes()
     what = f"  follows the log at {ready.config.log.kafka.servers} as {ready.hub}" if ready.hub else ""
     console.print(Text.assemble(("headrace is up", "bold green"), what or f"  {_where(ready.config.log)}"))
     for name, address in ready.addresses.items():
-        scheme = "http" if ready.security.tls_files(name) is None else "https"
-        url = f"{scheme}://{address}/" if name == "http" else address
-        console.print(Text(f"  {name:<10} {url}"))
+        console.print(Text(f"  {name:<10} {_shown(ready, name, address)}"))
     for warning in ready.security.warnings():
         console.print(Text.assemble(("  WARNING ", "bold white on red"), f" {warning}"))
     if ready.missing:

@@ -13,8 +13,7 @@ import typer
 from headrace.admin.hub_verbs import UserInfo
 from headrace.cli.options import Output, sharing
 from headrace.cli.output import fail, notes, print_json
-from headrace.cli.up import ConfigOption, DataOption, SetOption, flags_of
-from headrace.config.load import load
+from headrace.cli.up import ConfigOption, DataOption, SetOption, load_for
 from headrace.security import SECRET_LENGTH_MIN, Security, hash_secret, new_token
 
 app = typer.Typer(no_args_is_help=True)
@@ -29,7 +28,7 @@ def user() -> None:
 
 def open_security(data: DataOption = None, config: ConfigOption = None, settings: SetOption = None) -> Security:
     """The users of the hub that the shared options name."""
-    return Security(load(config, flags=flags_of(data, settings)).config)
+    return Security(load_for(data, config, settings).config)
 
 
 def _asked_secret(from_stdin: bool) -> str:

@@ -51,7 +51,7 @@ class Client:
         token: str | None = None,
         user: str | None = None,
         password: str | None = None,
-        tls: bool | str | Path = False,
+        tls: bool | str | Path | bytes = False,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> None:
         self._connection = Connection(address, token=token, user=user, password=password, tls=tls, timeout_s=timeout_s)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,14 +13,15 @@ import msgspec
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from headrace.client.tls_trouble import explain
 from headrace.config.address import split_address
-from headrace.errors import BadRequest, Busy, HeadraceError, Unauthenticated, Unreachable
+from headrace.config.profiles import DEFAULT_ADDRESS, PLAIN_SCHEMES, TLS_SCHEME, Tls, resolve
+from headrace.errors import BadRequest, Busy, HeadraceError, TlsTrouble, Unauthenticated, Unreachable
 from headrace.log.struct_types import learn_struct_types
 from headrace.protocols.flight.codec import decode_error, encode
 
 Result = TypeVar("Result")
 
-DEFAULT_ADDRESS = "127.0.0.1:7070"
 CALL_TIMEOUT_S = 60.0
 # A hub that restarts is found again within a second; gRPC by itself would wait for up to two minutes.
 RECONNECT = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1_000)]
@@ -35,14 +35,18 @@ ATTEMPT_MS_MIN = 5_000
 SAYS_NOTHING = frozenset({"Server never sent a data message", "failed to connect to all addresses", "OK"})
 
 
-def to_headrace_error(error: BaseException, address: str) -> HeadraceError:
-    """The error the hub sent, or what the failure of the connection means."""
+def to_headrace_error(error: BaseException, address: str, *, has_tls: bool | None = None) -> HeadraceError:
+    """The error the hub sent, or what the failure of the connection means. `has_tls` says how the connection was tried
+    when it never came to be: then TLS may be the reason, and its absence too."""
     ours = decode_error(error.extra_info) if isinstance(error, flight.FlightError) and error.extra_info else None
     if ours is not None:
         return ours
     reason = str(error).partition(". Detail:")[0]
     if isinstance(error, flight.FlightUnavailableError):
         cause = reason.rpartition(": ")[2]
+        trouble = None if has_tls is None else explain(cause, address, has_tls=has_tls)
+        if trouble is not None:
+            return TlsTrouble(f"the hub at {address} cannot be reached like this: {trouble}")
         told = "" if cause in SAYS_NOTHING else f": {cause}"
         return Unreachable(f"the hub at {address} does not answer, or went away{told}; `headrace up` starts one")
     if isinstance(error, flight.FlightCancelledError):  # not by us: whoever cancels a call here does not ask
@@ -64,19 +68,21 @@ class Connection:
         token: str | None,
         user: str | None,
         password: str | None,
-        tls: bool | str | Path | bytes,
+        tls: Tls,
         timeout_s: float,
     ) -> None:
         learn_struct_types()  # the threads of an application may share the client
-        location, tls = _location(address or os.environ.get("HEADRACE_HUB") or DEFAULT_ADDRESS, tls)
+        _check_secrets(token, user, password)
+        target = resolve(address, token=token, user=user, password=password, tls=tls)
+        location = _location(target.address)
+        self._has_tls: bool | None = location.startswith(TLS_SCHEME)  # None once the hub has answered
         self.address = location.partition("://")[2]
         self.timeout_s = timeout_s
-        self._headers = _headers(token, user, password)
+        self._headers = _headers(target.token, target.user, target.password)
         attempt_ms = max(ATTEMPT_MS_MIN, int(timeout_s * 1000))
         options: dict[str, Any] = {"generic_options": [*RECONNECT, (ATTEMPT, attempt_ms)]}
-        authority = os.environ.get("HEADRACE_CA") if tls is True else tls
-        if authority:
-            options["tls_root_certs"] = authority if isinstance(authority, bytes) else Path(authority).read_bytes()
+        if not isinstance(target.tls, bool):
+            options["tls_root_certs"] = _certificates(target.tls)
         try:
             self.flight = flight.FlightClient(location, **options)
         except pa.ArrowInvalid:  # such as half a pair of brackets, or two ports
@@ -92,7 +98,12 @@ class Connection:
         try:
             yield
         except (flight.FlightError, pa.ArrowException, OSError) as error:
-            raise to_headrace_error(error, self.address) from None
+            raise self.failure(error) from None
+        self._has_tls = None
+
+    def failure(self, error: BaseException) -> HeadraceError:
+        """What an error of this connection means."""
+        return to_headrace_error(error, self.address, has_tls=self._has_tls)
 
     def call(self, verb: str, params: object) -> bytes:
         """Run a verb; its result as JSON."""
@@ -115,21 +126,30 @@ def decode_result(data: bytes, kind: type[Result]) -> Result:
         raise HeadraceError(f"the hub answered something else than this version of the SDK knows: {error}") from error
 
 
-def _location(address: str, tls: bool | str | Path | bytes) -> tuple[str, bool | str | Path | bytes]:
+def _certificates(authority: str | Path | bytes) -> bytes:
+    if isinstance(authority, bytes):
+        return authority
+    try:
+        return Path(authority).read_bytes()
+    except OSError as error:
+        raise BadRequest(f"the certificates in {authority} cannot be read: {error.strerror}") from None
+
+
+def _location(address: str) -> str:
     scheme, separator, rest = address.partition("://")
     if not separator:
-        scheme, rest = "grpc+tls" if tls else "grpc", address
+        scheme, rest = "grpc", address
     if scheme in ("http", "https"):
         raise BadRequest(
             f"{address!r} is an address of the console and the API; the Flight address is host:port, port 7070"
         )
-    if scheme not in ("grpc", "grpc+tcp", "grpc+tls"):
+    if scheme not in (*PLAIN_SCHEMES, TLS_SCHEME):
         raise BadRequest(f"the address {address!r} must be host:port, grpc://host:port or grpc+tls://host:port")
     try:
         split_address(rest)
     except ValueError:
         raise BadRequest(f"the address {address!r} is not host:port, such as {DEFAULT_ADDRESS}") from None
-    return f"{scheme}://{rest}", tls or scheme == "grpc+tls"
+    return f"{scheme}://{rest}"
 
 
 def _trace_headers() -> list[tuple[bytes, bytes]]:
@@ -143,16 +163,18 @@ def _trace_headers() -> list[tuple[bytes, bytes]]:
     return [(name.encode(), value.encode()) for name, value in carrier.items()]
 
 
-def _headers(token: str | None, user: str | None, password: str | None) -> list[tuple[bytes, bytes]]:
+def _check_secrets(token: str | None, user: str | None, password: str | None) -> None:
     if token is not None and user is not None:
         raise BadRequest("give a token, or a user and password, not both")
-    if (user is None) != (password is None):
+    if user is None and password is not None:
         raise BadRequest("'user' and 'password' belong together")
-    if token is None and user is None:
-        token = os.environ.get("HEADRACE_TOKEN")
+
+
+def _headers(token: str | None, user: str | None, password: str | None) -> list[tuple[bytes, bytes]]:
     if token:
         return [(b"authorization", b"Bearer " + token.encode())]
-    if user is not None:
-        pair = base64.b64encode(f"{user}:{password}".encode())
-        return [(b"authorization", b"Basic " + pair)]
-    return []
+    if user is None:
+        return []
+    if password is None:
+        raise BadRequest(f"'user' and 'password' belong together: user {user!r} has none here (HEADRACE_PASSWORD)")
+    return [(b"authorization", b"Basic " + base64.b64encode(f"{user}:{password}".encode()))]

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from headrace.client.connection import Connection, to_headrace_error
+from headrace.client.connection import Connection
 from headrace.errors import Closed, DiskFull, HeadraceError, Unreachable
 from headrace.log.ops import Appended
 from headrace.protocols.flight.codec import PutCommand, decode_ack, encode, error_from_body, refused_batch
@@ -166,7 +166,7 @@ class Put:
 
     def _status(self, error: Exception) -> HeadraceError:
         """Why the call ended, and which batch it was for."""
-        failure = to_headrace_error(error, self._connection.address)
+        failure = self._connection.failure(error)
         if isinstance(error, flight.FlightError) and error.extra_info:
             self._note_refusal(failure, refused_batch(error.extra_info))
         return failure

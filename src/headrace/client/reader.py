@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from headrace.client.connection import Connection, to_headrace_error
+from headrace.client.connection import Connection
 from headrace.client.records import Record, records_of
 from headrace.errors import BadRequest, Busy, HeadraceError
 from headrace.protocols.flight.codec import ReadTicket, encode
@@ -64,7 +64,7 @@ class Reader:
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             if self._closed and isinstance(error, flight.FlightCancelledError):
                 return None
-            raise to_headrace_error(error, self._connection.address) from None
+            raise self._connection.failure(error) from None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Arrow record batches, as they come."""

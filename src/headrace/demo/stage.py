@@ -26,7 +26,10 @@ from headrace.demo.flows import LEDGER, TILL, Flow, keep_going, make_flows
 from headrace.demo.pipeline import PipelineProcess, spark_is_there
 from headrace.demo.producers import PRODUCERS
 from headrace.demo.view import Frame, PipelineRow, View, flow_row, pipeline_row
+from headrace.errors import BadConfig
+from headrace.log.directory import check_place
 from headrace.log.ops import Bounds
+from headrace.security import Security
 from headrace.serving.runtime import Runtime
 from headrace.telemetry import log_lines
 
@@ -37,14 +40,26 @@ DEADLINE_STEP_S = 0.1
 
 
 def settings(directory: Path, flags: Sequence[str]) -> Loaded:
-    """Everything on loopback, at the usual ports where they are free. `flags` win. Makes the directory."""
-    directory.mkdir(parents=True, exist_ok=True)
-    chosen = [f"log.data={directory / 'data'}", "futoin.insecure=true"]
+    """Everything on loopback, at the usual ports where they are free. `flags` win. Makes the folder of the demo."""
+    check_place(directory)
+    chosen = [f"log.data={directory}", "futoin.insecure=true"]
     chosen += [f"ambrosia.immortals.{name}.checkpoint_log_bytes=4MiB" for name in (TILL, LEDGER)]
     for name in Listen.__struct_fields__:
         usual = getattr(Listen(), name)
         chosen.append(f"listen.{name}={usual if is_free(usual) else '127.0.0.1:0'}")
-    return load(flags=[*chosen, *flags])
+    loaded = load(flags=[*chosen, *flags])
+    if Security(loaded.config).required:
+        raise BadConfig(
+            f"the hub in {directory} has users, and the demo's producers and consumers are none of them; "
+            "start it without the demo (make up, headrace up), or have the demo elsewhere: headrace demo --data DIR"
+        )
+    files_of(directory).mkdir(parents=True, exist_ok=True)
+    return loaded
+
+
+def files_of(directory: Path) -> Path:
+    """Where the demo keeps its own files, beside the hub's: logs, and how far the pipeline is."""
+    return directory / "demo"
 
 
 def is_free(address: str) -> bool:
@@ -88,7 +103,7 @@ class Demo:
                 await hub.create_stream(flow.stream)
         self._stored_before = {name: bounds.next for name, bounds in self._bounds(runtime).items()}
         self._announce(runtime)
-        pipeline = PipelineProcess(self._directory, runtime.addresses["flight"])
+        pipeline = PipelineProcess(files_of(self._directory), runtime.addresses["flight"])
         producers = self._start(PRODUCERS, runtime)
         await self._wait_for_streams(runtime)
         consumers = self._start(CONSUMERS, runtime)
@@ -180,7 +195,7 @@ async def run(
 ) -> Frame:
     """Run the demo in a directory; its logs go there too. Returns how things stood at the end."""
     loaded = settings(directory, flags)
-    with (directory / "hub.log").open("a", encoding="utf-8") as output, view:
+    with (files_of(directory) / "hub.log").open("a", encoding="utf-8") as output, view:
         log_lines.set_up(LoggingSection(level="info", format="text"), output)
         demo = Demo(directory, view, with_spark=with_spark)
         loop = asyncio.get_running_loop()

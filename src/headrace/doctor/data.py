@@ -15,6 +15,7 @@ from pkgutil import resolve_name
 from headrace.doctor.finding import Finding, Progress, fail, ok, warn
 from headrace.errors import DataDirectoryLocked, HeadraceError
 from headrace.log import doctor as log_doctor
+from headrace.log.directory import holds_log, older_log
 from headrace.log.report import Finding as LogFinding
 from headrace.security.reserved import own_tables
 from headrace.units import format_bytes, format_seconds
@@ -134,7 +135,12 @@ def _mount_of(path: Path) -> tuple[str, set[str]] | None:
 
 def check_data(data: Path, progress: Progress = lambda text: None, now_us: int | None = None) -> Iterator[Finding]:
     """Everything on disk that has a checksum; damaged records are named by stream, partition and index."""
-    if not (data / "journal").is_dir():
+    older = older_log(data)
+    if older is not None:
+        has_both = holds_log(data)
+        text = f"{older} holds {'another' if has_both else 'a'} log, of an earlier `make up` or `make run`"
+        yield (warn if has_both else fail)("data", text, "docs/upgrade.md says how to move it, or name it with --data")
+    if not holds_log(data):
         yield ok("data", f"{data} holds no log yet; a hub will make one")
         return
     try:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from headrace.config import Config
+from headrace.config.profiles import Target, resolve
 from headrace.doctor import cell, data, kafka, machine, network, online, software
 from headrace.doctor.finding import Finding, Progress
 
@@ -14,12 +15,12 @@ def examine(
     config: Config,
     *,
     ports: bool = True,
-    hub: str | None = None,
-    token: str | None = None,
+    hub: Target | None = None,
+    own: Callable[[str], Target] = resolve,
     progress: Progress = lambda text: None,
 ) -> Iterator[Finding]:
-    """Everything. `ports=False` leaves the ports alone. A hub that has the data directory open, or that `hub` names
-    by its Flight address, is asked how it is."""
+    """Everything. `ports=False` leaves the ports alone. A hub that has the data directory open, which
+    `own` tells how to reach at its address, or the one that is named, is asked how it is."""
     place = Path(config.log.data)
     progress(f"data directory {place}")
     yield from data.check_place(place)
@@ -42,7 +43,7 @@ def examine(
     yield from software.check_packages(config)
     progress("Java")
     yield from software.check_java(config)
-    address = hub or config.listen.addresses()["flight"]
+    address = config.listen.addresses()["flight"]
     if hub is not None or (owner is not None and address != "off"):
         progress("the running hub")
-        yield from online.check_hub(address, token, config if hub is None else None)
+        yield from online.check_hub(hub or own(address), config if hub is None else None)

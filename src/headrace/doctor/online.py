@@ -11,8 +11,9 @@ from typing import Any
 from headrace import __version__
 from headrace.config import Config
 from headrace.config.address import split_address
+from headrace.config.profiles import Target
 from headrace.doctor.finding import Finding, fail, ok, warn
-from headrace.errors import Forbidden, HeadraceError, Unauthenticated
+from headrace.errors import Forbidden, HeadraceError, TlsTrouble, Unauthenticated
 from headrace.units import format_seconds
 
 CLOCK_APART_S = 1.0
@@ -20,16 +21,22 @@ CONNECT_S = 5.0
 ASK_S = 10.0
 
 
-def check_hub(address: str, token: str | None, config: Config | None = None) -> Iterator[Finding]:
+def check_hub(to: Target, config: Config | None = None) -> Iterator[Finding]:
     """`config` is what the hub was started with, as far as we know: a listener that it names must be there."""
     import headrace
 
+    address = to.address.rpartition("://")[2]
+    secrets = {"token": to.token, "user": to.user, "password": to.password}
     began = time.time()
     try:
-        with headrace.connect(address, token=token, timeout_s=ASK_S) as hub:
+        with headrace.connect(to.address, tls=to.tls, timeout_s=ASK_S, **secrets) as hub:
             info = hub.call("hub.info", {})
     except (Unauthenticated, Forbidden) as error:
-        yield warn("hub", f"the hub at {address} answers, and tells us nothing: {error}", "give --token")
+        yield warn("hub", f"the hub at {address} answers, and tells us nothing: {error}", "give --token or --user")
+        return
+    except TlsTrouble as error:
+        text, _, advice = str(error).partition("; ")
+        yield fail("hub", text, advice)
         return
     except HeadraceError as error:
         yield fail("hub", str(error), "start it, or name the right address with --hub")

@@ -21,7 +21,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from headrace.client.connection import DEFAULT_ADDRESS, Connection
+from headrace.client.connection import Connection
+from headrace.config.profiles import PEM_BEGINS, resolve
 from headrace.errors import HeadraceError, Unreachable
 from headrace.log.segment import SegmentRef
 from headrace.protocols.flight.codec import decode_error
@@ -38,7 +39,6 @@ PASSING = (
 )
 WAIT_S_DEFAULT = 120.0
 TLS_SCHEME = "grpc+tls://"
-PEM_BEGINS = "-----BEGIN"
 _RETRY_FIRST_S = 0.05
 _RETRY_MOST_S = 1.0
 
@@ -166,18 +166,20 @@ class HubPort:
 
 
 def access_to(address: str | None = None, token: str | None = None, ca: str | None = None) -> Access:
-    """How to reach a hub: what is given, otherwise HEADRACE_HUB, HEADRACE_TOKEN and HEADRACE_CA.
+    """How to reach a hub: what is given, otherwise HEADRACE_HUB, HEADRACE_TOKEN and HEADRACE_CA, otherwise the
+    profile that `headrace use` chose.
 
     `ca` is the path of a file, or its text.
     """
-    authority = ca or os.environ.get("HEADRACE_CA") or ""
-    if authority and not authority.lstrip().startswith(PEM_BEGINS):
+    target = resolve(address, token=token, tls=ca or False)
+    authority = "" if isinstance(target.tls, bool) else target.tls
+    text = authority.decode() if isinstance(authority, bytes) else str(authority)
+    if text and not text.lstrip().startswith(PEM_BEGINS):
         try:
-            authority = Path(authority).read_text()
+            text = Path(text).read_text()
         except OSError as error:
-            raise BadOption("ca", authority, f"a file with certificates in PEM ({error.strerror})") from error
-    chosen = address or os.environ.get("HEADRACE_HUB") or DEFAULT_ADDRESS
-    return Access(chosen, token or os.environ.get("HEADRACE_TOKEN") or None, authority or None)
+            raise BadOption("ca", text, f"a file with certificates in PEM ({error.strerror})") from error
+    return Access(target.address, target.token, text or None)
 
 
 def open_port(hub: str | Access, wait_s: float = WAIT_S_DEFAULT) -> HubPort:

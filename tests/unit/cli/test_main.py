@@ -49,7 +49,7 @@ def test_a_command_whose_module_is_missing_breaks_no_other(headrace: Command, mo
 
 
 def test_a_reader_that_goes_away_is_no_error(headrace: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken() -> None:
+    def broken(**_: str) -> None:
         raise BrokenPipeError
 
     monkeypatch.setattr(main, "app", broken)
@@ -58,7 +58,7 @@ def test_a_reader_that_goes_away_is_no_error(headrace: Command, monkeypatch: pyt
 
 
 def test_ctrl_c_ends_with_its_own_code(headrace: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted() -> None:
+    def interrupted(**_: str) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(main, "app", interrupted)

@@ -38,7 +38,7 @@ def test_a_stream_that_is_not_there(headrace: Command, hub: str) -> None:
     result = headrace("append", "nosuch", "1 pear")
     assert result.code == 1
     assert "stream 'nosuch' does not exist" in result.err
-    assert "`headrace stream create NAME` makes one" in result.err
+    assert "`headrace stream create NAME` creates one" in result.err
     assert "stream create" not in headrace("append", "nosuch", "1 pear", "--json").err, "programs get the error alone"
 
 

@@ -402,8 +402,26 @@ def test_tls(tmp_path, monkeypatch):
         monkeypatch.setenv("HEADRACE_CA", str(authority))
         with headrace.connect(f"grpc+tls://{served.address}") as client:
             assert len(client.streams()) == 1
-        with headrace.connect(served.address) as client, pytest.raises(errors.Unreachable):
+        with headrace.connect(served.address) as client, pytest.raises(errors.TlsTrouble, match="it speaks TLS; add"):
             client.streams()
+        with headrace.connect(served.address) as client, pytest.raises(errors.TlsTrouble, match="it speaks TLS; add"):
+            client.read("orders").to_list()
+        monkeypatch.delenv("HEADRACE_CA")
+        elsewhere = f"localhost:{served.address.rpartition(':')[2]}"
+        for address, tls, said in [(served.address, True, "signs itself"), (elsewhere, authority, "not for this name")]:
+            with headrace.connect(address, tls=tls) as client, pytest.raises(errors.TlsTrouble, match=said):
+                client.streams()
+
+
+def test_a_hub_without_tls_is_named_as_such():
+    _, certificate = make_self_signed(["127.0.0.1"])
+    said = "speaks without TLS; leave out --tls"
+    with (
+        served_hub() as served,
+        headrace.connect(served.address, tls=certificate) as client,
+        pytest.raises(errors.TlsTrouble, match=said),
+    ):
+        client.streams()
 
 
 @pytest.mark.slow

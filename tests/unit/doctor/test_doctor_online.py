@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from headrace.config.load import load
+from headrace.config.profiles import resolve
 from headrace.doctor import Finding, examine, online, worst
 from headrace.doctor.online import check_hub
 from headrace.serving.runtime import LISTENERS, Runtime
@@ -28,7 +29,9 @@ async def runtime(tmp_path: Path) -> AsyncIterator[Runtime]:
 
 async def asked(runtime: Runtime, **options: Any) -> list[Finding]:
     address = runtime.addresses["flight"]
-    return await asyncio.to_thread(lambda: list(check_hub(address, options.get("token"), options.get("config"))))
+    return await asyncio.to_thread(
+        lambda: list(check_hub(resolve(address, token=options.get("token")), options.get("config")))
+    )
 
 
 async def test_a_hub_that_is_well(runtime: Runtime) -> None:
@@ -82,11 +85,11 @@ async def test_what_the_hub_warns_about_and_lacks(runtime: Runtime, monkeypatch:
 async def test_a_hub_that_asks_who_we_are(runtime: Runtime) -> None:
     runtime.hub.security.add_user("alice", None, ["reader"])
     (finding,) = await asked(runtime)
-    assert (finding.level, finding.advice) == ("warn", "give --token")
+    assert (finding.level, finding.advice) == ("warn", "give --token or --user")
 
 
 def test_a_hub_that_is_not_there() -> None:
-    (finding,) = check_hub("127.0.0.1:1", None)
+    (finding,) = check_hub(resolve("127.0.0.1:1"))
     assert (finding.level, "does not answer" in finding.text) == ("fail", True)
 
 
