@@ -43,6 +43,19 @@ class BadConfig(HeadraceError):
     code = "bad-config"
 
 
+class BadSql(HeadraceError):
+    """A SQL statement cannot be read, names what there is not, or asks for what queries may not do."""
+
+    code = "bad-sql"
+
+
+class Cancelled(HeadraceError):
+    """What was under way has been cancelled by its user or an admin."""
+
+    code = "cancelled"
+    status = 409
+
+
 class UnknownStream(HeadraceError):
     """No stream, table or partition of that name."""
 

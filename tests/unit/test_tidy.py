@@ -19,6 +19,7 @@ FOLDERS = ("src", "tests", "benchmarks", "docs", "examples", "tools")
 
 LAYERS = (
     "errors units",
+    "imports",
     "pages",
     "config",
     "log",
@@ -27,6 +28,7 @@ LAYERS = (
     "hub",
     "admin",
     "serving",
+    "sql",
     "cluster",
     "protocols",
     "client",

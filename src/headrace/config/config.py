@@ -18,6 +18,7 @@ from headrace.config.sections import (
     Section,
     SecuritySection,
     Spark,
+    Sql,
     Tls,
     Tracing,
 )
@@ -46,6 +47,7 @@ class Config(Section, frozen=True):
     listen: Listen = Listen()
     cluster: Cluster = Cluster()
     http: Http = Http()
+    sql: Sql = Sql()
     security: SecuritySection = SecuritySection()
     tls: Tls = Tls()
     logging: LoggingSection = LoggingSection()

@@ -184,6 +184,23 @@ class Limits(Section, frozen=True):
     ] = "asyncio"
 
 
+class Sql(Section, frozen=True):
+    """SQL over streams and tables. Each query runs in a process of its own, which knows only what the hub sends it."""
+
+    time_s: Annotated[Seconds, Meta(description="A query that takes longer is ended")] = 60
+    memory_bytes: Annotated[Bytes, Meta(description="What one query may use")] = 512 * MIB
+    threads: Annotated[Count, Meta(description="Threads of one query")] = 2
+    rows_max: Annotated[Count, Meta(description="Rows of one result")] = 10_000_000
+    result_bytes_max: Annotated[Bytes, Meta(description="Bytes of one result, as it is sent")] = GIB
+    answer_bytes_max: Annotated[
+        Bytes, Meta(description="Bytes of the rows that `sql.query` sends as JSON; what is more is left out")
+    ] = 16 * MIB
+    text_bytes_max: Annotated[Bytes, Meta(description="The longest statement")] = MIB
+    queries_max: Annotated[Count, Meta(description="Queries under way at once")] = 8
+    user_queries_max: Annotated[Count, Meta(description="Queries of one user under way at once")] = 4
+    idle_s: Annotated[Seconds, Meta(description="A process without a query is ended after this")] = 600
+
+
 class Http(Section, frozen=True):
     """The one HTTP server."""
 

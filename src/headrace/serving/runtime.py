@@ -21,7 +21,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -36,6 +35,7 @@ from headrace.config import Config
 from headrace.config.load import Loaded
 from headrace.errors import Damaged, HeadraceError
 from headrace.hub import Hub
+from headrace.imports import without_pandas
 from headrace.log.port import LogPort
 from headrace.protocols.descriptor import protocols
 from headrace.security import Security
@@ -58,6 +58,7 @@ LISTENERS: dict[str, str] = {
 # on the HTTP port (`hub.mounts`), as the console does; some open ports as they go; pipelines are supervised.
 SERVICES: dict[str, str] = {
     "admin": "headrace.admin:start",
+    "sql": "headrace.sql:start",
     **{protocol.name: protocol.service for protocol in protocols() if protocol.service},
     "pipelines": "headrace.spark.hub.supervisor:start",
     "console": "headrace.console.server:start",
@@ -247,21 +248,10 @@ def preload(config: Config) -> None:
         load_entry(entry)
     for noun in ("streams", "records", "cursors", "tables"):
         importlib.import_module(f"headrace.admin.{noun}")
-    # With its first array pyarrow looks for pandas, and with the first from NumPy for `numpy.ma`. Pandas would take
-    # half a second, or ten under load, and no part of a hub uses it.
-    without = _WithoutPandas()
-    sys.meta_path.insert(0, without)
-    try:
+    # No part of a hub uses pandas. From NumPy's first array on, pyarrow looks for `numpy.ma` as well.
+    with without_pandas():
         pa.array([0])
         pa.array(np.zeros(1))
-    finally:
-        sys.meta_path.remove(without)
-
-
-class _WithoutPandas(importlib.abc.MetaPathFinder):
-    def find_spec(self, name: str, path: object, target: object = None) -> None:
-        if name == "pandas":
-            raise ModuleNotFoundError("pandas is left out")
 
 
 def write_ready_file(path: Path, addresses: dict[str, str]) -> None:

@@ -235,6 +235,19 @@ class VerbMetrics:
         self.parts = make.counter("headrace_list_parts_total", "Lists of which there was more than a page", ["verb"])
 
 
+class SqlMetrics:
+    """Queries."""
+
+    def __init__(self, make: Maker) -> None:
+        self.queries = make.counter("headrace_sql_queries_total", "Queries, by how they ended", ["outcome"])
+        self.limits = make.counter("headrace_sql_limits_total", "Queries that met a limit", ["limit"])
+        self.seconds = make.latency("headrace_sql_seconds", "Time of a query")
+        self.running = make.gauge("headrace_sql_running", "Queries under way")
+        self.processes = make.gauge("headrace_sql_processes", "Processes that run queries, or wait for one")
+        self.scanned_bytes = make.counter("headrace_sql_scanned_bytes_total", "Bytes that queries have read")
+        self.result_bytes = make.counter("headrace_sql_result_bytes_total", "Bytes of results")
+
+
 class SparkMetrics:
     """Pipelines that the hub supervises."""
 
@@ -269,6 +282,7 @@ class Metrics:
         self.security = SecurityMetrics(make)
         self.intake = IntakeMetrics(make)
         self.verbs = VerbMetrics(make)
+        self.sql = SqlMetrics(make)
         self.spark = SparkMetrics(make)
         self.process = ProcessMetrics(make)
         self._before_scrape: list[Callable[[], None]] = []

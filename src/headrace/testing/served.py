@@ -28,6 +28,7 @@ class ServedHub:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="served-hub", daemon=True)
         self._listener: Any = None
+        self._sql: Any = None
 
     def run(self, work: Coroutine[Any, Any, Result], timeout_s: float = START_TIMEOUT_S) -> Result:
         """Run a coroutine of the hub in its loop and wait for it."""
@@ -39,17 +40,19 @@ class ServedHub:
         self.run(self._open(config, disk if disk is not None else MemoryDisk(), clock, address))
 
     async def _open(self, config: Config | None, disk: Disk, clock: Clock | None, address: str) -> None:
-        from headrace import admin
+        from headrace import admin, sql
         from headrace.protocols.flight.server import serve
 
         self.hub = await Hub.open("memory", config, disk=disk, clock=clock)
         await admin.start(self.hub)
+        self._sql = await sql.start(self.hub)
         self._listener = await serve(self.hub, address)
         self.address = self._listener.address
 
     async def _close(self) -> None:
-        if self._listener is not None:
-            await self._listener.close()
+        for part in (self._listener, self._sql):
+            if part is not None:
+                await part.close()
         if self.hub is not None:
             await self.hub.close()
 

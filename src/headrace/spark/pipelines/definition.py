@@ -138,7 +138,7 @@ def sql_pipeline(
     name: str, text: str, into: str | Sink, *, trigger: str = "", start: str = "earliest", output_mode: str = "append"
 ) -> Pipeline:
     """A pipeline from a SQL text over `stream('name')`."""
-    from headrace.spark.query import stream_calls
+    from headrace.sql.calls import stream_calls
 
     names = _streams([stream for call in stream_calls(text) for stream in call.names])
     if not names:

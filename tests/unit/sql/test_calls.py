@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.errors import BadSql
 from headrace.spark.errors import PipelineError
 from headrace.spark.pipelines.definition import sql_pipeline
-from headrace.spark.query import stream_calls
+from headrace.sql.calls import replaced, stream_calls
 
 
 def calls(text: str) -> list[tuple[list[str], dict[str, str]]]:
@@ -32,7 +33,7 @@ def test_quotes_in_names() -> None:
 
 @pytest.mark.parametrize("text", ["FROM stream(1 + 2)", "FROM stream(decode => 'json')", "FROM stream('a'"])
 def test_what_cannot_be_read_is_refused(text: str) -> None:
-    with pytest.raises(PipelineError, match="stream"):
+    with pytest.raises(BadSql, match="stream"):
         calls(text)
 
 
@@ -40,3 +41,8 @@ def test_a_pipeline_must_read_something() -> None:
     with pytest.raises(PipelineError, match="reads no stream"):
         sql_pipeline("p", "SELECT 1", "out")
     assert sql_pipeline("p", "SELECT payload FROM stream('a')", "out").sources == {"sql": ("a",)}
+
+
+def test_each_call_becomes_a_name() -> None:
+    text = "SELECT * FROM stream('a') x JOIN stream('b', start => 3) y USING (index)"
+    assert replaced(text, lambda call: call.names[0].upper()) == "SELECT * FROM A x JOIN B y USING (index)"

@@ -1,0 +1,172 @@
+"""What a statement is allowed to be: one `SELECT` (or `DESCRIBE`, `SUMMARIZE`) over streams and tables of the hub.
+
+DuckDB itself parses it, and what it understood is looked at before anything is run: what is not known to be harmless is
+refused. The process has no rights that could be used (`worker.py`); this makes the refusals clear.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import duckdb
+
+from headrace.errors import BadSql
+from headrace.sql.calls import StreamCall, replaced
+from headrace.sql.wire import Wanted
+
+SOURCES = {"BASE_TABLE", "SUBQUERY", "JOIN", "TABLE_FUNCTION", "EXPRESSION_LIST", "EMPTY", "PIVOT", "SHOW_REF", "CTE"}
+"""What may stand after FROM."""
+TABLE_FUNCTIONS = {"unnest", "range", "generate_series", "json_each", "json_tree", "repeat", "repeat_row"}
+HIDDEN_FUNCTIONS = {"current_setting", "getenv", "getvariable", "nextval", "currval", "pg_sleep", "sleep_ms", "sleep"}
+"""They tell of the process, or change it; all others only compute."""
+TEXT_TYPES = {"string", "varchar", "text", "char", "bpchar"}
+BYTES_COLUMNS = {"payload", "key"}
+OPENED = "value"
+"""The column that holds what JSON in a payload says."""
+UTF8 = "headrace_utf8"
+
+
+class Statement:
+    """A statement that may be run, once its sources are there under their names in `sources`."""
+
+    def __init__(self, text: str, connection: duckdb.DuckDBPyConnection) -> None:
+        self.sources: dict[str, Wanted] = {}
+        """Name in the statement → what it stands for."""
+        self.opens = False
+        """Whether it uses `value`."""
+        self._locals: set[str] = set()
+        text = replaced(text, self._call)
+        (tree,) = self._parsed(text, connection)
+        nodes = list(_nodes(tree))
+        for node in nodes:
+            self._look(node)
+        for node in nodes:
+            if node.get("type") == "BASE_TABLE":
+                self._source(node)
+        is_changed = [self._change(node) for node in nodes]
+        self.text = self._written({"error": False, "statements": [tree]}, connection) if any(is_changed) else text
+
+    def _call(self, call: StreamCall) -> str:
+        name = f"stream {len(self.sources) + 1}"
+        self.sources[name] = Wanted(call.names, call.options)
+        return f'"{name}"'
+
+    @staticmethod
+    def _parsed(text: str, connection: duckdb.DuckDBPyConnection) -> list[Any]:
+        try:
+            parsed = json.loads(only_value(connection, "SELECT json_serialize_sql($1)", text))
+        except RecursionError:
+            raise BadSql("the statement is nested too deeply") from None
+        if parsed["error"]:
+            reason = parsed["error_message"]
+            if parsed["error_type"] == "not implemented" and "SELECT" in reason:
+                reason = "a query is one SELECT; nothing can be changed or set by it"
+            raise BadSql(reason)
+        statements: list[Any] = parsed["statements"]
+        if len(statements) != 1:
+            raise BadSql(f"a query is one statement, and these are {len(statements)}")
+        return statements
+
+    @staticmethod
+    def _written(tree: Any, connection: duckdb.DuckDBPyConnection) -> str:
+        return str(only_value(connection, "SELECT json_deserialize_sql($1)", json.dumps(tree)))
+
+    def _look(self, node: dict[str, Any]) -> None:
+        kind = node.get("type")
+        if "cte_map" in node:
+            self._locals |= {entry["key"].lower() for entry in node["cte_map"].get("map", ())}
+        if node.get("class") == "FUNCTION" and node["function_name"].lower() in HIDDEN_FUNCTIONS:
+            raise BadSql(f"queries may not call {node['function_name']}()")
+        if node.get("class") == "COLUMN_REF" and OPENED in [name.lower() for name in node["column_names"][:2]]:
+            self.opens = True
+        if kind == "TABLE_FUNCTION":
+            name = node["function"]["function_name"]
+            if name.lower() not in TABLE_FUNCTIONS:
+                raise BadSql(f"queries may not read from {name}(); they read streams and tables of the hub by name")
+        if kind == "SHOW_REF" and not node.get("query"):
+            raise BadSql("queries see no catalog; the verbs stream.list and table.list name what there is")
+        if "query_location" in node and "alias" in node and "class" not in node and kind not in SOURCES:
+            raise BadSql(f"queries may not read from {str(kind).lower()}")
+
+    def _change(self, node: dict[str, Any]) -> bool:
+        """Write what DuckDB has another word for as it knows it."""
+        if _is_text_of_bytes(node):
+            node["child"] = _call_of(UTF8, node["child"])
+            return True
+        if node.get("class") == "STAR" and node.get("relation_name", "").lower() == OPENED not in self.sources:
+            column = {"class": "COLUMN_REF", "type": "COLUMN_REF", "alias": "", "column_names": [OPENED]}
+            node.clear()
+            node.update(_call_of("unnest", column | _NOWHERE))
+            self.opens = True
+            return True
+        for item in node.get("select_list", ()):
+            if _is_text_of_bytes(item) and not item["alias"]:  # or the column would have the name of our function
+                item["alias"] = f"CAST({'.'.join(item['child']['column_names'])} AS {item['type_expr']['type_name']})"
+        return False
+
+    def _source(self, node: dict[str, Any]) -> None:
+        path = node["qualified_name"]["path"]
+        name = path[-1]
+        if node.get("at_clause"):
+            raise BadSql("AT is for table formats; the history of a stream is in its indexes and times")
+        if len(path) > 1:
+            quoted = '"' + ".".join(path) + '"'
+            raise BadSql(f"there are no schemas; a name with a dot stands in quotes: {quoted}")
+        if name in self.sources or name.lower() in self._locals:
+            return
+        if same := next((known for known in self.sources if known.lower() == name.lower()), None):
+            raise BadSql(f"{same!r} and {name!r} differ only in case; write them as stream('{name}')")
+        self.sources[name] = Wanted([name])
+
+
+def only_value(connection: duckdb.DuckDBPyConnection, text: str, parameter: Any) -> Any:
+    """Of a statement with one row and one column."""
+    ((value,),) = connection.execute(text, [parameter]).fetchall()
+    return value
+
+
+def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
+    """Every object of the tree."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict):
+            yield node
+            waiting += [each for each in node.values() if isinstance(each, (dict, list))]
+        else:
+            waiting += [each for each in node if isinstance(each, (dict, list))]
+
+
+_NOWHERE = {"query_location": 0, "query_location_length": 0}
+
+
+def _is_text_of_bytes(node: dict[str, Any]) -> bool:
+    """A cast of bytes to text: elsewhere, as in Spark, it means their UTF-8; DuckDB would write what is not ASCII as
+    escapes."""
+    return (
+        node.get("class") == "CAST"
+        and node["child"].get("class") == "COLUMN_REF"
+        and node["child"]["column_names"][-1].lower() in BYTES_COLUMNS
+        and node.get("type_expr", {}).get("type_name", "").lower() in TEXT_TYPES
+    )
+
+
+def _call_of(function: str, argument: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "class": "FUNCTION",
+        "type": "FUNCTION",
+        "alias": "",
+        **_NOWHERE,
+        "function_name": function,
+        "schema": "",
+        "catalog": "",
+        "filter": None,
+        "order_bys": {"type": "ORDER_MODIFIER", "orders": []},
+        "distinct": False,
+        "is_operator": False,
+        "export_state": False,
+        "arguments": [{"name": "", "expression": argument}],
+        "qualified_name": {"path": [function]},
+    }

@@ -1,0 +1,173 @@
+"""What a statement may be, and what it becomes."""
+
+import duckdb
+import pytest
+
+from headrace.errors import BadSql
+from headrace.sql import worker
+from headrace.sql.statement import Statement
+
+MEMORY = 64 << 20
+
+
+@pytest.fixture(scope="module")
+def connection():
+    with worker.connect(MEMORY, 1) as opened:
+        yield opened
+
+
+REFUSED = {
+    "CREATE TABLE x (a INT)": "one SELECT",
+    "INSERT INTO orders VALUES (1)": "one SELECT",
+    "DELETE FROM orders": "one SELECT",
+    "COPY orders TO '/tmp/stolen'": "one SELECT",
+    "COPY (SELECT 1) TO '/tmp/stolen'": "one SELECT",
+    "ATTACH '/tmp/other.db'": "one SELECT",
+    "INSTALL httpfs": "one SELECT",
+    "LOAD httpfs": "one SELECT",
+    "PRAGMA database_list": "one SELECT",
+    "SET memory_limit = '100GB'": "one SELECT",
+    "RESET memory_limit": "one SELECT",
+    "CALL duckdb_settings()": "one SELECT",
+    "EXPORT DATABASE '/tmp/stolen'": "one SELECT",
+    "PREPARE p AS SELECT 1": "one SELECT",
+    "EXECUTE p": "one SELECT",
+    "EXPLAIN ANALYZE SELECT 1": "one SELECT",
+    "CREATE SECRET s (TYPE s3)": "one SELECT",
+    "CHECKPOINT": "one SELECT",
+    "SELECT 1; SELECT 2": "one statement",
+    "SELECT 1; DROP VIEW orders": "one SELECT",
+    "": "one statement",
+    "SELECT * FROM read_csv('/etc/passwd')": "read_csv",
+    "SELECT * FROM read_csv_auto('/etc/passwd')": "read_csv_auto",
+    "SELECT * FROM read_text('/etc/passwd')": "read_text",
+    "SELECT * FROM read_blob('/etc/*')": "read_blob",
+    "SELECT * FROM read_json('https://example.com/x')": "read_json",
+    "SELECT * FROM read_parquet('s3://bucket/x')": "read_parquet",
+    "SELECT * FROM parquet_scan('/x')": "parquet_scan",
+    "SELECT * FROM glob('/etc/*')": "glob",
+    "SELECT * FROM sniff_csv('/etc/passwd')": "sniff_csv",
+    "SELECT * FROM duckdb_settings()": "duckdb_settings",
+    "SELECT * FROM duckdb_secrets()": "duckdb_secrets",
+    "SELECT * FROM pragma_database_list()": "pragma_database_list",
+    "SELECT * FROM query('SELECT 1')": "query",
+    "SELECT * FROM query_table('orders')": "query_table",
+    "SELECT * FROM arrow_scan(1, 2, 3)": "arrow_scan",
+    "SELECT * FROM python_map_function(1)": "python_map_function",
+    "SELECT * FROM sqlite_scan('/x', 'y')": "sqlite_scan",
+    "SELECT (SELECT count(*) FROM glob('/*'))": "glob",
+    "SELECT * FROM orders WHERE EXISTS (FROM read_text('/etc/passwd'))": "read_text",
+    "WITH x AS (FROM read_text('/etc/passwd')) FROM x": "read_text",
+    "SELECT * FROM orders JOIN LATERAL (FROM glob('/*')) USING (a)": "glob",
+    "SHOW TABLES": "no catalog",
+    "SHOW DATABASES": "no catalog",
+    "SELECT current_setting('home_directory')": "current_setting",
+    "SELECT getenv('HOME')": "getenv",
+    "SELECT * FROM information_schema.tables": '"information_schema.tables"',
+    "SELECT * FROM memory.main.orders": "no schemas",
+    "SELECT * FROM orders AT (VERSION => 1)": "AT",
+    "SELECT * FROM orders, Orders": "differ only in case",
+    "SELECT FROM WHERE": "syntax",
+    "SELECT * FROM stream(": "stream",
+}
+
+
+@pytest.mark.parametrize("text", REFUSED, ids=lambda text: text[:40])
+def test_what_is_no_query_is_refused_before_anything_is_run(connection, text):
+    with pytest.raises((BadSql, duckdb.Error), match=REFUSED[text]):
+        Statement(text, connection)
+
+
+@pytest.mark.parametrize(
+    ("text", "sources"),
+    [
+        ("SELECT * FROM orders", ["orders"]),
+        ("FROM orders LIMIT 3", ["orders"]),
+        ("TABLE orders", ["orders"]),
+        ('SELECT * FROM "orders.eu/north" o, "a b"', ["orders.eu/north", "a b"]),
+        ("SELECT * FROM '/etc/passwd'", ["/etc/passwd"]),  # a name like any other: there is no such stream
+        ("WITH c AS (FROM a) SELECT * FROM c, b", ["a", "b"]),
+        ("WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t) FROM t LIMIT 3", []),
+        ("SELECT 1 WHERE EXISTS (FROM a) UNION SELECT max(i) FROM (FROM b)", ["a", "b"]),
+        ("DESCRIBE orders", ["orders"]),
+        ("SUMMARIZE orders", ["orders"]),
+        ("SELECT * FROM unnest([1]), range(3), (VALUES (1)) v(x), generate_series(1, 2)", []),
+        ("SELECT $1 + ?", None),
+    ],
+)
+def test_what_a_query_reads(connection, text, sources):
+    if sources is None:
+        with pytest.raises(BadSql, match="parameters"):
+            Statement(text, connection)
+    else:
+        assert sorted(Statement(text, connection).sources) == sorted(sources)
+
+
+def test_stream_calls_are_sources_with_names_of_their_own(connection):
+    statement = Statement("SELECT * FROM stream('a', start => 5) JOIN stream('A') USING (index)", connection)
+    assert [(each.names, each.options) for each in statement.sources.values()] == [(["a"], {"start": "5"}), (["A"], {})]
+    assert statement.text == 'SELECT * FROM "stream 1" JOIN "stream 2" USING (index)'
+
+
+@pytest.mark.parametrize(
+    ("text", "opens"),
+    [
+        ("SELECT payload FROM a", False),
+        ("SELECT 'value' FROM a", False),
+        ("SELECT value FROM a", True),
+        ("SELECT a.value.x FROM a", True),
+        ("SELECT value.* FROM a", True),
+        ("SELECT 1 FROM a ORDER BY VALUE.x", True),
+    ],
+)
+def test_value_is_opened_when_it_is_asked_for(connection, text, opens):
+    assert Statement(text, connection).opens is opens
+
+
+def test_a_cast_of_bytes_to_text_means_utf8(connection):
+    text = Statement("SELECT cast(payload AS string), a.key::text AS k, index::text FROM a", connection).text
+    assert text.count("headrace_utf8(") == 2
+    assert Statement("SELECT payload FROM a", connection).text == "SELECT payload FROM a"
+    utf8 = connection.execute("SELECT headrace_utf8('\\xC3\\xA9'::BLOB), headrace_utf8('\\xFF'::BLOB)").fetchall()
+    assert utf8 == [("é", None)]
+
+
+def test_deep_nesting_is_an_error(connection):
+    with pytest.raises((BadSql, duckdb.Error)):
+        Statement("SELECT " + "(" * 20_000 + "1" + ")" * 20_000, connection)
+
+
+BEHIND = [
+    "COPY (SELECT 1) TO '/tmp/stolen'",
+    "SELECT * FROM read_csv('/etc/passwd')",
+    "SELECT * FROM read_text('/etc/passwd')",
+    "SELECT * FROM read_blob('/etc/passwd')",
+    "SELECT * FROM '/etc/passwd'",
+    "SELECT * FROM glob('/etc/*')",
+    "SELECT * FROM read_json('http://127.0.0.1:1/x')",
+    "SELECT * FROM read_parquet('s3://bucket/x')",
+    "ATTACH '/tmp/other.db'",
+    "INSTALL httpfs",
+    "LOAD httpfs",
+    "LOAD '/tmp/evil.duckdb_extension'",
+    "SET enable_external_access = true",
+    "SET lock_configuration = false",
+    "SET memory_limit = '100GB'",
+    "SET threads = 100",
+    "SET temp_directory = '/tmp'",
+    "SET python_enable_replacements = true",
+    "PRAGMA memory_limit = '100GB'",
+    "EXPORT DATABASE '/tmp/stolen'",
+    "IMPORT DATABASE '/tmp/stolen'",
+    "SELECT getenv('HOME')",
+    "SELECT * FROM secret_of_python",
+]
+
+
+@pytest.mark.parametrize("text", BEHIND)
+def test_behind_the_check_stands_a_database_without_rights(connection, text):
+    """The same attacks, past the check."""
+    secret_of_python = duckdb.sql("SELECT 42")
+    assert secret_of_python is not None
+    with pytest.raises(duckdb.Error):
+        connection.execute(text).fetchall()
