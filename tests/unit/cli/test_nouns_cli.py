@@ -237,8 +237,6 @@ def test_cursors(command, hub):
     assert "outside 0 to 10" in command("cursor", "reset", "mill", "orders", "--to", 11, "--partition", 0, "--yes").err
     one = as_json(command("cursor", "delete", "mill", "orders", "--yes", "--partition", 1, "--json"))
     assert one["partitions"] == [1]
-        "partitions"
-    ] == [1]
     ok(command("cursor", "delete", "mill", "orders", "--yes"))
     assert hub.cursors() == []
 
