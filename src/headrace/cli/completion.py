@@ -27,18 +27,18 @@ def profiles(incomplete: str) -> list[str]:
 
 def streams(ctx: click.Context, incomplete: str) -> list[str]:
     """Streams of the hub that the line so far means."""
-    return _names(ctx, "stream.list", {"pattern": f"{_literal(incomplete)}*"}, "name")
+    return _names(ctx, "stream.list", {"pattern": f"{literal(incomplete)}*"}, "name")
 
 
 def tables(ctx: click.Context, incomplete: str) -> list[str]:
     """Tables."""
-    return _names(ctx, "table.list", {"pattern": f"{_literal(incomplete)}*"}, "name")
+    return _names(ctx, "table.list", {"pattern": f"{literal(incomplete)}*"}, "name")
 
 
 def cursors(ctx: click.Context, incomplete: str) -> list[str]:
     """Cursors, of all streams or of the one that the line names."""
     named = ctx.params.get("stream")
-    return _names(ctx, "cursor.list", {"pattern": f"{_literal(incomplete)}*", "stream": named}, "name")
+    return _names(ctx, "cursor.list", {"pattern": f"{literal(incomplete)}*", "stream": named}, "name")
 
 
 def settings(incomplete: str) -> list[str]:
@@ -49,7 +49,8 @@ def settings(incomplete: str) -> list[str]:
     return [f"{key}=" for key in keys if key.startswith(incomplete)]
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
+    """A name as a pattern that fits nothing else."""
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in text)
 
 

@@ -10,9 +10,10 @@ from rich.text import Text
 
 from headrace.admin.cursors import CursorMove
 from headrace.cli.completion import cursors, streams
-from headrace.cli.options import Answer, PartitionOption, YesFlag, sharing
-from headrace.cli.output import people, print_json, print_table
+from headrace.cli.options import Answer, YesFlag, sharing
+from headrace.cli.output import fail, notes, people, print_json, print_table
 from headrace.cli.positions import parse_position, shown_time
+from headrace.cli.suggestions import nearest
 from headrace.client.records import to_microseconds
 from headrace.log.ops import CursorInfo
 
@@ -60,13 +61,15 @@ def reset(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what it would do.")] = False,
     yes: YesFlag = False,
 ) -> None:
-    """Move a cursor; first it is shown what would be read again and what would be skipped."""
+    """Move a cursor. First shows what would be read again and what would be skipped."""
     position = parse_position(to)
     target: Any = {"time_us": to_microseconds(position)} if isinstance(position, datetime.datetime) else position
     params = {"cursor": name, "stream": stream, "to": target, "partition": partition}
     with answer.connect() as client:
         moves = client.request("cursor.reset", {**params, "dry_run": True}, list[CursorMove])
         if not answer.as_json:
+            if all(move.before is None for move in moves):
+                _tell_new(name, [each.name for each in client.iter_cursors(stream=stream)])
             _preview(moves)
         if not dry_run:
             answer.confirm(f"move cursor {name} of stream {stream}?", yes)
@@ -75,6 +78,12 @@ def reset(
         print_json(moves)
     elif not dry_run:
         people().print(Text(f"moved cursor {name}"))
+
+
+def _tell_new(name: str, known: list[str]) -> None:
+    """A cursor that is not there yet is made by moving it; perhaps another was meant."""
+    near = nearest(name, known)
+    notes().print(Text(f"there is no cursor {name} yet" + (f"; did you mean {near!r}?" if near else "")))
 
 
 def _preview(moves: list[CursorMove]) -> None:
@@ -88,10 +97,23 @@ def _preview(moves: list[CursorMove]) -> None:
 @app.command()
 @sharing(answer=Answer)
 def delete(
-    answer: Answer, name: CursorArgument, stream: StreamArgument, partition: PartitionOption = 0, yes: YesFlag = False
+    answer: Answer,
+    name: CursorArgument,
+    stream: StreamArgument,
+    partition: Annotated[int | None, typer.Option("--partition", min=0, help="One partition; without it all.")] = None,
+    yes: YesFlag = False,
 ) -> None:
     """Forget a cursor: it holds nothing back any more."""
     with answer.connect() as client:
-        answer.confirm(f"forget cursor {name} of stream {stream} partition {partition}?", yes)
-        client.cursor(name, stream, partition=partition).delete()
-    answer.line({"deleted": name, "stream": stream, "partition": partition}, f"forgot cursor {name}")
+        known = [each for each in client.iter_cursors(stream=stream) if partition in (None, each.partition)]
+        places = [each.partition for each in known if each.name == name]
+        if not places:
+            near = nearest(name, [each.name for each in known])
+            where = f"stream {stream}" if partition is None else f"stream {stream} partition {partition}"
+            hint = f"did you mean {near!r}?" if near else f"`headrace cursor ls --stream {stream}` lists them"
+            fail(f"{where} has no cursor {name!r}; {hint}", code="unknown-cursor")
+        where = "" if len(places) == 1 else f" in {len(places)} partitions"
+        answer.confirm(f"forget cursor {name} of stream {stream}{where}?", yes)
+        for place in places:
+            client.cursor(name, stream, partition=place).delete()
+    answer.line({"deleted": name, "stream": stream, "partitions": places}, f"forgot cursor {name}")

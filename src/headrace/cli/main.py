@@ -51,6 +51,10 @@ def available(name: str) -> bool:
     return importlib.util.find_spec(COMMANDS[name][0]) is not None
 
 
+class PipeEnded(Exception):
+    """Whoever read our output has enough."""
+
+
 class LazyGroup(typer.core.TyperGroup):
     """A group whose commands are modules."""
 
@@ -68,6 +72,15 @@ class LazyGroup(typer.core.TyperGroup):
         if self.wanted is not None and near and self.get_command(ctx, self.wanted) is None:
             ctx.fail(f"No such command {self.wanted!r}. Did you mean {near[0]!r}?")
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command. The end of a pipe (`headrace read … | head`) is no failure, of whatever command."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+        except BrokenPipeError:
+            raise PipeEnded from None
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Import the module of the command that is run. In a list of commands a stand-in with its one line will do."""
@@ -132,13 +145,16 @@ def run() -> None:
     """The entry point: errors become one line and an exit code; a bug keeps its traceback."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC tells standard error of handshakes; our errors say it once
     try:
-        app(prog_name="headrace")
+        try:
+            app(prog_name="headrace")
+        finally:
+            sys.stdout.flush()
     except HeadraceError as error:
         sys.exit(report(error, "--json" in sys.argv))
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
-    except BrokenPipeError:  # `headrace read … | head`
-        sys.stderr.close()
+    except (PipeEnded, BrokenPipeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still in its buffer has nowhere to go
         sys.exit(0)
     except UnicodeEncodeError:  # bytes of the command line that are no text: Python keeps them as surrogates
         problem = BadRequest("an argument is not UTF-8 text")  # which one is not shown: it may be a token

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import msgspec
 import typer
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.status import Status
 from rich.table import Table
@@ -51,17 +52,26 @@ GENERAL = "list streams to see the names"
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of tables for people.")]
 PART_ROWS = 1_000
 """Rows of a long list that are printed at once."""
+FIRST_ROWS = 50
+"""Rows that decide how wide the columns of a table are that is printed row by row."""
 PIPE_WIDTH = 1000  # tables in a pipe or file are not folded
+
+
+class PipeConsole(Console):
+    """One that leaves it to the caller what the end of a pipe means, instead of ending the program with code 1."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
 
 
 def people() -> Console:
     """Standard output for people. Made anew each time, so that redirection and tests are seen."""
-    return Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    return PipeConsole(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
 
 
 def notes() -> Console:
     """Standard error."""
-    return Console(file=sys.stderr, highlight=False, soft_wrap=True)
+    return PipeConsole(file=sys.stderr, highlight=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
@@ -95,6 +105,38 @@ def print_table(
         people().print(table)
     else:
         notes().print(Text(empty, style="dim"))
+
+
+def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str = "nothing to show") -> int:
+    """A table printed row by row, however long it is: its columns are as wide as the first rows need. Returns how many
+    rows there were. The last column is cut at the edge of a terminal."""
+    rest = iter(rows)
+    first = [["–" if cell is None else str(cell) for cell in row] for row in itertools.islice(rest, FIRST_ROWS)]
+    if not first:
+        notes().print(Text(empty, style="dim"))
+        return 0
+    names = [column.removeprefix("#") for column in columns]
+    widths = [max(map(cell_len, cells)) for cells in zip(names, *first, strict=True)]
+    edge = people().width if sys.stdout.isatty() else None
+
+    def line(cells: Sequence[str]) -> str:
+        padded = [
+            " " * (width - cell_len(cell)) + cell if column.startswith("#") else cell + " " * (width - cell_len(cell))
+            for cell, width, column in zip(cells, widths, columns, strict=True)
+        ]
+        text = "  ".join(padded).rstrip()
+        return text if edge is None or cell_len(text) <= edge else set_cell_size(text, edge)
+
+    people().print(Text(line(names), style="bold"), soft_wrap=True)
+    for cells in first:
+        sys.stdout.write(line(cells) + "\n")
+    sys.stdout.flush()
+    count = len(first)
+    for row in rest:
+        sys.stdout.write(line(["–" if cell is None else str(cell) for cell in row]) + "\n")
+        count += 1
+    sys.stdout.flush()
+    return count
 
 
 def print_list(

@@ -67,14 +67,18 @@ def shown_bytes(data: bytes | None, width: int = 80) -> str | None:
 
 
 def json_record(record: Any) -> dict[str, Any]:
-    """A record for programs: text as `text`, other bytes as base64 in `payload`; what is absent is left out."""
+    """A record for programs; what is absent is left out. `json_bytes` says how keys and payloads are written."""
     shown: dict[str, Any] = {"index": record.index, "time": record.time}
     for name in ("stream", "partition", *(column.name for column in OPTIONAL)):
         value = getattr(record, name)
         if value is not None:
-            shown[name] = value
+            shown |= json_bytes(name, value) if isinstance(value, bytes) else {name: value}
+    return shown | json_bytes("payload", record.payload)
+
+
+def json_bytes(name: str, data: bytes | None) -> dict[str, Any]:
+    """Bytes for programs: what is text stays text under its own name, other bytes are base64 under NAME_base64."""
     try:
-        shown["text"] = record.payload.decode()
+        return {name: None if data is None else data.decode()}
     except UnicodeDecodeError:
-        shown["payload"] = record.payload
-    return shown
+        return {f"{name}_base64": data}

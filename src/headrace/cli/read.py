@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,8 +14,9 @@ from rich.text import Text
 
 import headrace
 from headrace.cli.completion import streams
-from headrace.cli.options import Answer, PartitionOption, sharing
-from headrace.cli.output import notes, people, print_json_line, print_table, progress_bar
+from headrace.cli.merged import read_all
+from headrace.cli.options import Answer, sharing
+from headrace.cli.output import counted, notes, people, print_json_line, print_rows, progress_bar
 from headrace.cli.positions import json_record, parse_position, shown_bytes, shown_time
 from headrace.errors import BadRequest
 
@@ -26,6 +27,7 @@ StartOption = Annotated[
 ]
 TypesOption = Annotated[list[str] | None, typer.Option("--type", help="Only records of this type; may be repeated.")]
 RawFlag = Annotated[bool, typer.Option("--raw", help="Only the payloads, one per line.")]
+PartitionOption = Annotated[int | None, typer.Option("--partition", min=0, help="One partition; without it all.")]
 SHOWN = ["index", "time", "type", "key", "payload"]
 """Not `event_time`: it may be any number, and Python knows the years 1 to 9999."""
 
@@ -38,32 +40,33 @@ def read(
     start: StartOption = "earliest",
     end: Annotated[str | None, typer.Option("--end", "-e", help="Up to before this: as --start.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="At most this many; 0 for all.")] = 100,
-    partition: PartitionOption = 0,
+    partition: PartitionOption = None,
     types: TypesOption = None,
     skip_trimmed: Annotated[bool, typer.Option("--skip-trimmed", help="Do not mind records that are gone.")] = False,
     raw: RawFlag = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write FILE.arrow, .parquet or .csv.")] = None,
 ) -> None:
-    """Read a range. With --json one record per line: text as `text`, other bytes as base64 in `payload`."""
+    """Read a range of all partitions, by time. With --json one record per line: text stays text, other bytes are base64
+    in `payload_base64` and `key_base64`."""
+    asked: dict[str, Any] = {"start": parse_position(start), "end": _parse_end(end), "types": types}
+    asked["on_trimmed"] = "skip" if skip_trimmed else "fail"
     with answer.connect() as client:
-        reader = client.read(
-            stream,
-            parse_position(start),
-            _parse_end(end),
-            partition=partition,
-            limit=limit or None,
-            types=types,
-            on_trimmed="skip" if skip_trimmed else "fail",
-        )
-        with reader:
-            if output is not None:
-                bounds = client.bounds(stream, partition=partition)
-                total = min(bounds.next - bounds.first, limit or bounds.next)
-                _save(reader, output, total, answer.as_json)
-            elif raw or answer.as_json:
-                print_plain(reader, raw)
-            else:
-                print_records(reader.batches(), limit)
+        described = client.describe(stream)
+        partition = 0 if partition is None and described.partitions == 1 else partition
+        if output is not None:
+            total = sum(each.next - each.first for each in described.bounds if partition in (None, each.partition))
+            with client.read(stream, partition=partition, limit=limit or None, **asked) as reader:
+                _save(reader, output, min(total, limit or total), answer.as_json)
+            return
+        records: Iterable[headrace.Record]
+        if partition is None:
+            records = read_all(client, stream, described.partitions, limit or None, **asked)
+        else:
+            records = client.read(stream, partition=partition, limit=limit or None, **asked)
+        if raw or answer.as_json:
+            print_plain(records, raw)
+        else:
+            print_records(records, limit, partition is None)
 
 
 def _parse_end(text: str | None) -> Any:
@@ -74,35 +77,29 @@ def _parse_end(text: str | None) -> Any:
     return parse_position(text)
 
 
-def print_plain(reader: headrace.Reader, raw: bool) -> None:
+def print_plain(records: Iterable[headrace.Record], raw: bool) -> None:
     """For programs, one record per line: only the payloads, or JSON."""
-    if not raw:
-        for record in reader:
+    for record in records:
+        if raw:
+            sys.stdout.buffer.write(record.payload + b"\n")
+            sys.stdout.flush()
+        else:
             print_json_line(json_record(record))
-        return
-    for batch in reader.batches():
-        for payload in batch.column("payload").to_pylist():
-            sys.stdout.buffer.write(payload + b"\n")
-        sys.stdout.flush()
 
 
-def print_records(batches: Iterator[pa.RecordBatch], limit: int) -> None:
-    """A table, one for each batch of records that fits a screen's memory."""
-    count = 0
+def print_records(records: Iterable[headrace.Record], limit: int, with_partition: bool) -> None:
+    """A table, row by row."""
     width = max(20, people().width - 60)
-    rows: list[list[Any]] = []
-    for batch in batches:
-        for row in batch.select(SHOWN).to_pylist():
-            key = shown_bytes(row["key"], 20)
-            rows.append([row["index"], shown_time(row["time"]), row["type"], key, shown_bytes(row["payload"], width)])
-        count += batch.num_rows
-        if len(rows) >= 10_000:
-            print_table(["#index", *SHOWN[1:]], rows)
-            rows = []
-    if rows or not count:
-        print_table(["#index", *SHOWN[1:]], rows, empty="no records")
+
+    def row(record: headrace.Record) -> list[Any]:
+        key, payload = shown_bytes(record.key, 20), shown_bytes(record.payload, width)
+        where = [record.partition] if with_partition else []
+        return [*where, record.index, shown_time(record.time), record.type, key, payload]
+
+    columns = [*(["#partition"] if with_partition else []), "#index", *SHOWN[1:]]
+    count = print_rows(columns, map(row, records), empty="no records")
     if limit and count == limit:
-        notes().print(Text(f"{count} records; there may be more: see --limit", style="dim"))
+        notes().print(Text(f"{counted(count, 'record')}; there may be more: see --limit", style="dim"))
 
 
 def _save(reader: headrace.Reader, output: Path, total: int, quiet: bool) -> None:

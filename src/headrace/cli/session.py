@@ -34,5 +34,19 @@ def list_sessions(
 
 def _row(info: SessionInfo, ended: bool) -> list[Any]:
     since = datetime.datetime.fromtimestamp(info.opened_us / 1e6, datetime.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-    details = " ".join(f"{name}={value}" for name, value in info.details.items())
+    used = [f"{word} {', '.join(names)}" for word, names in (("writes", info.writes), ("reads", info.reads)) if names]
+    told = [f"{name.replace('_', ' ')} {text}" for name, value in info.details.items() if (text := _told(value))]
+    details = "; ".join([*used, *told])
     return [info.id, info.protocol, info.peer, since, details, *([info.reason or "closed"] if ended else [])]
+
+
+def _told(value: Any) -> str:
+    """A detail in words: nested ones as `name value`, lists by commas, and nothing for what is empty."""
+    if isinstance(value, dict):
+        inner = [f"{name} {text}" for name, each in value.items() if (text := _told(each))]
+        return f"({', '.join(inner)})" if inner else ""
+    if isinstance(value, list | tuple):
+        return ", ".join(filter(None, map(_told, value)))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else str(value)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import msgspec
 import typer
 from rich.text import Text
 
 from headrace.admin.streams import StreamDescription, StreamSummary
-from headrace.cli.completion import streams
+from headrace.cli.completion import literal, streams
 from headrace.cli.options import AllFlag, Answer, PartitionOption, YesFlag, sharing
-from headrace.cli.output import counted, people, print_json, print_table
+from headrace.cli.output import counted, notes, people, print_json, print_table
 from headrace.cli.positions import shown_time
 from headrace.cli.rewind import rewind
 from headrace.log.ops import StreamOptions
 from headrace.units import format_bytes, format_seconds, parse_bytes, parse_seconds
 
 app = typer.Typer(no_args_is_help=True)
+OFF = object()
+"""An option that is taken back."""
 
 StreamArgument = Annotated[
     str, typer.Argument(metavar="STREAM", autocompletion=streams, help="The name of the stream.")
@@ -25,7 +28,7 @@ StreamArgument = Annotated[
 
 @app.callback()
 def stream() -> None:
-    """List, create, describe, delete and trim streams."""
+    """List, create, describe, change, trim and delete streams."""
 
 
 @app.command("ls")
@@ -70,8 +73,62 @@ def create(
         labels=_labels(labels or []),
     )
     with answer.connect() as client:
+        existed = any(each.name == name for each in client.iter_streams(literal(name)))
         summary = client.create(name, partitions=partitions, options=options, exist_ok=not new)
-    answer.line(summary, f"stream {summary.name} has {counted(summary.partitions, 'partition')}")
+    has = counted(summary.partitions, "partition")
+    if not existed:
+        answer.line(summary, f"created stream {name} with {has}")
+        return
+    answer.line(summary, f"stream {name} exists already, with {has}; it is left as it is")
+    if summary.partitions < partitions and not answer.as_json:
+        notes().print(Text(f"`headrace stream grow {name} {partitions}` gives it {partitions} partitions"))
+    if options not in (StreamOptions(), summary.options) and not answer.as_json:
+        kept = _shown_options(summary.options)
+        notes().print(Text(f"`headrace stream set {name}` changes its options, which are: {kept}"))
+
+
+@app.command("set")
+@sharing(answer=Answer)
+def set_options(
+    answer: Answer,
+    name: StreamArgument,
+    age: Annotated[
+        str | None, typer.Option("--retain-age", help="Records older than this may go: 12h, 7d, or off.")
+    ] = None,
+    size: Annotated[
+        str | None, typer.Option("--retain-bytes", help="Sealed bytes kept per partition: 10GiB, or off.")
+    ] = None,
+    cursors: Annotated[
+        bool | None, typer.Option("--retain-cursors/--no-retain-cursors", help="What all cursors have passed may go.")
+    ] = None,
+    hold: Annotated[
+        str | None, typer.Option("--max-hold", help="No cursor keeps records longer than this, or off.")
+    ] = None,
+    ack: Annotated[str | None, typer.Option("--ack", help="`durable`, or `processed:CURSOR`.")] = None,
+    labels: Annotated[
+        list[str] | None, typer.Option("--label", help="NAME=VALUE; NAME= removes one. May be repeated.")
+    ] = None,
+) -> None:
+    """Change options of a stream. What is not named stays as it is."""
+    given = {
+        "retention_age_s": age if age is None else _changed("--retain-age", age, parse_seconds),
+        "retention_bytes": size if size is None else _changed("--retain-bytes", size, parse_bytes),
+        "max_hold_s": hold if hold is None else _changed("--max-hold", hold, parse_seconds),
+        "retention_cursors": cursors,
+        "ack": ack,
+    }
+    changes = {field: None if value is OFF else value for field, value in given.items() if value is not None}
+    if not changes and not labels:
+        raise typer.BadParameter("name what to change: --retain-age, --retain-bytes, --max-hold, --ack, --label …")
+    with answer.connect() as client:
+        before = client.describe(name).options
+        merged = {key: value for key, value in {**before.labels, **_labels(labels or [])}.items() if value}
+        summary = client.set_options(name, msgspec.structs.replace(before, **changes, labels=merged))
+    answer.line(summary, f"stream {name}: {_shown_options(summary.options)}")
+
+
+def _changed(option: str, text: str, parse: Any) -> Any:
+    return OFF if text == "off" else parsed(option, text, parse)
 
 
 @app.command()

@@ -12,7 +12,7 @@ import typer
 from headrace.cli.completion import tables
 from headrace.cli.options import AllFlag, Answer, YesFlag, sharing
 from headrace.cli.output import counted, fail, print_json
-from headrace.cli.positions import shown_bytes, shown_time
+from headrace.cli.positions import json_bytes, shown_bytes, shown_time
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -101,11 +101,4 @@ def accept_damage(answer: Answer, name: TableArgument, yes: YesFlag = False) -> 
 
 
 def _item(key: bytes, value: bytes | None) -> dict[str, Any]:
-    """Text where it is text, base64 where it is not."""
-    shown: dict[str, Any] = {}
-    for name, data in (("key", key), ("value", value)):
-        try:
-            shown[name] = None if data is None else data.decode()
-        except UnicodeDecodeError:
-            shown[f"{name}_base64"] = data
-    return shown
+    return json_bytes("key", key) | json_bytes("value", value)

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -53,7 +54,8 @@ def test_a_reader_that_goes_away_is_no_error(headrace: Command, monkeypatch: pyt
         raise BrokenPipeError
 
     monkeypatch.setattr(main, "app", broken)
-    monkeypatch.setattr(sys, "stderr", SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(os, "dup2", lambda *_: None)
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(flush=lambda: None, fileno=lambda: 1))
     assert headrace().code == 0
 
 

@@ -66,5 +66,5 @@ def test_bytes_for_people(data, shown):
 
 def test_records_for_programs():
     record = Record(payload=b"pear", index=3, time=NOW, key=b"k", partition=0)
-    assert positions.json_record(record) == {"index": 3, "time": NOW, "partition": 0, "key": b"k", "text": "pear"}
-    assert positions.json_record(Record(payload=b"\xff", time=NOW))["payload"] == b"\xff"
+    assert positions.json_record(record) == {"index": 3, "time": NOW, "partition": 0, "key": "k", "payload": "pear"}
+    assert positions.json_record(Record(payload=b"\xff", time=NOW))["payload_base64"] == b"\xff"

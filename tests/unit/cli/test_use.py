@@ -44,7 +44,7 @@ def test_a_profile_reaches_a_hub_with_tls_and_users(headrace: Any, home: Path) -
         assert stat.S_IMODE(profiles_file().stat().st_mode) == 0o600
         authority.unlink()  # the profile keeps what was in it
         assert headrace("append", "orders", "--create", "pear").code == 0
-        assert '"text":"pear"' in headrace("read", "orders", "--json").out
+        assert '"payload":"pear"' in headrace("read", "orders", "--json").out
         assert "secret-token" not in headrace("use").out + headrace("use", "--json").out
 
         assert headrace("use", "local", "--no-check").code == 0
