@@ -32,7 +32,7 @@ class Read(msgspec.Struct):
     start: int
     records: int = 0
     error: BaseException | None = None
-    began_s: float = msgspec.field(default_factory=time.perf_counter)
+    began_s: float = msgspec.field(default_factory=lambda: time.perf_counter())
     context: contextvars.Context = msgspec.field(default_factory=contextvars.copy_context)
     """Where it began: a range may be given up elsewhere."""
 

@@ -47,7 +47,7 @@ class LoginLimiter:
         failures_max: int,
         window_s: float,
         held_back: Callable[[], None] = lambda: None,
-        now_s: Callable[[], float] = time.monotonic,
+        now_s: Callable[[], float] = lambda: time.monotonic(),
     ) -> None:
         self._failures_max = failures_max
         self._window_s = window_s

@@ -34,7 +34,7 @@ def for_connections(allowed: int, reserved: int) -> int:
     return max(allowed - reserved, allowed // 2)
 
 
-def tell_once(loop: asyncio.AbstractEventLoop, clock_s: Callable[[], float] = time.monotonic) -> None:
+def tell_once(loop: asyncio.AbstractEventLoop, clock_s: Callable[[], float] = lambda: time.monotonic()) -> None:
     """Have the loop say in one line, now and then, that it cannot accept: by itself it shows a traceback for each of
     the connections that it could have accepted."""
     before = loop.get_exception_handler()

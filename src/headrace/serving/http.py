@@ -36,6 +36,7 @@ from headrace.hub.base import HubBase
 from headrace.security import Principal
 from headrace.security.admission import from_header
 from headrace.security.login_limit import TooManyLogins
+from headrace.serving import sockets
 from headrace.serving.http_connection import WebSocketConnection, connection_class, recognized
 from headrace.serving.listener import Listener, open_server
 from headrace.telemetry.log_lines import fields
@@ -287,7 +288,7 @@ async def serve(hub: HubBase, address: str, behind: str = "") -> Listener:
     """Serve HTTP on `address` until the listener is closed. `behind` is the address that clients see, if something of
     this process is in front of it, and deals with TLS."""
     host, port = split_address(address)
-    listening = _bound(host, port)
+    listening = sockets.bound(host, port)
     section = hub.config.http
     # Where it is, however the settings write it: `127.1`, a name.
     loopback = is_loopback(split_address(behind)[0] if behind else listening.getsockname()[0])
@@ -325,16 +326,3 @@ async def serve(hub: HubBase, address: str, behind: str = "") -> Listener:
         await running
 
     return Listener(join_address(host, listening.getsockname()[1]), close)
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio turns Nagle's delay off only where the socket says that it is TCP; accepted sockets inherit that.
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
-    except OSError:
-        listening.close()
-        raise
-    return listening

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from headrace.serving import sockets
+
 # So many connections are accepted before those that are open have their turn again.
 ACCEPTS_AT_ONCE = 4
-# So many may wait in the kernel for that.
-BACKLOG = 1024
 
 # A peer that has vanished without a word is noticed after a minute.
 KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
@@ -47,9 +46,7 @@ async def open_server(
         ssl_handshake_timeout=None if tls is None else handshake_s,
         **where,
     )
-    for each in server.sockets:
-        with socket.socket(fileno=os.dup(each.fileno())) as same:
-            same.listen(BACKLOG)
+    sockets.deepen_backlog(server)
     return server
 
 

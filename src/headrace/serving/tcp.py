@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import select
 import ssl
 import time
 from collections import deque
@@ -29,6 +28,7 @@ from headrace.hub.sessions import Session
 from headrace.hub.turns import TURN_S
 from headrace.security import Principal
 from headrace.security.admission import Quick
+from headrace.serving import sockets
 from headrace.serving.listener import keep_alive, open_server
 from headrace.units import KIB
 
@@ -234,9 +234,7 @@ class TcpConnection:
         now and then."""
         if self.transport.is_closing():
             return
-        poll = select.poll()
-        poll.register(self.transport.get_extra_info("socket").fileno(), 0)
-        if poll.poll(0):
+        if sockets.has_news(self.transport):
             self.transport.abort()
         else:
             asyncio.get_running_loop().call_later(LOOK_AFTER_S, self._look_after)

@@ -92,7 +92,7 @@ class Host:
         receive: str,
         send: str,
         addresses: Callable[[], tuple[str, str]] | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = lambda: time.time(),
     ) -> None:
         """`receive` and `send` are the hub's ports; `addresses`, if given, is asked for them at every attempt. `clock`
         says when it is, in seconds since 1970: deadlines outlive the process."""

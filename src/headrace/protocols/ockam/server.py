@@ -100,7 +100,7 @@ class PendingPush(msgspec.Struct, eq=False):
     """A batch on its way to the disk and, in mode `processed`, on to the cursor that acknowledges it."""
 
     batch: PushBatch
-    received_s: float = msgspec.field(default_factory=time.perf_counter)
+    received_s: float = msgspec.field(default_factory=lambda: time.perf_counter())
     first: int | None = None
     settled: bool = False
     silent: bool = False

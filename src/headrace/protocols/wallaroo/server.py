@@ -28,6 +28,7 @@ from headrace.protocols.wallaroo.worker import Rewind, Worker
 from headrace.security import Principal
 from headrace.security.admission import Nobody, Token, Unreadable
 from headrace.security.login_limit import TooManyLogins
+from headrace.serving import sockets
 from headrace.serving.listener import Listener
 from headrace.serving.tcp import TcpConnection, address_of
 
@@ -263,9 +264,7 @@ class Connection(TcpConnection, asyncio.BufferedProtocol):
             return False
         if self.says_no_more:  # and its socket is readable for ever
             return True
-        poll = select.poll()
-        poll.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
-        return not poll.poll(0)
+        return not sockets.has_news(self.transport, select.POLLIN)
 
     # Records.
 

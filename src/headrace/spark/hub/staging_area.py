@@ -136,7 +136,7 @@ class StagingArea:
         directory: Path,
         *,
         leftovers_expire_s: float = LEFTOVERS_EXPIRE_S_DEFAULT,
-        now_s: Callable[[], float] = time.time,
+        now_s: Callable[[], float] = lambda: time.time(),
     ) -> None:
         self._hub = hub
         self._directory = directory

@@ -1,0 +1,37 @@
+"""A disk that takes its time, lets others have their turn at every call, and fails when the seed says so."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator
+
+from headrace.testing.disk import FaultyDisk, MemoryDisk
+from headrace.testing.world.scheduler import Scheduler
+
+SECONDS = {"sync": 0.0004, "sync_dir": 0.0003}
+"""What a call takes, about; all others next to nothing."""
+
+
+class WorldDisk(FaultyDisk):
+    """Of one life of a process."""
+
+    def __init__(self, disk: MemoryDisk, scheduler: Scheduler, short_writes: int | None = None) -> None:
+        super().__init__(disk, short_writes)
+        self._scheduler = scheduler
+        self.failing: float = 0.0
+        """How often a sync fails."""
+
+    @contextlib.contextmanager
+    def call(self, kind: str, path: str) -> Iterator[None]:
+        scheduler = self._scheduler
+        self._wait(kind)
+        if kind == "sync" and self.failing and scheduler.random.random() < self.failing:
+            raise OSError(errno.EIO, "injected", path)
+        with super().call(kind, path):
+            yield
+        self._wait(kind)
+        self.calls.clear()
+
+    def _wait(self, kind: str) -> None:
+        self._scheduler.pause(SECONDS.get(kind, 0.0) * self._scheduler.random.uniform(0.2, 3.0))

@@ -1,0 +1,126 @@
+"""The real hub, as a process of a world: started, stopped, killed, deprived of power, and started again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from headrace.config.load import load
+from headrace.hub import Hub
+from headrace.log.backend import open_log
+from headrace.log.clock import SystemClock
+from headrace.log.log import Log
+from headrace.serving.runtime import Runtime
+from headrace.testing.disk import MemoryDisk
+from headrace.testing.world.disk import WorldDisk
+from headrace.testing.world.scheduler import Machine
+from headrace.testing.world.world import World
+
+TINY = (
+    "log.commit_bytes_max=20000",
+    "log.journal_file_bytes=30000",
+    "log.journal_bytes_max=90000",
+    "log.segment_bytes=20000",
+    "log.tail_bytes_max=120000",
+    "log.seal_age_s=50",
+    "log.merge_segments_min=3",
+    "log.open_segments_max=4",
+    "log.disk_reserve_bytes=0",
+    "log.maintenance_interval_s=1",
+)
+"""A log that seals, rolls, merges and takes snapshots all the time."""
+LISTENERS = ("wallaroo", "ockam", "ignite", "fabric", "http")
+
+
+class _OpenLog:
+    """Stands where a hub on Kafka has its standby: it brings a log that is open already."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+
+    def prepare(self, hub: Hub) -> None:
+        """There is nothing to add."""
+
+    async def give_up(self, name: str) -> None:
+        """Nobody else listens."""
+
+
+class HubProcess:
+    """One data directory and the processes that served it, one after the other."""
+
+    def __init__(self, world: World, *settings: str) -> None:
+        self.world = world
+        self.disk = MemoryDisk()
+        self.machine: Machine | None = None
+        self.hub: Hub | None = None
+        self.lives = 0
+        self.exit: str = ""
+        """How the last life ended by itself; empty while it lasts."""
+        self.ports = {name: world.network.free_port() for name in LISTENERS}
+        listen = [f"listen.{name}=127.0.0.1:{port}" for name, port in self.ports.items()]
+        data = f"log.data={world.folder / 'data'}"
+        flags = ("listen.flight=off", "futoin.insecure=true", data, *listen, *TINY, *settings)
+        self.loaded = load(environment={}, flags=flags)
+        self._stop: asyncio.Event | None = None
+        self._open_disk: WorldDisk | None = None
+
+    def address(self, listener: str) -> str:
+        return f"127.0.0.1:{self.ports[listener]}"
+
+    @property
+    def is_up(self) -> bool:
+        return self.hub is not None
+
+    # -- what the world does to it -----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """A new process; it serves when `is_up`."""
+        assert self.machine is None or self.machine.is_dead or self.exit
+        self.lives += 1
+        self.exit, self.hub = "", None
+        self.machine = self.world.start(f"hub-{self.lives}", self._run)
+
+    def kill(self) -> None:
+        """`kill -9`."""
+        self._end(silently=False)
+        self.disk = self.disk.after_kill()
+
+    def cut_power(self) -> None:
+        """What was not synced may be gone, in part."""
+        self._end(silently=True)
+        self.disk = self.disk.after_power_cut(self.world.random)
+
+    def stop(self) -> None:
+        """SIGTERM."""
+        if self._stop is not None and self.hub is not None:
+            self._stop.set()
+
+    def fail_syncs(self, share: float) -> None:
+        if self._open_disk is not None:
+            self._open_disk.failing = share
+
+    def _end(self, *, silently: bool) -> None:
+        assert self.machine is not None
+        self.world.kill(self.machine, silently=silently)
+        self.hub = None
+
+    # -- its life ----------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        self._stop = asyncio.Event()
+        short = self.world.random.choice([None, None, 700, 4000])
+        self._open_disk = disk = WorldDisk(self.disk, self.world.scheduler, short)
+        (self.world.folder / "data").mkdir(exist_ok=True)
+        log = await asyncio.to_thread(open_log, disk, SystemClock(), self.loaded.config.log)
+        runtime = await Runtime.start(self.loaded, _OpenLog(log))
+        self.hub = runtime.hub
+        self.world.tell("hub", f"life {self.lives} serves; {len(log.recovered.damage)} damaged")
+        waits: list[asyncio.Future[Any]] = [
+            asyncio.ensure_future(self._stop.wait()),
+            asyncio.ensure_future(runtime.hub.failed()),
+        ]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        self.hub = None
+        await runtime.stop()
+        self.exit = "failed" if runtime.hub.has_failed else "stopped"
+        self.world.tell("hub", f"life {self.lives} {self.exit}")

@@ -1,0 +1,72 @@
+"""What real code takes from the machine, taken from the world instead while one is open: clocks, chance, threads."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from headrace.serving import sockets
+from headrace.testing.world.network import HOST, Network, Socket, Transport
+from headrace.testing.world.scheduler import Scheduler
+from headrace.testing.world.threads import Threads
+
+EPOCH_S = 1_700_000_000
+"""When worlds begin."""
+
+
+@contextlib.contextmanager
+def substituted(scheduler: Scheduler, network: Network, threads: Threads) -> Iterator[None]:
+    """Nothing in this process may read a real clock or throw real dice inside."""
+    chance = random.Random(scheduler.random.random())
+
+    def monotonic_s() -> float:
+        return scheduler.now_s
+
+    def wall_s() -> float:
+        return EPOCH_S + scheduler.now_s + threads.machine().clock_ahead_s
+
+    replaced: list[tuple[Any, str, Callable[..., Any]]] = [
+        (time, "monotonic", monotonic_s),
+        (time, "perf_counter", monotonic_s),
+        (time, "thread_time", monotonic_s),
+        (time, "monotonic_ns", lambda: int(monotonic_s() * 1e9)),
+        (time, "perf_counter_ns", lambda: int(monotonic_s() * 1e9)),
+        (time, "time", wall_s),
+        (time, "time_ns", lambda: int(wall_s() * 1e9)),
+        (time, "sleep", scheduler.pause),
+        (os, "urandom", chance.randbytes),
+        (random, "_urandom", chance.randbytes),
+        (threading, "Thread", threads.Thread),
+        (threading, "Lock", threads.Lock),
+        (threading, "RLock", threads.RLock),
+        (threading, "Event", threads.Event),
+        (threading, "Condition", threads.Condition),
+        (sockets, "bound", lambda host, port: Socket((HOST, port or network.free_port()), ("", 0))),
+        (sockets, "deepen_backlog", lambda server: None),
+        (sockets, "has_news", _has_news),
+    ]
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
+    state = random.getstate()
+    collects = gc.isenabled()
+    gc.disable()  # what is collected when depends on more than the seed
+    random.seed(scheduler.random.random())
+    try:
+        for owner, name, value in replaced:
+            setattr(owner, name, value)
+        yield
+    finally:
+        for owner, name, value in before:
+            setattr(owner, name, value)
+        random.setstate(state)
+        if collects:
+            gc.enable()
+
+
+def _has_news(transport: Transport, events: int = 0) -> bool:
+    return transport.has_news(bool(events))
