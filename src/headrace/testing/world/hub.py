@@ -9,7 +9,7 @@ from headrace.config.load import load
 from headrace.hub import Hub
 from headrace.log.backend import open_log
 from headrace.log.clock import SystemClock
-from headrace.log.log import Log
+from headrace.log.port import LogPort
 from headrace.serving.runtime import Runtime
 from headrace.testing.disk import MemoryDisk
 from headrace.testing.world.disk import WorldDisk
@@ -29,14 +29,15 @@ TINY = (
     "log.maintenance_interval_s=1",
 )
 """A log that seals, rolls, merges and takes snapshots all the time."""
+IMMORTALS = ("ping", "pong")
 LISTENERS = ("wallaroo", "ockam", "ignite", "fabric", "http")
 
 
 class _OpenLog:
     """Stands where a hub on Kafka has its standby: it brings a log that is open already."""
 
-    def __init__(self, log: Log) -> None:
-        self.log = log
+    def __init__(self, log: LogPort) -> None:
+        self.log: LogPort | None = log
 
     def prepare(self, hub: Hub) -> None:
         """There is nothing to add."""
@@ -57,9 +58,16 @@ class HubProcess:
         self.exit: str = ""
         """How the last life ended by itself; empty while it lasts."""
         self.ports = {name: world.network.free_port() for name in LISTENERS}
+        self.immortal_ports = {name: (world.network.free_port(), world.network.free_port()) for name in IMMORTALS}
+        immortals = [
+            f"ambrosia.immortals.{name}.{way}=127.0.0.1:{port}"
+            for name, ports in self.immortal_ports.items()
+            for way, port in zip(("receive", "send"), ports, strict=True)
+        ]
+        immortals += [f"ambrosia.immortals.{name}.checkpoint_log_bytes=4000" for name in IMMORTALS]
         listen = [f"listen.{name}=127.0.0.1:{port}" for name, port in self.ports.items()]
         data = f"log.data={world.folder / 'data'}"
-        flags = ("listen.flight=off", "futoin.insecure=true", data, *listen, *TINY, *settings)
+        flags = ("listen.flight=off", "futoin.insecure=true", data, *listen, *immortals, *TINY, *settings)
         self.loaded = load(environment={}, flags=flags)
         self._stop: asyncio.Event | None = None
         self._open_disk: WorldDisk | None = None
@@ -98,6 +106,11 @@ class HubProcess:
     def fail_syncs(self, share: float) -> None:
         if self._open_disk is not None:
             self._open_disk.failing = share
+
+    def limit_room(self, nbytes: int | None) -> None:
+        """So much fits on the disk yet; None for as much as there is."""
+        if self._open_disk is not None:
+            self._open_disk.room_bytes = nbytes
 
     def _end(self, *, silently: bool) -> None:
         assert self.machine is not None

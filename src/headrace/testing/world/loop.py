@@ -10,7 +10,7 @@ from typing import Any
 
 from headrace.testing.world.network import Network, Server
 from headrace.testing.world.scheduler import Machine, Scheduler, Strand
-from headrace.testing.world.threads import Lock, Threads
+from headrace.testing.world.threads import Threads, WorldLock
 
 
 class _Selector:
@@ -38,7 +38,7 @@ class WorldLoop(asyncio.BaseEventLoop):
         self._threads = threads
         self._strand: Strand | None = None
         self._selector = _Selector(self)
-        self._turns: dict[Executor, Lock] = {}
+        self._turns: dict[Executor, WorldLock] = {}
         self.set_exception_handler(self._unexpected)
 
     def start(self, main: Callable[[], Any]) -> Strand:
@@ -111,7 +111,7 @@ class WorldLoop(asyncio.BaseEventLoop):
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
         return await self._network.connect(self, factory, port)
 
-    async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> list[Any]:  # type: ignore[override]
+    async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> list[Any]:
         return [(2, 1, 6, "", (host, port))]
 
 

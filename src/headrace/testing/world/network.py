@@ -163,6 +163,9 @@ class Server(asyncio.AbstractServer):
     async def wait_closed(self) -> None:
         await asyncio.sleep(0)
 
+    async def serve_forever(self) -> None:
+        await asyncio.get_running_loop().create_future()
+
     async def start_serving(self) -> None:
         await asyncio.sleep(0)
 

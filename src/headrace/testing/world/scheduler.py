@@ -72,7 +72,7 @@ class Strand:
             done()
 
     def resume(self) -> None:
-        """Run until it waits again. Asyncio and the interpreter keep some things per thread: each strand has its own."""
+        """Run until it waits again. Asyncio and the interpreter keep things per thread; each strand has its own."""
         loop, hooks = self._asyncio
         asyncio._set_running_loop(loop)
         sys.set_asyncgen_hooks(*hooks)

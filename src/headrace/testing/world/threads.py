@@ -36,7 +36,7 @@ class Threads:
         if scheduler.current is not None and scheduler.random.random() < INTERRUPTED:
             scheduler.pause()
 
-    def Thread(  # noqa: N802
+    def Thread(
         self,
         group: None = None,
         target: Callable[..., object] | None = None,
@@ -45,21 +45,23 @@ class Threads:
         kwargs: Mapping[str, Any] | None = None,
         *,
         daemon: bool | None = None,
-    ) -> Thread:
+    ) -> WorldThread:
         named = name or f"thread-{next(self._numbers)}"
-        return Thread(self._scheduler, self.machine(), named, lambda: target(*args, **(kwargs or {})) if target else None)
+        return WorldThread(
+            self._scheduler, self.machine(), named, lambda: target(*args, **(kwargs or {})) if target else None
+        )
 
-    def Lock(self) -> Lock:  # noqa: N802
-        return Lock(self)
+    def Lock(self) -> WorldLock:
+        return WorldLock(self)
 
-    def RLock(self) -> RLock:  # noqa: N802
-        return RLock(self)
+    def RLock(self) -> WorldRLock:
+        return WorldRLock(self)
 
-    def Event(self) -> Event:  # noqa: N802
-        return Event(self)
+    def Event(self) -> WorldEvent:
+        return WorldEvent(self)
 
-    def Condition(self, lock: Lock | None = None) -> Condition:  # noqa: N802
-        return Condition(self, lock or self.RLock())
+    def Condition(self, lock: WorldLock | None = None) -> WorldCondition:
+        return WorldCondition(self, lock or self.RLock())
 
     # -- for the classes -------------------------------------------------------------------------------------------
 
@@ -73,7 +75,7 @@ class Threads:
         if strand is not None:
             waiting.append(strand)
         woken = self._scheduler.park(timeout_s)
-        if not woken and strand in waiting:
+        if not woken and strand is not None and strand in waiting:
             waiting.remove(strand)
         return woken
 
@@ -86,7 +88,7 @@ class Threads:
                 count = None if count is None else count - 1
 
 
-class Thread:
+class WorldThread:
     """A strand with the methods of a thread."""
 
     def __init__(self, scheduler: Scheduler, machine: Machine, name: str, function: Callable[[], object]) -> None:
@@ -111,7 +113,7 @@ class Thread:
         self._scheduler.park(timeout)
 
 
-class Lock:
+class WorldLock:
     """Belongs to one strand at a time."""
 
     def __init__(self, threads: Threads) -> None:
@@ -143,7 +145,7 @@ class Lock:
         self.release()
 
 
-class RLock(Lock):
+class WorldRLock(WorldLock):
     """The one that holds it may take it again."""
 
     def __init__(self, threads: Threads) -> None:
@@ -176,7 +178,7 @@ class RLock(Lock):
         self._depth = depth
 
 
-class Event:
+class WorldEvent:
     """Happens once, and has happened until it is cleared."""
 
     def __init__(self, threads: Threads) -> None:
@@ -200,10 +202,10 @@ class Event:
         return self._is_set
 
 
-class Condition:
+class WorldCondition:
     """Waits without its lock."""
 
-    def __init__(self, threads: Threads, lock: Lock) -> None:
+    def __init__(self, threads: Threads, lock: WorldLock) -> None:
         self._threads = threads
         self._lock = lock
         self._waiting: deque[Strand] = deque()
@@ -216,7 +218,7 @@ class Condition:
         self._lock.release()
 
     def wait(self, timeout: float | None = None) -> bool:
-        if isinstance(self._lock, RLock):
+        if isinstance(self._lock, WorldRLock):
             with self._lock.let_go():
                 return self._threads.wait_in(self._waiting, timeout)
         self._lock.release()

@@ -1,0 +1,63 @@
+"""What clients were promised, as they know it themselves: the book that the judge compares with the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Written(NamedTuple):
+    """What one producer did to one stream. Its records are numbered from 0: `name:number`."""
+
+    producer: str
+    stream: str
+    once: bool
+    """Its protocol stores each record once, whatever happens; others may store one twice that was not answered."""
+    acked: dict[int, int | None]
+    """Number → index, if the protocol tells it."""
+    sent: set[int]
+
+
+class Register(NamedTuple):
+    """A key with one writer: what it may hold."""
+
+    cache: str
+    key: str
+    may_hold: set[bytes]
+
+
+class Counter(NamedTuple):
+    """A key that several raise by comparing and setting."""
+
+    cache: str
+    key: str
+    raised: list[int]
+    """Number of those that were answered, and of those that were not."""
+
+
+class Book:
+    """Everything that was promised in a world."""
+
+    def __init__(self) -> None:
+        self.written: list[Written] = []
+        self.registers: list[Register] = []
+        self.counters: list[Counter] = []
+        self.seen: dict[tuple[str, int], str] = {}
+        """(stream, index) → record, as any consumer saw it."""
+        self.trimmed: dict[str, int] = {}
+        """Stream → first index that a trim has left, at most."""
+        self.wrong: list[str] = []
+        """What a client itself found wrong."""
+        self.checks: list[Callable[[], str]] = []
+        """Asked at the end; empty when all is well."""
+
+    def producer(self, name: str, stream: str, *, once: bool) -> Written:
+        written = Written(name, stream, once, {}, set())
+        self.written.append(written)
+        return written
+
+    def saw(self, stream: str, index: int, record: str) -> None:
+        """A record has one place and one content, whoever looks, whenever."""
+        known = self.seen.setdefault((stream, index), record)
+        if known != record:
+            self.wrong.append(f"{stream}/{index} was {known} and is {record}")

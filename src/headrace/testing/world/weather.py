@@ -1,0 +1,123 @@
+"""What befalls a world: processes die, power goes, connections break, disks fail. The seed says what, and when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from headrace.testing.world.actors import Actor
+from headrace.testing.world.hub import HubProcess
+
+RESTART_S = 1.0
+
+
+class Weather:
+    """Faults until `calm`."""
+
+    def __init__(self, hub: HubProcess, actors: Sequence[Actor]) -> None:
+        self.hub = hub
+        self.world = hub.world
+        self.random = self.world.random
+        self.actors = [actor for actor in actors if actor.can_die]
+        self.is_calm = False
+        self.counts: dict[str, int] = {}
+        faults: list[tuple[str, Callable[[], str | None]]] = [
+            ("kill", self._kill),
+            ("power cut", self._cut_power),
+            ("clean stop", self._stop),
+            ("failing sync", self._fail_sync),
+            ("full disk", self._fill_disk),
+            ("reset", self._reset),
+            ("dead line", self._dead_line),
+            ("client killed", self._kill_actor),
+            ("clock jump", self._jump),
+        ]
+        self.faults = [fault for fault in faults if self.random.random() < 0.6]
+        """Swarm testing: each seed has some of them, and so some for long."""
+        self.every_s = self.random.choice([0.3, 2.0, 8.0])
+        network = self.world.network.weather
+        network.delay_s_max = self.random.choice([0.0006, 0.003, 0.2])
+        network.split = self.random.choice([0.0, 0.1, 0.7])
+
+    async def blow(self) -> None:
+        """The process that looks after the world."""
+        while not self.is_calm:
+            await asyncio.sleep(self.random.expovariate(1 / self.every_s))
+            if self.faults and not self.is_calm and self.hub.is_up:
+                name, fault = self.random.choice(self.faults)
+                said = fault()
+                if said is not None:
+                    self.counts[name] = self.counts.get(name, 0) + 1
+                    self.world.tell("weather", f"{name} {said}".strip())
+
+    async def look_after(self) -> None:
+        """Start the hub again whenever it has ended: its supervisor."""
+        while True:
+            hub = self.hub
+            machine = hub.machine
+            if machine is None or machine.is_dead or hub.exit:
+                await asyncio.sleep(RESTART_S * self.random.uniform(0.1, 2))
+                if hub.exit == "failed":  # the kernel may have dropped what it could not write
+                    hub.cut_power()
+                elif hub.exit:
+                    hub.kill()
+                hub.start()
+            await asyncio.sleep(0.05)
+
+    def calm(self) -> None:
+        """No more faults."""
+        self.is_calm = True
+        self.world.network.heal()
+        self.hub.fail_syncs(0)
+        self.hub.limit_room(None)
+        self.world.tell("weather", "calm")
+
+    # -- faults ----------------------------------------------------------------------------------------------------
+
+    def _kill(self) -> str:
+        self.hub.kill()
+        return ""
+
+    def _cut_power(self) -> str:
+        self.hub.cut_power()
+        return ""
+
+    def _stop(self) -> str:
+        self.hub.stop()
+        return ""
+
+    def _fail_sync(self) -> str:
+        self.hub.fail_syncs(0.05)
+        return ""
+
+    def _fill_disk(self) -> str:
+        room, seconds = self.random.choice([0, 500, 5000]), self.random.uniform(0.5, 5)
+        self.hub.limit_room(room)
+        self.world.scheduler.call_later(seconds, lambda: self.hub.limit_room(None))
+        return f"but for {room} bytes, for {seconds:.1f} s"
+
+    def _reset(self) -> str:
+        return self.world.network.reset_one()
+
+    def _dead_line(self) -> str:
+        names = sorted(end.loop.machine.name for end in self.world.network.ends)
+        if not names:
+            return "to nobody"
+        name, seconds = self.random.choice(names), self.random.choice([0.5, 5.0, 90.0])
+        self.world.network.go_dead(frozenset({name}), seconds)
+        return f"to {name} for {seconds} s"
+
+    def _kill_actor(self) -> str | None:
+        alive = [actor for actor in self.actors if actor.machine is not None and not actor.machine.is_dead]
+        if not alive:
+            return None
+        actor = self.random.choice(alive)
+        assert actor.machine is not None
+        self.world.kill(actor.machine)
+        actor.start()
+        return actor.name
+
+    def _jump(self) -> str:
+        assert self.hub.machine is not None
+        self.hub.machine.clock_ahead_s += self.random.choice([-3600.0, -1.0, 0.5, 86_400.0])
+        return f"to {self.hub.machine.clock_ahead_s:+.1f} s"

@@ -1,0 +1,49 @@
+"""A budget of seeds: the whole hub with its clients in a simulated world (`make world` runs more)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from faults.world_bugs import BUGS, SOURCES, seeds_needed
+
+from headrace.testing.world.run import run
+
+pytestmark = pytest.mark.slow
+
+SEEDS = 24
+"""So many in CI, in about a minute."""
+FAILED = (4, 8)
+"""Every seed that ever failed."""
+QUICKLY_FOUND = ("a repeated sequence is stored again", "compare and set does not compare")
+
+
+@pytest.mark.parametrize("seed", [*range(SEEDS), *(seed for seed in FAILED if seed >= SEEDS)])
+def test_no_promise_is_broken(seed: int) -> None:
+    outcome = run(seed)
+    assert not outcome.wrong, f"make world SEED={seed}\n{outcome.story}"
+
+
+def test_a_seed_is_the_same_story_in_every_process() -> None:
+    traces = set()
+    for hash_seed in ("1", "2"):
+        command = [sys.executable, "-m", "headrace.testing.world", "--seed", "7"]
+        done = subprocess.run(
+            command, env={"PYTHONPATH": "src", "PYTHONHASHSEED": hash_seed}, capture_output=True, text=True, check=True
+        )
+        last = done.stdout.strip().splitlines()[-1]
+        assert last.startswith("trace ")
+        traces.add(last)
+    assert traces == {f"trace {run(7).trace}"}
+
+
+@pytest.mark.parametrize("name", QUICKLY_FOUND)
+def test_a_bug_on_purpose_is_found(name: str) -> None:
+    needed, _ = seeds_needed(BUGS[name], 12)
+    assert needed is not None
+
+
+def test_every_bug_on_purpose_names_one_place() -> None:
+    for name, bug in BUGS.items():
+        assert (SOURCES / bug.path).read_text(encoding="utf-8").count(bug.right) == 1, name

@@ -1,0 +1,202 @@
+"""Bugs on purpose: does the world find them, and how many seeds does it need?
+
+    python tests/faults/world_bugs.py [--seeds 40] [NAME …]
+
+Each is a change of one place in a copy of the sources. The world then runs seed after seed on the copy until it says
+that something is wrong. A bug that it does not find within so many seeds is a hole in the world.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ROOT / "src" / "headrace"
+
+
+class Bug(NamedTuple):
+    """One place, as it is and as it would be wrong."""
+
+    path: str
+    right: str
+    wrong: str
+
+
+BUGS = {
+    # The log
+    "a commit is acknowledged and never written": Bug(
+        "log/log.py", "            self.journal.write(commit.frames)\n", "            pass\n"
+    ),
+    "a failed mark ends nothing": Bug("log/log.py", "self.report([], set(), self.end(error))", "self.end(error)"),
+    "after a failed write the log goes on": Bug(
+        "log/log.py",
+        "            return self.end(error)\n        self.full",
+        "            return None\n        self.full",
+    ),
+    "two appends of one commit get the same indexes": Bug(
+        "log/commit.py", "base = partition.pending_next\n        time_us", "base = partition.next\n        time_us"
+    ),
+    "a repeated sequence is stored again": Bug(
+        "log/commit.py", "if last is not None and sequence <= last.sequence:", "if last is not None and sequence < 0:"
+    ),
+    "compare and set does not compare": Bug(
+        "log/commit.py", "if not _expectation_holds(op.expect, previous):", "if False:"
+    ),
+    "a cursor goes back": Bug(
+        "log/commit.py", "elif op.index <= stored.index and not op.rewind:", "elif op.index == stored.index:"
+    ),
+    "a record's time goes back with the clock": Bug(
+        "log/commit.py", "time_us = max(self._now_us, partition.pending_time_us)", "time_us = self._now_us"
+    ),
+    "the body of a frame is not checked": Bug(
+        "log/journal.py",
+        "if crc32c(directory) != directory_crc or crc32c(body) != data_crc:",
+        "if crc32c(directory) != directory_crc:",
+    ),
+    "a torn tail counts": Bug(
+        "log/journal.py",
+        "found != magic or sequence != expected or end > len(data)",
+        "found != magic or sequence != expected",
+    ),
+    "the name of a new journal file is not synced": Bug(
+        "log/journal.py",
+        "            self._disk.sync_dir(DIRECTORY)\n        except OSError:",
+        "        except OSError:",
+    ),
+    "a spare is renamed before its head is written": Bug(
+        "log/journal.py",
+        "            file.write_at(0, [head, struct.pack",
+        "            self._disk.rename(made, path) if made != path else None\n"
+        "            made = path\n            file.write_at(0, [head, struct.pack",
+    ),
+    "the journal is cut behind records that are not sealed": Bug(
+        "log/maintenance.py", "needed = min(sequences[0], log.state.needed_sequence)", "needed = sequences[-1]"
+    ),
+    "the journal is cut a file too early": Bug(
+        "log/journal.py", "if first_sequence_of(following) <= sequence]", "if first_sequence_of(path) < sequence]"
+    ),
+    "a snapshot claims a frame that it does not have": Bug(
+        "log/maintenance.py",
+        "sequence, data = log.state.sequence, snapshot.encode",
+        "log.state.sequence += 1\n            sequence, data = log.state.sequence, snapshot.encode",
+    ),
+    "sealing drops a record more than it sealed": Bug(
+        "log/maintenance.py", "partition.tail.without(len(entries))", "partition.tail.without(len(entries) + 1)"
+    ),
+    "what comes in while a commit is on its way is forgotten": Bug(
+        "log/log.py",
+        "            pending = self._queue.popleft()\n            gathered",
+        "            pending = self._queue.pop()\n            gathered",
+    ),
+    # The hub
+    "a refused transaction is reported as done": Bug(
+        "hub/hub.py",
+        "future.set_exception(pending.error)\n                else:",
+        "future.set_result([None] * 9)\n                else:",
+    ),
+    "nobody is told when the log has failed": Bug("hub/hub.py", "self._failed.set_result(error)", "pass"),
+    # Protocols
+    "Wallaroo acknowledges before the disk": Bug(
+        "protocols/wallaroo/server.py",
+        "        future = self.hub.transact(operations)\n",
+        "        self._acknowledge(taken)\n        future = self.hub.transact(operations)\n",
+    ),
+    "Wallaroo forgets how far a connector came": Bug(
+        "protocols/wallaroo/lane.py",
+        "operations.append(SetProducer(self.name, self.producer, store.position))",
+        "pass",
+    ),
+    "Wallaroo stores each record for itself": Bug(
+        "protocols/wallaroo/lane.py",
+        "Append(self.name, batch, 0, self.producer, store.position)",
+        "Append(self.name, batch)",
+    ),
+    "Ockam confirms what was not stored": Bug(
+        "protocols/ockam/server.py", "        pending.first = None\n", "        pending.first = 0\n"
+    ),
+    "Ockam confirms with the index of its neighbour": Bug(
+        "protocols/ockam/server.py", "pending.first = appended.first\n", "pending.first = appended.first + 1\n"
+    ),
+    "FutoIn answers before the disk": Bug(
+        "protocols/futoin/service.py",
+        "        future.add_done_callback(functools.partial(self._appended, waiting))\n",
+        "        _tell(waiting, self._hub.bounds(*self._endpoint).next, None)\n",
+    ),
+    "FutoIn answers with the wrong event": Bug(
+        "protocols/futoin/service.py",
+        "        appended = future.result()\n",
+        "        appended = future.result()\n        appended = Appended(appended.first + 1, appended.count, False)\n",
+    ),
+    "Ignite answers before the disk": Bug(
+        "protocols/perper/tables.py",
+        "            future = self._hub.put(self.name, key, value, expect=expect)\n",
+        "            future = self._hub.put(self.name, key, value, expect=expect)\n"
+        "            done: Future[Any] = asyncio.get_running_loop().create_future()\n"
+        "            done.set_result(Outcome(True, None))\n            return done\n",
+    ),
+    "AMBROSIA takes a call twice": Bug(
+        "protocols/ambrosia/coordinator/call_queue.py",
+        "            self.counts[producer_of(sender, calls.replayable)] = number\n        arrival",
+        "            pass\n        arrival",
+    ),
+    "AMBROSIA forgets its callers' numbers": Bug(
+        "protocols/ambrosia/coordinator/call_queue.py",
+        "ops += [SetProducer(stream, producer, number) for producer, number in _counters(arrivals).items()]",
+        "ops += []",
+    ),
+    "AMBROSIA shows a record before it is durable": Bug(
+        "protocols/ambrosia/coordinator/call_queue.py",
+        "        future = self._hub.transact(ops)\n",
+        "        self._on_logged(logged)\n        logged = []\n        future = self._hub.transact(ops)\n",
+    ),
+}
+
+
+def seeds_needed(bug: Bug, seeds: int) -> tuple[int | None, str]:
+    """How many seeds the world needs to find it, and its first words; None when it does not."""
+    with tempfile.TemporaryDirectory(prefix="headrace-bug-") as folder:
+        shutil.copytree(SOURCES, Path(folder) / "headrace", ignore=shutil.ignore_patterns("__pycache__"))
+        path = Path(folder) / "headrace" / bug.path
+        text = path.read_text(encoding="utf-8")
+        assert text.count(bug.right) == 1, f"{bug.path} has {text.count(bug.right)} times {bug.right!r}"
+        path.write_text(text.replace(bug.right, bug.wrong), encoding="utf-8")
+        program = (
+            "import sys\nfrom headrace.testing.world.run import run\n"
+            "for seed in range(int(sys.argv[1])):\n"
+            "    outcome = run(seed)\n"
+            "    if outcome.wrong:\n"
+            "        print(seed + 1, outcome.wrong[0].splitlines()[0][:150])\n"
+            "        break\n"
+        )
+        environment = {**os.environ, "PYTHONPATH": folder, "PYTHONHASHSEED": "0"}
+        command = [sys.executable, "-c", program, str(seeds)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:  # the hub does not even start: found at once
+        return 1, (done.stderr.strip().splitlines() or ["died"])[-1]
+    number, _, words = done.stdout.strip().partition(" ")
+    return (int(number), words) if number else (None, "")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=40, help="how many to try for each")
+    parser.add_argument("names", nargs="*", help="which; all without any")
+    options = parser.parse_args()
+    missed = 0
+    for name in options.names or BUGS:
+        needed, words = seeds_needed(BUGS[name], options.seeds)
+        missed += needed is None
+        print(f"{name}: {'NOT FOUND' if needed is None else f'{needed} seeds: {words}'}", flush=True)
+    print(f"{len(options.names or BUGS) - missed} found, {missed} not")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
