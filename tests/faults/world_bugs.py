@@ -102,6 +102,9 @@ BUGS = {
         "future.set_result([None] * 9)\n                else:",
     ),
     "nobody is told when the log has failed": Bug("hub/hub.py", "self._failed.set_result(error)", "pass"),
+    "a removed user stays": Bug(
+        "serving/tcp.py", "principal.watch(lambda: None if self.is_lost else self.rights_changed(principal))", "pass"
+    ),
     # Protocols
     "Wallaroo acknowledges before the disk": Bug(
         "protocols/wallaroo/server.py",

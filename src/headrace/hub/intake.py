@@ -82,7 +82,9 @@ class Arrival:
 class Intake:
     """All connections of one hub. Its event loop uses it; nothing here blocks."""
 
-    def __init__(self, limits: Limits, metrics: IntakeMetrics, clock_s: Callable[[], float] = lambda: time.monotonic()) -> None:
+    def __init__(
+        self, limits: Limits, metrics: IntakeMetrics, clock_s: Callable[[], float] = lambda: time.monotonic()
+    ) -> None:
         self.now_s = clock_s()
         """The time of the last look: as fine as the limits need it, and free to read."""
         self.held_bytes = 0

@@ -26,6 +26,8 @@ from headrace.testing.world.scheduler import Machine
 RETRY_S = 0.2
 ANSWER_S = 20.0
 """A client that hears nothing for so long tries again."""
+PASSWORD = "a password of the world"
+RESERVED = ("perper.caches", "ambrosia/immortals", "spark/pipelines", "ockam.addresses")
 ROUNDS = 60
 """How often two immortals play."""
 NULL = b"e"
@@ -359,6 +361,62 @@ class Operator(Actor):
             raise ValueError(status.decode())
         decoded: dict[str, list[dict[str, int]]] = json.loads(rest.partition(b"\r\n\r\n")[2])
         return decoded
+
+
+class Gatekeeper(Operator):
+    """Lets a guest in, and takes the right away again. Within `SOON_S` of that nothing more may succeed."""
+
+    kind = "gatekeeper"
+    can_die = False
+    SOON_S = 1.5
+
+    def __init__(self, number: int, hub: HubProcess, book: Book) -> None:
+        super().__init__(number, hub, book, ["orders"])
+        self.removed_s: float | None = None
+        """Since when the guest is out for sure; None while it may be in."""
+
+    async def _live(self) -> None:
+        while True:
+            with contextlib.suppress(*LOST, ValueError):
+                self.removed_s = None
+                await self.verb("user.add", user="guest", secret=PASSWORD, roles=["writer"])
+                await asyncio.sleep(self.random.uniform(1, 10))
+                await self.verb("user.remove", user="guest")
+                self.removed_s = self.world.now_s
+                await asyncio.sleep(self.random.uniform(2, 10))
+            await self.retry()
+
+
+class Guest(Actor):
+    """Writes while it may, tries while it may not, and always tries what only the hub itself may."""
+
+    kind = "guest"
+
+    def __init__(self, number: int, hub: HubProcess, book: Book, gatekeeper: Gatekeeper) -> None:
+        super().__init__(number, hub, book)
+        self.is_done = True
+        self._gatekeeper = gatekeeper
+
+    async def _live(self) -> None:
+        while True:
+            with contextlib.suppress(PeerError, *LOST):
+                connected = IgniteClient.connect("127.0.0.1", self.port("ignite"), user="guest", password=PASSWORD)
+                client = await asyncio.wait_for(connected, ANSWER_S)
+                while True:
+                    await self._try(client)
+                    await asyncio.sleep(self.random.uniform(0.1, 1))
+            await self.retry()
+
+    async def _try(self, client: IgniteClient) -> None:
+        out_since_s, began_s = self._gatekeeper.removed_s, self.world.now_s
+        await asyncio.wait_for(client.request(1052, "guests"), ANSWER_S)
+        await asyncio.wait_for(client.request(1001, encode_string("k"), encode_string("v"), cache="guests"), ANSWER_S)
+        if out_since_s is not None and began_s > out_since_s + Gatekeeper.SOON_S:
+            self.book.wrong.append(f"{self.name} was removed at {out_since_s:.1f} s and wrote at {began_s:.1f} s")
+        with contextlib.suppress(PeerError):
+            put = client.request(1001, encode_string("x"), encode_string("y"), cache=self.random.choice(RESERVED))
+            await asyncio.wait_for(put, ANSWER_S)
+            self.book.wrong.append(f"{self.name} wrote to a table of the hub's own")
 
 
 class Counting(Immortal):

@@ -67,7 +67,16 @@ class HubProcess:
         immortals += [f"ambrosia.immortals.{name}.checkpoint_log_bytes=4000" for name in IMMORTALS]
         listen = [f"listen.{name}=127.0.0.1:{port}" for name, port in self.ports.items()]
         data = f"log.data={world.folder / 'data'}"
-        flags = ("listen.flight=off", "futoin.insecure=true", data, *listen, *immortals, *TINY, *settings)
+        flags = (
+            "listen.flight=off",
+            "futoin.insecure=true",
+            "security.anonymous=admin",
+            data,
+            *listen,
+            *immortals,
+            *TINY,
+            *settings,
+        )
         self.loaded = load(environment={}, flags=flags)
         self._stop: asyncio.Event | None = None
         self._open_disk: WorldDisk | None = None

@@ -14,6 +14,8 @@ from headrace.testing.world.actors import (
     Actor,
     FutoinPoller,
     FutoinProducer,
+    Gatekeeper,
+    Guest,
     IgniteCounter,
     IgniteWriter,
     ImmortalActor,
@@ -86,6 +88,9 @@ def _population(world: World, hub: HubProcess, book: Book) -> list[Actor]:
         actors.append(Vandal(0, hub, book))
     if chance.random() < 0.5:
         actors.append(Operator(0, hub, book, streams))
+    if chance.random() < 0.4:
+        gatekeeper = Gatekeeper(0, hub, book)
+        actors += [gatekeeper, Guest(0, hub, book, gatekeeper)]
     if chance.random() < 0.5:
         actors += [ImmortalActor(number, hub, book, name) for number, name in enumerate(("ping", "pong"))]
     return actors
