@@ -374,12 +374,14 @@ class Gatekeeper(Operator):
         super().__init__(number, hub, book, ["orders"])
         self.removed_s: float | None = None
         """Since when the guest is out for sure; None while it may be in."""
+        self.has_added = False
 
     async def _live(self) -> None:
         while True:
             with contextlib.suppress(*LOST, ValueError):
                 self.removed_s = None
                 await self.verb("user.add", user="guest", secret=PASSWORD, roles=["writer"])
+                self.has_added = True
                 await asyncio.sleep(self.random.uniform(1, 10))
                 await self.verb("user.remove", user="guest")
                 self.removed_s = self.world.now_s
@@ -399,6 +401,9 @@ class Guest(Actor):
 
     async def _live(self) -> None:
         while True:
+            if not self._gatekeeper.has_added:  # a hub that never had users lets in whoever comes
+                await self.retry()
+                continue
             with contextlib.suppress(PeerError, *LOST):
                 connected = IgniteClient.connect("127.0.0.1", self.port("ignite"), user="guest", password=PASSWORD)
                 client = await asyncio.wait_for(connected, ANSWER_S)

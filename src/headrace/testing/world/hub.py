@@ -6,12 +6,17 @@ import asyncio
 from typing import Any
 
 from headrace.config.load import load
+from headrace.errors import HeadraceError
 from headrace.hub import Hub
 from headrace.log.backend import open_log
 from headrace.log.clock import SystemClock
+from headrace.log.kafka.cell import open_cell
+from headrace.log.kafka.topics import create_missing
+from headrace.log.log import Log
 from headrace.log.port import LogPort
 from headrace.serving.runtime import Runtime
 from headrace.testing.disk import MemoryDisk
+from headrace.testing.kafka import FakeKafka
 from headrace.testing.world.disk import WorldDisk
 from headrace.testing.world.scheduler import Machine
 from headrace.testing.world.world import World
@@ -29,6 +34,7 @@ TINY = (
     "log.maintenance_interval_s=1",
 )
 """A log that seals, rolls, merges and takes snapshots all the time."""
+KAFKA = ("log.backend=kafka", "log.kafka.servers=fake:9092", "log.kafka.timeout_s=5")
 IMMORTALS = ("ping", "pong")
 LISTENERS = ("wallaroo", "ockam", "ignite", "fabric", "http")
 
@@ -49,8 +55,10 @@ class _OpenLog:
 class HubProcess:
     """One data directory and the processes that served it, one after the other."""
 
-    def __init__(self, world: World, *settings: str) -> None:
+    def __init__(self, world: World, *settings: str, on_kafka: bool = False) -> None:
         self.world = world
+        self.kafka = FakeKafka() if on_kafka else None
+        """Where the log is, instead of on the disk."""
         self.disk = MemoryDisk()
         self.machine: Machine | None = None
         self.hub: Hub | None = None
@@ -77,7 +85,9 @@ class HubProcess:
             *TINY,
             *settings,
         )
-        self.loaded = load(environment={}, flags=flags)
+        self.loaded = load(environment={}, flags=(*flags, *(KAFKA if on_kafka else ())))
+        if self.kafka is not None:
+            create_missing(self.kafka, self.loaded.config.log.kafka)
         self._stop: asyncio.Event | None = None
         self._open_disk: WorldDisk | None = None
 
@@ -95,7 +105,8 @@ class HubProcess:
         assert self.machine is None or self.machine.is_dead or self.exit
         self.lives += 1
         self.exit, self.hub = "", None
-        self.machine = self.world.start(f"hub-{self.lives}", self._run)
+        life = self.lives
+        self.machine = self.world.start(f"hub-{life}", lambda: self._live(life))
 
     def kill(self) -> None:
         """`kill -9`."""
@@ -111,6 +122,19 @@ class HubProcess:
         """SIGTERM."""
         if self._stop is not None and self.hub is not None:
             self._stop.set()
+
+    def take_over(self, zombie_s: float, *, frozen: bool) -> None:
+        """On Kafka: another hub with an empty disk, while this one lives on for a while, awake or not."""
+        zombie = self.machine
+        assert self.kafka is not None
+        assert zombie is not None
+        if frozen:
+            zombie.frozen_until_s = self.world.now_s + zombie_s / 2
+        self.world.scheduler.call_later(zombie_s, lambda: None if zombie.is_dead else self.world.kill(zombie))
+        self.world.network.stop_listening(zombie)
+        self.disk = MemoryDisk()
+        self.exit = "taken over"
+        self.start()
 
     def fail_syncs(self, share: float) -> None:
         if self._open_disk is not None:
@@ -128,21 +152,41 @@ class HubProcess:
 
     # -- its life ----------------------------------------------------------------------------------------------------
 
-    async def _run(self) -> None:
-        self._stop = asyncio.Event()
+    async def _live(self, life: int) -> None:
+        try:
+            await self._run(life)
+        except HeadraceError as error:
+            self.world.tell("hub", f"life {life} could not start: {error.code}")
+            if life == self.lives:
+                self.exit = "failed"
+
+    async def _run(self, life: int) -> None:
+        stop = self._stop = asyncio.Event()
         short = self.world.random.choice([None, None, 700, 4000])
         self._open_disk = disk = WorldDisk(self.disk, self.world.scheduler, short)
         (self.world.folder / "data").mkdir(exist_ok=True)
-        log = await asyncio.to_thread(open_log, disk, SystemClock(), self.loaded.config.log)
+        log = await asyncio.to_thread(self._open_log, disk)
+        if life != self.lives:
+            return  # another has been started meanwhile
         runtime = await Runtime.start(self.loaded, _OpenLog(log))
-        self.hub = runtime.hub
-        self.world.tell("hub", f"life {self.lives} serves; {len(log.recovered.damage)} damaged")
+        if life == self.lives:
+            self.hub = runtime.hub
+        self.world.tell("hub", f"life {life} serves; {len(log.recovered.damage)} damaged")
         waits: list[asyncio.Future[Any]] = [
-            asyncio.ensure_future(self._stop.wait()),
+            asyncio.ensure_future(stop.wait()),
             asyncio.ensure_future(runtime.hub.failed()),
         ]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        self.hub = None
+        if life == self.lives:
+            self.hub = None
         await runtime.stop()
-        self.exit = "failed" if runtime.hub.has_failed else "stopped"
-        self.world.tell("hub", f"life {self.lives} {self.exit}")
+        how = "failed" if runtime.hub.has_failed else "stopped"
+        if life == self.lives:
+            self.exit = how
+        self.world.tell("hub", f"life {life} {how}")
+
+    def _open_log(self, disk: WorldDisk) -> Log:
+        settings = self.loaded.config.log
+        if self.kafka is None:
+            return open_log(disk, SystemClock(), settings)
+        return open_cell(disk, SystemClock(), settings, self.kafka)

@@ -82,11 +82,15 @@ class Network:
     def heal(self) -> None:
         self._dead_until_s = 0.0
 
-    def machine_died(self, machine: Machine, *, silently: bool) -> None:
-        """Its kernel says goodbye for a process that was killed; a machine without power says nothing."""
+    def stop_listening(self, machine: Machine) -> None:
+        """Its ports go to others; its connections stay."""
         for port, server in list(self.listening.items()):
             if server.loop.machine is machine:
                 del self.listening[port]
+
+    def machine_died(self, machine: Machine, *, silently: bool) -> None:
+        """Its kernel says goodbye for a process that was killed; a machine without power says nothing."""
+        self.stop_listening(machine)
         for end in list(self.ends):
             if end.loop.machine is machine:
                 self.ends.pop(end, None)

@@ -118,7 +118,7 @@ class _Life:
     def __init__(self, world: World, logged: _Logged, without: frozenset[str]) -> None:
         self.world = world
         self.book = Book()
-        self.hub = HubProcess(world)
+        self.hub = HubProcess(world, on_kafka=world.random.random() < 0.3)
         self.actors = [actor for actor in _population(world, self.hub, self.book) if actor.name not in without]
         self.weather = Weather(self.hub, self.actors)
         self.weather.faults = [fault for fault in self.weather.faults if fault[0] not in without]

@@ -35,6 +35,8 @@ class Machine:
     def __init__(self, name: str) -> None:
         self.name = name
         self.is_dead = False
+        self.frozen_until_s = 0.0
+        """As by SIGSTOP: until then none of its strands has a turn."""
         self.clock_ahead_s = 0.0
         """How far its clock is ahead of the world's."""
         self.errors: list[BaseException] = []
@@ -159,6 +161,9 @@ class Scheduler:
         if isinstance(what, Strand) and (what.turn != turn or what.machine.is_dead or what.has_ended):
             return
         self.now_s = max(self.now_s, when_s)
+        if isinstance(what, Strand) and what.machine.frozen_until_s > self.now_s:
+            self._resume_at(what.machine.frozen_until_s + self.step_s(), what)
+            return
         self.turns += 1
         if not isinstance(what, Strand):
             what()

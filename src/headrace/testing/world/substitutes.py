@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from headrace.serving import sockets
+from headrace.serving import runtime, sockets
 from headrace.testing.world.network import HOST, Network, Socket, Transport
 from headrace.testing.world.scheduler import Scheduler
 from headrace.testing.world.threads import Threads
@@ -39,6 +39,7 @@ def substituted(scheduler: Scheduler, network: Network, threads: Threads) -> Ite
         (time, "perf_counter_ns", lambda: int(monotonic_s() * 1e9)),
         (time, "time", wall_s),
         (time, "time_ns", lambda: int(wall_s() * 1e9)),
+        (time, "clock_gettime", lambda which: monotonic_s()),
         (time, "sleep", scheduler.pause),
         (os, "urandom", chance.randbytes),
         (random, "_urandom", chance.randbytes),
@@ -47,6 +48,7 @@ def substituted(scheduler: Scheduler, network: Network, threads: Threads) -> Ite
         (threading, "RLock", threads.RLock),
         (threading, "Event", threads.Event),
         (threading, "Condition", threads.Condition),
+        (runtime, "find_trim", lambda: None),  # what memory is free depends on more than the seed
         (sockets, "bound", lambda host, port: Socket((HOST, port or network.free_port()), ("", 0))),
         (sockets, "deepen_backlog", lambda server: None),
         (sockets, "has_news", _has_news),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from headrace.testing.kafka import Fault
 from headrace.testing.world.actors import Actor
 from headrace.testing.world.hub import HubProcess
 
@@ -32,6 +33,12 @@ class Weather:
             ("client killed", self._kill_actor),
             ("clock jump", self._jump),
         ]
+        if hub.kafka is not None:
+            faults += [
+                ("takeover", self._take_over),
+                ("broker fault", self._trouble_broker),
+                ("brokers down", self._down),
+            ]
         self.faults = [fault for fault in faults if self.random.random() < 0.6]
         """Swarm testing: each seed has some of them, and so some for long."""
         self.every_s = self.random.choice([0.3, 2.0, 8.0])
@@ -70,6 +77,9 @@ class Weather:
         self.world.network.heal()
         self.hub.fail_syncs(0)
         self.hub.limit_room(None)
+        if self.hub.kafka is not None:
+            self.hub.kafka.is_down = False
+            self.hub.kafka.faults.clear()
         self.world.tell("weather", "calm")
 
     # -- faults ----------------------------------------------------------------------------------------------------
@@ -95,6 +105,25 @@ class Weather:
         self.hub.limit_room(room)
         self.world.scheduler.call_later(seconds, lambda: self.hub.limit_room(None))
         return f"but for {room} bytes, for {seconds:.1f} s"
+
+    def _take_over(self) -> str:
+        seconds, frozen = self.random.uniform(0.5, 20), self.random.random() < 0.5
+        self.hub.take_over(seconds, frozen=frozen)
+        return f"from one that lives for {seconds:.1f} s{', frozen' if frozen else ''}"
+
+    def _trouble_broker(self) -> str:
+        kafka = self.hub.kafka
+        assert kafka is not None
+        fault = self.random.choice(list(Fault))
+        kafka.faults.append(fault)
+        return fault.name.lower()
+
+    def _down(self) -> str:
+        kafka, seconds = self.hub.kafka, self.random.choice([0.5, 3.0, 30.0])
+        assert kafka is not None
+        kafka.is_down = True
+        self.world.scheduler.call_later(seconds, lambda: setattr(kafka, "is_down", False))
+        return f"for {seconds} s"
 
     def _reset(self) -> str:
         return self.world.network.reset_one()
