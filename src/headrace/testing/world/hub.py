@@ -11,6 +11,7 @@ from headrace.hub import Hub
 from headrace.log.backend import open_log
 from headrace.log.clock import SystemClock
 from headrace.log.kafka.cell import open_cell
+from headrace.log.kafka.client import KafkaError
 from headrace.log.kafka.topics import create_missing
 from headrace.log.log import Log
 from headrace.log.port import LogPort
@@ -155,8 +156,8 @@ class HubProcess:
     async def _live(self, life: int) -> None:
         try:
             await self._run(life)
-        except HeadraceError as error:
-            self.world.tell("hub", f"life {life} could not start: {error.code}")
+        except (HeadraceError, KafkaError) as error:
+            self.world.tell("hub", f"life {life} could not start: {error}")
             if life == self.lives:
                 self.exit = "failed"
 
