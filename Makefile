@@ -57,7 +57,7 @@ faults: $(DEV_STAMP) programs ## Run the fault tests: kill -9, power cut, full d
 	$(BIN)/python -m pytest tests/faults $(ARGS)
 
 world: $(DEV_STAMP) ## Search for bugs in simulated worlds, on all cores, until stopped (SEED=… replays one, ARGS='--debug')
-	PYTHONHASHSEED=0 $(BIN)/python -m headrace.testing.world $(if $(SEED),--seed $(SEED)) $(ARGS)
+	PYTHONHASHSEED=0 $(BIN)/python tools/world.py $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 lint: $(DEV_STAMP) ## Check style
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""What asyncio does not offer and the kernel is asked directly. Called as `sockets.…`: a simulated world has its own."""
+"""What asyncio does not offer, asked of the kernel itself. Called as `sockets.…`: a simulated world has its own."""
 
 from __future__ import annotations
 

@@ -96,8 +96,9 @@ def _population(world: World, hub: HubProcess, book: Book) -> list[Actor]:
     return actors
 
 
-def run(seed: int, prints: bool = False, without: frozenset[str] = frozenset()) -> Outcome:
-    """Everything that a seed says, without some actors or faults. The same seed gives the same outcome, to the byte."""
+def run(seed: int, *, without: frozenset[str] = frozenset(), told: Callable[[str], None] | None = None) -> Outcome:
+    """Everything that a seed says, without some actors or faults; `told` gets each line of the story. The same seed gives
+    the same outcome, to the byte."""
     logged = _Logged()
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # vandals make it talk
     root = logging.getLogger("headrace")
@@ -106,7 +107,7 @@ def run(seed: int, prints: bool = False, without: frozenset[str] = frozenset()) 
     root.setLevel(logging.WARNING)
     root.propagate = False
     try:
-        with opened(seed, prints) as world:
+        with opened(seed, told) as world:
             return _Life(world, logged, without).run()
     finally:
         root.removeHandler(logged)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
+from collections.abc import Callable
 
 TOLD = 60
 
@@ -11,10 +12,10 @@ TOLD = 60
 class Story:
     """Lines with their time. The same seed gives the same lines, and so the same digest."""
 
-    def __init__(self, prints: bool = False) -> None:
+    def __init__(self, told: Callable[[str], None] | None = None) -> None:
         self._digest = hashlib.sha256()
         self._last: deque[str] = deque(maxlen=TOLD)
-        self._prints = prints
+        self._told = told
         self.lines = 0
 
     def tell(self, now_s: float, who: str, what: str) -> None:
@@ -22,8 +23,8 @@ class Story:
         self._digest.update(line.encode() + b"\n")
         self._last.append(line)
         self.lines += 1
-        if self._prints:
-            print(line, flush=True)
+        if self._told is not None:
+            self._told(line)
 
     @property
     def trace(self) -> str:

@@ -24,7 +24,7 @@ class Violated(AssertionError):
 class World:
     """Open one with `with opened(seed) as world`."""
 
-    def __init__(self, seed: int, folder: Path, prints: bool = False) -> None:
+    def __init__(self, seed: int, folder: Path, told: Callable[[str], None] | None = None) -> None:
         self.seed = seed
         self.folder = folder
         """For what real code keeps in real files: users, staged rows. It is no part of what is simulated."""
@@ -33,7 +33,7 @@ class World:
         self.network = Network(self.scheduler)
         self.outside = Machine("world")
         self.threads = Threads(self.scheduler, self.outside)
-        self.story = Story(prints)
+        self.story = Story(told)
 
     @property
     def now_s(self) -> float:
@@ -60,10 +60,10 @@ class World:
 
 
 @contextmanager
-def opened(seed: int, prints: bool = False) -> Iterator[World]:
+def opened(seed: int, told: Callable[[str], None] | None = None) -> Iterator[World]:
     """A world for as long as the block lasts. One at a time in a process."""
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     with tempfile.TemporaryDirectory(prefix="headrace-world-") as folder:
-        world = World(seed, Path(folder), prints)
+        world = World(seed, Path(folder), told)
         with substituted(world.scheduler, world.network, world.threads):
             yield world

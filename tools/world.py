@@ -1,4 +1,4 @@
-"""`python -m headrace.testing.world`: seeds, one after the other, on all cores, until one fails or it is stopped.
+"""`python tools/world.py`: seeds, one after the other, on all cores, until one fails or it is stopped.
 
 --seed N            this one only, with its story; the last line is its trace
 --first N --count M so many, from this one on
@@ -38,7 +38,7 @@ def main() -> int:
 
 
 def _replay(seed: int, without: frozenset[str], debug: bool) -> int:
-    outcome = run(seed, prints=True, without=without)
+    outcome = run(seed, without=without, told=lambda line: print(line, flush=True))
     for found in outcome.wrong:
         print(f"WRONG: {found}")
     if outcome.wrong and debug:
