@@ -97,8 +97,8 @@ def _population(world: World, hub: HubProcess, book: Book) -> list[Actor]:
 
 
 def run(seed: int, *, without: frozenset[str] = frozenset(), told: Callable[[str], None] | None = None) -> Outcome:
-    """Everything that a seed says, without some actors or faults; `told` gets each line of the story. The same seed gives
-    the same outcome, to the byte."""
+    """Everything that a seed says, without some actors or faults; `told` gets each line of the story. The same seed
+    gives the same outcome, to the byte."""
     logged = _Logged()
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # vandals make it talk
     root = logging.getLogger("headrace")
