@@ -37,6 +37,8 @@ START_QUICKLY = ("-Xmx256m", "-Xms256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLe
 """Options of Java for tests: a broker is up sooner, and slower then."""
 RUN_FAST = ("-Xmx512m", "-Xms512m", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
 """For benchmarks: as brokers are run."""
+FORMATTED = "ports.txt"
+"""Written when all brokers of a directory are formatted."""
 SESSION_TIMEOUT_MS = 6000
 """A broker that says nothing for so long has gone: leadership moves."""
 
@@ -81,6 +83,15 @@ def _free_ports(count: int) -> list[int]:
             one = open_sockets.enter_context(socket.socket())
             one.bind(("127.0.0.1", 0))
             ports.append(one.getsockname()[1])
+    return ports
+
+
+def _ports_of(directory: Path, count: int) -> list[int]:
+    """Those of the cluster that was formatted there; none if there is none."""
+    if not (directory / FORMATTED).exists():
+        return []
+    ports = [int(port) for port in (directory / FORMATTED).read_text(encoding="utf-8").split()]
+    assert len(ports) == 2 * count, f"{directory} holds a cluster of {len(ports) // 2} brokers"
     return ports
 
 
@@ -162,12 +173,13 @@ class Broker:
 
 
 class Brokers:
-    """A cluster of brokers. `extra` are more lines for server.properties."""
+    """A cluster of brokers. `extra` are more lines for server.properties. Over a directory that holds one already it is
+    the same cluster, with the same ports and data."""
 
     def __init__(
         self, directory: Path, count: int = 3, extra: str = "", options: Sequence[str] = START_QUICKLY
     ) -> None:
-        ports = _free_ports(2 * count)
+        ports = _ports_of(directory, count) or _free_ports(2 * count)
         self.directory = directory
         self.brokers = [
             Broker(number, directory / str(number), ports[number - 1], ports[count + number - 1], options)
@@ -181,7 +193,14 @@ class Brokers:
         return ",".join(broker.address for broker in self.brokers)
 
     def start(self) -> None:
-        """Format and start; ready when this returns."""
+        """Format, unless that is done, and start; ready when this returns."""
+        if not (self.directory / FORMATTED).exists():
+            self._format_all()
+        for broker in self.brokers:
+            broker.start()
+        self.wait_ready()
+
+    def _format_all(self) -> None:
         replicas = min(3, len(self.brokers))
         for broker in self.brokers:
             broker.directory.mkdir(parents=True)
@@ -193,9 +212,8 @@ class Brokers:
         )
         for broker in self.brokers:
             self._format(broker, controllers)
-        for broker in self.brokers:
-            broker.start()
-        self.wait_ready()
+        ports = [*(broker.port for broker in self.brokers), *(broker.controller_port for broker in self.brokers)]
+        (self.directory / FORMATTED).write_text(" ".join(map(str, ports)), encoding="utf-8")
 
     def wait_ready(self) -> None:
         deadline = time.monotonic() + START_S
@@ -243,6 +261,7 @@ share.coordinator.state.topic.replication.factor={replicas}
 share.coordinator.state.topic.min.isr={in_sync}
 share.coordinator.state.topic.num.partitions=2
 group.initial.rebalance.delay.ms=0
+group.min.session.timeout.ms=1000
 message.max.bytes=2097152
 replica.fetch.max.bytes=8388608
 broker.session.timeout.ms={SESSION_TIMEOUT_MS}
