@@ -24,6 +24,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 POM = Path(__file__).with_name("kafka") / "pom.xml"
 LOGGING = POM.with_name("log4j2.properties")
@@ -106,10 +107,23 @@ KILL_AT_END = 'cat > /dev/null; kill -9 "$1" 2> /dev/null'
 """A broker whose starter was killed is killed, too: reading ends when the other end of the pipe is gone."""
 
 
+class Listener(NamedTuple):
+    """One more way to reach the brokers."""
+
+    name: str
+    protocol: str
+    """As Kafka calls them: PLAINTEXT, SASL_SSL and so on."""
+    advertised: Sequence[int] = ()
+    """Ports that clients are told, one for each broker, if they are not those that brokers listen on: something stands
+    in between."""
+
+
 class Broker:
     """One broker, which is a controller too."""
 
     def __init__(self, number: int, directory: Path, port: int, controller_port: int, options: Sequence[str]) -> None:
+        self.ports: dict[str, int] = {}
+        """Of listeners that were asked for besides, by name."""
         self.options = options
         self.number = number
         self.directory = directory
@@ -177,7 +191,12 @@ class Brokers:
     the same cluster, with the same ports and data."""
 
     def __init__(
-        self, directory: Path, count: int = 3, extra: str = "", options: Sequence[str] = START_QUICKLY
+        self,
+        directory: Path,
+        count: int = 3,
+        extra: str = "",
+        options: Sequence[str] = START_QUICKLY,
+        listeners: Sequence[Listener] = (),
     ) -> None:
         ports = _ports_of(directory, count) or _free_ports(2 * count)
         self.directory = directory
@@ -185,12 +204,22 @@ class Brokers:
             Broker(number, directory / str(number), ports[number - 1], ports[count + number - 1], options)
             for number in range(1, count + 1)
         ]
+        self._listeners = listeners
+        for broker in self.brokers:
+            names = [listener.name for listener in listeners]
+            broker.ports = dict(zip(names, _free_ports(len(names)), strict=True))
         self._cluster_id = _id()
         self._extra = extra
 
     @property
     def servers(self) -> str:
         return ",".join(broker.address for broker in self.brokers)
+
+    def servers_of(self, listener: str) -> str:
+        """What clients of one of the other listeners begin with."""
+        (found,) = (each for each in self._listeners if each.name == listener)
+        ports = found.advertised or [broker.ports[listener] for broker in self.brokers]
+        return ",".join(f"127.0.0.1:{port}" for port in ports)
 
     def start(self) -> None:
         """Format, unless that is done, and start; ready when this returns."""
@@ -233,17 +262,22 @@ class Brokers:
 
     def _properties(self, broker: Broker, replicas: int) -> str:
         voters = ",".join(f"127.0.0.1:{each.controller_port}" for each in self.brokers)
-        listeners = f"PLAINTEXT://{broker.address},CONTROLLER://127.0.0.1:{broker.controller_port}"
+        listeners = advertised = f"PLAINTEXT://{broker.address},CONTROLLER://127.0.0.1:{broker.controller_port}"
+        protocols = "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT"
+        for name, protocol, told in self._listeners:
+            listeners += f",{name}://127.0.0.1:{broker.ports[name]}"
+            advertised += f",{name}://127.0.0.1:{told[broker.number - 1] if told else broker.ports[name]}"
+            protocols += f",{name}:{protocol}"
         in_sync = max(1, replicas - 1)
         return f"""\
 process.roles=broker,controller
 node.id={broker.number}
 listeners={listeners}
-advertised.listeners={listeners}
+advertised.listeners={advertised}
 controller.listener.names=CONTROLLER
 controller.quorum.bootstrap.servers={voters}
 inter.broker.listener.name=PLAINTEXT
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+listener.security.protocol.map={protocols}
 log.dirs={broker.directory / "data"}
 num.network.threads=2
 num.io.threads=4
