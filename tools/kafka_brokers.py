@@ -24,6 +24,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 POM = Path(__file__).with_name("kafka") / "pom.xml"
 LOGGING = POM.with_name("log4j2.properties")
@@ -37,6 +38,8 @@ START_QUICKLY = ("-Xmx256m", "-Xms256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLe
 """Options of Java for tests: a broker is up sooner, and slower then."""
 RUN_FAST = ("-Xmx512m", "-Xms512m", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
 """For benchmarks: as brokers are run."""
+FORMATTED = "ports.txt"
+"""Written when all brokers of a directory are formatted."""
 SESSION_TIMEOUT_MS = 6000
 """A broker that says nothing for so long has gone: leadership moves."""
 
@@ -84,6 +87,15 @@ def _free_ports(count: int) -> list[int]:
     return ports
 
 
+def _ports_of(directory: Path, count: int) -> list[int]:
+    """Those of the cluster that was formatted there; none if there is none."""
+    if not (directory / FORMATTED).exists():
+        return []
+    ports = [int(port) for port in (directory / FORMATTED).read_text(encoding="utf-8").split()]
+    assert len(ports) == 2 * count, f"{directory} holds a cluster of {len(ports) // 2} brokers"
+    return ports
+
+
 def _id() -> str:
     """As Kafka writes them. One that begins with a dash would pass for an option."""
     while (made := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
@@ -95,10 +107,23 @@ KILL_AT_END = 'cat > /dev/null; kill -9 "$1" 2> /dev/null'
 """A broker whose starter was killed is killed, too: reading ends when the other end of the pipe is gone."""
 
 
+class Listener(NamedTuple):
+    """One more way to reach the brokers."""
+
+    name: str
+    protocol: str
+    """As Kafka calls them: PLAINTEXT, SASL_SSL and so on."""
+    advertised: Sequence[int] = ()
+    """Ports that clients are told, one for each broker, if they are not those that brokers listen on: something stands
+    in between."""
+
+
 class Broker:
     """One broker, which is a controller too."""
 
     def __init__(self, number: int, directory: Path, port: int, controller_port: int, options: Sequence[str]) -> None:
+        self.ports: dict[str, int] = {}
+        """Of listeners that were asked for besides, by name."""
         self.options = options
         self.number = number
         self.directory = directory
@@ -162,17 +187,27 @@ class Broker:
 
 
 class Brokers:
-    """A cluster of brokers. `extra` are more lines for server.properties."""
+    """A cluster of brokers. `extra` are more lines for server.properties. Over a directory that holds one already it is
+    the same cluster, with the same ports and data."""
 
     def __init__(
-        self, directory: Path, count: int = 3, extra: str = "", options: Sequence[str] = START_QUICKLY
+        self,
+        directory: Path,
+        count: int = 3,
+        extra: str = "",
+        options: Sequence[str] = START_QUICKLY,
+        listeners: Sequence[Listener] = (),
     ) -> None:
-        ports = _free_ports(2 * count)
+        ports = _ports_of(directory, count) or _free_ports(2 * count)
         self.directory = directory
         self.brokers = [
             Broker(number, directory / str(number), ports[number - 1], ports[count + number - 1], options)
             for number in range(1, count + 1)
         ]
+        self._listeners = listeners
+        for broker in self.brokers:
+            names = [listener.name for listener in listeners]
+            broker.ports = dict(zip(names, _free_ports(len(names)), strict=True))
         self._cluster_id = _id()
         self._extra = extra
 
@@ -180,8 +215,21 @@ class Brokers:
     def servers(self) -> str:
         return ",".join(broker.address for broker in self.brokers)
 
+    def servers_of(self, listener: str) -> str:
+        """What clients of one of the other listeners begin with."""
+        (found,) = (each for each in self._listeners if each.name == listener)
+        ports = found.advertised or [broker.ports[listener] for broker in self.brokers]
+        return ",".join(f"127.0.0.1:{port}" for port in ports)
+
     def start(self) -> None:
-        """Format and start; ready when this returns."""
+        """Format, unless that is done, and start; ready when this returns."""
+        if not (self.directory / FORMATTED).exists():
+            self._format_all()
+        for broker in self.brokers:
+            broker.start()
+        self.wait_ready()
+
+    def _format_all(self) -> None:
         replicas = min(3, len(self.brokers))
         for broker in self.brokers:
             broker.directory.mkdir(parents=True)
@@ -193,9 +241,8 @@ class Brokers:
         )
         for broker in self.brokers:
             self._format(broker, controllers)
-        for broker in self.brokers:
-            broker.start()
-        self.wait_ready()
+        ports = [*(broker.port for broker in self.brokers), *(broker.controller_port for broker in self.brokers)]
+        (self.directory / FORMATTED).write_text(" ".join(map(str, ports)), encoding="utf-8")
 
     def wait_ready(self) -> None:
         deadline = time.monotonic() + START_S
@@ -215,17 +262,22 @@ class Brokers:
 
     def _properties(self, broker: Broker, replicas: int) -> str:
         voters = ",".join(f"127.0.0.1:{each.controller_port}" for each in self.brokers)
-        listeners = f"PLAINTEXT://{broker.address},CONTROLLER://127.0.0.1:{broker.controller_port}"
+        listeners = advertised = f"PLAINTEXT://{broker.address},CONTROLLER://127.0.0.1:{broker.controller_port}"
+        protocols = "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT"
+        for name, protocol, told in self._listeners:
+            listeners += f",{name}://127.0.0.1:{broker.ports[name]}"
+            advertised += f",{name}://127.0.0.1:{told[broker.number - 1] if told else broker.ports[name]}"
+            protocols += f",{name}:{protocol}"
         in_sync = max(1, replicas - 1)
         return f"""\
 process.roles=broker,controller
 node.id={broker.number}
 listeners={listeners}
-advertised.listeners={listeners}
+advertised.listeners={advertised}
 controller.listener.names=CONTROLLER
 controller.quorum.bootstrap.servers={voters}
 inter.broker.listener.name=PLAINTEXT
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+listener.security.protocol.map={protocols}
 log.dirs={broker.directory / "data"}
 num.network.threads=2
 num.io.threads=4
@@ -243,6 +295,7 @@ share.coordinator.state.topic.replication.factor={replicas}
 share.coordinator.state.topic.min.isr={in_sync}
 share.coordinator.state.topic.num.partitions=2
 group.initial.rebalance.delay.ms=0
+group.min.session.timeout.ms=1000
 message.max.bytes=2097152
 replica.fetch.max.bytes=8388608
 broker.session.timeout.ms={SESSION_TIMEOUT_MS}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import count
 
 import pytest
+from confluent_kafka import KafkaError as Code
+from confluent_kafka import KafkaException
 from kafka_brokers import Brokers
 from support.kafka import new_cell
 from unit.log.test_journal_contract import (
@@ -22,6 +24,7 @@ from unit.log.test_journal_contract import (
 
 from headrace.config import Kafka
 from headrace.log.kafka.client import Consumer, KafkaError, KafkaPort, OffsetOutOfRange, Received, UnknownTopic, connect
+from headrace.log.kafka.confluent import ConfluentKafka
 from headrace.log.kafka.journal import KafkaJournal
 from headrace.log.kafka.messages import Claim
 
@@ -98,6 +101,28 @@ def test_topics_as_they_are(cell: tuple[str, KafkaPort]) -> None:
         kafka.create_topic(topic, 1, 3, {})
     assert len(kafka.brokers()) == 3
     kafka.close()
+    kafka.close()
+
+
+class Stale:
+    """A client that asked a broker which had just come, and knew of no topic yet."""
+
+    def get_watermark_offsets(self, *_: object) -> None:
+        raise KafkaException(Code(Code._UNKNOWN_PARTITION))
+
+    def poll(self, timeout_s: float) -> None:
+        """It has nothing to say."""
+
+
+def test_a_topic_that_one_broker_does_not_know_is_asked_for_again(cell: tuple[str, KafkaPort]) -> None:
+    topic, kafka = cell
+    assert isinstance(kafka, ConfluentKafka)
+    kafka._asking = Stale()
+    assert kafka.bounds(topic, 0) == (0, 0)
+    kafka._asking = Stale()
+    with pytest.raises(UnknownTopic):
+        kafka.bounds(f"{topic}-not", 0)
+    kafka._asking = None
     kafka.close()
 
 

@@ -18,7 +18,7 @@ from unit.log.test_moving import original as original
 from unit.log.test_shared import checkpoint, do, expected, fill, numbers, work
 
 from headrace.config import Log as LogSettings
-from headrace.errors import LogFailed, StoreUnavailable
+from headrace.errors import LogFailed
 from headrace.log import ops
 from headrace.log.batch import Batch
 from headrace.log.cached_store import CachedStore
@@ -119,30 +119,6 @@ def test_a_takeover_with_an_empty_disk(brokers: Brokers, tmp_path: Path, store: 
 
 def new_connection(settings: LogSettings) -> KafkaPort:
     return connect(settings.kafka)
-
-
-def test_brokers_that_are_gone_are_waited_for(brokers: Brokers, tmp_path: Path) -> None:
-    """Blobs cannot be stored while two of three are down; nothing is lost, and it goes on by itself."""
-    settings, kafka = new_cell(brokers.servers, timeout_s=4)
-    store = CachedStore(
-        DirectoryStore(OsDisk(tmp_path)), TopicStore(kafka, blobs_topic(settings), 0, settings.timeout_s), 10**8
-    )
-    name = store.put("f/a", LONG)
-    for broker in brokers.brokers[1:]:
-        broker.kill()
-    with pytest.raises(StoreUnavailable):
-        store.put("f/b", LONG)
-    assert store.trouble() is not None
-    assert store.get(name) == LONG, "it is in the cache"
-    for broker in brokers.brokers[1:]:
-        broker.start()
-    brokers.wait_ready()
-    other = store.put("f/b", LONG)
-    assert store.trouble() is None
-    store._drop("f/b")
-    assert store.get(other) == LONG
-    store.close()
-    kafka.close()
 
 
 def test_a_log_moves_in_and_out(brokers: Brokers, data: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import signal
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar
@@ -45,9 +46,11 @@ class HubCluster:
         *settings: str,
         count: int = 2,
         only: tuple[str, ...] = tuple(LISTENERS),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._folder = folder
         self._only = only
+        self._environment = environment
         self.settings = (
             "log.backend=kafka",
             f"log.kafka.servers={servers}",
@@ -62,7 +65,9 @@ class HubCluster:
     def new_hub(self, name: str) -> HubProcess:
         """One more, not started, with an empty disk."""
         (self._folder / name).mkdir(parents=True)
-        return HubProcess(self._folder / name, *self.settings, f"cluster.hub={name}", only=self._only)
+        return HubProcess(
+            self._folder / name, *self.settings, f"cluster.hub={name}", only=self._only, environment=self._environment
+        )
 
     def __enter__(self) -> HubCluster:
         try:

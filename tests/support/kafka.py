@@ -8,23 +8,77 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kafka_brokers import Brokers, NoJars, fetch
+from kafka_brokers import Brokers, Listener, NoJars, fetch
 from support.programs import leave_out, needs
+from support.proxy import Proxy
 
+from headrace.cli.tls import make_self_signed
 from headrace.config.sections import Kafka as KafkaSettings
 from headrace.log.kafka.client import KafkaPort, connect
 from headrace.log.kafka.topics import create_missing
 
+USER = "headrace"
+PASSWORD = "the password of a test"
+
+
+class SharedBrokers(Brokers):
+    """Three brokers that can also be reached through proxies, and with a password over TLS."""
+
+    def __init__(self, directory: Path) -> None:
+        self.proxies = [Proxy() for _ in range(3)]
+        key, certificate = make_self_signed(["127.0.0.1"])
+        self.certificate = directory / "certificate.pem"
+        self.certificate.write_bytes(certificate)
+        listeners = [
+            Listener("FAR", "PLAINTEXT", [proxy.port for proxy in self.proxies]),
+            Listener("SECURE", "SASL_SSL"),
+        ]
+        super().__init__(directory, extra=_secure(key, certificate), listeners=listeners)
+        for proxy, broker in zip(self.proxies, self.brokers, strict=True):
+            proxy.target = ("127.0.0.1", broker.ports["FAR"])
+
+    def secure(self, password: str = PASSWORD) -> dict[str, str]:
+        """How a client signs in, in the words of librdkafka."""
+        return {
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.location": str(self.certificate),
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": USER,
+            "sasl.password": password,
+        }
+
+    def stop(self) -> None:
+        super().stop()
+        for proxy in self.proxies:
+            proxy.close()
+
+
+def _secure(key: bytes, certificate: bytes) -> str:
+    """Lines of server.properties."""
+    start = "listener.name.secure"
+    login = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    return f"""\
+{start}.sasl.enabled.mechanisms=PLAIN
+{start}.plain.sasl.jaas.config={login} required user_{USER}="{PASSWORD}";
+{start}.ssl.keystore.type=PEM
+{start}.ssl.keystore.key={_one_line(key)}
+{start}.ssl.keystore.certificate.chain={_one_line(certificate)}
+"""
+
+
+def _one_line(pem: bytes) -> str:
+    return pem.decode().strip().replace("\n", "\\n\\\n")
+
 
 @pytest.fixture(scope="session")
-def broker_cluster() -> Iterator[Brokers]:
+def broker_cluster() -> Iterator[SharedBrokers]:
     needs("kafka")
     try:
         fetch()
     except NoJars as error:
         leave_out(f"the log on real Kafka brokers: {error}")
     with tempfile.TemporaryDirectory(prefix="headrace-kafka-") as directory:
-        cluster = Brokers(Path(directory))
+        cluster = SharedBrokers(Path(directory))
         try:
             cluster.start()
             yield cluster
@@ -33,7 +87,7 @@ def broker_cluster() -> Iterator[Brokers]:
 
 
 @pytest.fixture
-def brokers(broker_cluster: Brokers) -> Brokers:
+def brokers(broker_cluster: SharedBrokers) -> SharedBrokers:
     """Three brokers. Those that the test before has killed are up again."""
     for broker in broker_cluster.brokers:
         if broker.process is None or broker.process.poll() is not None:

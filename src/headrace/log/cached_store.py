@@ -432,6 +432,9 @@ class CachedStore(Store):
             "store_stored_bytes": self.stored_bytes,
         }
 
+    def give_up(self) -> None:
+        self._remote.give_up()
+
     def close(self) -> None:
         self._remote.close()
         self._local.close()

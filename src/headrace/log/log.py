@@ -347,6 +347,8 @@ class Log(LogView, LogPort):
         """Make what waits durable, note that all is well, and let go of journal and store."""
         if self.closed:
             return
+        if self.failed is not None:
+            self.store.give_up()  # what maintenance still puts there counts for nobody
         if self._threads is not None:
             self._threads.stop()
         while self.failed is None and self.commit_once():

@@ -116,6 +116,10 @@ class Store(Protocol):
             inside = list(self.names(name))
             yield from inside or [name]
 
+    def give_up(self) -> None:
+        """Nobody needs it any more: whoever waits for it in another thread gets an error soon. To be closed next."""
+        return None
+
     def delete(self, name: str) -> None:
         """Remove a blob, if it is there."""
         ...

@@ -290,7 +290,7 @@ class FakeKafka(KafkaPort):
         with self.changed:
             return [GroupMember(member.client, member.partitions) for member in self.groups.get(group, [])]
 
-    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+    def bounds(self, topic: str, partition: int, timeout_s: float | None = None) -> tuple[int, int]:
         with self.changed:
             found = self.partition(topic, partition)
             return found.first, found.next

@@ -69,4 +69,7 @@ def test_an_owner_that_waits_for_its_store_learns_that_it_has_lost_the_cell() ->
     log.journal.is_fenced = True  # type: ignore[attr-defined]
     outcomes.wait_for(pendings[-1])
     assert isinstance(pendings[-1].error, LogFailed)
+    given_up: list[bool] = []
+    log.store.give_up = lambda: given_up.append(True)  # type: ignore[method-assign]
     log.close()
+    assert given_up, "nobody waits for a store that does not answer, since what is put there counts for nobody"

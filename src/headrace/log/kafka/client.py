@@ -111,8 +111,9 @@ class KafkaPort(Protocol):
         """Begins with that offset."""
         ...
 
-    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
-        """The first offset that is kept, and the one that the next message gets. Raises `UnknownTopic`."""
+    def bounds(self, topic: str, partition: int, timeout_s: float | None = None) -> tuple[int, int]:
+        """The first offset that is kept, and the one that the next message gets. Raises `UnknownTopic`. With
+        `timeout_s`, somebody has less patience than `log.kafka.timeout_s`."""
         ...
 
     def join(self, group: str, topic: str, client: str, session_s: float) -> Member:

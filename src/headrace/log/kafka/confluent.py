@@ -39,6 +39,8 @@ MESSAGE_BYTES_MAX = 1_900_000
 REQUEST_S = 10.0
 """Of one question to a broker; asked again until `log.kafka.timeout_s` is over."""
 AGAIN_S = 0.2
+REFUSED_S = 3.0
+"""So long brokers are asked again that do not let this hub in."""
 BATCH = 500
 
 FIXED_PRODUCER: dict[str, Any] = {
@@ -73,6 +75,10 @@ PASSING = (
     Code._RESOLVE,
     Code._WAIT_COORD,
     Code._NOENT,
+    Code._DESTROY,
+    Code._DESTROY_BROKER,
+    Code._RETRY,
+    Code._WAIT_CACHE,
     Code.REQUEST_TIMED_OUT,
     Code.LEADER_NOT_AVAILABLE,
     Code.NOT_LEADER_FOR_PARTITION,
@@ -81,12 +87,24 @@ PASSING = (
     Code.NOT_CONTROLLER,
     Code.NETWORK_EXCEPTION,
     Code.COORDINATOR_NOT_AVAILABLE,
+    Code.COORDINATOR_LOAD_IN_PROGRESS,
+    Code.NOT_COORDINATOR,
     Code.FENCED_LEADER_EPOCH,
     Code.UNKNOWN_LEADER_EPOCH,
     Code.KAFKA_STORAGE_ERROR,
     Code.OFFSET_NOT_AVAILABLE,
 )
 """What a cluster answers while a broker goes or comes."""
+
+
+REFUSED = (
+    Code._AUTHENTICATION,
+    Code._SSL,
+    Code.SASL_AUTHENTICATION_FAILED,
+    Code.ILLEGAL_SASL_STATE,
+    Code.UNSUPPORTED_SASL_MECHANISM,
+)
+"""What a client is told that may not come in, or cannot: a wrong password, a certificate of somebody else."""
 
 
 def _error(code: Code) -> KafkaError:
@@ -129,7 +147,11 @@ class _Producer(Producer):
 
 
 class _Consumer(Consumer):
-    def __init__(self, config: dict[str, Any], topic: str, partition: int, offset: int) -> None:
+    def __init__(
+        self, config: dict[str, Any], topic: str, partition: int, offset: int, is_there: Callable[[], bool]
+    ) -> None:
+        """`is_there` says whether the cluster has the topic: a broker that has just come may not know of it yet."""
+        self._is_there = is_there
         self._consumer = confluent_kafka.Consumer(config, logger=logger)
         self._consumer.assign([TopicPartition(topic, partition, offset)])
 
@@ -141,7 +163,7 @@ class _Consumer(Consumer):
             error = message.error()
             if error is None:
                 received.append(Received(message.offset(), message.key(), message.value()))
-            elif error.code() not in PASSING:
+            elif error.code() not in PASSING and not (error.code() in NO_TOPIC and self._is_there()):
                 raise _error(error)
         return received
 
@@ -197,6 +219,9 @@ class ConfluentKafka(KafkaPort):
             **settings.client,
             "bootstrap.servers": settings.servers,
         }
+        self._refusal = ""
+        """Why a broker did not let this hub in, the last time; empty before it has happened."""
+        self._base["error_cb"] = self._noticed
         self._producing = {**FIXED_PRODUCER, "compression.type": settings.compression}
         self._asking: confluent_kafka.Consumer | None = None
         try:
@@ -204,11 +229,17 @@ class ConfluentKafka(KafkaPort):
         except KafkaException as error:
             raise BadConfig(f"log.kafka: {error.args[0].str()}") from None
 
+    def _noticed(self, error: Code) -> None:
+        """Told by the client, of what it tries again by itself. Any thread."""
+        if error.code() in REFUSED:
+            self._refusal = error.str()
+
     def producer(self, topic: str) -> Producer:
         return _Producer({**self._base, **self._producing}, topic)
 
     def consumer(self, topic: str, partition: int, offset: int) -> Consumer:
-        return _Consumer({**self._base, **FIXED_CONSUMER}, topic, partition, offset)
+        config = {**self._base, **FIXED_CONSUMER}
+        return _Consumer(config, topic, partition, offset, lambda: self.topic(topic) is not None)
 
     def join(self, group: str, topic: str, client: str, session_s: float) -> Member:
         config = {
@@ -238,19 +269,29 @@ class ConfluentKafka(KafkaPort):
             for member in found.members
         ]
 
-    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
-        if self._asking is None:
-            self._asking = confluent_kafka.Consumer({**self._base, **FIXED_CONSUMER}, logger=logger)
-        asking = self._asking
-        low, high = self._asked(
-            f"the bounds of {topic}/{partition}",
-            lambda: asking.get_watermark_offsets(TopicPartition(topic, partition), REQUEST_S),
-        )
-        return low, high
+    def bounds(self, topic: str, partition: int, timeout_s: float | None = None) -> tuple[int, int]:
+        def ask() -> tuple[int, int] | None:
+            if self._asking is None:
+                self._asking = confluent_kafka.Consumer({**self._base, **FIXED_CONSUMER}, logger=logger)
+            try:
+                found: tuple[int, int] | None = self._asking.get_watermark_offsets(
+                    TopicPartition(topic, partition), REQUEST_S
+                )
+            except KafkaException as error:
+                if error.args[0].code() not in NO_TOPIC or self.topic(topic) is None:
+                    raise
+                # It asked a broker that did not know of the topic yet, and would remember that for a while.
+                self._asking = None
+                return None
+            return found
 
-    def _asked(self, what: str, ask: Callable[[], Result | None]) -> Result:
+        return self._asked(f"the bounds of {topic}/{partition}", ask, timeout_s)
+
+    def _asked(self, what: str, ask: Callable[[], Result | None], timeout_s: float | None = None) -> Result:
         """The answer, asked for again while brokers come and go."""
-        deadline = time.monotonic() + self._timeout_s
+        timeout_s = self._timeout_s if timeout_s is None else min(timeout_s, self._timeout_s)
+        began = time.monotonic()
+        self._refusal = ""
         while True:
             try:
                 answer = ask()
@@ -262,12 +303,24 @@ class ConfluentKafka(KafkaPort):
                 if code.code() not in PASSING:
                     raise _error(code) from error
                 problem = code.str()
-            if time.monotonic() > deadline:
+            self._hear()
+            if self._refusal and time.monotonic() > began + min(REFUSED_S, timeout_s):
                 raise KafkaError(
-                    f"{what} could not be learned in {self._timeout_s:g} s (log.kafka.timeout_s) from "
+                    f"the brokers at {self._base['bootstrap.servers']} do not let this hub in ({self._refusal}): check "
+                    "user, password and certificates in log.kafka.client"
+                )
+            if time.monotonic() > began + timeout_s:
+                raise KafkaError(
+                    f"{what} could not be learned in {timeout_s:g} s (log.kafka.timeout_s) from "
                     f"{self._base['bootstrap.servers']}: {problem}"
                 )
             time.sleep(AGAIN_S)
+
+    def _hear(self) -> None:
+        """Have the clients say what they noticed."""
+        self._admin.poll(0)
+        if (asking := self._asking) is not None:
+            asking.poll(0)
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         where = TopicPartition(topic, partition, before)
@@ -305,6 +358,20 @@ class ConfluentKafka(KafkaPort):
             self._admin.create_topics([topic], request_timeout=REQUEST_S)[name].result()
         except KafkaException as error:
             raise _error(error.args[0]) from error
+        self._wait_until_known(name, partitions)
+
+    def _wait_until_known(self, topic: str, partitions: int) -> None:
+        """Not all brokers hear of a new topic at the same moment."""
+        deadline = time.monotonic() + REQUEST_S
+        for partition in range(partitions):
+            while True:
+                try:
+                    self.bounds(topic, partition)
+                    break
+                except UnknownTopic:
+                    if time.monotonic() > deadline:
+                        return  # whoever uses it says so
+                    time.sleep(AGAIN_S)
 
     def brokers(self) -> list[str]:
         found = self._asked("the brokers", lambda: self._admin.list_topics(timeout=REQUEST_S))

@@ -22,7 +22,15 @@ import pyarrow as pa
 from google_crc32c import extend as crc32c_extend
 from google_crc32c import value as crc32c
 
-from headrace.log.kafka.client import UNKNOWN_OFFSET, KafkaError, KafkaPort, OffsetOutOfRange, Producer, Received
+from headrace.log.kafka.client import (
+    UNKNOWN_OFFSET,
+    KafkaError,
+    KafkaPort,
+    OffsetOutOfRange,
+    Producer,
+    Received,
+    UnknownTopic,
+)
 from headrace.log.spool import SpooledBlob
 from headrace.log.stamp import Stamp, split, stamped
 from headrace.log.store import QUARANTINE, BlobDamaged, Store
@@ -33,6 +41,9 @@ PART_BYTES = 900_000
 AHEAD_MAX = 16
 """Parts on their way at once."""
 RECEIVE_S = 0.5
+BOUNDS_S = 5.0
+"""So often it is looked whether anybody still wants to know where the topic ends."""
+AGAIN_S = 0.1
 
 
 class _Part(NamedTuple):
@@ -68,6 +79,28 @@ class TopicStore(Store):
         self._timeout_s = timeout_s
         self._producer: Producer | None = None
         self._sending = threading.Lock()
+        self._given_up = threading.Event()
+
+    def give_up(self) -> None:
+        self._given_up.set()
+
+    def _check_patience(self, deadline: float, what: str) -> None:
+        """Raises when nobody waits for the brokers any more."""
+        if self._given_up.is_set():
+            raise KafkaError(f"{what}, and the log has been given up")
+        if time.monotonic() > deadline:
+            raise KafkaError(f"{what} in {self._timeout_s:g} s (log.kafka.timeout_s)")
+
+    def _bounds(self) -> tuple[int, int]:
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                return self._kafka.bounds(self._topic, self._cell, BOUNDS_S)
+            except UnknownTopic:
+                raise
+            except KafkaError as error:
+                self._given_up.wait(AGAIN_S)
+                self._check_patience(deadline, f"{self._topic} does not answer ({error})")
 
     # -- putting -------------------------------------------------------------------------------------------------------
 
@@ -76,7 +109,7 @@ class TopicStore(Store):
 
     def copy_in(self, name: str, chunks: Iterable[bytes | memoryview]) -> str:
         """Returns the name with its stamp."""
-        _, before = self._kafka.bounds(self._topic, self._cell)
+        _, before = self._bounds()
         sent = _Sent()
         crc = size = parts = 0
         with self._sending:
@@ -89,7 +122,7 @@ class TopicStore(Store):
             self._wait(sent, 0)
         first, last = min(sent.offsets), max(sent.offsets)
         if UNKNOWN_OFFSET in sent.offsets:
-            first, last = before, self._kafka.bounds(self._topic, self._cell)[1] - 1
+            first, last = before, self._bounds()[1] - 1
         return stamped(name, Stamp(size, crc, first, last, parts))
 
     def _send(self, sent: _Sent, key: bytes, value: bytes | None, ahead_max: int) -> None:
@@ -104,8 +137,11 @@ class TopicStore(Store):
         deadline = time.monotonic() + self._timeout_s
         while sent.waiting > left and sent.error is None and self._producer is not None:
             self._producer.poll(RECEIVE_S)
-            if time.monotonic() > deadline:
-                sent.error = KafkaError(f"{self._topic} did not answer in {self._timeout_s:g} s (log.kafka.timeout_s)")
+            if sent.waiting > left:
+                try:
+                    self._check_patience(deadline, f"{self._topic} did not answer")
+                except KafkaError as error:
+                    sent.error = error
         if sent.error is not None:
             self._close_producer()  # after a message that was not stored it stores no other
             raise sent.error
@@ -145,7 +181,7 @@ class TopicStore(Store):
 
     def _read(self, start: int, end: int) -> Iterator[_Part]:
         """What stands in a range of offsets, as far as it is there."""
-        low, high = self._kafka.bounds(self._topic, self._cell)
+        low, high = self._bounds()
         start, end = max(start, low), min(end, high)
         if start >= end:
             return
@@ -160,8 +196,7 @@ class TopicStore(Store):
                         return
                     if (part := self._decode(received)) is not None:
                         yield part
-                if time.monotonic() > deadline:
-                    raise KafkaError(f"{self._topic}/{self._cell} could not be read from offset {start}")
+                self._check_patience(deadline, f"{self._topic}/{self._cell} could not be read from offset {start}")
         except OffsetOutOfRange:
             return  # the topic was made again
         finally:
@@ -195,7 +230,7 @@ class TopicStore(Store):
         """Every blob that is whole: reads everything."""
         found: dict[str, Stamp] = {}
         begun: dict[str, Stamp] = {}
-        low, high = self._kafka.bounds(self._topic, self._cell)
+        low, high = self._bounds()
         for part in self._read(low, high):
             if part.data is None:
                 found.pop(part.name, None)

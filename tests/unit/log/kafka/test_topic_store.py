@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -188,3 +189,15 @@ def test_a_partition_that_does_not_come_is_an_error(kafka: FakeKafka, store: Top
     kafka.partition(TOPIC, 1).messages.clear()
     with pytest.raises(KafkaError, match="could not be read"):
         store.get(name)
+
+
+def test_nobody_waits_for_a_log_that_was_given_up(kafka: FakeKafka) -> None:
+    """A hub that lost its cell while brokers are away must end, and not wait for what counts for nobody."""
+    store = TopicStore(kafka, TOPIC, 0, timeout_s=600)
+    kafka.hold()
+    with ThreadPoolExecutor(1) as pool:
+        putting = pool.submit(store.put, "f/a", b"x")
+        store.give_up()
+        with pytest.raises(KafkaError, match="given up"):
+            putting.result(60)
+    store.close()
