@@ -121,7 +121,7 @@ class Maps:
             drawing.traffic(self._traffic)
             drawing.cursors(self._hub.cursors(), self._traffic.moves(), self._names(), self._hub.clock.now_us())
             if principal.may("read"):
-                drawing.pipelines(self._pipelines.statuses, self._traffic.lineage())
+                drawing.pipelines(self._pipelines.statuses, self._pipelines.lineage(self._traffic))
             return drawing.view(len(infos))
 
     def _names(self) -> set[str]:
@@ -251,7 +251,7 @@ class _Drawing:
     def pipelines(self, statuses: list[Status], lineage: dict[str, tuple[set[str], set[str]]]) -> None:
         """What they read and write, as far as it is known."""
         for status in statuses:
-            report, definition = status.report, status.definition
+            report = status.report
             trouble: Trouble = "bad" if status.state in FAILED else ""
             runs = status.state == "running" and report is not None
             node = MapNode(
@@ -264,10 +264,7 @@ class _Drawing:
                 state=status.state,
             )
             self._nodes[node.id] = node
-            reads, writes = lineage.get(status.name, (set(), set()))
-            if definition is not None:
-                reads |= set(re.findall(r"stream\(\s*'([^']+)'", definition.sql))
-                writes |= {definition.into} if definition.into else set()
+            reads, writes = lineage[status.name]
             for name in reads & self._streams.keys():
                 edge = self._edge(self._streams[name], node, self._rate[name] if runs else 0.0)
                 edge.trouble = trouble

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.console.alarms import Alarm
+from headrace.console.traffic import Traffic
 from headrace.hub.verbs import Nothing
 from headrace.pages import Listed
 from headrace.spark.hub.registry import Status
@@ -22,6 +24,8 @@ KEPT = 180
 PIPELINES_MAX = 200
 FAILED = {"failed": "has failed", "lost": "has not been heard of"}
 """States in which somebody should look after a pipeline, in words."""
+
+_SOURCES = re.compile(r"stream\(\s*'([^']+)'")
 
 
 class PipelineSample(msgspec.Struct, frozen=True):
@@ -56,7 +60,8 @@ class PipelineViews:
 
     async def pipelines(self, asked: Nothing) -> list[PipelineRow]:
         """Those that the hub knows, up to `PIPELINES_MAX`."""
-        return [PipelineRow(status, list(self._histories.get(status.name, ()))) for status in await self._listed()]
+        self.statuses = await self._listed()
+        return [PipelineRow(status, list(self._histories.get(status.name, ()))) for status in self.statuses]
 
     async def take(self) -> None:
         """Note how each is now; those that nobody knows any more are forgotten."""
@@ -69,6 +74,18 @@ class PipelineViews:
             else:
                 sample = PipelineSample(report.rows_per_s, report.batch_ms, report.lag, report.state_bytes)
             self._histories[status.name].append(sample)
+
+    def lineage(self, traffic: Traffic) -> dict[str, tuple[set[str], set[str]]]:
+        """Pipeline → the streams that it reads and writes: by its definition, and by the batches that it stored."""
+        seen = traffic.lineage()
+        found = {}
+        for status in self.statuses:
+            reads, writes = seen.get(status.name, (set(), set()))
+            if status.definition is not None:
+                reads |= set(_SOURCES.findall(status.definition.sql))
+                writes |= {status.definition.into} - {""}
+            found[status.name] = (reads, writes)
+        return found
 
     def alarms(self) -> Iterator[Alarm]:
         """Of those that should run and do not."""

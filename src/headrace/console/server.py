@@ -24,7 +24,9 @@ from headrace.console.alarms import Alarms
 from headrace.console.map import Maps
 from headrace.console.pipelines import PipelineViews
 from headrace.console.pulse import Pulse, Shown, refusal
+from headrace.console.search import Search
 from headrace.console.sessions import SessionViews
+from headrace.console.trace import Traces
 from headrace.console.traffic import Traffic
 from headrace.console.views import Views
 from headrace.errors import BadRequest, HeadraceError
@@ -135,7 +137,10 @@ async def start(hub: Hub) -> Listener | None:
     SessionViews(hub).register()
     pipelines = PipelineViews(hub)
     pipelines.register()
-    Maps(hub, views, pipelines, Traffic(hub)).register()
+    traffic = Traffic(hub)
+    Maps(hub, views, pipelines, traffic).register()
+    Traces(hub, pipelines, traffic).register()
+    Search(hub, pipelines).register()
     alarms = Alarms(hub)
     alarms.sources.insert(1, pipelines.alarms)
     alarms.register()

@@ -19,9 +19,10 @@ from headrace.console.rates import Rates
 from headrace.console.wire_forms import ProtocolFrame, record_frames
 from headrace.errors import BadRequest, UnknownStream
 from headrace.log.columns import plain_rows
-from headrace.log.ops import Bounds, CursorInfo, StreamInfo
+from headrace.log.ops import Bounds, CursorInfo, StreamInfo, StreamOptions
 from headrace.protocols.descriptor import SeenRecord, is_holding_cursor
 from headrace.security import current
+from headrace.units import format_bytes
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
@@ -115,6 +116,7 @@ class StreamView(msgspec.Struct, frozen=True):
     readers: list[Peer]
     cursors: list[CursorRow]
     rates: list[float]
+    options: StreamOptions
 
 
 class FramesRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -215,6 +217,7 @@ class Views:
             readers=users["read"].get(info.name, [])[:ROWS_MAX],
             cursors=sorted((_cursor_row(cursor, now_us) for cursor in cursors), key=lambda row: -row.lag)[:ROWS_MAX],
             rates=self._history(info),
+            options=info.options,
         )
 
     def _history(self, info: StreamInfo) -> list[float]:
@@ -320,11 +323,19 @@ def retention_text(info: StreamInfo) -> str:
     options = info.options
     parts = []
     if options.retention_age_s is not None:
-        parts.append(f"{options.retention_age_s:g} s")
+        parts.append(_lasting(options.retention_age_s))
     if options.retention_bytes is not None:
-        parts.append(f"{options.retention_bytes:,} bytes")
+        parts.append(format_bytes(options.retention_bytes))
     if options.retention_cursors:
         parts.append("until all cursors have read them")
     if options.max_hold_s is not None:
-        parts.append(f"at most {options.max_hold_s:g} s")
+        parts.append(f"at most {_lasting(options.max_hold_s)}")
     return ", ".join(parts) or "for ever"
+
+
+def _lasting(seconds: float) -> str:
+    """In the largest unit of which there is a whole number."""
+    for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size and seconds % size == 0:
+            return f"{seconds / size:g} {unit}"
+    return f"{seconds:g} s"

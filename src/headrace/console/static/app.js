@@ -2,7 +2,7 @@
 
 import { Live, isSignedIn, onUnauthenticated, signIn, signOut } from "./api.js";
 import { ask, field } from "./dialogs.js";
-import { count, fill, h, moment, number, seconds } from "./dom.js";
+import { count, fill, h, moment, number, place, seconds } from "./dom.js";
 import { loud } from "./alarms.js";
 import { clusterPage } from "./cluster.js";
 import { cursorsPage } from "./cursors.js";
@@ -10,17 +10,21 @@ import { deadPage } from "./dead.js";
 import { executionsPage } from "./executions.js";
 import { immortalsPage } from "./immortals.js";
 import { mapPage } from "./map.js";
+import { openPalette } from "./palette.js";
 import { overviewPage } from "./overview.js";
 import { pipelinesPage } from "./pipelines.js";
 import { sessionsPage } from "./sessions.js";
 import { settingsPage } from "./settings.js";
 import { streamPage } from "./stream.js";
 import { streamsPage } from "./streams.js";
+import { tablePage, tablesPage } from "./tables.js";
+import { usersPage } from "./users.js";
 
 // Path, title, page, and the heading that it stands under.
 const PAGES = [
   ["", "Map", mapPage, "Flow"],
   ["streams", "Streams", streamsPage, "Flow"],
+  ["tables", "Tables", tablesPage, "Flow"],
   ["cursors", "Cursors", cursorsPage, "Flow"],
   ["pipelines", "Pipelines", pipelinesPage, "Flow"],
   ["dead", "Dead letters", deadPage, "Flow"],
@@ -29,9 +33,10 @@ const PAGES = [
   ["executions", "Executions", executionsPage, "Peers"],
   ["overview", "Overview", overviewPage, "Hub"],
   ["cluster", "Cluster", clusterPage, "Hub"],
+  ["users", "Users", usersPage, "Hub"],
   ["settings", "Settings", settingsPage, "Hub"],
 ];
-const INSIDE = { stream: ["streams", "Stream", streamPage] };
+const INSIDE = { stream: ["streams", "Stream", streamPage], table: ["tables", "Table", tablePage] };
 const HISTORY = 300;
 const SILENT_MS = 6000;
 
@@ -114,6 +119,11 @@ class View {
     const [path] = location.hash.split("?");
     const query = new URLSearchParams(this.shown).toString();
     history.replaceState(null, "", query ? `${path || "#/"}?${query}` : path || "#/");
+  }
+
+  // The same page shows something else: the address says so.
+  at(parts) {
+    history.replaceState(null, "", place(parts, this.shown));
   }
 
   onLeave(work) {
@@ -281,6 +291,14 @@ function start() {
   });
   document.getElementById("pages").addEventListener("click", () => openNav(!document.body.classList.contains("nav-open")));
   fill(document.getElementById("nav"), [...new Set(PAGES.map((page) => page[3]))].map(navGroup));
+  const find = () => openPalette(PAGES.map(([path, title]) => [path, title]));
+  document.getElementById("find").addEventListener("click", find);
+  addEventListener("keydown", (event) => {
+    if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.target.closest?.("input, textarea, select, dialog, [contenteditable]")) return;
+    event.preventDefault();
+    find();
+  });
   onUnauthenticated(askWho);
   addEventListener("hashchange", () => {
     show();

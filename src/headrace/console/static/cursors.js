@@ -20,7 +20,11 @@ export async function cursorsPage(root, parts, view) {
     type: "search",
     placeholder: "Cursor or stream",
     "aria-label": "Filter cursors",
-    oninput: () => view.now(),
+    value: view.shown.text ?? "",
+    oninput: () => {
+      view.keep({ text: search.value });
+      view.now();
+    },
   });
   const rows = liveTable(
     [

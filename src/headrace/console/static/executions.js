@@ -18,7 +18,11 @@ export async function executionsPage(root, parts, view) {
     type: "search",
     placeholder: "Agent, instance, delegate or id",
     "aria-label": "Filter executions",
-    oninput: () => view.now(),
+    value: view.shown.text ?? "",
+    oninput: () => {
+      view.keep({ text: search.value });
+      view.now();
+    },
   });
   const said = h("span", { class: "quiet push", role: "status" });
   const none = h("div", {});

@@ -29,6 +29,7 @@ export async function immortalsPage(root, [chosen], view) {
       empty: none,
       onOpen: async (row) => {
         Object.assign(state, { name: row.name, start: null });
+        view.at(["immortals", row.name]);
         fill(list);
         await view.now();
         detail.scrollIntoView({ block: "nearest" });

@@ -49,7 +49,10 @@ export async function pipelinesPage(root, parts, view) {
       if (!cards.has(row.status.name)) cards.set(row.status.name, card(row.status.name));
       const one = cards.get(row.status.name);
       one.update(row);
-      if (!one.element.isConnected) body.append(one.element);
+      if (!one.element.isConnected) {
+        body.append(one.element);
+        if (row.status.name === parts[0]) one.element.scrollIntoView();
+      }
     }
     if (rows.length) none.remove();
     else body.append(none);

@@ -2,7 +2,7 @@
 
 import { call } from "./api.js";
 import { copy } from "./dialogs.js";
-import { asText, bytes, count, decode, facts, fill, h, hex, moment, number, pill } from "./dom.js";
+import { asText, bytes, count, decode, facts, fill, h, hex, moment, number, pill, streamLink } from "./dom.js";
 
 const SHORT = 160;
 const PART_SHOWN = 240;
@@ -40,9 +40,16 @@ function fieldFits(record, json) {
 
 export async function showRecord(place, stream, partition, record) {
   const frames = h("div", {}, h("p", { class: "quiet" }, "…"));
+  const way = h("div", { "aria-label": "The way of this record", role: "region" });
   fill(
     place,
-    h("h2", {}, `Record ${number(record.index)}`),
+    h(
+      "div",
+      { class: "bar" },
+      h("h2", {}, `Record ${number(record.index)}`),
+      h("span", { class: "push" }),
+      h("button", { type: "button", class: "quiet-button", onclick: () => copy(location.href, "the link") }, "Copy link"),
+    ),
     facts([
       ["Time (UTC)", moment(record.time_us)],
       ["Event time (UTC)", record.event_time_us === undefined ? null : moment(record.event_time_us)],
@@ -52,15 +59,63 @@ export async function showRecord(place, stream, partition, record) {
       ["Size", bytes(record.data.length)],
     ]),
     contents(record),
+    way,
     h("h2", {}, "As each protocol would send it"),
     frames,
   );
+  const named = { stream, partition, index: record.index };
+  follow(way, named, record);
   try {
-    const found = await call("record.frames", { stream, partition, index: record.index });
+    const found = await call("record.frames", named);
     fill(frames, found.map(frame));
   } catch (error) {
     fill(frames, h("p", { class: "bad" }, error.message));
   }
+}
+
+// Who wrote it, who has read it, what it was made from and what was made of it.
+async function follow(place, named, record) {
+  let found;
+  try {
+    found = await call("record.trace", named);
+  } catch (error) {
+    fill(place, h("p", { class: "bad" }, error.message));
+    return;
+  }
+  const near = { time: Number(record.time_us) };
+  const writers = found.writers.map((one) => [
+    pill(one.protocol),
+    " ",
+    h("a", { href: `#/sessions/${one.session}${one.ended ? "?which=ended" : ""}` }, one.peer),
+  ]);
+  const step = (one) => [
+    "pipeline ",
+    h("a", { href: `#/pipelines/${encodeURIComponent(one.pipeline)}` }, one.pipeline),
+    one.streams.length ? " with " : "",
+    one.streams.flatMap((name, at) => [at ? ", " : "", streamLink(name, near)]),
+  ];
+  const lines = (all) => all.map((one) => h("div", {}, one));
+  const done = found.readers.filter((one) => !one.to_go);
+  const late = found.readers.filter((one) => one.to_go);
+  fill(
+    place,
+    h("h2", {}, "Its way"),
+    facts([
+      [
+        "Written by",
+        writers.length
+          ? [lines(writers), writers.length > 1 ? h("div", { class: "quiet" }, "one of these: all had the stream open then") : null]
+          : found.before.length
+            ? lines(found.before.map(step))
+            : h("span", { class: "quiet" }, "nobody who is still known: a verb, or a session from before the hub's last start"),
+      ],
+      ["Made from", writers.length && found.before.length ? lines(found.before.map(step)) : null],
+      ["Read by", done.length ? lines(done.map((one) => [pill("read", "good"), " ", one.cursor])) : null],
+      ["Not yet by", late.length ? lines(late.map((one) => [one.cursor, h("span", { class: "quiet" }, ` ${count(one.to_go, "record")} to go`)])) : null],
+      ["Read by anyone", found.readers.length ? null : "no cursor in this partition"],
+      ["Goes into", found.behind.length ? lines(found.behind.map(step)) : null],
+    ]),
+  );
 }
 
 function contents(record) {

@@ -10,7 +10,14 @@ export async function sessionsPage(root, [chosen, ...rest], view) {
   const state = { id: chosen ? Number(chosen) : null, drawn: null };
   const which = h(
     "select",
-    { "aria-label": "Which sessions", onchange: () => view.now() },
+    {
+      "aria-label": "Which sessions",
+      value: view.shown.which ?? "open",
+      onchange: () => {
+        view.keep({ which: which.value === "open" ? null : which.value });
+        view.now();
+      },
+    },
     h("option", { value: "open" }, "Open now"),
     h("option", { value: "ended" }, "Ended last"),
   );
@@ -18,7 +25,11 @@ export async function sessionsPage(root, [chosen, ...rest], view) {
     type: "search",
     placeholder: "Protocol, peer or stream",
     "aria-label": "Filter sessions",
-    oninput: () => view.now(),
+    value: view.shown.text ?? "",
+    oninput: () => {
+      view.keep({ text: search.value });
+      view.now();
+    },
   });
   const said = h("span", { class: "quiet push", role: "status" });
   const title = h("h2", {});
@@ -38,6 +49,7 @@ export async function sessionsPage(root, [chosen, ...rest], view) {
           type: "button",
           onclick: () => {
             state.id = null;
+            view.at(["sessions"]);
             view.now();
           },
         },
@@ -71,6 +83,7 @@ export async function sessionsPage(root, [chosen, ...rest], view) {
       empty: none,
       onOpen: async (row) => {
         state.id = row.id;
+        view.at(["sessions", row.id]);
         await view.now();
         detail.scrollIntoView({ block: "nearest" });
       },

@@ -4,13 +4,17 @@ import { call } from "./api.js";
 import { bytes, count, empty, fill, h, head, number, pill, seconds } from "./dom.js";
 import { table } from "./table.js";
 
-export async function settingsPage(root) {
+export async function settingsPage(root, parts, view) {
   const settings = await call("config.show");
   const search = h("input", {
     type: "search",
     placeholder: "Key or description",
     "aria-label": "Filter settings",
-    oninput: draw,
+    value: view.shown.text ?? "",
+    oninput: () => {
+      view.keep({ text: search.value });
+      draw();
+    },
   });
   const which = h(
     "select",

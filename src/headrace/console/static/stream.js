@@ -3,7 +3,7 @@
 import { call } from "./api.js";
 import { LineChart } from "./charts.js";
 import { cursorState } from "./cursors.js";
-import { ask, attempt, choice, field } from "./dialogs.js";
+import { ask, attempt, choice, field, menu } from "./dialogs.js";
 import {
   bytes,
   count,
@@ -20,8 +20,9 @@ import {
   today,
   utf8,
 } from "./dom.js";
-import { fits, opened, short, showRecord } from "./record.js";
-import { deleteStream, trimStream } from "./streams.js";
+import { fits, short, showRecord } from "./record.js";
+import { Reading } from "./reading.js";
+import { deleteStream, editOptions, growStream, trimStream } from "./streams.js";
 import { liveTable } from "./table.js";
 
 const PAGE = 200;
@@ -31,67 +32,74 @@ const SEARCH_PAGES = 50;
 
 export async function streamPage(root, [stream], view) {
   const seen = await call("console.stream", { stream });
-  const state = { partition: 0, records: [], next: 0, first: 0, end: 0, following: true, selected: null };
+  const many = seen.bounds.length > 1;
+  const state = { records: [], following: false, selected: null };
+  const chosen = () => (view.shown.partition === undefined ? seen.bounds.map((_, at) => at) : [Number(view.shown.partition)]);
+  let reading = new Reading(stream, chosen());
   const detail = h(
     "section",
-    { class: "card detail", "aria-live": "polite", "aria-label": "Record" },
+    { class: "card detail", "aria-live": "polite", "aria-label": "Record", tabindex: -1 },
     empty("Choose a record.", "Click it, or Tab to it and press Enter."),
   );
   const said = h("span", { class: "quiet", role: "status" });
-  const filters = filterFields(() => draw());
+  const filters = filterFields(view, () => draw());
   const rows = liveTable(
     [
       { title: "Index", number: true, cell: (one) => number(one.index) },
+      many ? { title: "Partition", number: true, cell: (one) => one.partition } : null,
       {
         title: "Time (UTC)",
         cell: (one) => h("span", { class: "still", title: moment(one.time_us) }, today(one.time_us)),
       },
-      { title: "Type", cell: (one) => h("span", { class: "clip", title: one.type }, one.type ?? "") },
+      { title: "Type", cell: typeCell },
       { title: "Payload", wrap: true, cell: (one) => h("code", {}, short(one)) },
-    ],
+    ].filter(Boolean),
     {
       label: "Records",
-      key: (one) => one.index,
+      key: (one) => `${one.partition}/${one.index}`,
       empty: empty("No records here.", "Send one with the button above, or wait for a producer."),
       onOpen: select,
-      isOpen: (one) => state.selected === one.index,
+      isOpen: (one) => state.selected === `${one.partition}/${one.index}`,
     },
   );
   const live = h("button", { type: "button", "aria-pressed": "true", onclick: () => attempt(follow) }, "Live");
-  const earlier = h("button", { type: "button", onclick: () => go(() => Math.max(0, state.first - PAGE)) }, "Earlier");
-  const later = h("button", { type: "button", onclick: () => go(() => state.next) }, "Later");
+  const earlier = h("button", { type: "button", onclick: () => go(() => reading.earlier(PAGE)) }, "Earlier");
+  const later = h("button", { type: "button", onclick: () => go(() => reading.on(PAGE)) }, "Later");
   const search = h("button", { type: "button", hidden: true, onclick: () => attempt(searchOn) }, "Search on");
   const partition = h(
     "select",
     {
       "aria-label": "Partition",
-      hidden: seen.bounds.length === 1,
+      hidden: !many,
+      value: view.shown.partition ?? "",
       onchange: () => {
-        state.partition = Number(partition.value);
+        view.keep({ partition: partition.value, index: null });
+        reading = new Reading(stream, chosen());
         attempt(follow);
       },
     },
+    h("option", { value: "" }, `all ${seen.bounds.length} partitions`),
     seen.bounds.map((_, at) => h("option", { value: at }, `partition ${at}`)),
   );
-  const about = aboutStream();
+  const about = aboutStream(stream);
   fill(
     root,
     head(
       stream,
       about.quiet,
       h("button", { type: "button", class: "main", onclick: send }, "Send a record"),
-      h("button", { type: "button", onclick: () => trimStream(stream) }, "Trim"),
-      h(
-        "button",
+      menu("What to do with this stream", [
+        { title: "Change options…", on: () => editOptions(stream).then((done) => done && view.now()) },
+        { title: "More partitions…", on: () => growStream(stream).then((done) => done && location.reload()) },
+        { title: "Trim…", on: () => trimStream(stream) },
         {
-          type: "button",
-          class: "danger",
-          onclick: async () => {
+          title: "Delete…",
+          danger: true,
+          on: async () => {
             if (await deleteStream(stream)) location.hash = "#/streams";
           },
         },
-        "Delete",
-      ),
+      ]),
     ),
     about.figures,
     h(
@@ -99,7 +107,7 @@ export async function streamPage(root, [stream], view) {
       { class: "bar" },
       live,
       partition,
-      h("button", { type: "button", onclick: () => go(() => "earliest") }, "Earliest"),
+      h("button", { type: "button", onclick: () => go(() => reading.from(reading.each("earliest"), PAGE)) }, "Earliest"),
       earlier,
       later,
       h("button", { type: "button", onclick: seekIndex }, "Go to index"),
@@ -111,62 +119,59 @@ export async function streamPage(root, [stream], view) {
     about.users,
   );
 
-  async function read(start, limit) {
-    const page = await call("stream.read", { stream, partition: state.partition, start, limit });
-    state.next = page.next;
-    state.end = page.end;
-    return page.records.map(opened);
-  }
-  async function begin(start) {
-    state.records = await read(start, PAGE);
-    state.first = state.records[0]?.index ?? state.next;
-    draw();
-  }
-  const go = (start) =>
+  const go = (read) =>
     attempt(async () => {
-      const place = await start();
+      await reading.bounds();
+      const records = await read();
       pause();
-      await begin(place);
+      state.records = records;
+      draw();
     });
   function pause() {
-    if (state.following) view.follow(null);
+    if (state.following && !many) view.follow(null);
     state.following = false;
     live.setAttribute("aria-pressed", "false");
   }
   async function follow() {
+    state.records = await reading.last(PAGE);
     state.following = true;
     live.setAttribute("aria-pressed", "true");
-    const [bounds] = await call("stream.bounds", { stream, partition: state.partition });
-    await begin(Math.max(bounds.first, bounds.next - PAGE));
-    view.follow(stream, state.partition, state.next, () => {
-      more().catch((error) => view.say(error));
-    });
+    view.keep({ index: null, time: null });
+    draw();
+    const [only] = reading.chosen;
+    // a word when there are new records; with several partitions they are looked for with every pulse
+    if (reading.chosen.length === 1) view.follow(stream, only, reading.next.get(only), () => more().catch((error) => view.say(error)));
   }
-  let reading = null;
+  let underWay = null;
   async function more() {
-    // one at a time: news that come while reading are read after it
-    if (reading) {
-      await reading.catch(() => {});
+    if (underWay) {
+      await underWay.catch(() => {}); // one at a time: news that come while reading are read after it
     }
-    if (!state.following || reading) return;
-    reading = read(state.next, PAGE);
+    if (!state.following || underWay) return;
+    const from = reading;
+    underWay = from.fresh(PAGE);
     try {
-      const fresh = await reading;
-      if (!state.following) return;
+      const fresh = await underWay;
+      if (!state.following || from !== reading || !fresh.length) return;
       state.records = [...state.records, ...fresh].slice(-LIVE_KEPT);
       draw();
     } finally {
-      reading = null;
+      underWay = null;
     }
-    if (state.next < state.end) await more();
+    if (!reading.atEnd) await more();
   }
   async function seekIndex() {
     const answer = await ask(
       "Go to index",
-      field("Index", "index", { type: "number", min: 0, required: true, value: state.first }),
+      [
+        field("Index", "index", { type: "number", min: 0, required: true, value: state.records[0]?.index ?? 0 }),
+        reading.chosen.length > 1 ? h("p", { class: "quiet" }, "In every partition; choose one above the list to see only that.") : null,
+      ],
       { ok: "Go" },
     );
-    if (answer) await go(() => Number(answer.index));
+    if (!answer) return;
+    view.keep({ index: answer.index });
+    await go(() => reading.from(reading.each(Number(answer.index)), PAGE));
   }
   async function seekTime() {
     const answer = await ask(
@@ -174,17 +179,10 @@ export async function streamPage(root, [stream], view) {
       field("Time (UTC)", "time", { type: "datetime-local", step: 1, required: true }),
       { ok: "Go" },
     );
-    if (answer)
-      await go(
-        async () =>
-          (
-            await call("stream.index-at-time", {
-              stream,
-              partition: state.partition,
-              time_us: Date.parse(`${answer.time}Z`) * 1000,
-            })
-          ).index,
-      );
+    if (!answer) return;
+    const time = Date.parse(`${answer.time}Z`) * 1000;
+    view.keep({ time });
+    await go(async () => reading.from(await reading.atTime(time), PAGE));
   }
   // Read on until there is a page of records that fit, or until the end.
   async function searchOn() {
@@ -193,16 +191,19 @@ export async function streamPage(root, [stream], view) {
     const found = [];
     state.records = [];
     for (let pages = 0; pages < SEARCH_PAGES && found.length < PAGE; pages += 1) {
-      const records = await read(state.next, SEARCH_PAGE);
+      const records = await reading.on(SEARCH_PAGE);
       found.push(...records.filter((record) => fits(record, wanted)));
-      said.textContent = `Searched to index ${number(state.next)} of ${number(state.end)}.`;
-      if (state.next >= state.end || !records.length) break;
+      said.textContent = `Searched to ${where()}.`;
+      if (reading.atEnd || !records.length) break;
     }
     state.records = found;
-    state.first = found[0]?.index ?? state.next;
-    draw(
-      `${count(found.length, "record fits", "records fit")}, searched to index ${number(state.next)} of ${number(state.end)}.`,
+    draw(`${count(found.length, "record fits", "records fit")}, searched to ${where()}.`);
+  }
+  function where() {
+    const [sum, end] = [reading.next, reading.ends].map((places) =>
+      reading.chosen.reduce((all, one) => all + (places.get(one) ?? 0), 0),
     );
+    return reading.chosen.length === 1 ? `index ${number(sum)} of ${number(end)}` : `${number(sum)} of ${number(end)} records`;
   }
 
   function draw(words = null) {
@@ -210,9 +211,9 @@ export async function streamPage(root, [stream], view) {
     const kept = state.records.filter((record) => fits(record, wanted));
     if (state.following) kept.reverse();
     rows.update(kept);
-    search.hidden = !filters.used() || state.next >= state.end;
-    earlier.disabled = state.following || state.first === 0;
-    later.disabled = state.following || state.next >= state.end;
+    search.hidden = !filters.used() || (reading.atEnd && !state.following);
+    earlier.disabled = state.following || reading.atStart;
+    later.disabled = state.following || reading.atEnd;
     const range = state.records.length
       ? `${number(state.records[0].index)} to ${number(state.records.at(-1).index)}`
       : "nothing";
@@ -220,13 +221,16 @@ export async function streamPage(root, [stream], view) {
       words ??
       (state.following
         ? `Live: ${count(kept.length, "record")} of the last ${number(state.records.length)}`
-        : `Index ${range}: ${count(kept.length, "record")}`);
+        : reading.chosen.length === 1
+          ? `Index ${range}: ${count(kept.length, "record")}`
+          : `${count(kept.length, "record")}, oldest first`);
   }
 
   async function select(record) {
-    state.selected = record.index;
+    state.selected = `${record.partition}/${record.index}`;
     draw();
-    await showRecord(detail, stream, state.partition, { ...record });
+    view.keep({ record: state.selected });
+    await showRecord(detail, stream, record.partition, { ...record });
     if (matchMedia("(max-width: 1000px)").matches) detail.scrollIntoView(); // it stands below the list there
   }
 
@@ -240,6 +244,7 @@ export async function streamPage(root, [stream], view) {
           ["hex", "bytes in hex"],
         ]),
         h("div", { class: "fields" }, field("Type", "type"), field("Key", "key")),
+        many ? choice("Partition", "partition", seen.bounds.map((_, at) => [at, String(at)]), { value: reading.chosen[0] }) : null,
       ],
       {
         ok: "Send",
@@ -257,22 +262,64 @@ export async function streamPage(root, [stream], view) {
     if (answer.type) record.type = answer.type;
     if (answer.key) record.key = encode(utf8(answer.key));
     await attempt(async () => {
-      await call("stream.append", { stream, partition: state.partition, records: [record] });
+      await call("stream.append", { stream, partition: Number(answer.partition ?? 0), records: [record] });
       if (!state.following) await follow();
     }, "Sent, and on disk.");
   }
 
-  await follow();
-  await view.every(async () => about.update(await call("console.stream", { stream })));
+  // The address may name a record, an index or a time.
+  async function begin() {
+    const { record, index, time } = view.shown;
+    const [, inside, at] = /^(\d+)\/(\d+)$/.exec(record ?? "") ?? [];
+    if (at !== undefined) {
+      const named = await reading.part(Number(inside), Number(at), 1);
+      const [found] = named.records.filter((one) => one.index === Number(at));
+      if (found) {
+        const before = new Map(reading.chosen.map((one) => [one, one === found.partition ? Math.max(0, found.index - PAGE / 4) : 0]));
+        if (reading.chosen.length > 1) {
+          const places = await reading.atTime(found.time_us);
+          for (const [one, from] of places) if (one !== found.partition) before.set(one, from);
+        }
+        state.records = await reading.from(before, PAGE);
+        pause();
+        await select(found);
+        return;
+      }
+    }
+    if (index !== undefined) await go(() => reading.from(reading.each(Number(index)), PAGE));
+    else if (time !== undefined) await go(async () => reading.from(await reading.atTime(Number(time)), PAGE));
+    else await follow();
+  }
+  await begin();
+  await view.every(async () => {
+    about.update(await call("console.stream", { stream }));
+    if (state.following && reading.chosen.length > 1) await more();
+  });
 }
 
-function filterFields(changed) {
-  const input = (label, placeholder) =>
-    h("input", { type: "search", "aria-label": label, placeholder, oninput: () => changed() });
-  const text = input("Filter by text", "Text in the payload");
-  const type = input("Filter by type", "Type");
-  const key = input("Filter by key", "Key");
-  const json = input("Filter by JSON field", "JSON field: item.count=3");
+// A number that stands for a key is no word to read.
+function typeCell(one) {
+  const type = one.type ?? "";
+  const isHash = /^-?\d{6,}$|^[0-9a-f]{12,}$/i.test(type);
+  return h("span", { class: isHash ? "clip quiet" : "clip", title: isHash ? `hash of a key: ${type}` : type }, isHash ? `#${type.slice(0, 8)}` : type);
+}
+
+function filterFields(view, changed) {
+  const input = (label, placeholder, name) =>
+    h("input", {
+      type: "search",
+      "aria-label": label,
+      placeholder,
+      value: view.shown[name] ?? "",
+      oninput: () => {
+        view.keep(values());
+        changed();
+      },
+    });
+  const text = input("Filter by text", "Text in the payload", "text");
+  const type = input("Filter by type", "Type", "type");
+  const key = input("Filter by key", "Key", "key");
+  const json = input("Filter by JSON field", "JSON field: item.count=3", "json");
   const values = () => ({
     text: text.value.trim(),
     type: type.value.trim(),
@@ -287,8 +334,9 @@ function filterFields(changed) {
 }
 
 // What changes while one looks: figures, who writes, who reads.
-function aboutStream() {
+function aboutStream(stream) {
   const quiet = h("span", {});
+  const kept = h("button", { type: "button", class: "quiet-button edit", title: "Change", onclick: () => editOptions(stream) });
   const chart = new LineChart("Records per second", (value) => `${number(value)} records/s`);
   const numbers = h("div", { class: "numbers" });
   const figures = h("div", { class: "card summary" }, numbers, chart.element);
@@ -306,8 +354,8 @@ function aboutStream() {
       label: "Who writes",
       key: (one) => one.key,
       empty: empty(
-        "Nobody that the hub can name.",
-        "Sessions that have written and are still open, and producers that number their records.",
+        "Nobody the hub knows of.",
+        "Open sessions that have written, and producers that number their records, are shown here.",
       ),
     },
   );
@@ -337,7 +385,10 @@ function aboutStream() {
   );
 
   function update({ row, producers, writers: writing, readers: reading, cursors, created_us, rates, bounds }) {
-    quiet.textContent = `${count(row.partitions, "partition")} · kept ${row.retention} · acknowledged when ${row.ack} · created ${moment(created_us).slice(0, 16)} UTC`;
+    kept.textContent = `kept ${row.retention}`;
+    if (!kept.isConnected) fill(quiet, h("span", {}), kept, h("span", {}));
+    quiet.firstChild.textContent = `${count(row.partitions, "partition")} · `;
+    quiet.lastChild.textContent = ` · acknowledged when ${row.ack} · created ${moment(created_us).slice(0, 16)} UTC`;
     const range =
       bounds.length === 1
         ? `${number(bounds[0][0])} to ${number(bounds[0][1])}`

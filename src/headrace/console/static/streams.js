@@ -1,38 +1,40 @@
 // All streams, a page at a time.
 
 import { call } from "./api.js";
-import { ask, attempt, choice, field, menu } from "./dialogs.js";
+import { ask, attempt, choice, command, curl, field, menu, quoted } from "./dialogs.js";
 import { bytes, count, empty, fill, h, head, number, streamLink } from "./dom.js";
 import { liveTable } from "./table.js";
 
 const ROWS = 100;
 
 export async function streamsPage(root, parts, view) {
-  const asked = { text: "", kind: "stream", order: "name", descending: false, offset: 0, limit: ROWS };
+  const asked = { text: view.shown.text ?? "", order: view.shown.order ?? "name", descending: Boolean(view.shown.turned), offset: 0, limit: ROWS, all: Boolean(view.shown.all) };
+  const keep = () => view.keep({ text: asked.text, order: asked.order === "name" ? null : asked.order, turned: asked.descending ? 1 : null, all: asked.all ? 1 : null });
   const search = h("input", {
     type: "search",
     placeholder: "Name, part of it, or a pattern",
     "aria-label": "Filter streams",
+    value: asked.text,
     oninput: () => {
       asked.text = search.value;
       asked.offset = 0;
+      keep();
       view.now();
     },
   });
   const kind = h(
     "select",
     {
-      "aria-label": "Kind",
+      "aria-label": "Which streams",
+      value: asked.all ? "all" : "",
       onchange: () => {
-        const [named, own] = kind.value.split("+");
-        Object.assign(asked, { kind: named, all: own !== undefined, offset: 0 });
+        Object.assign(asked, { all: kind.value === "all", offset: 0 });
+        keep();
         view.now();
       },
     },
-    h("option", { value: "stream" }, "Streams"),
-    h("option", { value: "table" }, "Tables"),
-    h("option", { value: "stream+own" }, "Streams, with the hub's own"),
-    h("option", { value: "table+own" }, "Tables, with the hub's own"),
+    h("option", { value: "" }, "Streams"),
+    h("option", { value: "all" }, "With the hub's own"),
   );
   const places = h("div", { class: "bar" });
   const sort = {
@@ -41,6 +43,7 @@ export async function streamsPage(root, parts, view) {
     on: (order) => {
       asked.descending = asked.order === order && !asked.descending;
       asked.order = order;
+      keep();
       view.now();
     },
   };
@@ -81,6 +84,7 @@ export async function streamsPage(root, parts, view) {
         title: "",
         cell: (row) =>
           menu(`What to do with ${row.name}`, [
+            { title: "Change options…", on: () => editOptions(row.name).then(() => view.now()) },
             { title: "Trim…", on: () => trim(row) },
             { title: "Delete…", danger: true, on: () => remove(row) },
           ]),
@@ -166,6 +170,65 @@ export async function streamsPage(root, parts, view) {
   await view.every(refresh);
 }
 
+// How long records stay, and when they are acknowledged. Whether something was changed.
+export async function editOptions(stream) {
+  const seen = await looked(stream);
+  if (!seen) return false;
+  const now = seen.options;
+  const value = (answer) => {
+    const options = { ...now, retention_cursors: answer.cursors === "yes" };
+    for (const [name, unit] of [["retention_age_s", 3600], ["retention_bytes", 1048576], ["max_hold_s", 3600]]) {
+      if (answer[name]) options[name] = Number(answer[name]) * unit;
+      else delete options[name];
+    }
+    return options;
+  };
+  const shown = h("p", { role: "status", "data-preview": "" });
+  const told = h("div", {});
+  const body = h(
+    "div",
+    {},
+    field("Keep for so many hours (empty: for ever)", "retention_age_s", { type: "number", min: 0, step: "any", value: now.retention_age_s ? now.retention_age_s / 3600 : "" }),
+    field("Keep so many MiB for each partition (empty: all)", "retention_bytes", { type: "number", min: 0, step: "any", value: now.retention_bytes ? now.retention_bytes / 1048576 : "" }),
+    choice("Forget what all cursors have read", "cursors", [["no", "no"], ["yes", "yes"]], { value: now.retention_cursors ? "yes" : "no" }),
+    field("Wait for slow cursors at most so many hours (empty: as long as it takes)", "max_hold_s", { type: "number", min: 0, step: "any", value: now.max_hold_s ? now.max_hold_s / 3600 : "" }),
+    shown,
+    told,
+  );
+  function preview() {
+    const answer = Object.fromEntries([...body.querySelectorAll("[name]")].map((one) => [one.name, one.value]));
+    const holding = seen.cursors.filter((one) => one.lag || one.holds);
+    shown.textContent = [
+      answer.retention_age_s || answer.retention_bytes || answer.cursors === "yes"
+        ? "Records that are past this go with the next sweep, and cannot be brought back."
+        : "Nothing is removed.",
+      holding.length && !answer.max_hold_s ? `${count(holding.length, "cursor still holds", "cursors still hold")} records: what they need stays.` : "",
+    ].join(" ");
+    fill(told, command(curl("stream.set-options", { stream, options: value(answer) })));
+  }
+  body.addEventListener("input", preview);
+  preview();
+  const answer = await ask(`Options of ${stream}`, body, { ok: "Change" });
+  return Boolean(answer) && attempt(() => call("stream.set-options", { stream, options: value(answer) }), `Changed ${stream}.`);
+}
+
+// More partitions; there are never fewer. Whether it was done.
+export async function growStream(stream) {
+  const seen = await looked(stream);
+  if (!seen) return false;
+  const least = seen.row.partitions + 1;
+  const answer = await ask(
+    `More partitions for ${stream}`,
+    [
+      h("p", {}, `It has ${seen.row.partitions}. A stream never gets fewer, and records stay in the partition that they are in.`),
+      field("Partitions", "partitions", { type: "number", min: least, value: least, required: true }),
+      command(`headrace stream grow ${quoted(stream)} ${least}`),
+    ],
+    { ok: "Grow" },
+  );
+  return Boolean(answer) && attempt(() => call("stream.grow", { stream, partitions: Number(answer.partitions) }), `Grew ${stream}.`);
+}
+
 async function looked(stream) {
   let seen = null;
   await attempt(async () => {
@@ -185,12 +248,14 @@ export async function trimStream(stream) {
   );
   const before = field("First index to keep", "before", { type: "number", required: true });
   const shown = h("p", { role: "status", "data-preview": "" });
+  const told = h("div", {});
   const chosen = () => Number(partition.querySelector("select").value);
   const input = before.querySelector("input");
   function preview() {
     const [first, next] = seen.bounds[chosen()];
     const keep = Math.min(Math.max(Number(input.value), first), next);
     const late = seen.cursors.filter((one) => one.partition === chosen() && one.index < keep);
+    fill(told, command(`headrace stream trim ${quoted(stream)} ${keep}${chosen() ? ` --partition ${chosen()}` : ""}`));
     shown.textContent = `${count(keep - first, "record")} of ${number(next - first)} go, and cannot be brought back.${late.length ? ` Not read yet by ${late.map((one) => one.name).join(", ")}.` : ""}`;
   }
   function choose() {
@@ -202,7 +267,7 @@ export async function trimStream(stream) {
   partition.hidden = seen.bounds.length === 1;
   input.addEventListener("input", preview);
   choose();
-  const answer = await ask(`Trim ${stream}`, [partition, before, shown], { ok: "Trim", danger: true });
+  const answer = await ask(`Trim ${stream}`, [partition, before, shown, told], { ok: "Trim", danger: true });
   return (
     Boolean(answer) &&
     attempt(
@@ -237,6 +302,7 @@ export async function deleteStream(stream) {
         `All ${count(row.records, "record")} (${bytes(row.bytes)}), its cursors and checkpoints go, and cannot be brought back.${users ? ` It is ${users}.` : ""}`,
       ),
       field("Type its name to confirm", "name", { required: true }),
+      command(`headrace stream delete ${quoted(stream)}`),
     ],
     {
       ok: "Delete",

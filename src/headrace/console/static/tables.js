@@ -1,0 +1,184 @@
+// Tables, and the entries of one: keys and values as text, JSON or bytes.
+
+import { call } from "./api.js";
+import { ask, attempt, command, curl, field, menu, quoted } from "./dialogs.js";
+import { asText, bytes, count, decode, empty, encode, fill, h, head, hex, number, place, utf8 } from "./dom.js";
+import { liveTable } from "./table.js";
+
+const ROWS = 100;
+
+const shown = (base64) => {
+  if (base64 === null || base64 === undefined) return "";
+  const data = decode(base64);
+  return asText(data) ?? hex(data);
+};
+const short = (text) => (text.length > 300 ? `${text.slice(0, 300)}…` : text);
+
+export async function tablesPage(root, parts, view) {
+  const search = h("input", {
+    type: "search",
+    value: view.shown.text ?? "",
+    placeholder: "Name, part of it, or a pattern",
+    "aria-label": "Filter tables",
+    oninput: () => {
+      view.keep({ text: search.value });
+      view.now();
+    },
+  });
+  const which = h(
+    "select",
+    {
+      "aria-label": "Which tables",
+      value: view.shown.all ?? "",
+      onchange: () => {
+        view.keep({ all: which.value });
+        view.now();
+      },
+    },
+    h("option", { value: "" }, "Tables"),
+    h("option", { value: "1" }, "With the hub's own"),
+  );
+  const said = h("span", { class: "quiet push", role: "status" });
+  const rows = liveTable(
+    [
+      { title: "Name", wrap: true, cell: (row) => h("a", { href: place(["table", row.name]) }, row.name) },
+      { title: "Changes", number: true, cell: (row) => number(row.next) },
+      { title: "Size", number: true, cell: (row) => bytes(row.bytes) },
+      { title: "Changes/s", number: true, cell: (row) => number(row.rate) },
+    ],
+    {
+      label: "Tables",
+      key: (row) => row.name,
+      empty: empty("No tables.", "A table maps keys to values; Perper caches and the SDK make them: hub.table(\"stock\")."),
+    },
+  );
+  fill(
+    root,
+    head(
+      "Tables",
+      "A table is a durable map from key to value: the fold of a stream of changes.",
+      h("button", { type: "button", class: "main", onclick: create }, "Create a table"),
+    ),
+    h("div", { class: "bar" }, search, which, said),
+    h("div", { class: "card" }, rows.element),
+  );
+
+  async function create() {
+    const answer = await ask("Create a table", field("Name", "table", { required: true }), { ok: "Create" });
+    if (!answer) return;
+    await attempt(() => call("table.create", answer), `Created ${answer.table}.`);
+    await view.now();
+  }
+
+  await view.every(async () => {
+    const page = await call("console.streams", { kind: "table", text: search.value, all: which.value === "1", limit: 500 });
+    rows.update(page.rows);
+    said.textContent = count(page.total, "table");
+  });
+}
+
+export async function tablePage(root, [table], view) {
+  const state = { offset: Number(view.shown.offset ?? 0) };
+  const places = h("div", { class: "bar" });
+  const rows = liveTable(
+    [
+      { title: "Key", wrap: true, cell: (row) => h("code", {}, short(shown(row.key))) },
+      { title: "Value", wrap: true, cell: (row) => h("code", {}, short(shown(row.value))) },
+      { title: "Size", number: true, minor: true, cell: (row) => bytes(decode(row.value).length) },
+      {
+        title: "",
+        cell: (row) =>
+          menu(`What to do with ${shown(row.key)}`, [
+            { title: "Change…", on: () => put(row) },
+            { title: "Remove…", danger: true, on: () => remove(row) },
+          ]),
+      },
+    ],
+    { label: "Entries", key: (row) => row.key, empty: empty("No entries.", "Set a key with the button above.") },
+  );
+  fill(
+    root,
+    head(
+      table,
+      "Entries by key, as they are now.",
+      h("button", { type: "button", class: "main", onclick: () => put(null) }, "Set a key"),
+      menu("What to do with this table", [
+        { title: "Remove all keys…", danger: true, on: clear },
+        { title: "Delete the table…", danger: true, on: drop },
+      ]),
+    ),
+    h("div", { class: "bar" }, h("span", { class: "push" }), places),
+    h("div", { class: "card" }, rows.element),
+  );
+
+  async function refresh() {
+    const items = await call("table.items", { table, offset: state.offset, limit: ROWS + 1 });
+    rows.update(items.slice(0, ROWS));
+    const step = (by) => () => {
+      state.offset = Math.max(0, state.offset + by);
+      view.keep({ offset: state.offset || null });
+      view.now();
+    };
+    fill(
+      places,
+      h("button", { type: "button", disabled: !state.offset, onclick: step(-ROWS) }, "Previous"),
+      h("span", { class: "quiet" }, items.length ? `${number(state.offset + 1)} to ${number(state.offset + Math.min(items.length, ROWS))}` : "none"),
+      h("button", { type: "button", disabled: items.length <= ROWS, onclick: step(ROWS) }, "Next"),
+    );
+  }
+
+  async function put(row) {
+    const answer = await ask(
+      row ? `Change ${shown(row.key)}` : `Set a key of ${table}`,
+      [
+        field("Key", "key", { required: true, value: row ? shown(row.key) : "", readonly: Boolean(row) }),
+        h("label", { class: "block" }, "Value", h("textarea", { name: "value", value: row ? shown(row.value) : "" })),
+        row ? h("p", { class: "quiet" }, "Nothing is changed if somebody else has changed it meanwhile.") : null,
+      ],
+      { ok: "Set" },
+    );
+    if (!answer) return;
+    const request = { table, key: row ? row.key : encode(utf8(answer.key)), value: encode(utf8(answer.value)) };
+    if (row) request.expect_value = row.value;
+    await attempt(async () => {
+      const done = await call("table.put", request);
+      if (!done.applied) throw new Error("Somebody else has changed this key meanwhile. Nothing was changed; look again.");
+    }, "Set, and on disk.");
+    await view.now();
+  }
+
+  async function remove(row) {
+    const sure = await ask(
+      `Remove ${shown(row.key)}`,
+      [h("p", {}, "The key and its value go. The change is a record like any other."), command(curl("table.delete", { table, key: row.key }))],
+      { ok: "Remove", danger: true },
+    );
+    if (!sure) return;
+    await attempt(() => call("table.delete", { table, key: row.key, expect_value: row.value }), "Removed.");
+    await view.now();
+  }
+
+  async function clear() {
+    const sure = await ask(
+      `Remove all keys of ${table}`,
+      [h("p", {}, "All entries go in one step, and cannot be brought back."), command(`headrace table clear ${quoted(table)}`)],
+      { ok: "Remove all", danger: true },
+    );
+    if (sure) await attempt(() => call("table.clear", { table }), "Removed all keys.");
+    await view.now();
+  }
+
+  async function drop() {
+    const answer = await ask(
+      `Delete ${table}`,
+      [
+        h("p", {}, "The table and its entries go, and cannot be brought back."),
+        field("Type its name to confirm", "name", { required: true }),
+        command(curl("table.drop", { table })),
+      ],
+      { ok: "Delete", danger: true, check: (values) => (values.name === table ? null : "The name is not the same; nothing was deleted.") },
+    );
+    if (answer && (await attempt(() => call("table.drop", { table }), `Deleted ${table}.`))) location.hash = place(["tables"]);
+  }
+  await view.every(refresh);
+}

@@ -1,0 +1,106 @@
+// Who may do what: users, their roles and tokens.
+
+import { call } from "./api.js";
+import { ask, attempt, command, copy, curl, field, menu, quoted } from "./dialogs.js";
+import { count, empty, facts, fill, h, head, pill } from "./dom.js";
+import { liveTable } from "./table.js";
+
+export async function usersPage(root, parts, view) {
+  const me = await call("user.whoami");
+  const rows = liveTable(
+    [
+      { title: "User", cell: (row) => [h("b", {}, row.user), row.user === me.user ? h("span", { class: "quiet" }, " you") : null] },
+      { title: "Roles", cell: (row) => row.roles.map((role) => [pill(role), " "]) },
+      { title: "Password", cell: (row) => (row.password ? "yes" : "none") },
+      { title: "Tokens", number: true, cell: (row) => row.tokens },
+      { title: "Kept in", cell: (row) => (row.editable ? "users file" : "settings") },
+      {
+        title: "",
+        cell: (row) =>
+          row.editable
+            ? menu(`What to do with ${row.user}`, [
+                { title: "New token…", on: () => token(row) },
+                { title: "Change roles or password…", on: () => add(row) },
+                { title: "Remove…", danger: true, on: () => remove(row) },
+              ])
+            : null,
+      },
+    ],
+    {
+      label: "Users",
+      key: (row) => row.user,
+      empty: empty("No users.", "Whoever reaches a listener may do everything. From the first user on, nobody is let in without a name."),
+    },
+  );
+  const said = h("span", {});
+  fill(
+    root,
+    head("Users", said, h("button", { type: "button", class: "main", onclick: () => add(null) }, "Add a user")),
+    h("div", { class: "card" }, rows.element),
+  );
+
+  async function refresh() {
+    const users = await call("user.list");
+    rows.update(users);
+    said.textContent = users.length
+      ? `${count(users.length, "user")}. You are ${me.user}.`
+      : "This hub asks nobody who they are.";
+  }
+
+  async function add(row) {
+    const name = field("Name", "user", { required: true, value: row?.user ?? "", readonly: Boolean(row) });
+    const told = h("div", {});
+    const body = h(
+      "div",
+      {},
+      row || rowsThere() ? null : h("p", {}, "This is the first user: from then on everybody must sign in, and you, too. Give it the role admin."),
+      name,
+      field("Roles, with spaces between", "roles", { required: true, value: row?.roles.join(" ") ?? (rowsThere() ? "reader" : "admin"), placeholder: "admin, writer, reader or your own" }),
+      field(row ? "New password (empty: none)" : "Password (empty: only tokens)", "secret", { type: "password", autocomplete: "new-password" }),
+      told,
+    );
+    const tell = () => {
+      const roles = body.querySelector("[name=roles]").value.trim().split(/\s+/);
+      const who = body.querySelector("[name=user]").value || "NAME";
+      fill(told, command(`headrace user add ${quoted(who)} ${roles.map((role) => `--role ${quoted(role)}`).join(" ")}`));
+    };
+    body.addEventListener("input", tell);
+    tell();
+    const answer = await ask(row ? `Change ${row.user}` : "Add a user", body, { ok: row ? "Change" : "Add" });
+    if (!answer) return;
+    const request = { user: answer.user, roles: answer.roles.trim().split(/\s+/) };
+    if (answer.secret) request.secret = answer.secret;
+    await attempt(() => call("user.add", request), row ? `Changed ${answer.user}.` : `Added ${answer.user}.`);
+    await view.now();
+  }
+
+  const rowsThere = () => rows.element.querySelector("tbody tr") !== null;
+
+  async function token(row) {
+    await attempt(async () => {
+      const made = await call("user.token", { user: row.user });
+      await view.now();
+      await ask(
+        `A token for ${row.user}`,
+        [
+          h("p", {}, "It is shown this once: the hub keeps only a hash of it."),
+          facts([["Token", h("code", {}, made.token)]]),
+          h("button", { type: "button", onclick: () => copy(made.token, "the token") }, "Copy"),
+        ],
+        { ok: "Close", cancel: false },
+      );
+    });
+  }
+
+  async function remove(row) {
+    const sure = await ask(
+      `Remove ${row.user}`,
+      [h("p", {}, "Open connections of this user end at once; the tokens are gone."), command(curl("user.remove", { user: row.user }))],
+      { ok: "Remove", danger: true },
+    );
+    if (!sure) return;
+    await attempt(() => call("user.remove", { user: row.user }), `Removed ${row.user}.`);
+    await view.now();
+  }
+  await view.every(refresh);
+}
