@@ -10,12 +10,14 @@ connection behind its request gets the response.
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections import deque
 from collections.abc import MutableMapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, cast
 
+import httptools
 from uvicorn._types import ASGIReceiveEvent
 from uvicorn.config import Config as UvicornConfig
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
@@ -123,6 +125,7 @@ class HttpConnection(HttpToolsProtocol):
         self._body_left = 0
         """What is still to come of a body whose length is known."""
         self._unread = _Unread()
+        self._piece = b""
         self._is_reading = False
         self._said_all = False
 
@@ -185,6 +188,7 @@ class HttpConnection(HttpToolsProtocol):
         if self._in_head and self._head_bytes > self.hub.config.http.header_bytes_max + len(data):
             self._refuse_head("the head of the request is longer than http.header_bytes_max")
             return
+        self._piece = data
         super().data_received(data)
         if self._arrival is not None:
             held = self._body_bytes + (self._head_bytes if self._in_head else 0)
@@ -266,11 +270,16 @@ class HttpConnection(HttpToolsProtocol):
             self.hub.intake.turns.soon(self._read)
 
     def handle_websocket_upgrade(self) -> None:
+        """What came behind the request belongs to the WebSocket: uvicorn forgets it. It calls us while it deals with
+        the parser's exception, which tells where the request ends."""
+        upgrade = sys.exc_info()[1]
+        assert isinstance(upgrade, httptools.HttpParserUpgrade)
+        (end,) = upgrade.args
         super().handle_websocket_upgrade()
         if self._arrival is not None:
             self._arrival.is_read = True
             self._arrival.holds(0, 1)
-        rest = self._unread.clear()
+        rest = self._piece[end:] + self._unread.clear()
         if rest:
             cast(WebSocketConnection, self.transport.get_protocol()).data_received(rest)
 
@@ -331,10 +340,12 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
             self._read()
 
     def _read(self) -> None:
-        """Read of what came as much as one turn allows, but not many messages ahead of the application."""
+        """Read of what came as much as one turn allows, but not many messages ahead of the application, and none before
+        it has accepted the connection."""
         began_s = time.thread_time()
         self._is_reading = False
-        while self._unread and not self.transport.is_closing() and self.queue.qsize() < MESSAGES_AHEAD:
+        may_read = self.handshake_complete or not self.handshake_initiated
+        while may_read and self._unread and not self.transport.is_closing() and self.queue.qsize() < MESSAGES_AHEAD:
             if time.thread_time() - began_s > TURN_S:
                 self._is_reading = True
                 self._turns.soon(self._read)
@@ -352,10 +363,15 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
     async def receive(self) -> ASGIReceiveEvent:
         if self._arrival is not None:
             self._arrival.is_read = True
+        if self.queue.empty():
+            self._read_on()
         event = await super().receive()
+        self._read_on()
+        return event
+
+    def _read_on(self) -> None:
         if self._unread and not self._is_reading:
             self._read()
-        return event
 
     def handle_text(self, event: Frame) -> None:
         self._fragment_bytes = len(event.data) + FRAGMENT_BYTES

@@ -287,6 +287,27 @@ async def test_messages_of_a_websocket_are_read_few_ahead_and_in_order(
         assert seen == [b"%04d" % number for number in range(MANY)]
 
 
+async def test_messages_may_come_with_the_request_for_a_websocket(tmp_path: Path) -> None:
+    seen: list[bytes] = []
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        recognized(scope)
+        await receive()
+        await asyncio.sleep(0.01)
+        await send({"type": "websocket.accept"})
+        while (event := await receive())["type"] == "websocket.receive":
+            seen.append(event["bytes"])
+
+    async with serving(tmp_path, application=application) as served:
+        peer = await served.peer()
+        messages = [b"\x82\x84\0\0\0\0%04d" % number for number in range(MANY)]
+        peer.send(UPGRADE + b"".join(messages[:-1]))
+        peer.send(messages[-1])
+        assert await peer.status() == 101
+        await until(lambda: len(seen) == MANY)
+        assert seen == [b"%04d" % number for number in range(MANY)]
+
+
 async def test_half_a_websocket_message_is_counted_and_given_up(tmp_path: Path) -> None:
     async def application(scope: Any, receive: Any, send: Any) -> None:
         recognized(scope)
