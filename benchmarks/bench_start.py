@@ -1,9 +1,11 @@
 """How long a hub with very many streams takes to start, and how much memory it needs when it is ready.
 
     python benchmarks/bench_start.py [--streams 100000] [--records 10] [--previous REVISION] [--directory DIR]
+                                     [--forms together singly] [--states stopped killed sealed]
 
-Three directories: stopped as it should be, killed, and with every stream in a segment of its own. Each build starts its
-own, `headrace up` with all listeners. Seconds are from the start of the process to the ready
+Three directories: stopped as it should be, killed, and with every stream in a segment of its own; each with the records
+of a stream appended together, and one by one, which makes as many frames in the journal. Each build starts its own,
+`headrace up` with all listeners. Seconds are from the start of the process to the ready
 file; memory is what the process has resident then.
 """
 
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import os
 import shutil
 import signal
@@ -24,6 +27,7 @@ import previous
 
 AT_ONCE = 5_000
 STATES = ("stopped", "killed", "sealed")
+FORMS = ("together", "singly")
 LISTENERS = ("http", "flight", "wallaroo", "ockam", "ignite", "fabric")
 
 
@@ -78,11 +82,11 @@ def start(source: Path, folder: Path, environment: dict[str, str]) -> tuple[floa
 
 def measure(name: str, source: Path, asked: argparse.Namespace, folder: Path) -> None:
     environment = os.environ | {"PYTHONPATH": f"{source}{os.pathsep}{Path(__file__).parent}"}
-    for state in asked.states:
+    for form, state in itertools.product(asked.forms, asked.states):
         data = folder / "data"
         shutil.rmtree(data, ignore_errors=True)
         arguments = ["make", str(data), "--streams", str(asked.streams), "--records", str(asked.records)]
-        arguments += ["--states", state, *(["--singly"] if asked.singly else [])]
+        arguments += ["--states", state, "--forms", form]
         subprocess.run([sys.executable, __file__, *arguments], env=environment, check=True)
         kept = folder / "kept"
         shutil.rmtree(kept, ignore_errors=True)
@@ -93,7 +97,7 @@ def measure(name: str, source: Path, asked: argparse.Namespace, folder: Path) ->
             seconds, cpu, megabytes = start(source, data, environment)
             load = os.getloadavg()[0]
             print(
-                f"{name:12} {state:8} {seconds:8.2f} s {cpu:8.2f} s CPU {megabytes:8.0f} MB   load {load:.1f}",
+                f"{name:12} {form:9} {state:8} {seconds:8.2f} s {cpu:8.2f} s CPU {megabytes:8.0f} MB   load {load:.1f}",
                 flush=True,
             )
 
@@ -104,16 +108,14 @@ def main() -> None:
     parser.add_argument("folder", nargs="?")
     parser.add_argument("--streams", type=int, default=100_000)
     parser.add_argument("--records", type=int, default=10)
-    parser.add_argument(
-        "--singly", action="store_true", help="each record by itself, and not the records of a stream at once"
-    )
+    parser.add_argument("--forms", nargs="+", choices=FORMS, default=FORMS, help="how the records were appended")
     parser.add_argument("--states", nargs="+", choices=STATES, default=STATES)
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--directory", default=os.environ.get("BENCH_DIR", "."))
     previous.add_option(parser)
     asked = parser.parse_args()
     if asked.mode == "make":
-        asyncio.run(make(asked.folder, asked.streams, asked.records, asked.singly, asked.states[0]))
+        asyncio.run(make(asked.folder, asked.streams, asked.records, asked.forms[0] == "singly", asked.states[0]))
         return
     with tempfile.TemporaryDirectory(prefix="bench-start-", dir=asked.directory) as folder:
         for name, source in previous.builds(asked.previous, Path(folder)).items():

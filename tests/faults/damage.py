@@ -1,6 +1,6 @@
 """Damage of every kind to every kind of file: the answer is the truth, an error, or a stated gap. Never silence.
 
-    PYTHONPATH=src:tests python tests/faults/damage.py [--sample 0.1] [--seed 1] [--show 20]
+    PYTHONPATH=src:tests python tests/faults/damage.py [--sample 0.1] [--seed 1] [--show 20] [--processes 2]
 
 A small log has a little of everything: streams of several partitions, a stream that was deleted and made again, tables
 whose keys are written over, cursors, producers, checkpoints, trims, transactions; segments, snapshots, spares, what
@@ -18,11 +18,14 @@ written to, and opened again.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import os
 import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import NamedTuple
 
 from unit.log.helpers import do, fill, maintain, open_log
@@ -43,6 +46,7 @@ SETTINGS = {
 }
 ENDINGS = ("stopped", "killed", "killed at work")
 SECTOR, BLOCK = 512, 4096
+TELL_S = 10.0
 
 
 class Damage(NamedTuple):
@@ -338,28 +342,76 @@ def damaged(disk: MemoryDisk, damage: Damage) -> MemoryDisk:
 
 
 Counts = dict[tuple[str, str], Counter[str]]
+CASES_AT_ONCE = 500
 
 
-def run(sample: float, seed: int, *, goes_on: float = 0.1) -> tuple[Counts, list[str]]:
+class Case(NamedTuple):
+    """One damage to a log that has ended in one way."""
+
+    ending: str
+    damage: Damage
+    goes_on: bool
+
+
+class Bench:
+    """The three logs, and all that is done to them. Made once: processes that are forked from here see the same."""
+
+    def __init__(self, sample: float, seed: int, goes_on: float) -> None:
+        self._disks: dict[str, MemoryDisk] = {}
+        self._judges: dict[str, Judge] = {}
+        self.cases: list[Case] = []
+        for ending in ENDINGS:
+            disk, truth = ended(ending)
+            self._disks[ending], self._judges[ending] = disk, Judge(truth, ending)
+            assert self._judges[ending].verdict(disk.after_kill(), goes_on=True) == ("truth", ""), ending
+            chance = random.Random(f"{seed} {ending}")
+            for path in disk.paths():
+                for damage in damages(path, disk.read(path)):
+                    if damage.how not in ("flip", "cut") or chance.random() < sample:
+                        self.cases.append(Case(ending, damage, chance.random() < goes_on))
+
+    def judge(self, start: int) -> tuple[Counts, list[str]]:
+        """Some of the cases: counts by ending and kind of file, and what was silent."""
+        counts: Counts = {}
+        silences: list[str] = []
+        for ending, damage, goes_on in self.cases[start : start + CASES_AT_ONCE]:
+            left = damaged(self._disks[ending], damage)
+            answer, word = self._judges[ending].verdict(left, goes_on=goes_on)
+            counts.setdefault((ending, kind_of(damage.path)), Counter())[answer] += 1
+            if answer == "silence":
+                silences.append(f"{ending}: {damage}: {word}")
+        return counts, silences
+
+
+def run(
+    sample: float,
+    seed: int,
+    *,
+    goes_on: float = 0.1,
+    processes: int = 1,
+    say: Callable[[str], None] = lambda line: None,
+) -> tuple[Counts, list[str]]:
     """Counts by ending and kind of file, and what was silent."""
+    bench = Bench(sample, seed, goes_on)
     counts: Counts = {}
     silences: list[str] = []
-    for ending in ENDINGS:
-        disk, truth = ended(ending)
-        judge = Judge(truth, ending)
-        assert judge.verdict(disk.after_kill(), goes_on=True) == ("truth", ""), ending
-        chance = random.Random(f"{seed} {ending}")
-        for path in disk.paths():
-            data = disk.read(path)
-            for damage in damages(path, data):
-                if damage.how in ("flip", "cut") and chance.random() >= sample:
-                    continue
-                left = damaged(disk, damage)
-                answer, word = judge.verdict(left, goes_on=chance.random() < goes_on)
-                counts.setdefault((ending, kind_of(path)), Counter())[answer] += 1
-                if answer == "silence":
-                    silences.append(f"{ending}: {damage}: {word}")
-    return counts, silences
+    began, done, told_s = time.monotonic(), 0, 0.0
+    with ExitStack() as opened:
+        apart = opened.enter_context(multiprocessing.get_context("fork").Pool(processes)) if processes > 1 else None
+        order = list(range(0, len(bench.cases), CASES_AT_ONCE))
+        random.Random(seed).shuffle(order)  # a run that is cut short has seen some of everything
+        for some, silent in map(bench.judge, order) if apart is None else apart.imap_unordered(bench.judge, order):
+            for place, counted in some.items():
+                counts.setdefault(place, Counter()).update(counted)
+                done += counted.total()
+            silences += silent
+            for line in silent:
+                say(line)
+            if time.monotonic() - told_s > TELL_S:
+                told_s = time.monotonic()
+                answers = sum(counts.values(), Counter[str]())
+                say(f"{done} of {len(bench.cases)} damages in {told_s - began:.0f} s: {dict(answers)}")
+    return dict(sorted(counts.items())), silences
 
 
 def table(counts: Counts) -> str:
@@ -377,12 +429,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sample", type=float, default=1.0, help="share of bits and lengths; all else is always done")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--show", type=int, default=20, help="silences to print")
     arguments = parser.parse_args()
     began = time.monotonic()
-    counts, silences = run(arguments.sample, arguments.seed)
+    counts, silences = run(
+        arguments.sample,
+        arguments.seed,
+        processes=arguments.processes,
+        say=lambda line: print(line, flush=True),
+    )
     print(table(counts))
-    print(f"{sum(counted.total() for counted in counts.values())} damages in {time.monotonic() - began:.0f} s")
+    verdict = "BAD" if silences else "GOOD"
+    print(
+        f"{verdict}: {sum(counted.total() for counted in counts.values())} damages in {time.monotonic() - began:.0f} s"
+    )
     for line in silences[: arguments.show]:
         print(line)
     return 1 if silences else 0

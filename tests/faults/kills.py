@@ -2,8 +2,8 @@
 
     PYTHONPATH=src:tests python tests/faults/kills.py [--kills 1000] [--minutes 600] [--forked] [--seed 1]
 
-Prints a line after every ten kills and a table in the end. The exit code is 1 unless nothing was lost, doubled or out
-of order, and the hub never ended by itself. `test_kills.py` is the short form.
+Prints a line after every ten kills, each crash as it comes, and in the end a table and GOOD or BAD. The exit code is 1
+unless nothing was lost, doubled or out of order, and the hub never ended by itself. `test_kills.py` is the short form.
 """
 
 from __future__ import annotations
@@ -50,13 +50,18 @@ DEADLINE_S = 300.0
 class Outcome:
     """What came of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.say = say
         self.kills: Counter[str] = Counter()
         self.clean_stops = 0
         self.crashes: list[str] = []
         self.tracebacks = 0
         self.verdicts: dict[str, Verdict] = {}
         self.damage: list[str] = []
+
+    def crashed(self, how: str) -> None:
+        self.crashes.append(how)
+        self.say(f"CRASH: {how}")
 
     @property
     def is_good(self) -> bool:
@@ -86,7 +91,7 @@ class Fire:
         self.kills = kills
         self.chance = random.Random(seed)
         self.say = say
-        self.outcome = Outcome()
+        self.outcome = Outcome(say)
         self.start_s = 1.0
         self.last_s = float("inf")
         self.workers: list[Worker] = []
@@ -103,7 +108,9 @@ class Fire:
                 done = self.outcome.kills.total()
                 if done % 10 == 0:
                     acknowledged = {worker.name: worker.acknowledged for worker in self.workers}
-                    self.say(f"{done} kills in {time.monotonic() - began:.0f} s, acknowledged {acknowledged}")
+                    crashes = len(self.outcome.crashes)
+                    took_s = time.monotonic() - began
+                    self.say(f"{done} kills in {took_s:.0f} s, {crashes} crashes, acknowledged {acknowledged}")
             await self._start()
             for worker in self.workers:
                 worker.stopping.set()
@@ -165,7 +172,7 @@ class Fire:
         assert process is not None
         code = process.poll()
         if code is not None:
-            self.outcome.crashes.append(f"ended by itself with {code} ({moment})")
+            self.outcome.crashed(f"ended by itself with {code} ({moment})")
         self.hub.kill()
         self.outcome.kills[moment] += 1
 
@@ -196,7 +203,7 @@ class Fire:
         self.hub.process = None
         self.outcome.clean_stops += 1
         if code != 0:
-            self.outcome.crashes.append(f"stopped with {code}")
+            self.outcome.crashed(f"stopped with {code}")
 
     async def _stop(self) -> None:
         process = self.hub.process
@@ -226,6 +233,8 @@ def main() -> int:
         fire.last_s = 60 * arguments.minutes
         outcome = asyncio.run(fire.run())
     print(outcome.table())
+    kills = outcome.kills.total()
+    print(f"{'GOOD' if outcome.is_good and kills else 'BAD'}: {kills} of {arguments.kills} kills")
     return 0 if outcome.is_good else 1
 
 

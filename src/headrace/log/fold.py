@@ -23,6 +23,7 @@ from headrace.log.frame import (
     StreamTrimmed,
     decode_directory,
     decode_only_records,
+    place_of_only_records,
 )
 from headrace.log.journal_port import GoodFrame, LostFrames
 from headrace.log.partition import Partition, ProducerState
@@ -32,6 +33,10 @@ from headrace.log.tail import Tail, TailEntry
 
 RECORD_BYTES_MIN = 4
 """A record takes at least its offset: so many bytes of lost frames held at most so many records."""
+INDEX_END = 2**64
+"""Above all indexes."""
+NEAR = 4096
+"""Entries of frames so near to each other share one number of a frame: that of the first."""
 UNKNOWN_LOSS = 2**32
 """How far indexes are moved on when a whole file is missing."""
 
@@ -46,8 +51,13 @@ class Fold:
         self._find_segments = find_segments
         self._snapshot_sequence = state.sequence
         self._entries: dict[Partition, list[TailEntry]] = {}
+        self._old: dict[tuple[int, int], tuple[int, list[TailEntry]]] = {}
+        """By stream and partition, while the frames come that the snapshot has folded in, which change nothing else:
+        below which index records do not count, and the entries of those that do."""
         self._time_us = 0
         """Of the last records: those of one commit share one number, and not only its value."""
+        self._sequence = -NEAR
+        """Of the last records, or of some a little before them; shared in the same way."""
         self._lost_bytes: int | None = 0
         self._seen_after_loss: set[Partition] = set()
         for partition in state.partitions():
@@ -57,6 +67,8 @@ class Fold:
         """The next frame."""
         self._report.frames += 1
         is_new = frame.sequence >= self._snapshot_sequence
+        if not is_new and self._add_old(frame):
+            return
         only = decode_only_records(frame.directory)
         if only is not None:
             self._add_records(only, frame.data, frame.sequence, is_new)
@@ -69,6 +81,38 @@ class Fold:
                 self._add_records(entry, body, frame.sequence, is_new)
             elif is_new:
                 self._add_event(entry)
+
+    def _add_old(self, frame: GoodFrame) -> bool:
+        """Add the records of a frame that the snapshot has folded in; False when it holds more than some records. There
+        may be a million of them."""
+        place = place_of_only_records(frame.directory)
+        if place is None:
+            return False
+        stream, partition, count, base, time_us = place
+        known = self._old.get((stream, partition))
+        if known is None:
+            known = self._old[stream, partition] = self._known(stream, partition)
+        if frame.data is not None and base + count > known[0]:
+            self._report.journal_records += count
+            if time_us != self._time_us or frame.sequence - self._sequence >= NEAR:
+                self._share(time_us, frame.sequence)
+            known[1].append(TailEntry(base, count, self._time_us, frame.data, self._sequence))
+        return True
+
+    def _known(self, stream: int, partition: int) -> tuple[int, list[TailEntry]]:
+        found = self._state.by_id.get(stream)
+        if found is None:  # it has been deleted since
+            return INDEX_END, []
+        self._grow_to(found, partition)
+        owner = found.partitions[partition]
+        return max(owner.sealed_next, owner.first), self._entries.setdefault(owner, [])
+
+    def _share(self, time_us: int, sequence: int) -> None:
+        """Have `_time_us` and `_sequence` stand for these."""
+        if time_us != self._time_us:
+            self._time_us = time_us
+        if sequence - self._sequence >= NEAR:
+            self._sequence = sequence
 
     def lose(self, lost: LostFrames) -> None:
         """The next frames cannot be read."""
@@ -124,8 +168,7 @@ class Fold:
         if body is None or entry.base + entry.count <= max(partition.sealed_next, partition.first):
             return  # damaged records leave a gap, which `finish` names
         self._report.journal_records += entry.count
-        if entry.time_us != self._time_us:
-            self._time_us = entry.time_us
+        self._share(entry.time_us, sequence)
         tail_entry = TailEntry(entry.base, entry.count, self._time_us, body, sequence)
         known = self._entries.get(partition)
         if known is None:

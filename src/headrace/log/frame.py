@@ -38,6 +38,8 @@ from headrace.log.ops import StreamOptions
 
 HEADER = struct.Struct("<IIIIIIQQ")
 RECORDS = struct.Struct("<BBHIIIQqQII")
+PLACE = struct.Struct("<4xIIIQq16x")
+"""Of `RECORDS`: stream, partition, count, base and time."""
 EVENT = struct.Struct("<BxxxI")
 KIND_RECORDS = 1
 KIND_EVENT = 2
@@ -329,6 +331,13 @@ def decode_only_records(directory: bytes) -> RecordsEntry | None:
         return None
     _, _, _, stream, partition, count, base, time_us, sequence, body_bytes, _ = RECORDS.unpack_from(directory)
     return RecordsEntry(stream, partition, count, base, time_us, None, sequence, body_bytes)
+
+
+def place_of_only_records(directory: bytes) -> tuple[int, int, int, int, int] | None:
+    """The same for whoever folds a million of them: stream, partition, count, base and time."""
+    if len(directory) != RECORDS.size or directory[0] != KIND_RECORDS:
+        return None
+    return PLACE.unpack(directory)
 
 
 def _decode_records(directory: bytes, at: int) -> tuple[RecordsEntry, int]:

@@ -233,7 +233,7 @@ class Partition:
         """Index ranges (inclusive) that no segment and no tail entry holds."""
         missing: list[tuple[int, int]] = []
         at = self.first
-        if at == self.next:
+        if at == self.next or (not self.segments and self.tail.end_of_run(at) == self.next):
             return missing
         spans = [(ref.first, ref.next) for ref in self.segments]
         spans += [(entry.base, entry.next) for entry in self.tail.entries]

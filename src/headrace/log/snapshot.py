@@ -10,11 +10,12 @@ clean stop leaves is proof of how far the journal went: one that ends earlier ha
 from __future__ import annotations
 
 import struct
+import sys
 
 import msgspec
 from google_crc32c import value as crc32c
 
-from headrace.log.ops import CheckpointInfo, StreamInfo
+from headrace.log.ops import CheckpointInfo, StreamInfo, StreamOptions
 from headrace.log.partition import ProducerState
 from headrace.log.segment import SegmentRef
 from headrace.log.state import SNAPSHOTS_KEPT, CursorPosition, SnapshotRef, State, Stream
@@ -25,6 +26,7 @@ SUFFIX = ".snapshot"
 MAGIC = b"HRSNAP01"
 HEADER = struct.Struct("<8sQII")
 KEPT = SNAPSHOTS_KEPT
+USUAL = StreamOptions()
 
 
 class PartitionImage(msgspec.Struct, frozen=True, array_like=True):
@@ -146,7 +148,7 @@ def decode(data: bytes) -> State | None:
 def _restore(image: AnyImage) -> State:
     state = State()
     for stream_image in image.streams:
-        stream = Stream(stream_image.info, [saved.first for saved in stream_image.partitions])
+        stream = Stream(_shared(stream_image.info), [saved.first for saved in stream_image.partitions])
         for partition, saved in zip(stream.partitions, stream_image.partitions, strict=True):
             partition.next = saved.next
             partition.time_us = saved.time_us
@@ -166,6 +168,12 @@ def _restore(image: AnyImage) -> State:
     if image.shared is not None:
         _restore_shared(state, image.shared)
     return state
+
+
+def _shared(info: StreamInfo) -> StreamInfo:
+    """The same, without an object of its own for what most streams have in common: there may be very many."""
+    options = USUAL if info.options == USUAL else info.options
+    return StreamInfo(info.name, info.id, sys.intern(info.kind), info.partitions, options, info.created_us)
 
 
 def _restore_shared(state: State, shared: SharedImage) -> None:

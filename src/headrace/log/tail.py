@@ -24,7 +24,7 @@ class TailEntry(msgspec.Struct, frozen=True, gc=False):
     time_us: int
     body: bytes
     sequence: int
-    """Of the journal frame: that file must stay until this entry is sealed."""
+    """Of the journal frame, or of one a little before it: from there on the journal must stay until this is sealed."""
 
     @property
     def next(self) -> int:
@@ -42,6 +42,14 @@ class Tail:
     def __init__(self, entries: list[TailEntry] | None = None) -> None:
         self.entries = entries or []
         self.bytes = sum([len(entry.body) for entry in self.entries])
+
+    def end_of_run(self, first: int) -> int:
+        """Where the entries end that hold all indexes from `first` on."""
+        for entry in self.entries:
+            if entry.base != first:
+                break
+            first += entry.count
+        return first
 
     def append(self, entry: TailEntry) -> None:
         self.entries.append(entry)

@@ -220,7 +220,7 @@ def in_threads(work: Callable[[str], None], count: int = AT_ONCE) -> Attack:
 def put(batch: pa.RecordBatch, codec: str | None = None) -> Callable[[str], None]:
     def work(address: str) -> None:
         with flight.connect(f"grpc://{address}") as client:
-            list(client.do_action(flight.Action("stream.create", b'{"name":"hostile.flight"}')))
+            list(client.do_action(flight.Action("stream.create", b'{"stream":"hostile.flight"}')))
             options = flight.FlightCallOptions(write_options=pa.ipc.IpcWriteOptions(compression=codec))
             writer, _ = client.do_put(flight.FlightDescriptor.for_path("hostile.flight"), batch.schema, options)
             with writer:
@@ -255,7 +255,7 @@ def action(body: bytes, verb: str = "table.put") -> Callable[[str], None]:
 def read_nothing(address: str) -> None:
     """Many reads of which nothing is taken."""
     client = flight.connect(f"grpc://{address}")
-    list(client.do_action(flight.Action("stream.create", b'{"name":"hostile.flight"}')))
+    list(client.do_action(flight.Action("stream.create", b'{"stream":"hostile.flight"}')))
     writer, _ = client.do_put(flight.FlightDescriptor.for_path("hostile.flight"), pa.schema([("payload", pa.binary())]))
     with writer:
         writer.write_batch(pa.record_batch({"payload": pa.array([bytes(MIB)] * 8)}))

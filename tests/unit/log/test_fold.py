@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from headrace.log import fold, ops
 from headrace.log.batch import Batch
 from headrace.log.fold import Fold
@@ -11,6 +13,7 @@ from headrace.log.partition import Partition
 from headrace.log.report import Report
 from headrace.log.segment import SegmentRef
 from headrace.log.state import State
+from headrace.log.tail import Tail
 
 CREATED = StreamCreated(1, "orders", "stream", ops.StreamOptions(), 5, [0, 0])
 
@@ -79,7 +82,7 @@ def test_of_frames_before_the_snapshot_only_records_count() -> None:
 
 
 def test_damaged_records_are_a_hole_with_a_name() -> None:
-    damaged = records(2, 2)._replace(data=None)
+    damaged = msgspec.structs.replace(records(2, 2), data=None)
     state, report = folded(events(0, CREATED), records(1, 0), damaged, records(3, 4))
     assert [(finding.kind, finding.first, finding.last) for finding in report.damage] == [("damaged-records", 2, 3)]
     assert state.stream("orders").partitions[0].next == 6
@@ -104,3 +107,40 @@ def test_a_stream_whose_creation_is_lost_is_found_by_its_records() -> None:
     state, report = folded(LostFrames(0, 1, "", 0, 40), records(1, 0, partition=1, stream=3))
     assert state.stream("recovered/3").info.partitions == 2
     assert [finding.kind for finding in report.findings][:2] == ["lost-frames", "possible-loss"]
+
+
+def nameless(sequence: int, base: int, stream: int = 1) -> GoodFrame:
+    """Two records of no producer, as most frames are."""
+    body = Batch.of([b"x"] * 2).body
+    return GoodFrame(sequence, encode_records(stream, 0, 2, base, 7, b"", 0, len(body)), body, "", 0)
+
+
+def test_of_what_a_snapshot_has_folded_in_only_records_count_that_are_not_sealed() -> None:
+    state, _ = folded(events(0, CREATED), *(nameless(number, 2 * number - 2) for number in range(1, 6)))
+    for partition in state.partitions():
+        partition.tail = Tail()
+    assert (state.sequence, state.stream("orders").partitions[0].next) == (6, 10)
+    old = [nameless(number, 2 * number - 2) for number in range(1, 6)]
+    old[3] = msgspec.structs.replace(old[3], data=None)
+    gone = nameless(5, 0, stream=99)  # of a stream that has been deleted since
+    state, report = folded(events(0, CREATED), *old, gone, nameless(6, 10), state=state, segments=4)
+    partition = state.stream("orders").partitions[0]
+    assert [(entry.base, entry.count, entry.time_us) for entry in partition.tail.entries] == [
+        (4, 2, 7),
+        (8, 2, 7),
+        (10, 2, 7),
+    ]
+    assert all(
+        entry.sequence <= number <= entry.sequence + fold.NEAR
+        for entry, number in zip(partition.tail.entries, (3, 5, 6), strict=True)
+    )
+    assert (partition.next, report.journal_records) == (12, 6)
+    assert [(found.first, found.last) for found in report.findings] == [(6, 7)]
+    assert set(state.by_id) == {1}
+
+
+def test_frames_that_are_far_from_each_other_share_no_number() -> None:
+    state, _ = folded(events(0, CREATED), nameless(1, 0), nameless(2 * fold.NEAR, 2))
+    state.stream("orders").partitions[0].tail = Tail()
+    state, _ = folded(nameless(1, 0), nameless(2 * fold.NEAR, 2), state=state)
+    assert [entry.sequence for entry in state.stream("orders").partitions[0].tail.entries] == [1, 2 * fold.NEAR]
