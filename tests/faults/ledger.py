@@ -29,8 +29,10 @@ LARGE_BYTES = 1_200_000
 
 
 def payloads(writer: str, round: int) -> list[bytes]:
-    padding = b"x" * LARGE_BYTES if round % LARGE_EVERY == LARGE_EVERY - 1 else b""
-    return [b"%s %d %d%s" % (writer.encode(), round, number, padding) for number in range(1 + round % 5)]
+    many = [b"%s %d %d" % (writer.encode(), round, number) for number in range(1 + round % 5)]
+    if round % LARGE_EVERY == LARGE_EVERY - 1:
+        many[0] += b"x" * LARGE_BYTES
+    return many
 
 
 def has_checkpoint(round: int) -> bool:

@@ -179,6 +179,12 @@ class FakeConsumer(Consumer):
             raise OffsetOutOfRange(f"{self._offset} is outside {partition.first} to {partition.next}")
         return partition.position(self._offset) < len(partition.messages)
 
+    def seek(self, offset: int) -> None:
+        self._offset = offset
+
+    def rest(self) -> None:
+        """It fetches only when it is asked."""
+
     def close(self) -> None:
         """Nothing to let go of."""
 

@@ -67,6 +67,14 @@ class Consumer(Protocol):
         """The next messages; none when nothing came in time. Raises `OffsetOutOfRange`, also for the first offset."""
         ...
 
+    def seek(self, offset: int) -> None:
+        """Go on with that offset. Cheaper than another consumer: the connections are there."""
+        ...
+
+    def rest(self) -> None:
+        """Fetch nothing until `seek`."""
+        ...
+
     def close(self) -> None: ...
 
 

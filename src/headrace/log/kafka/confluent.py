@@ -152,8 +152,17 @@ class _Consumer(Consumer):
     ) -> None:
         """`is_there` says whether the cluster has the topic: a broker that has just come may not know of it yet."""
         self._is_there = is_there
+        self._topic = topic
+        self._partition = partition
         self._consumer = confluent_kafka.Consumer(config, logger=logger)
-        self._consumer.assign([TopicPartition(topic, partition, offset)])
+        self.seek(offset)
+
+    def seek(self, offset: int) -> None:
+        # Not librdkafka's seek, which answers only when the fetch that is under way is over.
+        self._consumer.assign([TopicPartition(self._topic, self._partition, offset)])
+
+    def rest(self) -> None:
+        self._consumer.unassign()
 
     def receive(self, timeout_s: float) -> list[Received]:
         received = []

@@ -12,6 +12,7 @@ and for tests.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import threading
 import time
@@ -24,6 +25,7 @@ from google_crc32c import value as crc32c
 
 from headrace.log.kafka.client import (
     UNKNOWN_OFFSET,
+    Consumer,
     KafkaError,
     KafkaPort,
     OffsetOutOfRange,
@@ -80,6 +82,9 @@ class TopicStore(Store):
         self._producer: Producer | None = None
         self._sending = threading.Lock()
         self._given_up = threading.Event()
+        self._resting: Consumer | None = None
+        """A consumer that nobody reads from now."""
+        self._lock = threading.Lock()
 
     def give_up(self) -> None:
         self._given_up.set()
@@ -185,9 +190,8 @@ class TopicStore(Store):
         start, end = max(start, low), min(end, high)
         if start >= end:
             return
-        consumer = self._kafka.consumer(self._topic, self._cell, start)
         deadline = time.monotonic() + self._timeout_s
-        try:
+        with self._reading(start) as consumer:
             while start < end:
                 for received in consumer.receive(RECEIVE_S):
                     deadline = time.monotonic() + self._timeout_s
@@ -197,10 +201,36 @@ class TopicStore(Store):
                     if (part := self._decode(received)) is not None:
                         yield part
                 self._check_patience(deadline, f"{self._topic}/{self._cell} could not be read from offset {start}")
+
+    @contextlib.contextmanager
+    def _reading(self, start: int) -> Iterator[Consumer]:
+        """A consumer that begins at an offset: the one that somebody used before, if it rests. To open one takes longer
+        than to read a small blob."""
+        with self._lock:
+            resting, self._resting = self._resting, None
+        if resting is None:
+            consumer = self._kafka.consumer(self._topic, self._cell, start)
+        else:
+            consumer = resting
+            consumer.seek(start)
+        is_well = True
+        try:
+            yield consumer
         except OffsetOutOfRange:
-            return  # the topic was made again
+            pass  # the topic was made again: there is nothing to read
+        except Exception:
+            is_well = False
+            raise
         finally:
-            consumer.close()
+            self._let_rest(consumer) if is_well else consumer.close()
+
+    def _let_rest(self, consumer: Consumer) -> None:
+        consumer.rest()
+        with self._lock:
+            if self._resting is None and not self._given_up.is_set():
+                self._resting = consumer
+                return
+        consumer.close()
 
     def _decode(self, received: Received) -> _Part | None:
         """None for what no hub wrote."""
@@ -281,8 +311,13 @@ class TopicStore(Store):
         return None
 
     def close(self) -> None:
+        self._given_up.set()
         with self._sending:
             self._close_producer()
+        with self._lock:
+            consumer, self._resting = self._resting, None
+        if consumer is not None:
+            consumer.close()
 
 
 def _key(cell: int, name: str, part: int) -> bytes:

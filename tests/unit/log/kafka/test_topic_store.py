@@ -17,7 +17,7 @@ from headrace.log.kafka.client import KafkaError
 from headrace.log.kafka.topic_store import AHEAD_MAX, HEADER, PART_BYTES, TopicStore
 from headrace.log.stamp import split
 from headrace.log.store import BlobDamaged, DirectoryStore
-from headrace.testing.kafka import FakeKafka, Fault
+from headrace.testing.kafka import FakeConsumer, FakeKafka, Fault
 
 LONG = bytes(range(256)) * 8_000  # three parts
 TOPIC = "headrace.blobs"
@@ -201,3 +201,45 @@ def test_nobody_waits_for_a_log_that_was_given_up(kafka: FakeKafka) -> None:
         with pytest.raises(KafkaError, match="given up"):
             putting.result(60)
     store.close()
+
+
+class CountingKafka(FakeKafka):
+    """Counts the consumers that were made, and those that are open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made = self.open = 0
+
+    def consumer(self, topic: str, partition: int, offset: int) -> FakeConsumer:
+        self.made += 1
+        self.open += 1
+        consumer = super().consumer(topic, partition, offset)
+        consumer.close = self._closed  # type: ignore[method-assign]
+        return consumer
+
+    def _closed(self) -> None:
+        self.open -= 1
+
+
+def test_readers_share_a_consumer_one_after_the_other() -> None:
+    kafka = CountingKafka()
+    kafka.create_topic(TOPIC, 1, 3, {})
+    store = TopicStore(kafka, TOPIC, 0, timeout_s=5)
+    names = [store.put(f"f/{number}", LONG + b"%d" % number) for number in range(3)]
+    for name, number in [(names[number], number) for number in (2, 0, 1, 0)]:
+        assert store.get(name) == LONG + b"%d" % number
+    assert (kafka.made, kafka.open) == (1, 1)
+    one, other = store.chunks(names[0]), store.chunks(names[1])
+    assert next(one) == next(other), "two at the same time, each with its own"
+    assert b"".join(other).endswith(b"1")
+    one.close()  # type: ignore[attr-defined]
+    assert (kafka.made, kafka.open) == (2, 1)
+    message = kafka.topics[TOPIC].partitions[0].messages[0]
+    assert message.value is not None
+    kafka.topics[TOPIC].partitions[0].messages[0] = message._replace(value=message.value[:-1] + b"?")
+    with pytest.raises(BlobDamaged):
+        store.get(names[0])
+    assert kafka.open == 0, "one that met an error is not used again"
+    assert store.get(names[2]) == LONG + b"2"
+    store.close()
+    assert kafka.open == 0
