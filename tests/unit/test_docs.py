@@ -30,7 +30,7 @@ ON_THEIR_OWN = {
     "protocols/ockam.md": "tests/unit/protocols/ockam/test_ockam_docs.py",
 }
 """Pages that have tests of their own."""
-EXCERPTS = {"log-format.md", "spark.md", "protocols/futoin.md", "protocols/perper.md"}
+EXCERPTS = {"log-format.md", "spark.md", "sql.md", "protocols/futoin.md", "protocols/perper.md"}
 """Pages whose blocks are parts of programs: they need a database, a cluster or agents around them."""
 HOW_TO = [
     page for page in sorted((DOCS / "how-to").glob("*.md")) if page.relative_to(DOCS).as_posix() not in ON_THEIR_OWN
