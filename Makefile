@@ -22,15 +22,18 @@ $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "Headrace needs Python 3.11 or newer; none was found. Name one: make PYTHON=/path/to/python3 …"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq python3-venv >/dev/null; } \
 		|| { echo "$(PYTHON) cannot make environments: sudo apt-get install python3-venv, or name another: make PYTHON=/path/to/python3 …"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
+	@echo "making a Python environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --upgrade pip
 
 $(RUN_STAMP): pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --editable '.[spark,speed]'
+	@echo "installing Headrace with Spark into $(VENV): some 500 MB to fetch the first time, which takes a minute or more"
+	@$(BIN)/python -m pip install --quiet --editable '.[spark,speed]'
 	@touch $@
 
 $(DEV_STAMP): pyproject.toml $(RUN_STAMP)
-	$(BIN)/python -m pip install --quiet --group dev
+	@echo "installing what the tests and checks need"
+	@$(BIN)/python -m pip install --quiet --group dev
 	@touch $@
 
 setup: $(DEV_STAMP) ## Set up .venv for development

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-DESIGN = "Design"
+EXPLANATION = "Explanation"
 
 
 def on_config(config: Any) -> Any:
-    """Expand the folders, and put pages at the top level that nobody lists under Design."""
+    """Expand the folders, and put pages at the top level that nobody lists under Explanation."""
     docs = Path(config["docs_dir"])
     listed = set(_pages(config["nav"]))
     nav = []
@@ -16,7 +16,7 @@ def on_config(config: Any) -> Any:
         if isinstance(value, list) and value and isinstance(value[0], str) and value[0].endswith("/"):
             found = sorted(docs.glob(f"{value[0]}*.md"))
             value = [f"{value[0]}{file.name}" for file in found if file.name != "template.md"]
-        elif title == DESIGN:
+        elif title == EXPLANATION:
             value = value + sorted(file.name for file in docs.glob("*.md") if file.name not in listed)
         if value:
             nav.append({title: value})

@@ -22,10 +22,28 @@ from headrace.telemetry.metrics import Metrics
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-ON_THEIR_OWN = ("python.md", "cluster.md")
+ON_THEIR_OWN = {
+    "how-to/python.md": "tests/unit/protocols/flight/test_flight_docs.py",
+    "how-to/cluster.md": "tests/faults/test_cluster_page.py",
+    "protocols/flight.md": "tests/unit/protocols/flight/test_flight_docs.py",
+    "protocols/ambrosia.md": "tests/unit/protocols/ambrosia/test_ambrosia_docs.py",
+    "protocols/ockam.md": "tests/unit/protocols/ockam/test_ockam_docs.py",
+}
 """Pages that have tests of their own."""
-HOW_TO = [page for page in sorted((DOCS / "how-to").glob("*.md")) if page.name not in ON_THEIR_OWN]
-PAGES = [ROOT / "README.md", DOCS / "tutorial.md", DOCS / "security.md", DOCS / "upgrade.md", *HOW_TO]
+EXCERPTS = {"log-format.md", "spark.md", "sql.md", "protocols/futoin.md", "protocols/perper.md"}
+"""Pages whose blocks are parts of programs: they need a database, a cluster or agents around them."""
+HOW_TO = [
+    page for page in sorted((DOCS / "how-to").glob("*.md")) if page.relative_to(DOCS).as_posix() not in ON_THEIR_OWN
+]
+PROTOCOLS = [DOCS / "protocols" / name for name in ("wallaroo.md",)]
+TOP = [DOCS / name for name in ("tutorial.md", "security.md", "operations.md", "upgrade.md")]
+PAGES = [ROOT / "README.md", *TOP, *HOW_TO, *PROTOCOLS]
+RUN = (  # as a notebook does: with `await` anywhere
+    "import ast, asyncio, inspect, sys\n"
+    "code = compile(sys.stdin.read(), 'page', 'exec', ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)\n"
+    "result = eval(code, {'__name__': '__main__'})\n"
+    "if inspect.iscoroutine(result): asyncio.run(result)\n"
+)
 NOT_RUN = {
     "",  # diagrams and output
     "json", "text", "toml", "mermaid",
@@ -158,7 +176,7 @@ def test_every_block_does_what_the_page_says(live: Live, page: Path) -> None:
             live.run_until(live.with_addresses(text), live.with_addresses(following[1]))
             tried += 1
         elif language == "python":
-            done = live.run([sys.executable, "-c", live.with_addresses(text)])
+            done = live.run([sys.executable, "-c", RUN], live.with_addresses(text))
             assert done.returncode == 0, done.stderr
             if following[0] == "text":
                 assert done.stdout == following[1]
@@ -166,6 +184,18 @@ def test_every_block_does_what_the_page_says(live: Live, page: Path) -> None:
         else:
             assert language in NOT_RUN, f"a block of {language!r} is not tried"
     assert tried or page in HOW_TO
+
+
+def test_every_page_with_something_to_run_is_run_or_says_why_not() -> None:
+    def is_run(language: str) -> bool:
+        return language in ("sh", "python", "console")
+
+    pages = [page for page in DOCS.rglob("*.md") if any(is_run(language) for language, _ in blocks(page))]
+    names = {page.relative_to(DOCS).as_posix() for page in pages if "reference" not in page.parts}
+    known = {page.relative_to(DOCS).as_posix() for page in PAGES if DOCS in page.parents}
+    assert names <= known | set(ON_THEIR_OWN) | EXCERPTS
+    for name, test in ON_THEIR_OWN.items():
+        assert Path(name).name in (ROOT / test).read_text(), test
 
 
 def tool(name: str) -> Any:

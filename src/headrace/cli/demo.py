@@ -28,7 +28,7 @@ def demo(
 ) -> None:
     """Start a hub with live producers through all five protocols, a Spark pipeline, and consumers, to see it work.
 
-    Started again it goes on where it was. `--json` prints how things stood at the end, and nothing before.
+    Started again, it continues where it stopped. `--json` prints the state at the end and nothing before.
     """
     from headrace.demo.stage import run
     from headrace.demo.view import View
@@ -37,5 +37,20 @@ def demo(
     frame = asyncio.run(run(data, view, flags=settings or [], seconds=seconds, with_spark=not no_spark))
     total = sum(row.next for row in frame.flows)
     sent, read = sum(row.sent for row in frame.flows), sum(row.read for row in frame.flows)
-    text = f"ended: {sent:,} records sent and {read:,} read in this run, {total:,} stored; start it again to go on"
-    output.line(frame, text)
+    text = f"ended: {sent:,} records sent and {read:,} read in this run, {total:,} stored"
+    output.line(frame, "\n".join([text, *_next_steps(data)]))
+
+
+def _next_steps(data: Path) -> list[str]:
+    """Three things to try with what the demo leaves behind."""
+    place = "" if data == DATA else f" --data {data}"
+    return [
+        "",
+        "Three things to try:",
+        f"  1. headrace up{place}",
+        "     and, in another terminal, headrace read demo.orders: everything acknowledged is still there",
+        "  2. headrace sql \"select type, count(*) from stream('demo.clicks') group by type\"",
+        "     while the hub runs: any stream is a table",
+        f"  3. headrace demo{place}",
+        "     then kill -9 it in the middle and start it again: nothing is lost, nothing is counted twice",
+    ]

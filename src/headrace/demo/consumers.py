@@ -10,7 +10,7 @@ from typing import Any
 from headrace import connect_async
 from headrace.config.address import split_address
 from headrace.demo.flows import Addresses, Flow
-from headrace.demo.producers import GET_OR_CREATE, PUT, futoin_url, hold_items
+from headrace.demo.producers import GET_OR_CREATE, PUT, futoin_url
 from headrace.protocols.futoin.client import Event, Receiver
 from headrace.protocols.ockam.client import Consumer
 from headrace.protocols.perper.fabric.client import FabricClient
@@ -56,7 +56,6 @@ async def read_by_perper(flow: Flow, addresses: Addresses) -> None:
     fabric = await FabricClient.connect(*split_address(addresses["fabric"]))
     name = encode_string(f"{NAME}-{flow.name}")
     try:
-        await hold_items(ignite, flow.stream)
         await ignite.request(GET_OR_CREATE, Configuration({0: "stream-listeners"}))
         stored = await ignite.request(GET, name, cache="stream-listeners")
         start = _position(stored)

@@ -16,14 +16,12 @@ from headrace.protocols.ockam.client import Publisher
 from headrace.protocols.perper.ignite.binary import encode_long, encode_string
 from headrace.protocols.perper.ignite.client import IgniteClient
 from headrace.protocols.perper.ignite.configuration import Configuration
-from headrace.protocols.perper.records import StreamListener, write_listener
 from headrace.protocols.wallaroo.client import Connector
 
 PAUSE_S = 0.1
 ANSWER_S = 30.0
 FRUIT = ("apple", "pear", "quince", "plum", "fig")
 PAGES = ("/", "/shop", "/basket", "/help")
-HOLDS_ALL = -(2**63)
 """A Perper listener at this position keeps a stream's items from being cleaned up."""
 GET_OR_CREATE, PUT_IF_ABSENT, PUT, SIZE = 1054, 1002, 1001, 1020
 
@@ -70,7 +68,6 @@ async def produce_prices(flow: Flow, addresses: Addresses) -> None:
     client = await IgniteClient.connect(*split_address(addresses["ignite"]))
     try:
         await client.request(GET_OR_CREATE, Configuration({0: flow.stream, 200: []}))
-        await hold_items(client, flow.stream)
         number = await client.request(SIZE, b"", cache=flow.stream)
         while True:
             price = f"{random.choice(FRUIT)} {random.uniform(1, 5):.2f}"
@@ -80,13 +77,6 @@ async def produce_prices(flow: Flow, addresses: Addresses) -> None:
             await asyncio.sleep(PAUSE_S)
     finally:
         await client.close()
-
-
-async def hold_items(client: IgniteClient, stream: str) -> None:
-    """Keep the items of a stream that has no other listener."""
-    await client.request(GET_OR_CREATE, Configuration({0: "stream-listeners"}))
-    listener = write_listener(StreamListener(stream, HOLDS_ALL))
-    await client.request(PUT, encode_string(f"{stream}-persist"), listener, cache="stream-listeners")
 
 
 class Ledger(Immortal):

@@ -35,6 +35,11 @@ from headrace.telemetry import log_lines
 
 logger = logging.getLogger("headrace.demo")
 
+STORY = (
+    "A shop, its parts written by people who never agreed on a protocol: tills send orders (Wallaroo), the cold store",
+    "sends readings (Ockam), the web site sends clicks (FutoIn), buyers send prices (Perper), a till calls the ledger",
+    "(AMBROSIA). One log takes them all; each is read by another protocol; Spark counts everything, every ten seconds.",
+)
 FRAME_S = 0.5
 DEADLINE_STEP_S = 0.1
 
@@ -120,10 +125,12 @@ class Demo:
 
     def _announce(self, runtime: Runtime) -> None:
         self._view.say(f"console: {self._console_url(runtime)}")
+        for line in STORY:
+            self._view.say(line)
         listening = [f"{name} {address}" for name, address in runtime.addresses.items() if "." not in name]
         self._view.say(f"listening: {', '.join(listening)}, and two ports for each immortal")
         stored = sum(self._stored_before.values())
-        what = f"resumed with {stored:,} records of earlier runs" if stored else "a new hub"
+        what = f"continuing after {stored:,} records of earlier runs" if stored else "a new hub"
         self._view.say(f"data in {self._directory}: {what}")
         if not self._with_spark:
             self._view.say("no pipeline: --no-spark, or PySpark is not installed (pip install headrace[spark])")

@@ -96,7 +96,7 @@ def draw(frame: Frame) -> Group:
     for row, cells in zip(frame.flows, rows, strict=True):
         words = Text(row.error, style="red") if row.error and not row.read else Text(row.last)
         table.add_row(*cells, words)
-    started = "resumed where it was" if frame.resumed else "first start"
+    started = "continuing an earlier run" if frame.resumed else "first start"
     end = Text(f"up {frame.uptime_s:,.0f} s, {started}; Ctrl-C ends everything", style="dim")
     return Group(title, table, Text(pipeline_line(frame.pipeline)), end)
 
