@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from typing import Literal
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -42,6 +43,37 @@ def parse_seconds(text: str) -> float:
     if match is None or match[2].lower() not in _SECONDS_PER_UNIT:
         raise ValueError(f"{text!r} is not a duration such as 250ms, 30s, 5m, 12h or 7d")
     return float(match[1]) * _SECONDS_PER_UNIT[match[2].lower()]
+
+
+Position = int | Literal["earliest", "latest"] | datetime
+"""Where in a stream."""
+
+
+def position(text: str) -> Position:
+    """`120` is an index, `5m` five minutes ago, `2026-11-15T12:00:00Z` a time; and `earliest`, `latest`."""
+    if text == "earliest":
+        return "earliest"
+    if text == "latest":
+        return "latest"
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        return _now() - timedelta(seconds=parse_seconds(text))
+    except OverflowError:
+        raise ValueError(f"{text!r} is before the year 1; earliest is the first record there is") from None
+    except ValueError:
+        pass
+    try:
+        time = datetime.fromisoformat(text)
+        return time if time.tzinfo is not None else time.astimezone()
+    except (ValueError, OverflowError):
+        raise ValueError(
+            f"{text!r} is not an index (120), earliest, latest, a time (2026-11-15T12:00:00Z) or an age (5m, 2h)"
+        ) from None
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
 
 
 def format_bytes(count: float) -> str:

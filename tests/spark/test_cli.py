@@ -104,13 +104,15 @@ def test_built_in_commands(commands: Any, hub: ThreadHub, name: str, tmp_path: P
 def test_sql(commands: Any, hub: ThreadHub, name: str) -> None:
     orders(hub, name)
     text = f"SELECT type, count(*) AS n, max(payload) AS p FROM stream('{name}') GROUP BY type ORDER BY type"
-    lines = commands(text, "--json", of=sql_app).stdout.splitlines()
+    lines = commands(text, "--json", "--engine", "spark", of=sql_app).stdout.splitlines()
     rows = [json.loads(line) for line in lines]
     assert [(row["type"], row["n"]) for row in rows] == [("even", 5), ("odd", 5)]
     assert rows[0]["p"].startswith('{"item"')
-    few = commands(f"SELECT `index` FROM stream('{name}')", "--output", "csv", "--limit", "2", of=sql_app)
+    few = commands(
+        f"SELECT `index` FROM stream('{name}')", "--output", "csv", "--limit", "2", "--engine", "spark", of=sql_app
+    )
     assert few.stdout.split() == ["index", "0", "1"]
-    bad = commands("SELECT nonsense FROM stream('nowhere-at-all')", of=sql_app)
+    bad = commands("SELECT nonsense FROM stream('nowhere-at-all')", "--engine", "spark", of=sql_app)
     assert bad.exit_code != 0
     assert "nonsense" in bad.stderr or "nowhere-at-all" in bad.stderr
 

@@ -32,6 +32,7 @@ NO_SETTINGS = {
     "wallaroo.streams", "wallaroo.names", "ockam.indexes", "futoin.consumers",
     "ambrosia.counter.receive", "ambrosia.counter.send",
     "wallaroo.experimental", "pipeline.list",
+    "sql.query", "sql.columns", "sql.list", "sql.cancel", "flight.sql",
 }  # fmt: skip
 
 

@@ -51,6 +51,7 @@ CLIENT = {
     "request",
     "segments",
     "set_options",
+    "sql",
     "streams",
     "table",
     "tables",

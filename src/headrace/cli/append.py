@@ -8,7 +8,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -16,10 +16,13 @@ from rich.progress import DownloadColumn, TimeElapsedColumn, TransferSpeedColumn
 from rich.text import Text
 
 from headrace.cli.completion import streams
-from headrace.cli.options import Answer, PartitionOption, sharing
+from headrace.cli.options import Answer, sharing
 from headrace.cli.output import notes, progress_bar
 from headrace.errors import BadRequest
 from headrace.log.ops import Appended
+
+if TYPE_CHECKING:
+    from headrace.client import Client
 
 app = typer.Typer()
 
@@ -61,7 +64,9 @@ def append(
     ] = None,
     whole: Annotated[bool, typer.Option("--whole", help="The file is one record, not one per line.")] = False,
     create: Annotated[bool, typer.Option("--create", help="Create the stream if it is not there.")] = False,
-    partition: PartitionOption = 0,
+    partition: Annotated[
+        int | None, typer.Option("--partition", min=0, help="The partition; without it that of the key, or 0.")
+    ] = None,
     type: Annotated[str | None, typer.Option("--type", help="The type of all records.")] = None,
     key: Annotated[str | None, typer.Option("--key", help="The key of all records.")] = None,
     producer: Annotated[str | None, typer.Option("--producer", help="Store each batch once: who sends.")] = None,
@@ -73,11 +78,12 @@ def append(
     """
     if records and file is not None:
         raise typer.BadParameter("give records or --file, not both")
-    outcome = Outcome(stream, partition)
     with answer.connect() as client:
         if create:
             client.create(stream)
-        with client.writer(stream, partition=partition, producer=producer, sequence=sequence) as writer:
+        where = _partition(client, stream, key) if partition is None else partition
+        outcome = Outcome(stream, where)
+        with client.writer(stream, partition=where, producer=producer, sequence=sequence) as writer:
             under_way: list[concurrent.futures.Future[Appended]] = []
             for batch in _batches(records, file, whole, quiet=answer.as_json):
                 under_way.append(writer.append(batch, type=type, key=key))
@@ -86,6 +92,13 @@ def append(
             for future in under_way:
                 outcome.add(future.result())
     answer.line(outcome, _told(outcome))
+
+
+def _partition(client: Client, stream: str, key: str | None) -> int:
+    """Where records with a key belong."""
+    from headrace.client.partitions import partition_of
+
+    return 0 if key is None else partition_of(key.encode(), client.describe(stream).partitions)
 
 
 def _told(outcome: Outcome) -> str:

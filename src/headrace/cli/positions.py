@@ -4,41 +4,20 @@ from __future__ import annotations
 
 import codecs
 import datetime
-from typing import Any, Literal
+from typing import Any
 
 import typer
 
 from headrace.log.columns import OPTIONAL
-from headrace.units import parse_seconds
-
-Position = int | Literal["earliest", "latest"] | datetime.datetime
+from headrace.units import Position, position
 
 
 def parse_position(text: str) -> Position:
     """`120` is an index, `5m` five minutes ago, `2026-11-15T12:00:00Z` a time; and `earliest`, `latest`."""
-    if text == "earliest":
-        return "earliest"
-    if text == "latest":
-        return "latest"
-    if text.isascii() and text.isdigit():
-        return int(text)
     try:
-        return _now() - datetime.timedelta(seconds=parse_seconds(text))
-    except OverflowError:
-        raise typer.BadParameter(f"{text!r} is before the year 1; earliest is the first record there is") from None
-    except ValueError:
-        pass
-    try:
-        time = datetime.datetime.fromisoformat(text)
-        return time if time.tzinfo is not None else time.astimezone()
-    except (ValueError, OverflowError):
-        raise typer.BadParameter(
-            f"{text!r} is not an index (120), earliest, latest, a time (2026-11-15T12:00:00Z) or an age (5m, 2h)"
-        ) from None
-
-
-def _now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.UTC)
+        return position(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def shown_time(time: datetime.datetime | int | None) -> str | None:

@@ -1,4 +1,4 @@
-"""`headrace sql`: ask streams a question in SQL and get the answer now."""
+"""`headrace sql`: ask streams and tables a question in SQL and get the answer now."""
 
 from __future__ import annotations
 
@@ -20,35 +20,50 @@ ROWS_DEFAULT = 1000
 @app.command()
 @sharing(how=SparkOptions)
 def sql(
-    text: Annotated[str, typer.Argument(help="SQL over stream('name', option => 'value'), or @FILE.")],
+    text: Annotated[str, typer.Argument(help="SQL over streams and tables by their names, or @FILE.")],
     limit: Annotated[int, typer.Option("--limit", help="At most so many rows; 0 for all.")] = ROWS_DEFAULT,
     output: Annotated[Literal["table", "csv"], typer.Option("--output", help="How to print.")] = "table",
+    engine: Annotated[
+        Literal["hub", "spark"], typer.Option("--engine", help="The hub itself, or Spark: its own SQL, no limits.")
+    ] = "hub",
     as_json: JsonFlag = False,
     *,
     how: SparkOptions,
 ) -> None:
-    """An answer now, over everything the streams hold.
+    """An answer now, over everything that streams and tables hold.
 
-    headrace sql "SELECT type, count(*) FROM stream('orders') GROUP BY type"
+    headrace sql "SELECT type, count(*) FROM orders GROUP BY type"
+
+    headrace sql "SELECT value.fruit, sum(value.count) FROM orders GROUP BY 1"
     """
+    asked = Path(text[1:]).read_text() if text.startswith("@") else text
+    ask = _ask_spark if engine == "spark" else _ask_hub
+    columns, rows = ask(asked, limit, how)
+    shown = rows[:limit] if limit else rows
+    _print(columns, shown, output, as_json)
+    if len(rows) > len(shown):
+        notes().print(f"only the first {limit} rows; --limit 0 shows all", style="dim")
+
+
+def _ask_hub(asked: str, limit: int, how: SparkOptions) -> tuple[list[str], list[Any]]:
+    with how.connect() as client, client.sql(asked, limit=limit + 1 if limit else None) as result:
+        return result.columns, [tuple(row.values()) for row in result]
+
+
+def _ask_spark(asked: str, limit: int, how: SparkOptions) -> tuple[list[str], list[Any]]:
     from headrace.spark.pipelines.failures import explain
     from headrace.spark.query import bind
 
-    asked = Path(text[1:]).read_text() if text.startswith("@") else text
     spark = how.session(move_cursors=False)
     try:
         result = bind(spark, asked, hubWaitSeconds=10)
         rows = (result.limit(limit + 1) if limit else result).collect()
-        columns = result.columns
+        return result.columns, rows
     except Exception as error:
         failure = explain(error)
         fail(failure.headline, code="sql")
     finally:
         spark.stop()
-    shown = rows[:limit] if limit else rows
-    _print(columns, shown, output, as_json)
-    if len(rows) > len(shown):
-        notes().print(f"only the first {limit} rows; --limit 0 shows all", style="dim")
 
 
 def _print(columns: list[str], rows: list[Any], output: str, as_json: bool) -> None:
@@ -71,5 +86,7 @@ def _plain(cell: Any) -> Any:
         except UnicodeDecodeError:
             return bytes(cell).hex()
     if hasattr(cell, "asDict"):
-        return {name: _plain(value) for name, value in cell.asDict().items()}
+        cell = cell.asDict()
+    if isinstance(cell, dict):
+        return {name: _plain(value) for name, value in cell.items()}
     return cell

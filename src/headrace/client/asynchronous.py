@@ -10,16 +10,17 @@ import asyncio
 import concurrent.futures
 import functools
 import itertools
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import pyarrow as pa
 
+from headrace.client.batches import SqlResult, rows_of
 from headrace.client.client import PAGE_ENTRIES, Client
 from headrace.client.connection import CALL_TIMEOUT_S
 from headrace.client.handles import Cursor, Table
-from headrace.client.reader import Reader
+from headrace.client.reader import Decoded, Reader
 from headrace.client.records import Record, records_of
 from headrace.client.writer import Writer
 from headrace.log.ops import Appended
@@ -97,6 +98,60 @@ def _iterated(
     return run
 
 
+class AsyncDecoded(_Twin[Decoded]):
+    """Records with the JSON in their payloads as columns."""
+
+    to_arrow = _awaitable(Decoded.to_arrow)
+    to_pandas = _awaitable(Decoded.to_pandas)
+    to_polars = _awaitable(Decoded.to_polars)
+    next_batch = _awaitable(Decoded.next_batch)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
+        return self._twin.schema
+
+    async def batches(self) -> AsyncIterator[pa.RecordBatch]:
+        """Arrow record batches, as they come."""
+        while (batch := await self.next_batch()) is not None:
+            yield batch
+
+
+class AsyncSqlResult(_Twin[SqlResult]):
+    """The rows of a query, as they come: `async for row in result`, a dict each."""
+
+    to_arrow = _awaitable(SqlResult.to_arrow)
+    to_pandas = _awaitable(SqlResult.to_pandas)
+    to_polars = _awaitable(SqlResult.to_polars)
+    to_list = _awaitable(SqlResult.to_list)
+    next_batch = _awaitable(SqlResult.next_batch)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
+        return self._twin.schema
+
+    async def batches(self) -> AsyncIterator[pa.RecordBatch]:
+        """Arrow record batches, as they come."""
+        while (batch := await self.next_batch()) is not None:
+            yield batch
+
+    async def __aiter__(self) -> AsyncIterator[dict[str, Any]]:
+        async for batch in self.batches():
+            for row in rows_of(batch):
+                yield row
+
+    async def close(self) -> None:
+        """End it."""
+        self._twin.close()
+
+    async def __aenter__(self) -> AsyncSqlResult:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+
 class AsyncReader(_Twin[Reader]):
     """Records of a read or follow, as they come: `async for record in reader`."""
 
@@ -107,6 +162,7 @@ class AsyncReader(_Twin[Reader]):
 
     to_arrow = _awaitable(Reader.to_arrow)
     to_pandas = _awaitable(Reader.to_pandas)
+    to_polars = _awaitable(Reader.to_polars)
     to_list = _awaitable(Reader.to_list)
     save = _awaitable(Reader.save)
 
@@ -114,6 +170,10 @@ class AsyncReader(_Twin[Reader]):
     def schema(self) -> pa.Schema:
         """The columns."""
         return self._twin.schema
+
+    def decoded(self, schema: pa.Schema | Mapping[str, Any]) -> AsyncDecoded:
+        """The JSON in the payloads as columns, by a schema."""
+        return AsyncDecoded(self._twin.decoded(schema), self._threads)
 
     @property
     def position(self) -> int | None:
@@ -136,8 +196,7 @@ class AsyncReader(_Twin[Reader]):
     async def __aiter__(self) -> AsyncIterator[Record]:
         async for batch in self.batches():
             for record in records_of(batch):
-                if record.index >= 0:
-                    self._twin.position = record.index + 1
+                self._twin._handed_out(record.index, record.stream, record.partition)
                 yield record
 
     async def close(self) -> None:
@@ -232,6 +291,7 @@ class AsyncClient(_Twin[Client]):
     segments = _awaitable(Client.segments)
     producer_sequence = _awaitable(Client.producer_sequence)
     append = _awaitable(Client.append)
+    sql = _awaitable_making(AsyncSqlResult, Client.sql)
     writer = _awaitable_making(AsyncWriter, Client.writer)
     read = _awaitable_making(AsyncReader, Client.read)
     follow = _awaitable_making(AsyncReader, Client.follow)

@@ -18,8 +18,10 @@ from headrace.admin.records import Sequence as ProducerSequence
 from headrace.admin.requests import Index
 from headrace.admin.streams import PartitionBounds, StreamDescription, StreamSegments, StreamSummary
 from headrace.admin.tables import TableSummary
+from headrace.client.batches import SqlResult
 from headrace.client.connection import CALL_TIMEOUT_S, Connection, Result, decode_result
 from headrace.client.handles import Cursor, Table
+from headrace.client.partitions import Partitions, by_partition
 from headrace.client.puts import NotStored
 from headrace.client.reader import Reader
 from headrace.client.records import is_arrow, to_batch, to_microseconds
@@ -27,7 +29,8 @@ from headrace.client.writer import Writer
 from headrace.errors import BadRequest, Closed, HeadraceError, Unreachable
 from headrace.log.ops import Appended, Bounds, CursorInfo, StreamOptions
 from headrace.pages import Page
-from headrace.protocols.flight.codec import AtTime, Range, ReadTicket, split
+from headrace.protocols.flight.codec import AtTime, Range, ReadTicket, SqlTicket, encode, split
+from headrace.units import position
 
 # Open puts that `append` keeps, one for each stream partition lately appended to.
 WRITERS_KEPT = 16
@@ -37,8 +40,8 @@ RETRY_PAUSE_S = 0.1
 # Entries of a list that are fetched at once.
 PAGE_ENTRIES = 1_000
 
-StartAt = int | Literal["earliest", "latest"] | datetime
-EndAt = int | Literal["latest"] | datetime | None
+StartAt = int | str | datetime
+EndAt = int | str | datetime | None
 
 
 class Client:
@@ -56,8 +59,12 @@ class Client:
     ) -> None:
         self._connection = Connection(address, token=token, user=user, password=password, tls=tls, timeout_s=timeout_s)
         self._writers: OrderedDict[tuple[str, int], Writer] = OrderedDict()
+        self._partitions = Partitions(lambda stream: self.describe(stream).partitions)
         self._lock = threading.Lock()
         self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<Client of {self.address}{', closed' if self._closed else ''}>"
 
     @property
     def address(self) -> str:
@@ -152,6 +159,19 @@ class Client:
         params = {"stream": stream, "producer": producer, "partition": partition}
         return self.request("producer.get", params, ProducerSequence).sequence
 
+    # Queries ---------------------------------------------------------------------------------------------------------
+
+    def sql(
+        self, text: str, parameters: Sequence[Any] = (), *, limit: int | None = None, id: str | None = None
+    ) -> SqlResult:
+        """The rows of a SQL query over streams and tables by their names: `hub.sql("SELECT count(*) FROM orders")`.
+
+        JSON payloads are columns of `value`: `value.fruit`. `parameters` are for the `?` of the text, `id` is for the
+        verb `sql.cancel`. The query runs at the hub; closing its result, or leaving its `with` block, ends it."""
+        if self._closed:
+            raise Closed("this client has been closed")
+        return SqlResult(self._connection, encode(SqlTicket(text, tuple(parameters), limit, id)))
+
     # Appending -------------------------------------------------------------------------------------------------------
 
     def append(
@@ -160,26 +180,56 @@ class Client:
         stream: str,
         data: Any,
         *,
-        partition: int = 0,
+        type: str | Sequence[str | None] | None = None,
+        key: bytes | str | Sequence[bytes | str | None] | None = None,
+        id: int | str | Sequence[int | None] | None = None,
+        event_time: datetime | int | str | Sequence[datetime | int | None] | None = None,
+        payload: str | None = None,
+        partition: int | None = None,
         producer: str | None = None,
         sequence: int | None = None,
         retry_s: float = 30.0,
-        **columns: Any,
     ) -> Appended:
         """Append and wait until it is on disk.
 
-        `data` is bytes, text, a mapping (stored as JSON), a `Record`, a sequence of these, or Arrow data, a pandas or
-        Polars DataFrame with a column `payload`. `columns` are `type`, `key`, `id`, `event_time`: one value for all
-        records or a sequence. What is not Arrow is one batch: all of it is stored, or none. So is Arrow data with a
-        sequence; without one it goes in parts.
+        `data` is bytes, text, a mapping (stored as JSON), a `Record`, or a sequence of these; `type`, `key`, `id` and
+        `event_time` are one value for all records, or a sequence. Or it is Arrow data, a pandas or Polars DataFrame:
+        with a column `payload` its columns are those of records; otherwise each row is stored as a JSON object, and
+        `type`, `key`, `id`, `event_time` and `payload` are names of its columns.
+
+        Records with a key go to the partition of that key (`docs/how-to/partitions.md`), others to partition 0, unless
+        `partition` says where. Those of one partition are one batch: all of it is stored, or none; `first` is -1 when
+        records went to several. Arrow data without a sequence goes in parts.
 
         With `producer` and `sequence` (one number for each call, rising) it is stored once, however often it is sent,
         and is sent again for up to `retry_s` seconds when the connection breaks.
         """
         if (producer is None) != (sequence is None):
             raise BadRequest("'producer' and 'sequence' belong together: give both, or none")
-        batch = to_batch(data, **columns)
-        if is_arrow(data) and producer is None and batch.nbytes > PART_BYTES:
+        batch = to_batch(data, type=type, key=key, id=id, event_time=event_time, payload=payload)  # type: ignore[arg-type]
+        in_parts = is_arrow(data) and producer is None
+        if partition is not None:
+            return self._append(stream, batch, partition, producer, sequence, retry_s, in_parts)
+        partitions = self._partitions.of(stream) if "key" in batch.schema.names else 1
+        results = [
+            self._append(stream, part, number, producer, sequence, retry_s, in_parts)
+            for number, part in by_partition(batch, partitions)
+        ]
+        if len(results) == 1:
+            return results[0]
+        return Appended(-1, sum(each.count for each in results), all(each.duplicate for each in results))
+
+    def _append(
+        self,
+        stream: str,
+        batch: pa.RecordBatch,
+        partition: int,
+        producer: str | None,
+        sequence: int | None,
+        retry_s: float,
+        in_parts: bool,
+    ) -> Appended:
+        if in_parts and batch.nbytes > PART_BYTES:
             return self._append_parts(stream, split(batch, PART_BYTES), partition)
         give_up = time.monotonic() + retry_s
         while True:
@@ -247,17 +297,17 @@ class Client:
         start: StartAt | None = None,
         end: EndAt = None,
         *,
-        partition: int | None = 0,
+        partition: int | None = None,
         limit: int | None = None,
         columns: Sequence[str] | None = None,
-        types: Sequence[str | None] | None = None,
+        types: str | Sequence[str | None] | None = None,
         cursor: str | None = None,
         on_trimmed: Literal["fail", "skip"] = "fail",
     ) -> Reader:
-        """What is there now, from `start` (an index, a time, "earliest", "latest") to before `end`.
+        """What is there now, from `start` (an index, a time, an age as "5m", "earliest", "latest") to before `end`.
 
-        Several streams, or `partition=None` for all partitions, add the columns `stream` and `partition`. With `cursor`
-        the start is where that cursor stands, and `Reader.save` moves it.
+        Several streams, or a stream with several partitions, add the columns `stream` and `partition`; with `partition`
+        only one is read. With `cursor` the start is where that cursor stands, and `Reader.save` moves it.
         """
         ticket = _ticket(start, end, limit, columns, types, on_trimmed, follow=False)
         return self._open_reader(stream, partition, ticket, cursor, start is None)
@@ -267,10 +317,10 @@ class Client:
         stream: str | Sequence[str],
         start: StartAt | None = None,
         *,
-        partition: int | None = 0,
+        partition: int | None = None,
         limit: int | None = None,
         columns: Sequence[str] | None = None,
-        types: Sequence[str | None] | None = None,
+        types: str | Sequence[str | None] | None = None,
         cursor: str | None = None,
         on_trimmed: Literal["fail", "skip"] = "fail",
     ) -> Reader:
@@ -286,23 +336,28 @@ class Client:
         cursor: str | None,
         at_cursor: bool,
     ) -> Reader:
-        if isinstance(stream, str) and partition is not None:
-            save = None
-            if cursor is not None:
-                handle = self.cursor(cursor, stream, partition=partition)
-                save = handle.save
-                if at_cursor and (index := handle.get()) is not None:
-                    ticket = structs.replace(ticket, start=index)
-            return Reader(self._connection, structs.replace(ticket, stream=stream, partition=partition), save=save)
-        if cursor is not None:
-            raise BadRequest("a cursor stands in one partition of one stream; give 'partition'")
-        names = [stream] if isinstance(stream, str) else stream
-        ranges = tuple(
-            Range(name, number, ticket.start, ticket.end)
+        names = [stream] if isinstance(stream, str) else list(stream)
+        places = [
+            (name, number)
             for name in names
             for number in (range(self.describe(name).partitions) if partition is None else [partition])
+        ]
+        cursors = (
+            {} if cursor is None else {place: self.cursor(cursor, place[0], partition=place[1]) for place in places}
         )
-        return Reader(self._connection, structs.replace(ticket, start="earliest", end=None, ranges=ranges))
+        starts = {place: handle.get() for place, handle in cursors.items()} if at_cursor else {}
+        saves = {place: handle.save for place, handle in cursors.items()}
+        if isinstance(stream, str) and len(places) == 1:
+            (place,) = places
+            start = starts.get(place)
+            ticket = ticket if start is None else structs.replace(ticket, start=start)
+            return Reader(self._connection, structs.replace(ticket, stream=stream, partition=place[1]), saves=saves)
+        ranges = []
+        for place in places:
+            start = starts.get(place)
+            ranges.append(Range(*place, ticket.start if start is None else start, ticket.end))
+        ticket = structs.replace(ticket, start="earliest", end=None, ranges=tuple(ranges))
+        return Reader(self._connection, ticket, saves=saves)
 
     # Cursors and tables ----------------------------------------------------------------------------------------------
 
@@ -362,20 +417,30 @@ def _ticket(
     end: EndAt,
     limit: int | None,
     columns: Sequence[str] | None,
-    types: Sequence[str | None] | None,
+    types: str | Sequence[str | None] | None,
     on_trimmed: Literal["fail", "skip"],
     *,
     follow: bool,
 ) -> ReadTicket:
     """What `read` and `follow` ask for, without the streams."""
-    if start is None:
-        start = "earliest"
     return ReadTicket(
-        start=AtTime(to_microseconds(start)) if isinstance(start, datetime) else start,
-        end=AtTime(to_microseconds(end)) if isinstance(end, datetime) else end,
+        start=_place("earliest" if start is None else start),
+        end=None if end is None else _place(end),  # type: ignore[arg-type]
         limit=limit,
-        columns=None if columns is None else tuple(columns),
-        types=None if types is None else tuple(types),
+        columns=None if columns is None else (columns,) if isinstance(columns, str) else tuple(columns),
+        types=None if types is None else (types,) if isinstance(types, str) else tuple(types),
         follow=follow,
         on_trimmed=on_trimmed,
     )
+
+
+def _place(where: int | str | datetime) -> int | Literal["earliest", "latest"] | AtTime:
+    """A start or end as a ticket has it."""
+    if isinstance(where, str):
+        try:
+            where = position(where)
+        except ValueError as error:
+            raise BadRequest(str(error)) from None
+    if isinstance(where, datetime):
+        return AtTime(to_microseconds(where))
+    return where

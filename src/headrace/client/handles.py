@@ -28,6 +28,9 @@ class Cursor:
         self.stream = stream
         self.partition = partition
 
+    def __repr__(self) -> str:
+        return f"<Cursor {self.name} in {self.stream} partition {self.partition}>"
+
     def _params(self, **more: Any) -> dict[str, Any]:
         return {"cursor": self.name, "stream": self.stream, "partition": self.partition, **more}
 
@@ -57,6 +60,9 @@ class Table:
     def __init__(self, client: Client, name: str) -> None:
         self._client = client
         self.name = name
+
+    def __repr__(self) -> str:
+        return f"<Table {self.name}>"
 
     def get(self, key: bytes | str) -> bytes | None:
         """The value of a key, or None."""

@@ -5,19 +5,20 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.flight as flight
 
+from headrace.client.batches import Batches, Fetched
 from headrace.client.connection import Connection
+from headrace.client.json_columns import decode_json
 from headrace.client.records import Record, records_of
 from headrace.errors import BadRequest, Busy, HeadraceError
 from headrace.protocols.flight.codec import ReadTicket, encode
 
-if TYPE_CHECKING:
-    import pandas
+Place = tuple[str, int]
+"""A stream and the number of a partition."""
 
 
 class _Ended(NamedTuple):
@@ -26,24 +27,26 @@ class _Ended(NamedTuple):
     error: HeadraceError | None
 
 
-class Reader:
+class Reader(Fetched):
     """Records of a read or follow, as they come. Iterate over it for records, or take `batches()`, `to_arrow()`,
-    `to_pandas()`. Only what is asked for is fetched; leaving a `with` block, or `close()`, ends it.
+    `to_pandas()`, `to_polars()`; Arrow tools take it as it is. Only what is asked for is fetched; leaving a `with`
+    block, or `close()`, ends it.
 
     Not for several threads at once, except `close`.
     """
 
-    def __init__(self, connection: Connection, ticket: ReadTicket, *, save: Callable[[int], int] | None = None) -> None:
-        self._connection = connection
+    def __init__(
+        self, connection: Connection, ticket: ReadTicket, *, saves: Mapping[Place, Callable[[int], int]] | None = None
+    ) -> None:
+        """`saves` moves the cursor of each partition."""
         self._ticket = ticket
-        self._save = save
-        self._closed = False
+        self._saves = saves or {}
         #: The index after the last record that was handed out; None before the first one.
         self.position: int | None = None
-        with connection.translated():
-            options = connection.options(None if ticket.follow else connection.timeout_s * 60)
-            self._stream = connection.flight.do_get(flight.Ticket(encode(ticket)), options)
-            self.schema: pa.Schema = self._stream.schema
+        #: The same by stream and partition.
+        self.positions: dict[Place, int] = {}
+        super().__init__(connection, encode(ticket), None if ticket.follow else connection.timeout_s * 60)
+        self._followed = [name for name in ("index", "stream", "partition") if name in self.schema.names]
         # A follower waits for records that may never come. It waits in a thread, so that Ctrl-C and timeouts work.
         self._pump = _Pump(self._next_chunk) if ticket.follow else None
 
@@ -52,58 +55,58 @@ class Reader:
         if self._closed:
             return None
         batch = self._next_chunk() if self._pump is None else self._pump.get(timeout_s)
-        if batch is not None and "index" in batch.schema.names and batch.num_rows:
-            self.position = batch.column("index")[-1].as_py() + 1
+        if batch is not None and batch.num_rows:
+            last = {name: batch.column(name)[-1].as_py() for name in self._followed}
+            self._handed_out(last.get("index", -1), last.get("stream"), last.get("partition"))
         return batch
 
-    def _next_chunk(self) -> pa.RecordBatch | None:
-        try:
-            return self._stream.read_chunk().data
-        except StopIteration:
-            return None
-        except (flight.FlightError, pa.ArrowException, OSError) as error:
-            if self._closed and isinstance(error, flight.FlightCancelledError):
-                return None
-            raise self._connection.failure(error) from None
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Arrow record batches, as they come."""
-        while (batch := self.next_batch()) is not None:
-            yield batch
+    def _handed_out(self, index: int, stream: str | None, partition: int | None) -> None:
+        """Note how far the caller has come."""
+        if index >= 0:
+            self.position = index + 1
+            ticket = self._ticket
+            at = (ticket.stream, ticket.partition) if ticket.stream is not None else (stream, partition)
+            if at[0] is not None and at[1] is not None:
+                self.positions[at[0], at[1]] = index + 1
 
     def __iter__(self) -> Iterator[Record]:
         for batch in self.batches():
             for record in records_of(batch):
-                if self.schema.get_field_index("index") >= 0:
-                    self.position = record.index + 1
+                self._handed_out(record.index, record.stream, record.partition)
                 yield record
 
-    def to_arrow(self) -> pa.Table:
-        """Everything as one Arrow table."""
-        return pa.Table.from_batches(self.batches(), self.schema)
-
-    def to_pandas(self, /, **options: Any) -> pandas.DataFrame:
-        """Everything as a pandas DataFrame."""
-        frame: pandas.DataFrame = self.to_arrow().to_pandas(**options)
-        return frame
+    def decoded(self, schema: pa.Schema | Mapping[str, Any]) -> Decoded:
+        """The JSON in the payloads as columns, by a schema: `reader.decoded({"fruit": "string", "count": "int64"})`. A
+        payload that does not fit has nulls there, and says why in the column `error`."""
+        return Decoded(self, pa.schema(schema))
 
     def to_list(self) -> list[Record]:
         """Everything as a list of records."""
         return list(self)
 
     def save(self) -> int | None:
-        """Make the position of the reader's cursor durable: after the last record handed out."""
-        if self._save is None:
+        """Make the position of the reader's cursor durable, in each partition: after the last record handed out."""
+        if not self._saves:
             raise BadRequest("this reader has no cursor; give cursor='name' to read or follow")
-        return None if self.position is None else self._save(self.position)
+        if self.position is not None and not self.positions:
+            raise BadRequest("a cursor needs the columns index, stream and partition")
+        saved = [self._saves[place](index) for place, index in self.positions.items()]
+        return saved[-1] if saved else None
 
     def close(self) -> None:
         """End it; a thread that waits for the next batch gets the end."""
-        if not self._closed:
-            self._closed = True
-            self._stream.cancel()
-            if self._pump is not None:
-                self._pump.close()
+        was_closed = self._closed
+        super().close()
+        if not was_closed and self._pump is not None:
+            self._pump.close()
+
+    def __repr__(self) -> str:
+        ticket = self._ticket
+        of = ticket.stream or ", ".join(dict.fromkeys(each.stream for each in ticket.ranges or ()))
+        where = f" partition {ticket.partition}" if ticket.stream is not None else ""
+        at = "not begun" if self.position is None else f"next index {self.position}"
+        kind = "follows" if ticket.follow else "reads"
+        return f"<Reader {kind} {of}{where}, {at}: {', '.join(self.schema.names)}>"
 
     def __enter__(self) -> Reader:
         return self
@@ -111,10 +114,32 @@ class Reader:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        if not getattr(self, "_closed", True) and hasattr(self, "_stream"):
-            self._closed = True
-            self._stream.cancel()
+
+class Decoded(Batches):
+    """Records with the JSON in their payloads as columns."""
+
+    def __init__(self, reader: Reader, fields: pa.Schema) -> None:
+        if "payload" not in reader.schema.names:
+            raise BadRequest("'payload' is not among the columns that are read; without it there is nothing to decode")
+        kept = [field for field in reader.schema if field.name != "payload"]
+        taken = {field.name for field in kept} & set(fields.names)
+        if taken:
+            raise BadRequest(f"{min(taken)!r} is a column of every record; read without it: columns=[…]")
+        self._reader = reader
+        self._fields = fields
+        self._kept = [field.name for field in kept]
+        self.schema = pa.schema(
+            [*kept, *(field.with_nullable(True) for field in fields), pa.field("error", pa.string())]
+        )
+
+    def next_batch(self) -> pa.RecordBatch | None:
+        """The next batch, or None at the end."""
+        batch = self._reader.next_batch()
+        if batch is None:
+            return None
+        values, errors = decode_json(batch.column("payload"), self._fields)
+        columns = [batch.column(name) for name in self._kept]
+        return pa.RecordBatch.from_arrays([*columns, *values.flatten(), errors], schema=self.schema)
 
 
 class _Pump:

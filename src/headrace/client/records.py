@@ -13,6 +13,7 @@ from headrace.errors import BadRequest
 from headrace.log.columns import BYTES, INTEGER, SCHEMA, TIME
 from headrace.protocols.flight.codec import PutColumns
 
+SHOWN_CHARACTERS = 60
 MICROSECONDS_PER_SECOND = 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -36,11 +37,34 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         """The payload as UTF-8 text."""
-        return self.payload.decode()
+        try:
+            return self.payload.decode()
+        except UnicodeDecodeError as error:
+            raise BadRequest(f"the payload of {self._named()} is not UTF-8 text: {error}") from None
 
     def json(self) -> Any:
         """The payload as JSON."""
-        return msgspec.json.decode(self.payload)
+        try:
+            return msgspec.json.decode(self.payload)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            begins = shortened(self.payload)
+            raise BadRequest(f"the payload of {self._named()} is not JSON: {error}; it is {begins}") from None
+
+    def _named(self) -> str:
+        of = "" if self.stream is None else f" of {self.stream!r}"
+        return "this record" if self.index < 0 else f"record {self.index}{of}"
+
+    def __repr__(self) -> str:
+        named = ((name, getattr(self, name)) for name in ("stream", "partition", "type", "key", "id", "event_time"))
+        said = [f"{name}={value!r}" for name, value in named if value is not None]
+        where = [f"index={self.index}", f"time={self.time.isoformat()}"] if self.index >= 0 else []
+        return f"Record({', '.join([*where, *said, f'payload={shortened(self.payload)}'])})"
+
+
+def shortened(value: object) -> str:
+    """A value for people who look at many."""
+    text = repr(value)
+    return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…"
 
 
 def records_of(batch: pa.RecordBatch) -> Iterator[Record]:
@@ -88,18 +112,19 @@ def to_batch(
     key: bytes | str | Sequence[bytes | str | None] | None = None,
     id: int | Sequence[int | None] | None = None,
     event_time: datetime | int | Sequence[datetime | int | None] | None = None,
+    payload: str | None = None,
 ) -> pa.RecordBatch:
     """What a caller appends, as one batch with only the columns that say something.
 
     `data` is one payload, one `Record`, a sequence of these, or what Arrow can read (a table, a batch, a DataFrame).
-    The other arguments hold for every record, or are sequences with one value for each.
+    The other arguments hold for every record, or are sequences with one value for each; beside Arrow data they name
+    columns of it.
     """
     extra = {"type": type, "key": key, "id": id, "event_time": event_time}
     if is_arrow(data):
-        given = [name for name, value in extra.items() if value is not None]
-        if given:
-            raise BadRequest(f"{given[0]!r} is given beside Arrow data; make it a column of the data")
-        return _from_arrow(data)
+        return _from_arrow(data, {name: value for name, value in (extra | {"payload": payload}).items() if value})
+    if payload is not None:
+        raise BadRequest("'payload' names a column of Arrow data, and this is none")
     if isinstance(data, bytes | bytearray | memoryview | str | Mapping | Record):
         data = [data]
     if not isinstance(data, Sequence):
@@ -117,10 +142,12 @@ def is_arrow(data: object) -> bool:
     return isinstance(data, pa.Table | pa.RecordBatch) or hasattr(data, "__arrow_c_stream__")
 
 
-def _from_arrow(data: Any) -> pa.RecordBatch:
+def _from_arrow(data: Any, named: dict[str, Any]) -> pa.RecordBatch:
     table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
     if not isinstance(table, pa.Table):
         table = pa.table(data)
+    if named or "payload" not in table.column_names:
+        table = _of_columns(table, named)
     columns = PutColumns(table.schema)
     parts = [columns.apply(batch) for batch in table.combine_chunks().to_batches()]
     if not parts:
@@ -131,9 +158,34 @@ def _from_arrow(data: Any) -> pa.RecordBatch:
     return batches[0]
 
 
+def _of_columns(table: pa.Table, named: dict[str, Any]) -> pa.Table:
+    """Records of a table that has columns of its own: each is JSON of its row, or what one column holds."""
+    for name, column in named.items():
+        if column not in table.column_names:
+            known = ", ".join(table.column_names)
+            raise BadRequest(f"{name}={column!r} is not a column of the data, which has {known}")
+    columns = {name: table.column(column) for name, column in named.items()}
+    if "payload" not in columns:
+        if "payload" in table.column_names:
+            columns["payload"] = table.column("payload")
+        else:
+            encode = msgspec.json.Encoder(enc_hook=str).encode
+            columns["payload"] = pa.array([encode(row) for row in table.to_pylist()], pa.binary())
+    if "key" in columns and not (
+        pa.types.is_binary(columns["key"].type) or pa.types.is_large_binary(columns["key"].type)
+    ):
+        columns["key"] = columns["key"].cast(pa.string())
+    return pa.table(columns)
+
+
 def _from_sequence(data: Sequence[Any], extra: dict[str, Any]) -> pa.RecordBatch:
-    arrays = {"payload": _array("payload", [_payload(number, record) for number, record in enumerate(data)])}
+    kinds = set(map(_type, data))
+    # A list of bytes, the usual case, is taken as it is: without a look at each in Python.
+    payloads = data if kinds == {bytes} else [_payload(number, record) for number, record in enumerate(data)]
+    arrays = {"payload": _array("payload", payloads)}
     for name, value in extra.items():
+        if value is None and not any(issubclass(kind, Record) for kind in kinds):
+            continue
         values = _spread(name, value, data)
         if any(value is not None for value in values):
             arrays[name] = _array(name, values)
@@ -165,7 +217,7 @@ def _spread(name: str, value: Any, data: Sequence[Any]) -> list[Any]:
     return [value] * len(data)
 
 
-def _array(name: str, values: list[Any]) -> pa.Array:
+def _array(name: str, values: Sequence[Any]) -> pa.Array:
     kind = SCHEMA.field(name).type
     if name != "payload":
         convert = _CONVERSIONS.get(kind)
@@ -186,6 +238,9 @@ _CONVERSIONS: dict[pa.DataType, Callable[[Any], Any]] = {
     TIME.arrow: to_microseconds,
     INTEGER.arrow: _signed,
 }
+
+
+_type = type  # an argument of functions here has this name
 
 
 def _kind(data: object) -> str:

@@ -63,6 +63,15 @@ def _arguments(text: str, call: re.Match[str]) -> StreamCall:
     return stream_call
 
 
+def in_double_quotes(text: str) -> str:
+    """The text with `names` quoted as Spark has it quoted as the standard has it."""
+    return _SKIPPED.sub(lambda found: _requoted(found[0]), text)
+
+
+def _requoted(word: str) -> str:
+    return '"' + word[1:-1].replace('"', '""') + '"' if word.startswith("`") else word
+
+
 def replaced(text: str, name_of: Callable[[StreamCall], str]) -> str:
     """The text with each `stream(...)` replaced by the name of what stands for it."""
     pieces = []

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import concurrent.futures
 import contextlib
 import logging
 import os
@@ -20,8 +21,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -39,6 +40,7 @@ logger = logging.getLogger("headrace.sql")
 ID_CHARACTERS_MAX = 128
 IDLE_LOOK_S = 5.0
 END_WAIT_S = 10.0
+Result = TypeVar("Result")
 Form = Literal["arrow", "json", "columns"]
 
 
@@ -114,6 +116,8 @@ class Engine:
         self._idle: list[Process] = []
         self._processes = 0
         self._closed = False
+        # Of its own: queries that wait for their processes must not keep the reads of others waiting for a thread.
+        self._threads = concurrent.futures.ThreadPoolExecutor(self.settings.queries_max, "sql")
         self._chore = self.loop.create_task(self._let_idle_go(), name="idle SQL processes")
 
     @classmethod
@@ -168,6 +172,14 @@ class Engine:
             if count >= most:
                 self.metrics.queries.labels(outcome="busy").inc()
                 raise Busy(f"{count} queries are under way, and {most} may be at once; the limit is set by 'sql.{key}'")
+
+    async def run(self, query: Query, function: Callable[[Query], Result]) -> Result:
+        """Have `function` do something that blocks with a query. A caller that goes takes its query along."""
+        try:
+            return await self.loop.run_in_executor(self._threads, function, query)
+        except asyncio.CancelledError:
+            query.cancel()
+            raise
 
     def limit_met(self, outcome: str, limit: str, value: int, maximum: int, key: str) -> LimitExceeded:
         """The error of a limit, counted."""

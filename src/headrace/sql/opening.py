@@ -16,6 +16,7 @@ INTEGER = "headrace_integer"
 MACROS = (
     "CREATE MACRO headrace_utf8(bytes) AS TRY(decode(bytes))",
     "CREATE MACRO headrace_json(bytes) AS TRY_CAST(TRY(decode(bytes)) AS JSON)",
+    "CREATE MACRO get_json_object(j, path) AS json_extract_string(j, path)",  # as it is called in Spark
     f"CREATE MACRO {INTEGER}(j) AS CASE WHEN json_type(j) IN ('UBIGINT', 'BIGINT') THEN TRY_CAST(j AS BIGINT) END",
 )
 _STEP = '"value "'

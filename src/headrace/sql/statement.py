@@ -13,7 +13,7 @@ from typing import Any
 import duckdb
 
 from headrace.errors import BadSql
-from headrace.sql.calls import StreamCall, replaced
+from headrace.sql.calls import StreamCall, in_double_quotes, replaced
 from headrace.sql.wire import Wanted
 
 SOURCES = {"BASE_TABLE", "SUBQUERY", "JOIN", "TABLE_FUNCTION", "EXPRESSION_LIST", "EMPTY", "PIVOT", "SHOW_REF", "CTE"}
@@ -37,7 +37,7 @@ class Statement:
         self.opens = False
         """Whether it uses `value`."""
         self._locals: set[str] = set()
-        text = replaced(text, self._call)
+        text = replaced(in_double_quotes(text), self._call)
         (tree,) = self._parsed(text, connection)
         nodes = list(_nodes(tree))
         for node in nodes:

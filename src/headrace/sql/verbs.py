@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
 import functools
 from typing import TYPE_CHECKING, Any
 
@@ -88,8 +86,6 @@ class SqlVerbs:
 
     def __init__(self, hub: Hub) -> None:
         self._engine = Engine.of(hub)
-        # Of its own: queries that wait for their processes must not keep the reads of others waiting for a thread.
-        self._threads = concurrent.futures.ThreadPoolExecutor(self._engine.settings.queries_max, "sql")
         self._verbs = hub.verbs
 
     def register(self) -> None:
@@ -114,19 +110,12 @@ class SqlVerbs:
             bytes_max=most,
             id=asked.id,
         )
-        return await self._run(query, _answer)
+        return await self._engine.run(query, _answer)
 
     async def columns(self, asked: SqlColumns) -> Any:
         """What it would give."""
         query = self._engine.begin(asked.sql, _caller(), parameters=_checked(asked.parameters), form="columns")
-        return (await self._run(query, _answer)).columns
-
-    async def _run(self, query: Query, function: Any) -> Any:
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, function, query)
-        except asyncio.CancelledError:  # the caller has gone
-            query.cancel()
-            raise
+        return (await self._engine.run(query, _answer)).columns
 
     async def under_way(self, asked: Nothing) -> list[QueryInfo]:
         """The oldest first."""

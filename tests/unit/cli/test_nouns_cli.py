@@ -130,6 +130,13 @@ def test_lines_longer_than_a_chunk(command, hub, monkeypatch):
     assert "longer than 5" in command("append", "orders", stdin=b"abcdefgh").err
 
 
+def test_a_key_chooses_the_partition(command, hub):
+    hub.create("wide", partitions=4)
+    assert "partition 2" in ok(command("append", "wide", "x", "--key", "pear"))
+    assert "partition 1" in ok(command("append", "wide", "x", "--key", "pear", "--partition", 1))
+    assert "partition 0" in ok(command("append", "wide", "x"))
+
+
 def test_append_once(command, hub):
     hub.create("orders")
     for expected in ("appended 1", "nothing new appended to stream orders partition 0; 1 had been stored before"):
@@ -189,7 +196,7 @@ def test_read_badly(command, hub):
 
 def test_tail(command, hub):
     hub.create("orders", partitions=2)
-    hub.append("orders", [b"%d" % number for number in range(20)], type="t", key="k")
+    hub.append("orders", [b"%d" % number for number in range(20)], type="t", key="k", partition=0)
     shown = ok(command("tail", "orders", "-n", 10))
     assert "19" in shown
     assert len(shown.splitlines()) == 10

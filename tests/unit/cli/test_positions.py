@@ -3,6 +3,7 @@ from datetime import UTC, datetime
 import pytest
 import typer
 
+from headrace import units
 from headrace.cli import positions
 from headrace.client import Record
 
@@ -11,7 +12,7 @@ NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 
 @pytest.fixture(autouse=True)
 def _noon(monkeypatch):
-    monkeypatch.setattr(positions, "_now", lambda: NOW)
+    monkeypatch.setattr(units, "_now", lambda: NOW)
 
 
 @pytest.mark.parametrize(

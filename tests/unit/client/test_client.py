@@ -47,10 +47,10 @@ def test_streams(client):
 def test_append_and_read(client):
     assert client.append("orders", b"a") == headrace.Appended(0, 1, False)
     assert client.append("orders", ["b", {"c": 1}], type="t") == headrace.Appended(1, 2, False)
-    assert client.append("orders", pa.table({"payload": ["d"], "key": ["k"]})).first == 3
+    assert client.append("orders", pa.table({"payload": ["d"], "key": ["k"]}), partition=0).first == 3
     assert client.append("orders", pandas.DataFrame({"payload": ["e"]})).first == 4
     assert client.append("orders", b"other", partition=1).first == 0
-    records = client.read("orders").to_list()
+    records = client.read("orders", partition=0).to_list()
     assert [record.payload for record in records] == [b"a", b"b", b'{"c":1}', b"d", b"e"]
     assert [record.type for record in records] == [None, "t", "t", None, None]
     assert records[3].key == b"k"
@@ -116,7 +116,7 @@ def test_ranges(ten):
     assert payloads(ten.read("orders", 2, 4)) == [b"2", b"3"]
     assert payloads(ten.read("orders", limit=1)) == [b"0"]
     assert payloads(ten.read("orders", "latest")) == []
-    assert len(payloads(ten.read("orders", now - timedelta(hours=1), now + timedelta(hours=1)))) == 10
+    assert len(payloads(ten.read("orders", now - timedelta(hours=1), now + timedelta(hours=1), partition=0))) == 10
     assert payloads(ten.read("orders", now + timedelta(hours=1))) == []
     assert payloads(ten.read("orders", types=["odd"], limit=2)) == [b"1", b"3"]
     assert payloads(ten.read("orders", partition=1)) == [b"p"]
@@ -136,10 +136,10 @@ def test_all_partitions_and_several_streams(ten):
 
 
 def test_frames(ten):
-    frame = ten.read("orders", columns=["index", "payload"]).to_pandas()
+    frame = ten.read("orders", columns=["index", "payload"], partition=0).to_pandas()
     assert list(frame.columns) == ["index", "payload"]
     assert len(frame) == 10
-    reader = ten.read("orders")
+    reader = ten.read("orders", partition=0)
     assert sum(batch.num_rows for batch in reader.batches()) == 10
     assert reader.position == 10
     assert reader.next_batch() is None
@@ -150,8 +150,8 @@ def test_what_was_trimmed(ten):
     with pytest.raises(errors.Trimmed) as caught:
         ten.read("orders", 0).to_list()
     assert (caught.value.asked, caught.value.first) == (0, 4)
-    assert len(ten.read("orders", 0, on_trimmed="skip").to_list()) == 6
-    assert len(ten.read("orders").to_list()) == 6
+    assert len(ten.read("orders", 0, on_trimmed="skip", partition=0).to_list()) == 6
+    assert len(ten.read("orders", partition=0).to_list()) == 6
 
 
 def test_follow(ten):
@@ -208,8 +208,6 @@ def test_a_reader_with_a_cursor(ten):
     assert next(follower).payload == b"4"
     with pytest.raises(errors.BadRequest, match="has no cursor"):
         ten.read("orders").save()
-    with pytest.raises(errors.BadRequest, match="one partition"):
-        ten.read("orders", partition=None, cursor="mill")
 
 
 def test_cursors(ten):

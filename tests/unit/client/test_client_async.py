@@ -32,7 +32,7 @@ async def test_the_whole_way(hub, served):
     assert (await hub.append("orders", [b"a", "b"])).first == 0
     assert (await hub.append("orders", b"c", producer="p", sequence=1)).first == 2
     assert await hub.producer_sequence("orders", "p") == 1
-    reader = await hub.read("orders")
+    reader = await hub.read("orders", partition=0)
     assert [record.payload async for record in reader] == [b"a", b"b", b"c"]
     assert reader.position == 3
     assert reader.schema.names[0] == "index"

@@ -63,8 +63,8 @@ def test_a_record_brings_its_own_columns():
         ([b"a"], {"type": 7}, "'type' does not fit"),
         ([b"a"], {"key": 7}, "'key' does not fit"),
         ([b"a"], {"event_time": datetime(2026, 1, 1)}, "has no time zone"),
-        (pa.table({"payload": ["a"]}), {"type": "x"}, "'type' is given beside Arrow data"),
-        (pa.table({"text": ["a"]}), {}, "no column 'text'"),
+        (pa.table({"payload": ["a"]}), {"type": "x"}, "type='x' is not a column of the data, which has payload"),
+        (pa.table({"payload": ["a"], "text": ["a"]}), {}, "no column 'text'"),
     ],
 )
 def test_bad_data_is_refused_by_name(data, columns, names):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.spark.json_columns import decode_json
+from headrace.client.json_columns import decode_json
 
 FIELDS = pa.schema([("n", pa.int32()), ("s", pa.string())])
 

@@ -3,6 +3,7 @@
 Everything that is not Arrow data travels as JSON, so that any Flight client in any language can write it by hand:
 
     do_get     Ticket.ticket        = {"stream": "orders", "start": 0, "limit": 100}                → `ReadTicket`
+                                    = {"sql": "SELECT count(*) FROM orders"}                        → `SqlTicket`
     do_put     descriptor.command   = {"stream": "orders", "partition": 0, "producer": "shop"}      → `PutCommand`
                descriptor.path      = ["orders"] or ["orders", "0"]                                 → `PutCommand`
                app_metadata of a batch = {"sequence": 7}                                            → `PutMetadata`
@@ -89,6 +90,15 @@ class ReadTicket(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     batch_bytes: int = BATCH_BYTES_DEFAULT
 
 
+class SqlTicket(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The rows of a SQL query; at most `limit`. `id` is for the verb `sql.cancel`."""
+
+    sql: str
+    parameters: tuple[Any, ...] = ()
+    limit: int | None = None
+    id: str | None = None
+
+
 class PutCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Where a put appends. With `producer` and `sequence`, the first batch has that sequence and each next one more."""
 
@@ -163,6 +173,21 @@ def _check_range(where: str, stream: str, partition: int, start: Start, end: End
             raise errors.BadRequest(f"{where}: {name!r} is {value}, outside 0 to {INDEX_MAX}")
     if isinstance(start, int) and isinstance(end, int) and end < start:
         raise errors.BadRequest(f"{where}: 'end' is {end}, below 'start' {start}")
+
+
+def decode_sql_ticket(data: bytes) -> SqlTicket | None:
+    """A `do_get` ticket of a query; None for one that reads a stream."""
+    if b'"sql"' not in data[:MESSAGE_BYTES_MAX]:
+        return None
+    try:
+        if "sql" not in msgspec.json.decode(data, type=dict[str, msgspec.Raw]):
+            return None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    ticket = _decode(data, SqlTicket, "ticket")
+    if ticket.limit is not None and not 0 <= ticket.limit <= INDEX_MAX:
+        raise errors.BadRequest(f"ticket: 'limit' is {ticket.limit}, outside 0 to {INDEX_MAX}")
+    return ticket
 
 
 def decode_ticket(data: bytes) -> ReadTicket:

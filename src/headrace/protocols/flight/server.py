@@ -2,6 +2,7 @@
 
     do_put            append                              puts.py
     do_get            read a range, or follow             gets.py
+                      the rows of a query                 queries.py
     do_action         every verb of the hub, JSON in, JSON out
     get_flight_info   what a stream holds now, one endpoint for each partition
     list_flights      the same for all streams the caller may read
@@ -26,7 +27,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from headrace.config.address import join_address, split_address
-from headrace.errors import LimitExceeded
+from headrace.errors import Forbidden, LimitExceeded
 from headrace.log.columns import SCHEMA
 from headrace.protocols.flight.authentication import (
     MIDDLEWARE,
@@ -40,9 +41,11 @@ from headrace.protocols.flight.codec import (
     FlightCriteria,
     PutCommand,
     ReadTicket,
+    SqlTicket,
     command_from_path,
     decode_command,
     decode_criteria,
+    decode_sql_ticket,
     decode_ticket,
     encode,
     ticket_ranges,
@@ -52,6 +55,7 @@ from headrace.protocols.flight.connections import Connections, cut, normal
 from headrace.protocols.flight.gets import ReadStream, open_read
 from headrace.protocols.flight.permit import Permit, require
 from headrace.protocols.flight.puts import UNDER_WAY_BYTES_ALL_MAX, Putting, Window
+from headrace.protocols.flight.queries import QueryStream
 from headrace.protocols.flight.session import PutSession, ReadSession
 from headrace.protocols.flight.settings import Flight
 from headrace.security import is_listed
@@ -122,7 +126,10 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
 
     @translated
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
-        """Read a range, or follow."""
+        """Read a range, or follow; or the rows of a query."""
+        asked = decode_sql_ticket(ticket.ticket)
+        if asked is not None:
+            return self._query(context, asked)
         wanted = decode_ticket(ticket.ticket)
         principal = self._principal(context)
         peer = context.peer()  # not in the loop: the call may have ended there, and its context with it
@@ -140,6 +147,14 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
                 self._got_on(context),
             )
         return flight.GeneratorStream(session.schema, stream)
+
+    def _query(self, context: flight.ServerCallContext, asked: SqlTicket) -> flight.FlightDataStream:
+        principal = self._principal(context)
+        if not principal.may_some("read", verb="sql.query"):
+            raise Forbidden(f"{principal.name!r} may not sql.query: it needs the right 'read'")
+        with self._hub.tracing.call("flight.sql", trace_headers_of(context)):
+            stream = QueryStream(self._hub, self._bridge, asked, principal, context)
+        return flight.GeneratorStream(stream.schema, stream)
 
     async def _in_loop_open_read(
         self, ticket: ReadTicket, principal: Principal, peer: str

@@ -18,12 +18,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.client.json_columns import decode_json
 from headrace.errors import Damaged, Trimmed
 from headrace.log.columns import SCHEMA
 from headrace.log.segment import Segment, SegmentDamaged, SegmentRef
 from headrace.spark.errors import DataLoss
 from headrace.spark.hub_client import HubPort
-from headrace.spark.json_columns import decode_json
 from headrace.spark.source.offsets import Range
 
 ROWS_PER_BATCH_MAX = 65_536

@@ -24,7 +24,7 @@ def test_every_test_that_is_named_exists():
     assert {name for name in named if f"def {name}(" not in sources} == set()
 
 
-@pytest.mark.parametrize("kind", [codec.ReadTicket, codec.PutCommand])
+@pytest.mark.parametrize("kind", [codec.ReadTicket, codec.SqlTicket, codec.PutCommand])
 def test_every_field_is_explained(kind):
     explained = set(re.findall(r"`(\w+)`", TEXT))
     assert set(kind.__struct_fields__) <= explained
@@ -33,7 +33,7 @@ def test_every_field_is_explained(kind):
 def test_every_verb_of_the_nouns_is_listed():
     with served_hub() as served:
         names = {verb.name for verb in served.hub.verbs}
-    assert names == set(re.findall(r"`((?:stream|cursor|table|producer|checkpoint)\.[a-z-]+)`", TEXT))
+    assert names == set(re.findall(r"`((?:stream|cursor|table|producer|checkpoint|sql)\.[a-z-]+)`", TEXT))
 
 
 def test_the_limits_stand_as_they_are():
