@@ -236,7 +236,7 @@ class StillRunning(HeadraceError):
     """A call is not answered yet. The same call with the same idempotency key goes on waiting for it."""
 
     code = "still-running"
-    status = 504
+    status = 503
     retriable = True
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.until import until
 
 import headrace
 from headrace.errors import BadRequest, MethodRaised, StillRunning
@@ -158,6 +159,7 @@ async def test_a_query_writes_nothing(world: Any, shop: Shop) -> None:
     def log_next() -> int:
         return int(world.client.bounds("immortal/shop/log").next)
 
+    assert await off_loop(world.client.immortal("shop").left, item="pear") == 10  # it has started now
     before = await off_loop(log_next)
     assert await off_loop(world.client.immortal("shop").left, item="pear") == 10
     with pytest.raises(MethodRaised, match="a query reads the state and does not change it: orders was set"):
@@ -174,9 +176,11 @@ async def test_over_http(world: Any, shop: Shop) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
         await off_loop(post, f"{url}/order", {"item": 3})
     assert refused.value.code == 400
+    refused.value.close()
     with pytest.raises(urllib.error.HTTPError) as refused:
         await off_loop(post, f"{url}/order", {"item": "plum"})
     assert refused.value.code == 422
+    refused.value.close()
 
 
 async def test_the_api_document_comes_from_the_annotations(world: Any, shop: Shop) -> None:
@@ -196,10 +200,8 @@ async def test_the_api_document_comes_from_the_annotations(world: Any, shop: Sho
 
 
 async def test_from_the_inbox_by_name(world: Any, shop: Shop) -> None:
-    record = {"payload": b'{"item":"pear"}', "type": "order"}
-    await off_loop(world.client.append, "immortal/shop/inbox", [record])
-    while not shop.orders:
-        await asyncio.sleep(0.01)
+    await off_loop(world.client.append, "immortal/shop/inbox", {"item": "pear"}, type="order")
+    await until(lambda: shop.orders)
     assert shop.orders == [Order(1, "pear", 1)]
 
 
@@ -207,7 +209,9 @@ async def test_a_typed_proxy_between_immortals(world: Any, shop: Shop) -> None:
     async with serve(Desk, "desk", hub=world.address) as desk:
         assert await off_loop(world.client.immortal("desk").buy, item="pear") == 1
         assert desk.bought == [1]
-        with pytest.raises(MethodRaised, match=r"order\(.*\) was called wrongly: Expected `str`, got `int`"):
+        with pytest.raises(
+            MethodRaised, match=r"order\(item: str, qty: int = 1\) was called wrongly: Expected `str`, got `int`"
+        ):
             await off_loop(world.client.immortal("desk").buy_wrongly)
 
 

@@ -18,7 +18,7 @@ from headrace.protocols.ambrosia.codec import BodyKind, Return
 from headrace.protocols.ambrosia.coordinator.coordinator import Coordinator
 from headrace.protocols.ambrosia.coordinator.instance import Instance
 from headrace.protocols.ambrosia.coordinator.store import METHODS_TABLE
-from headrace.protocols.ambrosia.interface import KEY_FIELD, Interface, MethodInterface, openapi, read_interface
+from headrace.protocols.ambrosia.interface import KEY_FIELD, Interface, MethodInterface, openapi
 from headrace.security import current
 
 WAIT_S_MAX: Final = 25.0
@@ -80,7 +80,6 @@ class CallVerbs:
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
         self._hub = coordinator.hub
-        self._read: dict[str, tuple[bytes, Interface]] = {}
 
     def register(self, verbs: Verbs) -> None:
         """Add the verbs to a hub."""
@@ -122,7 +121,7 @@ class CallVerbs:
     async def methods(self, request: MethodsRequest) -> Interface:
         """As its program last said."""
         instance = self._permitted(request.name, "read", "immortal.methods")
-        interface = self._interface(instance)
+        interface = self._coordinator.store.interface(instance.name)
         if interface is None:
             raise BadRequest(
                 f"the program of immortal {request.name!r} has not said what can be called of it; those that use "
@@ -136,14 +135,14 @@ class CallVerbs:
             name: interface
             for name, instance in sorted(self._coordinator.instances.items())
             if current().may("read", instance.names.inbox, verb="immortal.openapi")
-            and (interface := self._interface(instance)) is not None
+            and (interface := self._coordinator.store.interface(instance.name)) is not None
         }
         return openapi(found)
 
     async def call(self, request: CallRequest) -> Called:
         """Log the call, and wait for what the method returns."""
         instance = self._permitted(request.name, "read", "immortal.call")
-        interface = self._interface(instance)
+        interface = self._coordinator.store.interface(instance.name)
         method = MethodInterface(request.method, method_id(request.method))
         if interface is not None:
             method = interface.method(request.name, request.method)
@@ -193,16 +192,6 @@ class CallVerbs:
         if instance.registration is None:
             raise BadRequest(f"immortal {name!r} was called by others, but nobody has registered it")
         return instance
-
-    def _interface(self, instance: Instance) -> Interface | None:
-        name = instance.name
-        value = self._hub.get(METHODS_TABLE, name.encode())
-        if value is None:
-            return None
-        known = self._read.get(name)
-        if known is None or (known[0] is not value and known[0] != value):
-            known = self._read[name] = value, read_interface(name.encode(), value)
-        return known[1]
 
 
 def _called(what: str, answer: Return | None) -> Called:

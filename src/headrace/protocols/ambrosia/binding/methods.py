@@ -93,16 +93,21 @@ class Method:
             self._decoder.decode(data)
         except (TypeError, ValueError) as error:
             text = str(error).replace(f"{self.name}_arguments()", "").replace("Object missing", "it is missing").strip()
-            raise TypeError(f"{self.name}{inspect.signature(self.function)} was called wrongly: {text}") from None
-        if key is None:
-            return data
-        head = msgspec.json.encode({KEY_FIELD: key})[:-1]
-        return head + (b"}" if data == b"{}" else b"," + data[1:])
+            takes = ", ".join(map(str, self.parameters)).replace("'", "")
+            raise TypeError(f"{self.name}({takes}) was called wrongly: {text}") from None
+        return data if key is None else with_key(data, key)
 
     def invoke(self, immortal: Any, data: bytes) -> Any:
         """Call the method with arguments as they came."""
         values = self._decoder.decode(data or b"{}")
         return self.function(immortal, **{name: getattr(values, name) for name in values.__struct_fields__})
+
+
+def with_key(arguments: bytes, key: str) -> bytes:
+    """Arguments, a JSON object, for an instance of a keyed immortal."""
+    rest = arguments.strip()[1:].lstrip() or b"}"
+    head = msgspec.json.encode({KEY_FIELD: key})[:-1]
+    return head + (rest if rest == b"}" else b"," + rest)
 
 
 def method_id(name: str) -> int:

@@ -15,7 +15,7 @@ from headrace.errors import HeadraceError, LogFailed, UnknownStream
 from headrace.hub import Hub
 from headrace.log.batch import Batch
 from headrace.log.ops import Append, CheckpointInfo, Delete, SaveCursor, SetProducer
-from headrace.protocols.ambrosia.binding.methods import method_id
+from headrace.protocols.ambrosia.binding.methods import OWN_NAMES, method_id, with_key
 from headrace.protocols.ambrosia.call_reader import Calls, label_of_call
 from headrace.protocols.ambrosia.codec import Call, RpcType, Type, encode, frame
 from headrace.protocols.ambrosia.coordinator.call_queue import CallQueue, LoggedRecord
@@ -272,9 +272,12 @@ class Instance:
         assert self.registration is not None
         bytes_max = self.hub.config.log.record_bytes_max
         runs: list[Calls] = []
-        columns = zip(*(batch.column(name).to_pylist() for name in ("index", "type", "payload")), strict=True)
-        for index, kind, payload in columns:
+        names = ("index", "type", "key", "payload")
+        keyed = self.store.is_keyed(self.name)
+        for index, kind, key, payload in zip(*(batch.column(name).to_pylist() for name in names), strict=True):
             method = _inbox_method(kind, self.registration.inbox_method)
+            if keyed and key is not None:
+                payload = with_key(payload, key.decode(errors="replace"))
             message = encode(Call(method, RpcType.IMPULSE, payload))
             if len(message) > bytes_max:
                 self._inbox_failed(
@@ -318,6 +321,8 @@ def _inbox_method(kind: str | None, default: int | None) -> int:
     method's name as the Python binding numbers it."""
     if kind and kind.isdecimal() and int(kind) <= INT32_MAX:
         return int(kind)
+    if kind in OWN_NAMES:
+        return OWN_NAMES[kind]
     if default is not None:
         return default
     return method_id(kind) if kind else 0

@@ -26,6 +26,7 @@ import msgspec
 from headrace.config.address import split_address
 from headrace.errors import BadRequest, LimitExceeded
 from headrace.hub import Hub
+from headrace.protocols.ambrosia.interface import Interface, read_interface
 from headrace.protocols.ambrosia.settings import Delivery, Sockets
 
 IMMORTALS_TABLE: Final = "ambrosia/immortals"
@@ -114,6 +115,7 @@ class Store:
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
+        self._interfaces: dict[str, tuple[bytes, Interface]] = {}
 
     async def open(self) -> None:
         """Create the tables."""
@@ -136,6 +138,21 @@ class Store:
     def initial(self, name: str) -> bytes | None:
         """The InitialMessage that is not in the log yet."""
         return self.hub.get(INITIAL_TABLE, name.encode())
+
+    def interface(self, name: str) -> Interface | None:
+        """What can be called of an immortal, if its program has said so."""
+        value = self.hub.get(METHODS_TABLE, name.encode())
+        if value is None:
+            return None
+        known = self._interfaces.get(name)
+        if known is None or known[0] != value:
+            known = self._interfaces[name] = value, read_interface(name.encode(), value)
+        return known[1]
+
+    def is_keyed(self, name: str) -> bool:
+        """Whether it has said that it has instances with keys."""
+        interface = self.interface(name)
+        return interface is not None and interface.keyed
 
     def forgotten(self, sender: str, destination: str) -> int:
         """Calls up to this number were for a peer that was forgotten."""
