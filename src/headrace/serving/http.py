@@ -148,7 +148,7 @@ class Api:
         """One admin verb."""
         name = request.path_params["verb"]
 
-        async def run(principal: Principal, body: bytes) -> Response:
+        async def run(principal: Principal, body: bytes | bytearray) -> Response:
             answer = await self._hub.verbs.answer(name, body, principal)
             told = {} if answer.next is None else {NEXT_HEADER: answer.next}
             return Response(answer.body, media_type="application/json", headers=told)
@@ -158,7 +158,7 @@ class Api:
     async def form(self, request: Request, verb: str, http: HttpForm) -> Response:
         """The verb of a path of its own."""
 
-        async def run(principal: Principal, body: bytes) -> Response:
+        async def run(principal: Principal, body: bytes | bytearray) -> Response:
             said: dict[str, Any] = dict(request.path_params)
             said |= {field: request.headers[name] for name, field in http.headers.items() if name in request.headers}
             said |= {field: request.query_params[field] for field in http.query if field in request.query_params}
@@ -173,7 +173,7 @@ class Api:
         return await self._answer(verb, request, run)
 
     async def _answer(
-        self, name: str, request: Request, run: Callable[[Principal, bytes], Awaitable[Response]]
+        self, name: str, request: Request, run: Callable[[Principal, bytes | bytearray], Awaitable[Response]]
     ) -> Response:
         try:
             if request.method != "GET":

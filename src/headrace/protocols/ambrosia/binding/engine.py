@@ -364,6 +364,8 @@ class Engine:
     @property
     def next_deadline_us(self) -> int | None:
         """When the next timer is due."""
+        while self._deadlines and not self._is_armed(*self._deadlines[0]):
+            heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None
 
     @property
@@ -371,12 +373,25 @@ class Engine:
         """Timers and sleeps that are to come."""
         return len(self._deadlines)
 
+    def _is_armed(self, deadline_us: int, _: str, number: int, key: str | None) -> bool:
+        """Whether somebody still waits for it: what a recovery has processed again is over."""
+        cell = self.cell
+        if self.keyed is not None and key is not None:
+            found = self.keyed.live.get(key)
+            if found is None:
+                return self.keyed.has_idle_timer(key, number, deadline_us)
+            cell = found
+        timer = cell.timers.get(number)
+        return number in cell.effects if timer is None else timer.deadline_us == deadline_us
+
     def report_due(self, now_us: int) -> None:
         """Timers are due: that becomes an impulse to oneself, and counts once it is logged."""
         due: list[tuple[str | None, int, int]] = []
         while self._deadlines and self._deadlines[0][0] <= now_us and len(due) < TIMERS_AT_ONCE:
-            deadline_us, _, number, key = heapq.heappop(self._deadlines)
-            due.append((key, number, deadline_us))
+            entry = heapq.heappop(self._deadlines)
+            if self._is_armed(*entry):
+                deadline_us, _, number, key = entry
+                due.append((key, number, deadline_us))
         if due:
             self._impulse(TIMER_METHOD, msgspec.json.encode(due))
 

@@ -145,6 +145,10 @@ class KeyedCells:
             raise LookupError(f"{self._engine.name} has no instance {key!r}: it was never called")
         return cell.immortal
 
+    def has_idle_timer(self, key: str, number: int, deadline_us: int) -> bool:
+        """Whether an instance that is not in memory has that timer."""
+        return (deadline_us, number) in self._idle_timers.get(key, ())
+
     def _make(self, key: str) -> Cell:
         cell = Cell(self._engine, key, self._engine.factory())
         begin = codec.InitialMessage(b"")

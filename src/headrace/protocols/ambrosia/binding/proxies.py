@@ -52,7 +52,9 @@ def _proxy_method(method: Method) -> Any:
             return self._cell.ask(self._destination, method.id, data, method.returns)
         return self._cell.engine.send(self._destination, method.id, method.rpc_type, data)
 
-    return functools.wraps(method.function)(send)
+    functools.update_wrapper(send, method.function)
+    send.__ambrosia__ = method  # type: ignore[attr-defined]
+    return send
 
 
 def proxy_to_self(cell: Cell) -> Any:
