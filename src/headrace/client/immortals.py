@@ -33,7 +33,7 @@ R = TypeVar("R")
 
 
 class _Answer(msgspec.Struct):
-    value: msgspec.Raw = msgspec.Raw(b"null")
+    value: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
     done: bool = True
 
 

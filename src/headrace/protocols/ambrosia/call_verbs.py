@@ -53,7 +53,7 @@ class CallRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Called(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a method returned. `done` is false if it had not returned when `wait_s` was over; it goes on."""
 
-    value: msgspec.Raw = msgspec.Raw(b"null")
+    value: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
     done: bool = True
 
 
