@@ -81,9 +81,8 @@ class Clock(Immortal):
 
     @method
     async def race(self) -> list[Any]:
-        slow, quick = self.nap(5), self.nap(2)
         first = await select(self.sleep(9), self.sleep(3))
-        all_of = await gather(slow, quick)
+        all_of = await gather(self.nap(5), self.nap(2))
         order = [each async for each in as_completed(self._after(3, "x"), self._after(1, "y"))]
         return [first[0], [round(each) for each in all_of], order]
 
