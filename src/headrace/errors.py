@@ -225,6 +225,21 @@ class TlsTrouble(HeadraceError):
     code = "tls"
 
 
+class MethodRaised(HeadraceError):
+    """A method of an immortal was called and raised. Its call is in the log, and is not made again."""
+
+    code = "method-raised"
+    status = 422
+
+
+class StillRunning(HeadraceError):
+    """A call is not answered yet. The same call with the same idempotency key goes on waiting for it."""
+
+    code = "still-running"
+    status = 503
+    retriable = True
+
+
 class Forbidden(HeadraceError):
     """The caller is known and lacks the right."""
 

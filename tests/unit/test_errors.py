@@ -14,7 +14,17 @@ from headrace.errors import HeadraceError, error_classes
 from headrace.protocols.flight import codec
 from headrace.protocols.flight.bridge import to_flight_error
 
-RETRIABLE = {"Busy", "Closed", "DiskFull", "LogFailed", "NotHere", "NotStored", "StoreUnavailable", "Unreachable"}
+RETRIABLE = {
+    "StillRunning",
+    "Busy",
+    "Closed",
+    "DiskFull",
+    "LogFailed",
+    "NotHere",
+    "NotStored",
+    "StoreUnavailable",
+    "Unreachable",
+}
 
 
 def every_class() -> list[type[HeadraceError]]:

@@ -9,6 +9,7 @@ import pytest
 
 import headrace
 import headrace.client
+import headrace.immortals
 import headrace.testing
 
 PUBLIC = [
@@ -42,6 +43,7 @@ CLIENT = {
     "entries",
     "follow",
     "grow",
+    "immortal",
     "index_at_time",
     "iter_cursors",
     "iter_streams",
@@ -59,6 +61,28 @@ CLIENT = {
     "writer",
 }
 
+IMMORTALS = [
+    "Cancelled",
+    "DeclarationError",
+    "EffectError",
+    "Immortal",
+    "NotDeterministic",
+    "RemoteError",
+    "Result",
+    "Retry",
+    "Saga",
+    "StateError",
+    "Token",
+    "as_completed",
+    "gather",
+    "immortal",
+    "method",
+    "query",
+    "run",
+    "select",
+    "serve",
+]
+
 
 def test_the_package_exports_exactly_this():
     assert headrace.__all__ == PUBLIC
@@ -72,6 +96,11 @@ def test_the_package_exports_exactly_this():
 def test_the_client_has_exactly_these_methods():
     assert {name for name in dir(headrace.Client) if not name.startswith("_")} == CLIENT
     assert {name for name in dir(headrace.AsyncClient) if not name.startswith("_")} == CLIENT - {"request"}
+
+
+def test_the_front_door_of_immortals_is_exactly_this():
+    assert headrace.immortals.__all__ == IMMORTALS
+    assert all(getattr(headrace.immortals, name) is not None for name in IMMORTALS)
 
 
 def test_importing_headrace_does_not_import_arrow():

@@ -32,6 +32,7 @@ LAYERS = (
     "cluster",
     "protocols",
     "client",
+    "immortals",
     "spark",
     "console testing",
     "doctor demo",
@@ -42,7 +43,7 @@ AT_HOME_IN = {"headrace.protocols.descriptor": "config"}
 """Modules that belong to another layer than their folder: the list of the protocols is needed by the settings."""
 LOG_VALUES = {f"headrace.log.{name}" for name in ("batch", "columns", "records", "ops")}
 """What protocols may know of the log: values that cross the hub's verbs."""
-ENTRY_POINTS = {"headrace.__main__", "headrace.client", "headrace.testing"}
+ENTRY_POINTS = {"headrace.__main__", "headrace.client", "headrace.immortals", "headrace.testing"}
 """Reached by name rather than by import."""
 IO_MODULES = {"asyncio", "socket", "ssl", "threading", "selectors", "uvicorn", "starlette", "httpx"}
 
@@ -251,9 +252,10 @@ def every_module_says_what_it_is(house: House) -> Iterator[str]:
 
 
 def only_the_command_line_prints(house: House) -> Iterator[str]:
-    """In a Spark worker there is no logger of ours: what it prints ends in Spark's own log."""
+    """In a Spark worker there is no logger of ours: what it prints ends in Spark's own log. `headrace.immortals.run` is
+    the last line of a program, and shows what that does."""
     for module, file in house.modules.items():
-        if not under(module, "headrace.cli", "headrace.spark"):
+        if not under(module, "headrace.cli", "headrace.spark", "headrace.immortals"):
             for node in nodes_of(file):
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
                     yield f"{house.at(module, node.lineno)}: print"

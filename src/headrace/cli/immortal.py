@@ -45,6 +45,7 @@ def register(
     inbox_method: Annotated[
         int | None, typer.Option(help="Method that inbox records call whose type is no number; else it is their type.")
     ] = None,
+    clock: Annotated[bool, typer.Option(help="Tell the time, for programs of headrace.immortals.")] = False,
     upgrade_version: Annotated[
         int | None, typer.Option(help="Version to run; higher than now makes the next recovery an upgrade.")
     ] = None,
@@ -59,6 +60,7 @@ def register(
         "checkpoint_log_bytes": parse_bytes(checkpoint_log),
         "checkpoints_kept": checkpoints_kept,
         "inbox_method": inbox_method,
+        "clock": clock,
         "upgrade_version": upgrade_version,
     }
     try:

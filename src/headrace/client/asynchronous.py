@@ -12,7 +12,7 @@ import functools
 import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import pyarrow as pa
 
@@ -20,6 +20,7 @@ from headrace.client.batches import SqlResult, rows_of
 from headrace.client.client import PAGE_ENTRIES, Client
 from headrace.client.connection import CALL_TIMEOUT_S
 from headrace.client.handles import Cursor, Table
+from headrace.client.immortals import ImmortalHandle, Owner
 from headrace.client.reader import Decoded, Reader
 from headrace.client.records import Record, records_of
 from headrace.client.writer import Writer
@@ -253,6 +254,17 @@ class AsyncTable(_Twin[Table]):
         return await self._threads.run(lambda: list(self._twin.items()))
 
 
+class AsyncImmortal(_Twin[ImmortalHandle[Any]]):
+    """An immortal, to call and await: `await hub.immortal("shop").order(item="pear", qty=2)`."""
+
+    send = _awaitable(ImmortalHandle.send)
+    fulfil = _awaitable(ImmortalHandle.fulfil)
+    cancel = _awaitable(ImmortalHandle.cancel)
+
+    def __getattr__(self, method: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        return functools.partial(self._threads.run, getattr(self._twin, method))
+
+
 class AsyncClient(_Twin[Client]):
     """A connection to a hub for an event loop. Made by `headrace.connect_async`; arguments are those of `Client`."""
 
@@ -302,6 +314,14 @@ class AsyncClient(_Twin[Client]):
     def cursor(self, name: str, stream: str, *, partition: int = 0) -> AsyncCursor:
         """A cursor."""
         return AsyncCursor(self._twin.cursor(name, stream, partition=partition), self._threads)
+
+    @overload
+    def immortal(self, name: str, kind: None = None, *, key: str | None = None) -> Any: ...
+    @overload
+    def immortal(self, name: str, kind: type[Owner], *, key: str | None = None) -> Owner: ...
+    def immortal(self, name: str, kind: Any = None, *, key: str | None = None) -> Any:
+        """An immortal, to call and await. With its class, type checkers take it for that."""
+        return AsyncImmortal(self._twin.immortal(name, kind, key=key), self._threads)
 
     def table(self, name: str) -> AsyncTable:
         """A table."""

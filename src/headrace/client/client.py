@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import pyarrow as pa
 from msgspec import structs
@@ -21,6 +21,7 @@ from headrace.admin.tables import TableSummary
 from headrace.client.batches import SqlResult
 from headrace.client.connection import CALL_TIMEOUT_S, Connection, Result, decode_result
 from headrace.client.handles import Cursor, Table
+from headrace.client.immortals import ImmortalHandle, Owner
 from headrace.client.partitions import Partitions, by_partition
 from headrace.client.puts import NotStored
 from headrace.client.reader import Reader
@@ -92,6 +93,17 @@ class Client:
             if page.next is None:
                 return
             after = {"after": page.next}
+
+    # Immortals -------------------------------------------------------------------------------------------------------
+
+    @overload
+    def immortal(self, name: str, kind: None = None, *, key: str | None = None) -> ImmortalHandle[Any]: ...
+    @overload
+    def immortal(self, name: str, kind: type[Owner], *, key: str | None = None) -> ImmortalHandle[Owner]: ...
+    def immortal(self, name: str, kind: Any = None, *, key: str | None = None) -> ImmortalHandle[Any]:
+        """An immortal, to call: `hub.immortal("shop").order(item="pear", qty=2)`. With its class, arguments are checked
+        here and results are of the declared type; `key` is the instance of a keyed one."""
+        return ImmortalHandle(self, name, kind, key)
 
     # Streams ---------------------------------------------------------------------------------------------------------
 

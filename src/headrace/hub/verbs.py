@@ -46,6 +46,21 @@ class UnknownVerb(BadRequest):
     status = 404
 
 
+class HttpForm(msgspec.Struct, frozen=True):
+    """A path of its own for a verb, beside `POST /api/v1/<verb>`: parts of the path, headers and the query are fields
+    of the request, the body is one more, and the answer is one field of the result."""
+
+    path: str
+    method: Literal["GET", "POST"] = "POST"
+    body: str | None = None
+    """The field that the body is, a JSON object."""
+    headers: dict[str, str] = {}
+    """Header → field."""
+    query: tuple[str, ...] = ()
+    result: str | None = None
+    """The field of the result that is the answer; the whole if it has no name."""
+
+
 class Verb(msgspec.Struct, frozen=True):
     """One registered verb."""
 
@@ -59,6 +74,7 @@ class Verb(msgspec.Struct, frozen=True):
     filters: bool
     moves_cursor: bool
     listed_by: Callable[[Any], Place] | None
+    http: HttpForm | None = None
 
 
 class Answer(NamedTuple):
@@ -98,6 +114,7 @@ class Verbs:
         moves_cursor: bool = False,
         response: Any = None,
         listed_by: Callable[[Any], Place] | None = None,
+        http: HttpForm | None = None,
     ) -> None:
         """Add a verb. The response type for the API document is the handler's return annotation, unless given."""
         if _NAME.fullmatch(name) is None:
@@ -110,7 +127,7 @@ class Verbs:
             (item,) = get_args(result) or (Any,)
             result = list[item] | Page[item]  # type: ignore[valid-type]
         self._verbs[name] = Verb(
-            name, request, result, handler, right, summary, field, filters, moves_cursor, listed_by
+            name, request, result, handler, right, summary, field, filters, moves_cursor, listed_by, http
         )
 
     def get(self, name: str) -> Verb:

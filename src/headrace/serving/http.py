@@ -4,6 +4,7 @@
     GET  /metrics                                  Prometheus text
     GET  /api/openapi.json                         the API document
     POST /api/v1/<verb>                            every registered verb, JSON both ways
+    *    /api/…                                    verbs with a path of their own
     *    everything else                           `hub.mounts`: protocols, console
 
 It runs in the hub's own event loop. Browsers: a page of another site must not drive a hub on the visitor's machine,
@@ -15,9 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import socket
-from collections.abc import Generator, MutableMapping
+from collections.abc import Awaitable, Callable, Generator, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -33,6 +35,7 @@ from headrace.admin.openapi import ErrorBody, ErrorDetail, document
 from headrace.config.address import is_loopback, join_address, split_address
 from headrace.errors import BadRequest, Forbidden, HeadraceError, LimitExceeded
 from headrace.hub.base import HubBase
+from headrace.hub.verbs import HttpForm
 from headrace.security import Principal
 from headrace.security.admission import from_header
 from headrace.security.login_limit import TooManyLogins
@@ -100,6 +103,10 @@ class Api:
             Route("/api/openapi.json", self.openapi),
             Route("/api/v1/{verb}", self.verb, methods=["POST"]),
         ]
+        for verb in hub.verbs:
+            if verb.http is not None:
+                endpoint = functools.partial(self.form, verb=verb.name, http=verb.http)
+                routes.append(Route(verb.http.path, endpoint, methods=[verb.http.method]))
         self.app = Starlette(routes=routes, exception_handlers={404: _not_found, 405: _wrong_method})
 
     async def health(self, request: Request) -> Response:
@@ -141,13 +148,39 @@ class Api:
     async def verb(self, request: Request) -> Response:
         """One admin verb."""
         name = request.path_params["verb"]
-        try:
-            _check_browser(request)
-            principal = await self._principal(request)
-            body = await _body(request, self._hub.config.http.request_bytes_max)
+
+        async def run(principal: Principal, body: bytes | bytearray) -> Response:
             answer = await self._hub.verbs.answer(name, body, principal)
             told = {} if answer.next is None else {NEXT_HEADER: answer.next}
             return Response(answer.body, media_type="application/json", headers=told)
+
+        return await self._answer(name, request, run)
+
+    async def form(self, request: Request, verb: str, http: HttpForm) -> Response:
+        """The verb of a path of its own."""
+
+        async def run(principal: Principal, body: bytes | bytearray) -> Response:
+            said: dict[str, Any] = dict(request.path_params)
+            said |= {field: request.headers[name] for name, field in http.headers.items() if name in request.headers}
+            said |= {field: request.query_params[field] for field in http.query if field in request.query_params}
+            if http.body is not None:
+                try:
+                    said[http.body] = msgspec.json.decode(body or b"{}")
+                except msgspec.DecodeError as error:
+                    raise BadRequest(f"the body is not JSON: {error}") from error
+            result = await self._hub.verbs.call(verb, said, principal)
+            return _json(result if http.result is None else getattr(result, http.result))
+
+        return await self._answer(verb, request, run)
+
+    async def _answer(
+        self, name: str, request: Request, run: Callable[[Principal, bytes | bytearray], Awaitable[Response]]
+    ) -> Response:
+        try:
+            if request.method != "GET":
+                _check_browser(request)
+            principal = await self._principal(request)
+            return await run(principal, await _body(request, self._hub.config.http.request_bytes_max))
         except HeadraceError as error:
             return error_response(error)
         except ClientDisconnect:

@@ -31,6 +31,8 @@ PROTOCOL = Protocol(
     own_tables={
         "ambrosia/immortals": "headrace.protocols.ambrosia.coordinator.store:read_registration",
         "ambrosia/initial": "",
+        "ambrosia/methods": "headrace.protocols.ambrosia.interface:read_interface",
+        "ambrosia/answers": "headrace.protocols.ambrosia.coordinator.outside:read_kept",
         "ambrosia/forgotten": "headrace.protocols.ambrosia.coordinator.store:read_forgotten",
     },
     own_streams=("immortal/*/log", "immortal/*/pending"),

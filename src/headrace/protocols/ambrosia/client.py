@@ -22,15 +22,17 @@ import contextlib
 import inspect
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from headrace.config.address import split_address
-from headrace.protocols.ambrosia.binding.engine import Effect, Engine, ImpulseRefused, NotInMethod
+from headrace.errors import Unreachable
+from headrace.protocols.ambrosia.binding.cell import Effect
+from headrace.protocols.ambrosia.binding.engine import Engine, ImpulseRefused, NotInMethod, Watcher
 from headrace.protocols.ambrosia.binding.immortal import Immortal, StateError, UpgradeRefused
 from headrace.protocols.ambrosia.binding.methods import DeclarationError, call, fork, impulse
-from headrace.protocols.ambrosia.binding.proxies import Proxy, generate_proxy, proxy_of
+from headrace.protocols.ambrosia.binding.proxies import Proxy, generate_proxy, proxy_of, proxy_to_self
 from headrace.protocols.ambrosia.binding.results import NotDeterministic, RemoteError, Result, gather
 from headrace.protocols.ambrosia.record_reader import RecordReader
 from headrace.protocols.errors import RemoteProtocolError
@@ -60,6 +62,7 @@ __all__ = [
 logger = logging.getLogger("headrace.immortal")
 RETRY_S: Final = 0.05
 RETRY_S_MAX: Final = 1.0
+TIMER_S_MAX: Final = 60.0  # the clock may be set meanwhile
 
 
 class _Socket(asyncio.Protocol):
@@ -91,14 +94,18 @@ class Host:
         name: str,
         receive: str,
         send: str,
-        addresses: Callable[[], tuple[str, str]] | None = None,
+        addresses: Callable[[], tuple[str, str] | Awaitable[tuple[str, str]]] | None = None,
         clock: Callable[[], float] = lambda: time.time(),
+        watcher: Watcher | None = None,
     ) -> None:
         """`receive` and `send` are the hub's ports; `addresses`, if given, is asked for them at every attempt. `clock`
-        says when it is, in seconds since 1970: deadlines outlive the process."""
+        says when it is, in seconds since 1970: deadlines outlive the process. `watcher` is told what is called."""
         self._factory = factory
         self._name = name
         self._addresses = addresses or (lambda: (receive, send))
+        self._watcher = watcher
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_us = 0
         self._clock = clock
         self._to_hub: asyncio.Transport | None = None
         self._from_hub: asyncio.Transport | None = None
@@ -120,6 +127,11 @@ class Host:
     def itself(self) -> Any:
         """A proxy for impulses to the immortal from this process."""
         return _Outside(self)
+
+    @property
+    def is_primary(self) -> bool:
+        """Whether it has started or recovered, and is linked."""
+        return self._became_primary.is_set()
 
     async def wait_primary(self) -> None:
         """Until the immortal has started or recovered, and impulses may be sent."""
@@ -150,11 +162,13 @@ class Host:
         self._lost = asyncio.Event()
         self._reader = RecordReader()
         self.engine = Engine(self._factory, self._name)
+        self.engine.watcher = self._watcher
         try:
-            receive, send = self._addresses()
+            found = self._addresses()
+            receive, send = await found if inspect.isawaitable(found) else found
             self._to_hub, _ = await loop.create_connection(lambda: _Socket(self), *split_address(receive))
             self._from_hub, _ = await loop.create_connection(lambda: _Socket(self), *split_address(send))
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError, Unreachable):
             await self._unlink()
             return False
         self.recoveries += 1
@@ -167,6 +181,9 @@ class Host:
 
     async def _unlink(self) -> None:
         self._became_primary.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         for transport in (self._to_hub, self._from_hub):
             if transport is not None:
                 transport.abort()
@@ -229,27 +246,63 @@ class Host:
             self.lost()
 
     def _start_effects(self) -> None:
-        for number, effect in list(self.engine.effects.items()):
-            if not effect.running:
-                effect.running = True
-                self._spawn(self._do(number, effect))
-
-    async def _do(self, number: int, effect: Effect) -> None:
         engine = self.engine
-        try:
-            value: Any = None
-            if effect.is_sleep:
-                await asyncio.sleep(self._left_s(number, effect))
-            elif inspect.iscoroutinefunction(effect.function):
-                value = await effect.function(*effect.args)
-            else:
-                value = await asyncio.to_thread(effect.function, *effect.args)
-            error = None
-        except Exception as failure:
-            value, error = None, f"{type(failure).__name__}: {failure}"
-        if engine is self.engine:
-            engine.report_effect(number, value, error)
+        to_start, engine.to_start = engine.to_start, {}
+        for (key, number), effect in to_start.items():
+            self._spawn(self._do(key, number, effect))
+        self._watch_timers()
+
+    def _watch_timers(self) -> None:
+        """Wake up when the next timer is due."""
+        due_us = self.engine.next_deadline_us
+        if due_us is None or (self._timer is not None and self._timer_us <= due_us):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_us = due_us
+        delay_s = max(0.0, due_us / 1e6 - self._clock())
+        self._timer = asyncio.get_running_loop().call_later(min(delay_s, TIMER_S_MAX), self._timers_due)
+
+    def _timers_due(self) -> None:
+        self._timer = None
+        self.engine.report_due(int(self._clock() * 1e6))
+        self.flush()
+        self._watch_timers()
+
+    async def _do(self, key: str | None, number: int, effect: Effect) -> None:
+        """Do something outside, as often as it takes."""
+        engine = self.engine
+        value, error = None, None
+        while True:
+            try:
+                await asyncio.sleep(max(0.0, effect.not_before - self._clock()))
+                value = await self._attempt(number, effect)
+                break
+            except Exception as failure:
+                error = f"{type(failure).__name__}: {failure}"
+                effect.attempts += 1
+                pause_s = effect.retry.pause_s(effect.attempts, failure)
+                if pause_s is None:
+                    break
+                logger.warning("%s: attempt %d failed, next in %g s: %s", self._name, effect.attempts, pause_s, error)
+                effect.not_before, effect.last_error = self._clock() + pause_s, error
+                if engine is self.engine:
+                    engine.report_attempt(number, effect.attempts, effect.not_before, error, key)
+                    self.flush()
+                error = None
+        if engine is self.engine and not effect.result.done:
+            engine.report_effect(number, value, error, key)
             self.flush()
+
+    async def _attempt(self, number: int, effect: Effect) -> Any:
+        assert effect.function is not None
+        if effect.is_sleep:
+            return await asyncio.sleep(self._left_s(number, effect))
+        async with asyncio.timeout(effect.timeout_s):
+            if inspect.iscoroutinefunction(effect.function):
+                return await effect.function(*effect.args)
+            value = await asyncio.to_thread(effect.function, *effect.args)
+            return await value if inspect.isawaitable(value) else value
 
     def _left_s(self, number: int, effect: Effect) -> float:
         """How long to sleep: what a sleep before a crash has left. Never longer than was asked for, however the clock
@@ -270,7 +323,7 @@ class _Outside:
         self._host = host
 
     def __getattr__(self, name: str) -> Any:
-        send = getattr(self._host.engine.proxy_to_self(), name)
+        send = getattr(proxy_to_self(self._host.engine.cell), name)
 
         def impulse(*args: Any, **kwargs: Any) -> None:
             send(*args, **kwargs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headrace.hub import Hub
+from headrace.protocols.ambrosia.call_verbs import CallVerbs
 from headrace.protocols.ambrosia.coordinator.coordinator import Coordinator
 from headrace.protocols.ambrosia.settings import Ambrosia
 from headrace.protocols.ambrosia.verbs import ImmortalVerbs
@@ -36,4 +37,5 @@ async def start(hub: Hub) -> ImmortalPorts | None:
         await coordinator.close()
         raise
     ImmortalVerbs(coordinator).register(hub.verbs)
+    CallVerbs(coordinator).register(hub.verbs)
     return ImmortalPorts(coordinator)

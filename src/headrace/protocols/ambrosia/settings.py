@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
-from headrace.config.sections import Address, Bytes, Count, Int32, Section
+from headrace.config.sections import Address, Bytes, Count, Int32, Seconds, Section
 from headrace.units import GIB, MIB
 
 Sockets = Literal["listen", "connect"]
@@ -38,6 +38,10 @@ class ImmortalSection(Section, frozen=True):
         Int32 | None,
         Meta(description="Method of inbox records whose type is no number; without it the type is a method's name"),
     ] = None
+    clock: Annotated[
+        bool,
+        Meta(description="Begin each record with the time, which only programs of `headrace.immortals` understand"),
+    ] = False
     upgrade_version: Annotated[
         int | None, Meta(description="Version to run; above the current one the next recovery is an upgrade")
     ] = None
@@ -68,4 +72,8 @@ class Ambrosia(Section, frozen=True):
     backlog_bytes_max: Annotated[
         Bytes, Meta(description="Calls kept for one absent immortal; above it their senders are held back")
     ] = GIB
+    outside_calls_max: Annotated[Count, Meta(description="Calls from outside that are under way at once")] = 10_000
+    answers_kept_s: Annotated[
+        Seconds, Meta(description="How long the answer to a call with an idempotency key is kept")
+    ] = 86_400
     immortals: Annotated[dict[str, ImmortalSection], Meta(description="Immortals by name")] = {}

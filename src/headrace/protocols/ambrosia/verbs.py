@@ -72,6 +72,8 @@ class ImmortalInfo(msgspec.Struct, frozen=True, kw_only=True):
     committer: int | None = None
     version: int | None = None
     upgrade_version: int | None = None
+    clock: bool = False
+    """Whether its records begin with the time."""
     sequence: int = 0
     """The next sequence id."""
     log_first: int = 0
@@ -213,6 +215,7 @@ class ImmortalVerbs:
             committer=registration.committer,
             version=registration.version,
             upgrade_version=registration.upgrade_version,
+            clock=registration.clock,
             sequence=instance.queue.next_sequence,
             log_first=bounds.first,
             log_next=bounds.next,

@@ -309,7 +309,7 @@ def test_messages_since_the_last_quiet_moment_are_bounded() -> None:
     log.start()
     for _ in range(5):
         log.log(call_of(Desk, "note", text="x" * (JOURNAL_BYTES_MAX // 2)))
-    assert log.engine._journal_bytes < 2 * JOURNAL_BYTES_MAX
+    assert log.engine.cell.journal_bytes < 2 * JOURNAL_BYTES_MAX
 
 
 def test_impulses_are_refused_during_a_replay() -> None:
@@ -318,9 +318,9 @@ def test_impulses_are_refused_during_a_replay() -> None:
     log.signal(Type.TAKE_CHECKPOINT)
     other = log.recovered(Desk)
     with pytest.raises(ImpulseRefused, match="replayed"):
-        other.engine.proxy_to_self().order(1)
+        other.engine.immortal.itself.order(1)
     other.signal(Type.BECOMING_PRIMARY)
-    other.engine.proxy_to_self().order(1)
+    other.engine.immortal.itself.order(1)
     assert not any(isinstance(each, codec.Checkpoint) for each in other.sent)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any, ClassVar
 
 import msgspec
@@ -75,9 +76,21 @@ def test_a_renamed_class_gives_its_former_name() -> None:
 def test_a_checkpoint_of_a_later_format_is_refused() -> None:
     log = saved_by(V1)
     fields = msgspec.msgpack.decode(log.blob)
-    log.blob = msgspec.msgpack.encode([2, *fields[1:]])
-    with pytest.raises(StateError, match="has format 2"):
+    log.blob = msgspec.msgpack.encode([9, *fields[1:]])
+    with pytest.raises(StateError, match="has format 9"):
         log.recovered(V1)
+
+
+def test_a_checkpoint_of_the_first_format_goes_on_with_its_random_numbers() -> None:
+    log = saved_by(V1)
+    fields = msgspec.msgpack.decode(log.blob)
+    numbers = random.Random("x")
+    log.blob = msgspec.msgpack.encode([1, *fields[1:5], numbers.getstate(), []])
+    recovered = log.recovered(V1)
+    assert recovered.engine.random.random() == numbers.random()
+    recovered.signal(Type.TAKE_CHECKPOINT)
+    again = recovered.recovered(V1)
+    assert again.engine.random.random() == numbers.random()
 
 
 async def test_a_program_that_is_refused_leaves_the_checkpoint_as_it_is() -> None:

@@ -1,11 +1,9 @@
 """The binding without its sockets: records in, bytes out. Everything replayable happens here, step by step.
 
-What a checkpoint holds. A coroutine cannot be saved, and neither can something that is being done outside. So while one
-is under way, a checkpoint is the state of the last moment in which none was, plus the messages since then; loading it
-processes those again with nothing sent. The state of such a moment is taken anew whenever the messages since it exceed
-`JOURNAL_BYTES_MAX` and the size of the state.
+An engine knows whose message a record holds and hands it to that cell (`cell.py`): to its only one, or, in a keyed
+immortal, to the cell of the key. What cells say goes out in the order in which they say it.
 
-An upgrade needs such a moment too, since a coroutine of the old class cannot go on in an object of the new one. If it
+An upgrade needs a quiet moment, since a coroutine of the old class cannot go on in an object of the new one. If it
 is asked for at another one, it comes behind the record that brings a quiet one, in every replay the same, and the
 checkpoint says that it is to come.
 """
@@ -13,28 +11,37 @@ checkpoint says that it is to come.
 from __future__ import annotations
 
 import contextlib
-import inspect
+import heapq
 import logging
-import random
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+import os
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from headrace.protocols.ambrosia import codec
+from headrace.protocols.ambrosia.binding.cell import SAVED_FORMATS, Cell, CountedRandom, Effect, SavedState
 from headrace.protocols.ambrosia.binding.immortal import Immortal, StateError, UpgradeRefused
-from headrace.protocols.ambrosia.binding.proxies import proxy_of
-from headrace.protocols.ambrosia.binding.results import RemoteError, Result, Task
+from headrace.protocols.ambrosia.binding.keyed import KeyedCells
+from headrace.protocols.ambrosia.binding.methods import (
+    ATTEMPT_METHOD,
+    CLOCK_METHOD,
+    DEADLINE_METHOD,
+    OUTSIDE_METHOD,
+    TIMER_METHOD,
+)
+from headrace.protocols.ambrosia.binding.queries import answer_query
+from headrace.protocols.ambrosia.binding.values import to_json
 from headrace.protocols.ambrosia.codec import BodyKind, Call, Return, RpcType, Type
 from headrace.protocols.ambrosia.record_reader import Record
 
 logger = logging.getLogger("headrace.immortal")
-SAVED_FORMAT: Final = 1
 JOURNAL_BYTES_MAX: Final = 1 << 20
-OUTSIDE_METHOD: Final = -101  # negative numbers are reserved for bindings
-DEADLINE_METHOD: Final = -102
-Said = TypeVar("Said")
+TIMERS_AT_ONCE: Final = 1_000
+TIME: Final = struct.Struct("<q")
+SEED_BYTES: Final = 16
+INITIAL: Final = b"headrace"
 
 
 class ImpulseRefused(RuntimeError):
@@ -45,31 +52,14 @@ class NotInMethod(RuntimeError):
     """A fork or call was made by code that no replay would run again."""
 
 
-class SavedState(msgspec.Struct, array_like=True):
-    """A checkpoint: the state of a quiet moment, and the messages since then."""
+class Watcher(Protocol):
+    """Who is told what the immortal does."""
 
-    format: int
-    kind: str
-    state: bytes
-    calls: int
-    effects: int
-    random: tuple[Any, ...]
-    journal: list[bytes]
-    upgrade_at: int | None = None
-    """Behind how many of these messages an upgrade was asked for that still waits for a quiet moment."""
+    def called(self, cell: Cell, method: str, message: Call | None) -> None:
+        """A method begins."""
 
-
-@dataclass(eq=False, slots=True)
-class Effect:
-    """Something to do outside, whose result is awaited inside."""
-
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    result: Result[Any]
-    is_sleep: bool = False
-    deadline: float | None = None
-    """Of a sleep: when it ends, in seconds since 1970, once that is logged."""
-    running: bool = False
+    def ended(self, cell: Cell, method: str, message: Call | None, value: Any, error: BaseException | None) -> None:
+        """It has returned or raised."""
 
 
 class Engine:
@@ -81,26 +71,47 @@ class Engine:
         self.primary = False
         self.replayed = False
         """A debugging session has told that its log is over."""
-        self.effects: dict[int, Effect] = {}
-        self.immortal: Immortal
-        self.random = random.Random(name)
+        self.now_us = 0
+        """When the record being processed was logged; 0 if the hub does not say."""
+        self.seed = b""
+        self.to_start: dict[tuple[str | None, int], Effect] = {}
+        """What is to be done outside and has not been begun."""
+        self.watcher: Watcher | None = None
+        self.processed = 0
+        """Messages so far."""
+        self._deadlines: list[tuple[int, str, int, str | None]] = []
         self._out: list[bytes] = []
         self._muted = False
         self._in_message = False
         self._restored = False
         self._attached: set[str] = set()
-        self._calls: dict[int, tuple[Result[Any], Any]] = {}
-        self._call_count = 0
-        self._effect_count = 0
-        self._tasks: set[Task] = set()
         self._blob: list[bytes] = []
-        self._saved: SavedState | None = None
-        self._journal_bytes = 0
-        self._adopt(factory())
+        first = factory()
+        self.keyed = KeyedCells(self) if first.__keyed__ else None
+        self.cell = Cell(self, None, first)
 
-    def _adopt(self, immortal: Immortal) -> None:
-        self.immortal = immortal
-        immortal._engine = self
+    @property
+    def immortal(self) -> Immortal:
+        """The object of a plain immortal."""
+        return self.cell.immortal
+
+    @property
+    def random(self) -> Any:
+        """Its random numbers."""
+        return self.cell.random
+
+    @property
+    def effects(self) -> dict[int, Effect]:
+        """What a plain immortal has to be done outside."""
+        return self.cell.effects
+
+    def cells(self) -> Iterator[Cell]:
+        """All that are in memory."""
+        return iter((self.cell,)) if self.keyed is None else iter(self.keyed.live.values())
+
+    def cell_of(self, key: str | None) -> Cell | None:
+        """The cell of a key, if there is one."""
+        return self.cell if self.keyed is None else self.keyed.find(key)
 
     # --- in and out ---------------------------------------------------------------------------------------------
 
@@ -112,11 +123,13 @@ class Engine:
                 blob, self._blob = b"".join(self._blob), []
                 self._restore(blob)
         elif item.sequence >= 0:
-            self._messages(item.payload)
+            self.messages(item.payload)
         elif item.sequence == codec.SEQUENCE_CONTROL:
             for message in codec.decode_messages(item.payload, addressed=False):
                 if isinstance(message, codec.Signal):
                     self._signal(message.type)
+                elif isinstance(message, Call):
+                    self._out.append(codec.encode(answer_query(self, message)))
 
     def take_output(self) -> bytes:
         """Bytes for the hub."""
@@ -129,7 +142,7 @@ class Engine:
         if kind == Type.UPGRADE_SERVICE:
             return
         if kind == Type.TAKE_BECOMING_PRIMARY_CHECKPOINT and not self._restored:
-            self._out.append(codec.encode(codec.InitialMessage(b"headrace")))
+            self._out.append(codec.encode(codec.InitialMessage(INITIAL + os.urandom(SEED_BYTES))))
             self._restored = True
         if kind != Type.TAKE_CHECKPOINT:
             self.primary = True
@@ -142,44 +155,52 @@ class Engine:
 
     def _checkpoint(self) -> None:
         """Send the state. Between messages, so it is the state after exactly the records received."""
-        if self._saved is None or self._quiet:
-            self._remember()
-        blob = msgspec.msgpack.encode(self._saved)
+        if self.keyed is not None:
+            blob = self.keyed.save()
+        else:
+            if self.cell.saved is None or self.cell.quiet:
+                self.cell.remember()
+            blob = msgspec.msgpack.encode(self.cell.saved)
         self._out += [codec.encode(codec.Checkpoint(len(blob))), blob]
 
-    @property
-    def _quiet(self) -> bool:
-        """Whether the state is all there is: no method waits, and nothing is to be done outside."""
-        return not self._tasks and not self.effects
-
-    def _remember(self) -> SavedState:
-        """Note the state of a quiet moment."""
-        kind, state = self.immortal.__saved_as__, self.immortal.save_state()
-        self._saved = SavedState(
-            SAVED_FORMAT, kind, state, self._call_count, self._effect_count, self.random.getstate(), []
-        )
-        self._journal_bytes = 0
-        return self._saved
-
     def _restore(self, blob: bytes) -> None:
-        saved = msgspec.msgpack.decode(blob, type=SavedState)
-        if saved.format != SAVED_FORMAT:
-            raise StateError(f"the checkpoint of {self.name} has format {saved.format}; {SAVED_FORMAT} is read here")
-        self._adopt(self._fresh(saved.kind))
-        self.immortal.load_state(saved.state)
-        self._call_count, self._effect_count = saved.calls, saved.effects
-        version, numbers, gauss = saved.random
-        self.random.setstate((version, tuple(numbers), gauss))
         self._restored = True
-        self._remember()
-        self._muted = True  # what these messages led to was sent before the checkpoint was taken
-        for number, message in enumerate(saved.journal, 1):
-            self._messages(message)
-            if number == saved.upgrade_at:
-                self._upgrade()
-        self._muted = False
+        if self.keyed is not None:
+            with self.muted():
+                self.keyed.load(blob)
+            return
+        saved = self.read_saved(blob)
+        self.seed, self.now_us = saved.seed, saved.now_us
+        self.cell.adopt(self.fresh(saved.kind))
+        self.cell.restore(saved)
+        self.cell.remember()
+        with self.muted():  # what these messages led to was sent before the checkpoint was taken
+            for number, message in enumerate(saved.journal, 1):
+                self.messages(message)
+                if number == saved.upgrade_at:
+                    self._upgrade()
 
-    def _fresh(self, kind: str) -> Immortal:
+    def read_saved(self, blob: bytes) -> SavedState:
+        """A cell as it was saved."""
+        saved = msgspec.msgpack.decode(blob, type=SavedState)
+        if saved.format not in SAVED_FORMATS:
+            is_keyed = "; it is of a keyed immortal, and this class is not" if saved.format == KeyedCells.FORMAT else ""
+            raise StateError(
+                f"the checkpoint of {self.name} has format {saved.format}; {' and '.join(map(str, SAVED_FORMATS))} are "
+                f"read here{is_keyed}"
+            )
+        return saved
+
+    @contextlib.contextmanager
+    def muted(self) -> Iterator[None]:
+        """While something is processed again that has been said."""
+        self._muted = True
+        try:
+            yield
+        finally:
+            self._muted = False
+
+    def fresh(self, kind: str) -> Immortal:
         """An object for a saved state. A program that can still upgrade makes objects of its first version; the state
         may be of a later one. It is never loaded into another class: the next checkpoint would lose what that does not
         know."""
@@ -187,7 +208,7 @@ class Engine:
         known = [immortal.__saved_as__]
         with contextlib.suppress(UpgradeRefused):
             while known[-1] != kind and known[-1] not in known[:-1]:
-                immortal._engine = self
+                immortal._cell = self.cell
                 immortal = immortal.upgrade()
                 known.append(immortal.__saved_as__)
         if known[-1] != kind:
@@ -201,11 +222,14 @@ class Engine:
     def _upgrade(self) -> None:
         """Become the next version: now, or behind the first record after which no method waits and nothing is to be
         done outside."""
-        if self._quiet:
-            self._adopt(self.immortal.upgrade())
-            self._remember()
+        if self.keyed is not None:
+            raise UpgradeRefused(f"{self.name} is keyed: change the class in place (renamed=, load_unknown)")
+        cell = self.cell
+        if cell.quiet:
+            cell.adopt(cell.immortal.upgrade())
+            cell.remember()
             return
-        saved = self._saved
+        saved = cell.saved
         assert saved is not None  # only messages make it anything but quiet, and they are noted there
         if type(self.immortal).upgrade is Immortal.upgrade:
             self.immortal.upgrade()  # says that there is none, now rather than later
@@ -216,109 +240,75 @@ class Engine:
 
     # --- messages -----------------------------------------------------------------------------------------------
 
-    def _messages(self, payload: bytes) -> None:
-        saved = self._saved  # a large state is not saved more often than it pays
-        if saved is None or (self._quiet and self._journal_bytes > max(JOURNAL_BYTES_MAX, len(saved.state))):
-            saved = self._remember()
-        saved.journal.append(payload)
-        self._journal_bytes += len(payload)
+    def messages(self, payload: bytes) -> None:
+        """The messages of a record."""
+        saved = None if self.keyed is not None else self.cell.journal(payload, JOURNAL_BYTES_MAX)
         for message in codec.decode_messages(payload, addressed=False):
             for call in message.calls if isinstance(message, codec.RpcBatch) else (message,):
-                self._in_message = True
-                try:
-                    self._message(call)
-                finally:
-                    self._in_message = False
-        if saved.upgrade_at is not None and self._quiet:
+                self.processed += 1
+                self._message(call)
+        if saved is not None and saved.upgrade_at is not None and self.cell.quiet:
             self._upgrade()
             logger.info("%s: upgraded", self.name)
 
     def _message(self, message: codec.Message) -> None:
-        if isinstance(message, Call):
-            self._call(message)
-        elif isinstance(message, Return):
-            self._answer(message)
-        elif isinstance(message, codec.InitialMessage):
-            self._run("first_start", lambda: self.immortal.first_start(), None)
+        if isinstance(message, Call) and message.method == CLOCK_METHOD and len(message.arguments) == TIME.size:
+            (time_us,) = TIME.unpack(message.arguments)
+            self.now_us = max(self.now_us, time_us)
+            return
+        if isinstance(message, codec.InitialMessage):
+            self._begin(message.data.removeprefix(INITIAL))
+        with self._processing():
+            if self.keyed is None:
+                self.cell.process(message)
+            else:
+                self.keyed.process(message)
 
-    def _call(self, message: Call) -> None:
-        if message.method == OUTSIDE_METHOD:
-            self._effect_done(message.arguments)
-            return
-        if message.method == DEADLINE_METHOD:
-            self._deadline_logged(message.arguments)
-            return
-        methods = self.immortal.__methods__
-        method = methods.get(message.method)
-        if method is None:
-            text = f"no method {message.method}"
-            if message.rpc_type != RpcType.ASYNC:  # an answer has to stay what it was when methods are added
-                text += ": " + (", ".join(f"{each.name} is {each.id}" for each in methods.values()) or "there is none")
-            self._ended(f"#{message.method}", message, None, LookupError(text))
-            return
-        self._run(method.name, lambda: method.invoke(self.immortal, message.arguments), message)
+    def _begin(self, seed: bytes) -> None:
+        """The first message of its life. Programs of the first versions sent no seed."""
+        if seed:
+            self.seed = seed
+            self.cell.random = CountedRandom(self.seed_of(None))
 
-    def _run(self, name: str, invoke: Callable[[], Any], message: Call | None) -> None:
+    def replay_into(self, cell: Cell, payload: bytes) -> None:
+        """Messages that a cell has processed before."""
+        cell.journal(payload, JOURNAL_BYTES_MAX)
+        for message in codec.decode_messages(payload, addressed=False):
+            if isinstance(message, Call) and message.method == CLOCK_METHOD:
+                (self.now_us,) = TIME.unpack(message.arguments)
+                continue
+            with self._processing():
+                cell.process(message)
+
+    @contextlib.contextmanager
+    def _processing(self) -> Iterator[None]:
+        self._in_message = True
         try:
-            value = invoke()
-        except Exception as error:
-            self._ended(name, message, None, error)
-            return
-        if inspect.iscoroutine(value):
+            yield
+        finally:
+            self._in_message = False
 
-            def ended(task: Task, value: Any, error: Exception | None) -> None:
-                self._tasks.discard(task)
-                self._ended(name, message, value, error)
+    # --- what cells use -----------------------------------------------------------------------------------------
 
-            task = Task(value, ended)
-            self._tasks.add(task)
-            task.step()
-        else:
-            self._ended(name, message, value, None)
+    def seed_of(self, key: str | None) -> bytes:
+        """Where the random numbers of a cell begin."""
+        seed = self.seed or self.name.encode()[:32]
+        return seed if key is None else seed + key.encode()
 
-    def _ended(self, name: str, message: Call | None, value: Any, error: Exception | None) -> None:
-        """A method is done: answer whoever waits for it."""
-        if message is None or message.rpc_type != RpcType.ASYNC:
-            if error is not None:
-                self.immortal.on_error(name, error)
-            return
-        kind, data = BodyKind.EMPTY, b""
-        if error is None and value is not None:
-            try:
-                kind, data = BodyKind.VALUE, msgspec.json.encode(value)
-            except (TypeError, ValueError) as unsayable:
-                error = unsayable
-        if error is not None:
-            kind, data = BodyKind.EXCEPTION, msgspec.json.encode(f"{type(error).__name__}: {error}")
-        destination = message.caller.decode(errors="replace")
-        if not destination or destination.encode() != message.caller:
-            self.immortal.on_error(name, ValueError(f"no answer can be sent to a caller named {message.caller!r}"))
-            return
-        answer = Return(kind, self.name.encode(), message.call_number, data, self._address(destination))
-        self._emit(destination, answer)
+    def watch(self, cell: Cell, method: str, message: Call | None) -> None:
+        """A method begins."""
+        if self.watcher is not None and not self._muted:
+            self.watcher.called(cell, method, message)
 
-    def _answer(self, message: Return) -> None:
-        waiting = self._calls.pop(message.call_number, None)
-        if waiting is None:
-            return
-        result, returns = waiting
-        if message.kind == BodyKind.EXCEPTION:
-            result.resolve(None, RemoteError(_text(message.value)))
-        elif message.kind == BodyKind.EMPTY:
-            result.resolve(None)
-        else:
-            try:
-                value = msgspec.json.decode(message.value, type=returns)
-            except msgspec.MsgspecError as error:
-                result.resolve(None, RemoteError(f"the answer is not what was declared: {error}"))
-                return
-            result.resolve(value)
+    def watched(self, cell: Cell, method: str, message: Call | None, value: Any, error: BaseException | None) -> None:
+        """A method has ended."""
+        if self.watcher is not None and not self._muted:
+            self.watcher.ended(cell, method, message, value, error)
 
-    # --- what immortals and proxies use -------------------------------------------------------------------------
-
-    def proxy_to_self(self) -> Any:
-        """A proxy whose calls come back through the log."""
-        return proxy_of(type(self.immortal))(self, self.name)
+    def need_message(self) -> None:
+        """Refuse what no replay would do again."""
+        if not self._in_message:
+            raise NotInMethod("forks and calls belong into methods of an immortal; from outside send an impulse")
 
     def send(self, destination: str, method: int, rpc_type: RpcType, arguments: bytes) -> None:
         """A fork from a method, or an impulse from outside."""
@@ -331,62 +321,32 @@ class Engine:
             if not self.primary:
                 raise ImpulseRefused("an impulse cannot be sent while logged messages are replayed")
         else:
-            self._need_message()
+            self.need_message()
         self._emit(destination, Call(method, rpc_type, arguments, self._address(destination)))
 
-    def ask(self, destination: str, method: int, arguments: bytes, returns: Any) -> Result[Any]:
+    def emit_fork(self, destination: str, method: int, arguments: bytes) -> None:
+        """A call without an answer."""
+        self._emit(destination, Call(method, RpcType.FORK, arguments, self._address(destination)))
+
+    def emit_call(self, cell: Cell, destination: str, method: int, arguments: bytes, number: int) -> None:
         """A call with an answer."""
-        self._need_message()
-        self._call_count += 1
-        result: Result[Any] = Result()
-        self._calls[self._call_count] = (result, returns)
+        said = number if self.keyed is None else self.keyed.number_call(cell, number)
         address, caller = self._address(destination), self.name.encode()
-        self._emit(destination, Call(method, RpcType.ASYNC, arguments, address, caller, self._call_count))
-        return result
+        self._emit(destination, Call(method, RpcType.ASYNC, arguments, address, caller, said))
 
-    def outside(self, function: Callable[..., Any], args: tuple[Any, ...], *, is_sleep: bool = False) -> Result[Any]:
-        """Something to be done outside once the binding is primary."""
-        self._need_message()
-        self._effect_count += 1
-        result: Result[Any] = Result()
-        self.effects[self._effect_count] = Effect(function, args, result, is_sleep)
-        return result
+    def answer(self, cell: Cell, method: str, message: Call, kind: BodyKind, data: bytes) -> None:
+        """The answer to a call."""
+        destination = message.caller.decode(errors="replace")
+        if not destination or destination.encode() != message.caller:
+            refusal = ValueError(f"no answer can be sent to a caller named {message.caller!r}")
+            cell.immortal.on_error(method, refusal)
+            return
+        answer = Return(kind, self.name.encode(), message.call_number, data, self._address(destination))
+        self._emit(destination, answer)
 
-    def report_effect(self, number: int, value: Any, error: str | None) -> None:
-        """An effect is done: its result becomes an impulse to oneself, and counts once that is logged."""
-        try:
-            arguments = msgspec.json.encode([number, value, error])
-        except (TypeError, ValueError) as unsayable:
-            arguments = msgspec.json.encode([number, None, f"the result cannot be logged: {unsayable}"])
-        self._emit(self.name, Call(OUTSIDE_METHOD, RpcType.IMPULSE, arguments, b""))
-
-    def report_deadline(self, number: int, deadline: float) -> None:
-        """A sleep has begun: whoever goes on with it after a crash sleeps for what is left. A message of its own, which
-        programs from before there were deadlines take for a call of a method that they do not have."""
-        self._emit(self.name, Call(DEADLINE_METHOD, RpcType.IMPULSE, msgspec.json.encode([number, deadline]), b""))
-
-    def _deadline_logged(self, arguments: bytes) -> None:
-        number, deadline = self._decode_own(arguments, tuple[int, float | None], (0, None))
-        effect = self.effects.get(number)
-        if effect is not None and effect.deadline is None:  # the first one counts, as it does for who sleeps
-            effect.deadline = deadline
-
-    def _effect_done(self, arguments: bytes) -> None:
-        number, value, error = self._decode_own(arguments, tuple[int, Any, str | None], (0, None, None))
-        effect = self.effects.pop(number, None)
-        if effect is not None:  # else it ran twice, because a crash hid the first result
-            effect.result.resolve(value, None if error is None else RemoteError(error))
-
-    def _decode_own(self, arguments: bytes, kind: type[Said], nothing: Said) -> Said:
-        try:
-            return msgspec.json.decode(arguments, type=kind)
-        except msgspec.MsgspecError as malformed:  # not ours: somebody else used our number
-            self.immortal.on_error("outside", malformed)
-            return nothing
-
-    def _need_message(self) -> None:
-        if not self._in_message:
-            raise NotInMethod("forks and calls belong into methods of an immortal; from outside send an impulse")
+    def due_at(self, time_us: int, key: str | None, number: int) -> None:
+        """A timer or sleep of a cell ends at that time."""
+        heapq.heappush(self._deadlines, (time_us, key or "", number, key))
 
     def _address(self, destination: str) -> bytes:
         return b"" if destination == self.name else destination.encode()
@@ -399,9 +359,61 @@ class Engine:
             self._out.append(codec.encode(codec.AttachTo(destination.encode())))
         self._out.append(codec.encode(message))
 
+    # --- what the host uses -------------------------------------------------------------------------------------
 
-def _text(data: bytes) -> str:
-    try:
-        return str(msgspec.json.decode(data))
-    except msgspec.DecodeError:
-        return data.decode(errors="replace")
+    @property
+    def next_deadline_us(self) -> int | None:
+        """When the next timer is due."""
+        while self._deadlines and not self._is_armed(*self._deadlines[0]):
+            heapq.heappop(self._deadlines)
+        return self._deadlines[0][0] if self._deadlines else None
+
+    @property
+    def pending_deadlines(self) -> int:
+        """Timers and sleeps that are to come."""
+        return len(self._deadlines)
+
+    def _is_armed(self, deadline_us: int, _: str, number: int, key: str | None) -> bool:
+        """Whether somebody still waits for it: what a recovery has processed again is over."""
+        cell = self.cell
+        if self.keyed is not None and key is not None:
+            found = self.keyed.live.get(key)
+            if found is None:
+                return self.keyed.has_idle_timer(key, number, deadline_us)
+            cell = found
+        timer = cell.timers.get(number)
+        return number in cell.effects if timer is None else timer.deadline_us == deadline_us
+
+    def report_due(self, now_us: int) -> None:
+        """Timers are due: that becomes an impulse to oneself, and counts once it is logged."""
+        due: list[tuple[str | None, int, int]] = []
+        while self._deadlines and self._deadlines[0][0] <= now_us and len(due) < TIMERS_AT_ONCE:
+            entry = heapq.heappop(self._deadlines)
+            if self._is_armed(*entry):
+                deadline_us, _, number, key = entry
+                due.append((key, number, deadline_us))
+        if due:
+            self._impulse(TIMER_METHOD, msgspec.json.encode(due))
+
+    def report_effect(self, number: int, value: Any, error: str | None, key: str | None = None) -> None:
+        """An effect is done: its result becomes an impulse to oneself, and counts once that is logged."""
+        keys = [] if key is None else [key]
+        try:
+            arguments = to_json([number, value, error, *keys])
+        except (TypeError, ValueError) as unsayable:
+            arguments = to_json([number, None, f"the result cannot be logged: {unsayable}", *keys])
+        self._impulse(OUTSIDE_METHOD, arguments)
+
+    def report_attempt(self, number: int, attempt: int, not_before: float, error: str, key: str | None = None) -> None:
+        """An attempt has failed, and another is to follow: whoever makes it after a crash knows that."""
+        keys = [] if key is None else [key]
+        self._impulse(ATTEMPT_METHOD, to_json([number, attempt, not_before, error, *keys]))
+
+    def report_deadline(self, number: int, deadline: float) -> None:
+        """A sleep has begun, and the hub does not tell the time: whoever goes on with it after a crash sleeps for what
+        is left. A message of its own, which programs from before there were deadlines take for a call of a method that
+        they do not have."""
+        self._impulse(DEADLINE_METHOD, msgspec.json.encode([number, deadline]))
+
+    def _impulse(self, method: int, arguments: bytes) -> None:
+        self._emit(self.name, Call(method, RpcType.IMPULSE, arguments, b""))

@@ -24,26 +24,39 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import functools
 import inspect
 import logging
 import random
 import time
+import uuid
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar, get_origin, get_type_hints
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, ClassVar, Final, ParamSpec, Self, TypeVar, get_origin, get_type_hints, overload
 
 import msgspec
 
+from headrace.protocols.ambrosia.binding.cell import MICROSECONDS, Effect, Timer
 from headrace.protocols.ambrosia.binding.methods import Method, methods_of
-from headrace.protocols.ambrosia.binding.results import Result
+from headrace.protocols.ambrosia.binding.proxies import proxy_of, proxy_to_self, target_of
+from headrace.protocols.ambrosia.binding.results import Result, as_result, select
+from headrace.protocols.ambrosia.binding.retry import Retry
+from headrace.protocols.ambrosia.binding.saga import Saga
+from headrace.protocols.ambrosia.binding.schedule import Cron, Delay, seconds_of
+from headrace.protocols.ambrosia.binding.token import Token
+from headrace.protocols.ambrosia.binding.values import pack, unpack
 from headrace.protocols.ambrosia.settings import NAME_BYTES_MAX
 
 if TYPE_CHECKING:
-    from headrace.protocols.ambrosia.binding.engine import Engine
+    from headrace.protocols.ambrosia.binding.cell import Cell
     from headrace.protocols.ambrosia.binding.proxies import Proxy
 
 logger = logging.getLogger("headrace.immortal")
 ProxyType = TypeVar("ProxyType", bound="Proxy")
+Other = TypeVar("Other", bound="Immortal")
+T = TypeVar("T")
+P = ParamSpec("P")
 CONTAINERS: Final = (list, dict, set, bytearray, deque)
 
 
@@ -63,8 +76,10 @@ class Immortal:
     __methods__: ClassVar[dict[int, Method]] = {}
     __saved_as__: ClassVar[str] = ""
     __shared__: ClassVar[dict[str, Any]] = {}
+    __keyed__: ClassVar[bool] = False
+    __renamed__: ClassVar[dict[str, str]] = {}
     if TYPE_CHECKING:  # not at run time, where annotations are the state
-        _engine: Engine
+        _cell: Cell
 
     def __init_subclass__(cls, *, saved_as: str | None = None, **kwargs: Any) -> None:
         """`saved_as` is the name by which checkpoints know the class: a renamed one takes its former name."""
@@ -106,24 +121,26 @@ class Immortal:
                 f"{type(self).__name__}.{stray[0]} would be lost in a checkpoint: annotate it in the class, begin its "
                 "name with an underscore if it need not be kept, or write save_state and load_state"
             )
-        return msgspec.msgpack.encode({name: getattr(self, name) for name in names if hasattr(self, name)})
+        return pack({name: getattr(self, name) for name in names if hasattr(self, name)})
 
     def load_state(self, data: bytes) -> None:
         """The opposite, on a fresh object. Attributes that the saved state does not know keep their first value; saved
         ones that the class does not have go to `load_unknown`."""
         kinds = _state_fields(type(self))
         unknown: dict[str, Any] = {}
-        for name, value in msgspec.msgpack.decode(data, type=dict[str, msgspec.Raw]).items():
+        for saved_name, value in msgspec.msgpack.decode(data, type=dict[str, msgspec.Raw]).items():
+            name = saved_name if saved_name in kinds else self.__renamed__.get(saved_name, saved_name)
             if name in kinds:
-                setattr(self, name, msgspec.msgpack.decode(value, type=kinds[name]))
+                setattr(self, name, unpack(value, kinds[name]))
             else:
                 unknown[name] = msgspec.msgpack.decode(value)
         self.load_unknown(unknown)
         if unknown:
             raise StateError(
                 f"the checkpoint of {type(self).__name__} holds {', '.join(sorted(unknown))}, which the class does not "
-                "have: the next checkpoint would lose it. Write load_unknown(self, saved), which takes it out of "
-                "`saved` to keep or to drop it, or upgrade() from the old class to a new one"
+                "have: the next checkpoint would lose it. Say what became of it: @immortal(renamed={old: new}), or "
+                "write load_unknown(self, saved), which takes it out of `saved` to keep or to drop it, or upgrade() "
+                "from the old class to a new one"
             )
 
     def load_unknown(self, saved: dict[str, Any]) -> None:
@@ -143,45 +160,170 @@ class Immortal:
     @property
     def name(self) -> str:
         """The name under which the immortal is registered."""
-        return self._engine.name
+        return self._cell.engine.name
 
     @property
     def replaying(self) -> bool:
         """Whether logged messages are being processed again. Nothing that is sent or kept may depend on it."""
-        return not self._engine.primary
+        return not self._cell.engine.primary
 
     @property
     def random(self) -> random.Random:
         """Random numbers that a replay draws again: seeded by the immortal, kept in checkpoints."""
-        return self._engine.random
+        return self._cell.random
 
     @property
     def itself(self) -> Any:
         """A proxy for calls to oneself, which come back through the log."""
-        return self._engine.proxy_to_self()
+        return proxy_to_self(self._cell)
 
     def peer(self, proxy: type[ProxyType], name: str) -> ProxyType:
         """A proxy for another immortal."""
+        self._check_name(name)
+        return proxy(self._cell, name)
+
+    def _check_name(self, name: str) -> None:
         if not 0 < len(name.encode()) <= self.name_bytes_max:  # the hub would close the link, now and in every replay
             raise ValueError(f"{name!r} names no immortal: a name has 1 to {self.name_bytes_max} bytes")
-        return proxy(self._engine, name)
+
+    def proxy(self, kind: type[Other], name: str, *, key: str | None = None) -> Other:
+        """Another immortal, to call: `await self.proxy(Shop, "shop").order("pear")`. Checkers take it for the immortal
+        itself, and so does the reader; each call of it is a message."""
+        self._check_name(name)
+        proxy: Other = proxy_of(kind)(self._cell, name, key)
+        return proxy
+
+    @property
+    def key(self) -> str:
+        """Which instance of a keyed immortal this is."""
+        return self._cell.key or ""
+
+    def now(self) -> datetime:
+        """The time, as the log has it: the same one in every replay."""
+        if not self._cell.now_us:
+            raise StateError(
+                f"the hub does not tell {self.name} the time: register it with --clock, or start it with "
+                "headrace.immortals.run; await self.time() works without"
+            )
+        return datetime.fromtimestamp(self._cell.now_us / MICROSECONDS, UTC)
+
+    def uuid(self) -> uuid.UUID:
+        """A random UUID, the same one in every replay."""
+        return uuid.UUID(int=self.random.getrandbits(128), version=4)
+
+    @overload
+    def effect(
+        self,
+        function: Callable[..., Awaitable[T]],
+        *args: Any,
+        retry: Retry | None = None,
+        timeout: Delay | None = None,
+        **kwargs: Any,
+    ) -> Result[T]: ...
+    @overload
+    def effect(
+        self,
+        function: Callable[..., T],
+        *args: Any,
+        retry: Retry | None = None,
+        timeout: Delay | None = None,
+        **kwargs: Any,
+    ) -> Result[T]: ...
+    def effect(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        retry: Retry | None = None,
+        timeout: Delay | None = None,
+        **kwargs: Any,
+    ) -> Result[Any]:
+        """Do something that a replay must not do again, and await its result, which is logged once.
+
+        The function, blocking or `async`, runs outside of the replayed world, at least once: if the process dies before
+        the result is logged, it runs again. What it raises is tried again as `retry` says; the last error is raised
+        here as an `EffectError`. `timeout` is for one attempt.
+        """
+        work = functools.partial(function, **kwargs) if kwargs else function
+        timeout_s = None if timeout is None else seconds_of(timeout)
+        effect = Effect(work, args, Result(), retry=retry or Retry(), timeout_s=timeout_s, returns=_returns(function))
+        return self._cell.effect(effect)
+
+    @overload
+    def token(self) -> Token[Any]: ...
+    @overload
+    def token(self, kind: type[T]) -> Token[T]: ...
+    def token(self, kind: Any = Any) -> Token[Any]:
+        """Something that a person or another system does later: hand out its `id`, and await it. Whoever has the id
+        fulfils it, through any protocol."""
+        return Token(self._cell, kind, self.uuid().hex)
+
+    def later(self, delay: Delay | datetime, method: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> int:
+        """Call a method after a delay, or at a moment: one of this object, or of a proxy. No method waits meanwhile.
+        The number is for `cancel_later`."""
+        if isinstance(delay, datetime):
+            deadline_us = int(delay.timestamp() * MICROSECONDS)
+        else:
+            deadline_us = int((self.now().timestamp() + seconds_of(delay)) * MICROSECONDS)
+        destination, number, data = target_of(self._cell, method, args, kwargs)
+        return self._cell.later(Timer(deadline_us, destination, number, data))
+
+    def every(self, cron: str, method: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> int:
+        """Call a method whenever a cron expression says so, in UTC: `self.every("0 8 * * 1-5", self.report)`."""
+        deadline_us = int(Cron(cron).next(self.now()).timestamp() * MICROSECONDS)
+        destination, number, data = target_of(self._cell, method, args, kwargs)
+        return self._cell.later(Timer(deadline_us, destination, number, data, cron))
+
+    def cancel_later(self, number: int) -> bool:
+        """Call off what `later` or `every` has arranged; whether there was something."""
+        return self._cell.timers.pop(number, None) is not None
+
+    async def timeout(self, delay: Delay, awaitable: Awaitable[T]) -> T:
+        """What is awaited, or `TimeoutError` if it takes longer; then it is cancelled."""
+        result, over = as_result(awaitable), self.sleep(delay)
+        first, _ = await select(_settled(result), over)
+        if first == 0:
+            over.resolve(None)
+            return await result
+        result.cancel("timeout")
+        raise TimeoutError(f"not done within {delay if isinstance(delay, str) else f'{seconds_of(delay):g} s'}")
+
+    def saga(self) -> Saga:
+        """`async with self.saga() as saga`: what was arranged with `saga.undo(…)` is done, last first, if the block
+        fails."""
+        return Saga()
 
     def outside(self, function: Callable[..., Any], *args: Any) -> Result[Any]:
         """Do something that a replay must not do again, and await its result, which is logged.
 
         The function (a coroutine function too) runs outside of the replayed world, at least once: it runs again if the
-        process dies before its result is logged. The result has to be something that JSON can say.
+        process dies before its result is logged. The result has to be something that JSON can say. `effect` does the
+        same with a retry policy.
         """
-        return self._engine.outside(function, args)
+        return self._cell.effect(Effect(function, args, Result()))
 
     def time(self) -> Result[float]:
         """The time, in seconds since 1970: the same one in every replay."""
         return self.outside(time.time)
 
-    def sleep(self, seconds: float) -> Result[None]:
+    def sleep(self, seconds: Delay) -> Result[None]:
         """Wait. The deadline is logged: a crash in the middle makes the wait no longer, and one that is over when the
         immortal has recovered ends at once."""
-        return self._engine.outside(asyncio.sleep, (seconds,), is_sleep=True)
+        return self._cell.effect(Effect(asyncio.sleep, (seconds_of(seconds),), Result(), is_sleep=True))
+
+
+def _settled(result: Result[Any]) -> Result[None]:
+    """That it is there, whatever it is."""
+    settled: Result[None] = Result()
+    result.when_done(lambda: settled.resolve(None))
+    return settled
+
+
+def _returns(function: Callable[..., Any]) -> Any:
+    """What a function says that it returns."""
+    try:
+        return get_type_hints(function).get("return", Any)
+    except (NameError, TypeError):  # types that exist only for type checkers, or a callable object
+        return Any
 
 
 def _is_class_variable(annotation: Any) -> bool:
@@ -215,5 +357,10 @@ def _annotations(cls: type) -> list[str]:
 
 def _state_fields(cls: type) -> dict[str, Any]:
     """Annotated attributes with their types, without private ones."""
-    hints = get_type_hints(cls)
-    return {name: hints[name] for name in _annotations(cls) if not name.startswith("_")}
+    if cls not in _fields:
+        hints = get_type_hints(cls)
+        _fields[cls] = {name: hints[name] for name in _annotations(cls) if not name.startswith("_")}
+    return _fields[cls]
+
+
+_fields: dict[type, dict[str, Any]] = {}

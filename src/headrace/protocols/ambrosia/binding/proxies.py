@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -20,7 +21,7 @@ from headrace.protocols.ambrosia.binding.results import Result
 from headrace.protocols.ambrosia.codec import RpcType
 
 if TYPE_CHECKING:
-    from headrace.protocols.ambrosia.binding.engine import Engine
+    from headrace.protocols.ambrosia.binding.cell import Cell
     from headrace.protocols.ambrosia.binding.immortal import Immortal
 
 T = TypeVar("T")
@@ -29,28 +30,49 @@ T = TypeVar("T")
 class Proxy:
     """The base of all proxies. Make one with `Immortal.peer`."""
 
-    def __init__(self, engine: Engine, destination: str) -> None:
-        self._engine = engine
+    def __init__(self, cell: Cell, destination: str, key: str | None = None) -> None:
+        self._cell = cell
         self._destination = destination
+        self._key = key
 
     def _fork(self, method: int, arguments: dict[str, Any]) -> None:
-        self._engine.send(self._destination, method, RpcType.FORK, msgspec.json.encode(arguments))
+        self._cell.engine.send(self._destination, method, RpcType.FORK, msgspec.json.encode(arguments))
 
     def _impulse(self, method: int, arguments: dict[str, Any]) -> None:
-        self._engine.send(self._destination, method, RpcType.IMPULSE, msgspec.json.encode(arguments))
+        self._cell.engine.send(self._destination, method, RpcType.IMPULSE, msgspec.json.encode(arguments))
 
     def _call(self, method: int, arguments: dict[str, Any], returns: type[T] | Any = Any) -> Result[T]:
-        return self._engine.ask(self._destination, method, msgspec.json.encode(arguments), returns)
+        return self._cell.ask(self._destination, method, msgspec.json.encode(arguments), returns)
 
 
 def _proxy_method(method: Method) -> Any:
     def send(self: Proxy, *args: Any, **kwargs: Any) -> Any:
-        data = method.encode(args, kwargs)
+        data = method.encode(args, kwargs, self._key)
         if method.rpc_type == RpcType.ASYNC:
-            return self._engine.ask(self._destination, method.id, data, method.returns)
-        return self._engine.send(self._destination, method.id, method.rpc_type, data)
+            return self._cell.ask(self._destination, method.id, data, method.returns)
+        return self._cell.engine.send(self._destination, method.id, method.rpc_type, data)
 
-    return functools.wraps(method.function)(send)
+    functools.update_wrapper(send, method.function)
+    send.__ambrosia__ = method  # type: ignore[attr-defined]
+    return send
+
+
+def proxy_to_self(cell: Cell) -> Any:
+    """A proxy whose calls come back through the log."""
+    return proxy_of(type(cell.immortal))(cell, cell.engine.name, cell.key)
+
+
+def target_of(
+    cell: Cell, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[str, int, bytes]:
+    """Whom a call of a method is for, which it is, and its arguments: of a proxy, or of the object itself."""
+    method = getattr(function, "__ambrosia__", None)
+    owner = getattr(function, "__self__", None)
+    if method is None or owner is None:
+        raise TypeError(f"{function!r} is no method of this immortal or of a proxy; declare it with @method")
+    if isinstance(owner, Proxy):
+        return owner._destination, method.id, method.encode(args, kwargs, owner._key)
+    return cell.engine.name, method.id, method.encode(args, kwargs, cell.key)
 
 
 def proxy_of(cls: type[Immortal]) -> Any:

@@ -9,6 +9,7 @@ and all links are closed, because only recovering bindings can say again what wa
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,13 +21,16 @@ import pyarrow as pa
 from headrace.errors import UnknownStream
 from headrace.hub import Hub
 from headrace.log.batch import Batch
-from headrace.log.ops import Append, Appended, SaveCursor, SetProducer
-from headrace.protocols.ambrosia.call_reader import Calls
-from headrace.protocols.ambrosia.codec import RECORD_BYTES_MAX, RECORD_HEADER_BYTES
+from headrace.log.ops import Append, Appended, Op, SetProducer
+from headrace.protocols.ambrosia.binding.methods import CLOCK_METHOD
+from headrace.protocols.ambrosia.call_reader import Calls, label_of_call
+from headrace.protocols.ambrosia.codec import RECORD_BYTES_MAX, RECORD_HEADER_BYTES, Call, RpcType, encode
 from headrace.protocols.ambrosia.coordinator.store import SEQUENCE_PRODUCER, StreamNames, producer_of
 
 QUEUE_BYTES_MAX: Final = 1 << 20  # senders are held back while this much waits for the disk
-PIECE_BYTES_MAX: Final = RECORD_BYTES_MAX - RECORD_HEADER_BYTES
+PIECE_BYTES_MAX: Final = RECORD_BYTES_MAX - RECORD_HEADER_BYTES - 32  # room for the time
+CLOCK_LABEL: Final = label_of_call(CLOCK_METHOD, RpcType.IMPULSE)
+TIME: Final = struct.Struct("<q")
 CALL_OVERHEAD_BYTES: Final = 32  # offsets, sequence id and bits of one stream record; its label and sender come on top
 
 
@@ -43,11 +47,12 @@ class LoggedRecord:
 
 
 class Arrival(NamedTuple):
-    """Calls of one sender; `sender` None is the inbox, whose cursor moves with them."""
+    """Calls of one sender; `sender` None is the inbox, whose cursor moves with them, or the outside."""
 
     sender: str | None
     calls: Calls
-    op: SaveCursor | None
+    ops: tuple[Op, ...]
+    """What else becomes durable with them."""
     number: int | None
     """The sender's count once these are stored; None if nobody counts them."""
     payload_bytes: int
@@ -56,10 +61,10 @@ class Arrival(NamedTuple):
     """What they add to a transaction, at the most."""
 
     @classmethod
-    def of(cls, sender: str | None, calls: Calls, op: SaveCursor | None, number: int | None) -> Arrival:
+    def of(cls, sender: str | None, calls: Calls, ops: tuple[Op, ...], number: int | None) -> Arrival:
         """With their sizes."""
         payload_bytes = sum(map(len, calls.parts))
-        return cls(sender, calls, op, number, payload_bytes, payload_bytes + calls.count * _overhead(sender, calls))
+        return cls(sender, calls, ops, number, payload_bytes, payload_bytes + calls.count * _overhead(sender, calls))
 
     @property
     def key(self) -> bytes | None:
@@ -162,6 +167,8 @@ class CallQueue:
         self.next_sequence = 0
         self.counts: dict[str, int] = {}
         self.pending_bytes = 0
+        self.clock: Callable[[], int] | None = None
+        """If records are to begin with the time, in microseconds since 1970."""
 
     @staticmethod
     def _new_future() -> asyncio.Future[None]:
@@ -195,12 +202,12 @@ class CallQueue:
                 stored = max(stored, self._hub.producer(stream, producer) or 0)
         return stored
 
-    def add(self, sender: str | None, calls: Calls, number: int | None, op: SaveCursor | None = None) -> None:
+    def add(self, sender: str | None, calls: Calls, number: int | None, ops: tuple[Op, ...] = ()) -> None:
         """Take calls in; `number` is the sender's count with them. They reach the log in this order, from the next
         `commit` on."""
         if sender is not None and number is not None:
             self.counts[producer_of(sender, calls.replayable)] = number
-        arrival = Arrival.of(sender, calls, op, number)
+        arrival = Arrival.of(sender, calls, ops, number)
         self.queued_bytes += arrival.payload_bytes
         if arrival.payload_bytes <= PIECE_BYTES_MAX and arrival.stored_bytes <= self._transaction_bytes_max:
             self._queue.append(arrival)
@@ -209,7 +216,7 @@ class CallQueue:
 
     def _pieces(self, arrival: Arrival) -> list[Arrival]:
         """Calls that are too much for one record or one transaction, cut up; the last piece has the whole's number
-        and operation."""
+        and operations."""
         count_max = self._transaction_bytes_max // 2 // _overhead(arrival.sender, arrival.calls)
         calls = arrival.calls.cut(min(PIECE_BYTES_MAX, self._transaction_bytes_max // 2), count_max)
         pieces: list[Arrival] = []
@@ -217,7 +224,7 @@ class CallQueue:
         for piece in calls:
             left -= piece.count
             number = None if arrival.number is None else arrival.number - left
-            pieces.append(Arrival.of(arrival.sender, piece, None if left else arrival.op, number))
+            pieces.append(Arrival.of(arrival.sender, piece, () if left else arrival.ops, number))
         return pieces
 
     def commit(self) -> None:
@@ -305,10 +312,12 @@ class CallQueue:
     def _commit(self) -> None:
         arrivals = self._next_arrivals()
         stream = self._names.log if self.to_log else self._names.pending
-        ops: list[Append | SetProducer | SaveCursor] = []
+        ops: list[Op] = []
         logged: list[LoggedRecord] = []
         for record in _records(arrivals):
             sequence = self.next_sequence if self.to_log else None
+            if self.clock is not None and sequence is not None:
+                record = [self._time_of_record(self.clock()), *record]
             batch, data, replayable = pack(record, sequence)
             ops.append(Append(stream, batch))
             if sequence is not None:
@@ -319,12 +328,17 @@ class CallQueue:
         if logged:
             ops.append(SetProducer(stream, SEQUENCE_PRODUCER, self.next_sequence))
         ops += [SetProducer(stream, producer, number) for producer, number in _counters(arrivals).items()]
-        ops += [arrival.op for arrival in arrivals if arrival.op is not None]
+        ops += [op for arrival in arrivals for op in arrival.ops]
         self._commit_done = self._new_future()
         if not self._queue:  # else whoever waits for it waits for a later commit
             self._commit_done, self._queue_done = self._queue_done, self._commit_done
         future = self._hub.transact(ops)
         future.add_done_callback(lambda done: self._committed(done, logged))
+
+    @staticmethod
+    def _time_of_record(time_us: int) -> Arrival:
+        message = encode(Call(CLOCK_METHOD, RpcType.IMPULSE, TIME.pack(time_us)))
+        return Arrival.of(None, Calls(b"", CLOCK_LABEL, False, [len(message)], [message]), (), None)
 
     def _committed(self, done: asyncio.Future[list[object]], logged: list[LoggedRecord]) -> None:
         assert self._commit_done is not None

@@ -20,6 +20,7 @@ from headrace.log.ops import CheckpointInfo, Op, SetProducer
 from headrace.protocols.ambrosia.coordinator.debug_session import DebugSession
 from headrace.protocols.ambrosia.coordinator.instance import Instance, state_version
 from headrace.protocols.ambrosia.coordinator.link import Link
+from headrace.protocols.ambrosia.coordinator.outside import OutsideCalls
 from headrace.protocols.ambrosia.coordinator.ports import Guest, MakeLink, PortPair
 from headrace.protocols.ambrosia.coordinator.store import IMMORTALS_TABLE, Registration, Store, check_name, producer_of
 from headrace.protocols.ambrosia.metrics import AmbrosiaMetrics
@@ -57,6 +58,7 @@ class Coordinator:
         self.settings = settings
         self.limits = msgspec.structs.replace(settings, message_bytes_max=message_bytes_max)
         self.store = Store(hub)
+        self.outside = OutsideCalls(hub, settings, message_bytes_max)
         self.instances: dict[str, Instance] = {}
         self.ports: dict[str, PortPair] = {}
         self.debugging: dict[str, list[DebugSession]] = {}
@@ -70,6 +72,7 @@ class Coordinator:
     async def open(self) -> None:
         """Take up everything that is stored, then what the configuration adds."""
         await self.store.open()
+        await self.outside.open()
         for registration in self.store.registrations():
             await self._open_stored(registration.name, registration)
         for info in self.hub.streams("immortal/*/pending"):
@@ -84,6 +87,7 @@ class Coordinator:
 
     async def close(self) -> None:
         """End all links and free all ports."""
+        self.outside.close()
         for link in self.links():
             link.close("the hub stops")
         for ports in self.ports.values():
@@ -309,6 +313,7 @@ class Coordinator:
         existing = {info.name for info in self.hub.streams(kind=None)}
         names = instance.names
         await self.store.forget_immortal(instance.name)
+        await self.outside.forget(instance.name)
         for stream in (names.log, names.pending, names.inbox):
             if stream in existing:
                 await self.hub.delete_stream(stream)

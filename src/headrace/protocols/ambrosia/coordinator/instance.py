@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +15,7 @@ from headrace.errors import HeadraceError, LogFailed, UnknownStream
 from headrace.hub import Hub
 from headrace.log.batch import Batch
 from headrace.log.ops import Append, CheckpointInfo, Delete, SaveCursor, SetProducer
-from headrace.protocols.ambrosia.binding.methods import method_id
+from headrace.protocols.ambrosia.binding.methods import OWN_NAMES, method_id, with_key
 from headrace.protocols.ambrosia.call_reader import Calls, label_of_call
 from headrace.protocols.ambrosia.codec import Call, RpcType, Type, encode, frame
 from headrace.protocols.ambrosia.coordinator.call_queue import CallQueue, LoggedRecord
@@ -64,6 +65,7 @@ class Instance:
         self._starting: asyncio.Task[None] | None = None
         self._backlog_bytes_max = hub.config.section(Ambrosia).backlog_bytes_max
         self._room = asyncio.Event()
+        self._running = asyncio.Event()
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -74,6 +76,7 @@ class Instance:
             self.queue.release(to_log=False)
             return
         await self._create_streams()
+        self.queue.clock = self._now_us if self.registration.clock else None
         self.queue.next_sequence = self.queue.stored_sequence()
         if self.registration.started:
             self._begin()
@@ -87,6 +90,7 @@ class Instance:
         if self.registration is None:
             await self._create_streams()  # first: whoever sees a registration may use them
         self.registration = registration
+        self.queue.clock = self._now_us if registration.clock else None
         await self.store.save(registration)
         if not self.queue.to_log:
             await self.open()
@@ -172,11 +176,27 @@ class Instance:
         """All bindings that are linked now."""
         return [link for link in (self.primary, *self.standbys) if link is not None]
 
+    def delivers(self, link: Link) -> None:
+        """A binding is, or becomes again, one that processes messages as they come."""
+        if link is self.primary:
+            self._running.set()
+
+    async def running(self) -> Link:
+        """The binding that processes messages as they come, once there is one."""
+        await self._running.wait()
+        assert self.primary is not None
+        return self.primary
+
+    @staticmethod
+    def _now_us() -> int:
+        return time.time_ns() // 1000
+
     def unlink(self, link: Link) -> None:
         """A binding is gone. A standby takes over; otherwise the immortal waits for the next binding."""
         if link in self.standbys:
             self.standbys.remove(link)
         if link is self.primary:
+            self._running.clear()
             self.primary = self.standbys.pop(0) if self.standbys else None
             self.absent_bytes = 0
             if self.primary is not None:
@@ -239,7 +259,7 @@ class Instance:
             if not calls:
                 await self.hub.save_cursor(CURSOR, inbox, after)
             for place, run in enumerate(calls, 1):
-                self.queue.add(None, run, None, SaveCursor(CURSOR, inbox, after) if place == len(calls) else None)
+                self.queue.add(None, run, None, (SaveCursor(CURSOR, inbox, after),) if place == len(calls) else ())
             self.queue.commit()
             await self.queue.flushed()
 
@@ -252,9 +272,12 @@ class Instance:
         assert self.registration is not None
         bytes_max = self.hub.config.log.record_bytes_max
         runs: list[Calls] = []
-        columns = zip(*(batch.column(name).to_pylist() for name in ("index", "type", "payload")), strict=True)
-        for index, kind, payload in columns:
+        names = ("index", "type", "key", "payload")
+        keyed = self.store.is_keyed(self.name)
+        for index, kind, key, payload in zip(*(batch.column(name).to_pylist() for name in names), strict=True):
             method = _inbox_method(kind, self.registration.inbox_method)
+            if keyed and key is not None:
+                payload = with_key(payload, key.decode(errors="replace"))
             message = encode(Call(method, RpcType.IMPULSE, payload))
             if len(message) > bytes_max:
                 self._inbox_failed(
@@ -298,6 +321,8 @@ def _inbox_method(kind: str | None, default: int | None) -> int:
     method's name as the Python binding numbers it."""
     if kind and kind.isdecimal() and int(kind) <= INT32_MAX:
         return int(kind)
+    if kind in OWN_NAMES:
+        return OWN_NAMES[kind]
     if default is not None:
         return default
     return method_id(kind) if kind else 0

@@ -15,6 +15,7 @@ from headrace.protocols.ambrosia.call_reader import Calls, Event, Malformed, Mes
 from headrace.protocols.ambrosia.codec import AttachTo, Blob, Checkpoint, InitialMessage, Signal, Type
 from headrace.protocols.ambrosia.coordinator.checkpoint_upload import CheckpointUpload
 from headrace.protocols.ambrosia.coordinator.instance import Instance
+from headrace.protocols.ambrosia.coordinator.outside import OUTSIDE
 from headrace.protocols.ambrosia.coordinator.record_feed import RecordFeed
 from headrace.protocols.ambrosia.coordinator.repeats import Repeats
 from headrace.protocols.ambrosia.session import Action, Input, Session, State
@@ -222,7 +223,8 @@ class Link:
         elif isinstance(event, Checkpoint):
             self.input(Input.CHECKPOINT)
         elif isinstance(event, AttachTo):
-            if Action.ATTACH in self.session.handle(Input.ATTACH_TO):
+            attaches = Action.ATTACH in self.session.handle(Input.ATTACH_TO)
+            if attaches and event.destination != OUTSIDE.encode():
                 self._find(event.destination)
         elif isinstance(event, InitialMessage):
             self._initial = event.data
@@ -269,6 +271,9 @@ class Link:
         A recovering binding sends again what it sent since its checkpoint, in the same order; the count at the
         checkpoint plus the place since then is a call's number for ever.
         """
+        if calls.destination == OUTSIDE.encode():
+            self.coordinator.outside.answered(self.instance.name, calls)
+            return
         destination = self._find(calls.destination)
         sender = self.instance.name
         queue = destination.queue
@@ -345,6 +350,7 @@ class Link:
         self.on_replayed()
 
     def _deliver(self) -> None:
+        self.instance.delivers(self)
         self.feed.release()
         if not self._feeding:
             self._feeding = True
@@ -364,6 +370,7 @@ class Link:
         called = list(self._called)
         await upload.complete()
         await asyncio.gather(*(destination.queue.flushed() for destination in called))
+        await self.coordinator.outside.flushed(self.instance)
         await self._repeats.compare()
         if self._stored_checkpoint is not None and not self.counts["checkpoints"]:  # the one that ends a recovery
             self._tell_missing_calls()

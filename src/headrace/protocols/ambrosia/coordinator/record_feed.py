@@ -22,8 +22,10 @@ from headrace.hub import Hub
 from headrace.log.ops import CheckpointInfo
 from headrace.log.records import concat
 from headrace.protocols.ambrosia.codec import (
+    SEQUENCE_CONTROL,
     Type,
     encode_checkpoint_record,
+    encode_record,
     encode_signal_record,
     frame_batch,
     record_header,
@@ -100,6 +102,10 @@ class RecordFeed:
     def send_signal(self, kind: Type) -> None:
         """A control record."""
         self._transport.write(encode_signal_record(self._registration.committer, kind))
+
+    def send_control(self, message: bytes) -> None:
+        """A message between the records, which no replay repeats."""
+        self._transport.write(encode_record(self._registration.committer, SEQUENCE_CONTROL, message))
 
     async def send_checkpoint(self, info: CheckpointInfo) -> None:
         """The stored checkpoint: its record, then the blob piece by piece."""

@@ -5,6 +5,7 @@
     immortal/NAME/inbox     what other protocols append; each record becomes an impulse
     ambrosia/immortals      table: name → `Registration`
     ambrosia/initial        table: name → InitialMessage, from the first checkpoint until record 0 is in the log
+    ambrosia/methods        table: name → `Interface`: what can be called, as its program says
     ambrosia/forgotten      table: sender, destination → number up to which the sender's calls were for a peer now gone
 
 Counters are producers of the log (and of `pending`), so they are durable in the same frame as the records they count:
@@ -25,6 +26,7 @@ import msgspec
 from headrace.config.address import split_address
 from headrace.errors import BadRequest, LimitExceeded
 from headrace.hub import Hub
+from headrace.protocols.ambrosia.interface import Interface, read_interface
 from headrace.protocols.ambrosia.settings import Delivery, Sockets
 
 IMMORTALS_TABLE: Final = "ambrosia/immortals"
@@ -33,6 +35,7 @@ FORGOTTEN_TABLE: Final = "ambrosia/forgotten"
 CURSOR: Final = "ambrosia"
 SEQUENCE_PRODUCER: Final = "sequence"
 INITIAL_LABEL: Final = "initial"
+METHODS_TABLE: Final = "ambrosia/methods"
 IMPULSE_PREFIX: Final = "impulse/"
 
 
@@ -48,6 +51,7 @@ class Registration(msgspec.Struct, omit_defaults=True, kw_only=True):
     checkpoint_log_bytes: int = 128 << 20
     checkpoints_kept: int = 2
     inbox_method: int | None = None
+    clock: bool = False
     version: int = 0
     upgrade_version: int = 0
     started: bool = False
@@ -80,8 +84,8 @@ def producer_of(sender: str, replayable: bool) -> str:
 
 def check_name(name: str, bytes_max: int) -> None:
     """A name for a new immortal: one that others can call."""
-    if not name or not name.isprintable():
-        raise BadRequest(f"{name!r} cannot name an immortal: printable text is needed")
+    if not name or not name.isprintable() or name.startswith("@"):
+        raise BadRequest(f"{name!r} cannot name an immortal: printable text is needed, and no @ in front")
     if (size := len(name.encode())) > bytes_max:
         raise LimitExceeded("bytes of an immortal's name", size, bytes_max, "ambrosia.name_bytes_max")
 
@@ -111,10 +115,11 @@ class Store:
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
+        self._interfaces: dict[str, tuple[bytes, Interface]] = {}
 
     async def open(self) -> None:
         """Create the tables."""
-        for table in (IMMORTALS_TABLE, INITIAL_TABLE, FORGOTTEN_TABLE):
+        for table in (IMMORTALS_TABLE, INITIAL_TABLE, FORGOTTEN_TABLE, METHODS_TABLE):
             await self.hub.create_table(table)
         self._forgotten()
 
@@ -134,6 +139,21 @@ class Store:
         """The InitialMessage that is not in the log yet."""
         return self.hub.get(INITIAL_TABLE, name.encode())
 
+    def interface(self, name: str) -> Interface | None:
+        """What can be called of an immortal, if its program has said so."""
+        value = self.hub.get(METHODS_TABLE, name.encode())
+        if value is None:
+            return None
+        known = self._interfaces.get(name)
+        if known is None or known[0] != value:
+            known = self._interfaces[name] = value, read_interface(name.encode(), value)
+        return known[1]
+
+    def is_keyed(self, name: str) -> bool:
+        """Whether it has said that it has instances with keys."""
+        interface = self.interface(name)
+        return interface is not None and interface.keyed
+
     def forgotten(self, sender: str, destination: str) -> int:
         """Calls up to this number were for a peer that was forgotten."""
         value = self.hub.get(FORGOTTEN_TABLE, _pair(sender, destination))
@@ -150,6 +170,7 @@ class Store:
         """Remove an immortal's rows; those in which it was the sender too, for a new one counts from one again."""
         await self.hub.delete(IMMORTALS_TABLE, name.encode())
         await self.hub.delete(INITIAL_TABLE, name.encode())
+        await self.hub.delete(METHODS_TABLE, name.encode())
         for key, sender, _ in self._forgotten():
             if sender == name:
                 await self.hub.delete(FORGOTTEN_TABLE, key)

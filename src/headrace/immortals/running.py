@@ -1,0 +1,125 @@
+"""A program that is an immortal: one line that registers it, finds its ports, recovers it and serves it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final, TypeVar
+
+from headrace.client import Client
+from headrace.errors import HeadraceError, Unreachable
+from headrace.immortals.showing import Shown
+from headrace.protocols.ambrosia.binding.declaring import interface_of
+from headrace.protocols.ambrosia.binding.immortal import Immortal
+from headrace.protocols.ambrosia.client import Host
+from headrace.protocols.ambrosia.verbs import ImmortalInfo
+
+logger = logging.getLogger("headrace.immortal")
+Kind = TypeVar("Kind", bound=Immortal)
+CHECKPOINT_S: Final = 10.0
+
+
+class _Place:
+    """Where the hub has the ports of an immortal; it is registered there if it is not yet."""
+
+    def __init__(self, factory: Callable[[], Immortal], name: str, hub: str | None, options: dict[str, Any]) -> None:
+        self._name = name
+        self._interface = interface_of(type(factory()))
+        self._client = Client(hub, **options)
+        self._described = False
+
+    @property
+    def hub(self) -> str:
+        return self._client.address
+
+    def find(self) -> tuple[str, str]:
+        """The hub's receive and send ports."""
+        info = self._registered()
+        if not self._described:
+            self._client.call("immortal.describe", {"name": self._name, "interface": self._interface})
+            self._described = True
+        return str(info.receive), str(info.send)
+
+    def _registered(self) -> ImmortalInfo:
+        known = {info.name: info for info in self._client.entries("immortal.list", {}, ImmortalInfo)}
+        info = known.get(self._name)
+        if info is None or not info.registered:
+            options = {"clock": True, "delivery": "counted"}
+            return self._client.request("immortal.register", {"name": self._name, "options": options}, ImmortalInfo)
+        if not info.clock:
+            raise HeadraceError(
+                f"immortal {self._name!r} was registered without a clock, for programs of another kind; "
+                f"`headrace immortal register {self._name} --clock` changes that"
+            )
+        return info
+
+    def checkpoint(self) -> None:
+        """So that the next start has nothing to process again."""
+        with contextlib.suppress(HeadraceError):
+            self._client.call("immortal.checkpoint", {"name": self._name})
+
+    def close(self) -> None:
+        self._client.close()
+
+
+@contextlib.asynccontextmanager
+async def serve(
+    factory: Callable[[], Kind], name: str, *, hub: str | None = None, show: bool = False, **connect: Any
+) -> AsyncIterator[Kind]:
+    """Serve an immortal in this event loop for as long as the block lasts. The object is for looking: its state changes
+    through its methods only. `hub` and the rest are those of `headrace.connect`."""
+    place = await asyncio.to_thread(_Place, factory, name, hub, connect)
+    shown = Shown(name) if show else None
+    host = Host(factory, name=name, receive="", send="", addresses=lambda: asyncio.to_thread(place.find), watcher=shown)
+    serving = asyncio.ensure_future(host.run())
+    ready = asyncio.ensure_future(host.wait_primary())
+    try:
+        await asyncio.wait((serving, ready), return_when=asyncio.FIRST_COMPLETED)
+        if serving.done():
+            await serving
+        if shown is not None:
+            shown.ready(place.hub, host.engine.processed)
+        yield host.immortal  # type: ignore[misc]
+        if serving.done():
+            await serving
+    finally:
+        ready.cancel()
+        if not serving.done() and host.is_primary:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.to_thread(place.checkpoint), CHECKPOINT_S)
+        serving.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await serving
+        place.close()
+
+
+def run(
+    factory: Callable[[], Immortal], name: str, hub: str | None = None, *, quiet: bool = False, **connect: Any
+) -> None:
+    """Be the immortal `name` until the process is stopped: register it if need be, recover it, and serve it.
+
+    `hub` is the address of `headrace.connect` (127.0.0.1:7070, or `HEADRACE_HUB`), and so are `token`, `user`,
+    `password` and `tls`. What it does is shown on standard error, unless `quiet`.
+    """
+    with contextlib.suppress(KeyboardInterrupt):
+        try:
+            asyncio.run(_run(factory, name, hub, not quiet, connect))
+        except (HeadraceError, OSError) as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            raise SystemExit(5 if isinstance(error, Unreachable) else 1) from None
+
+
+async def _run(
+    factory: Callable[[], Immortal], name: str, hub: str | None, show: bool, connect: dict[str, Any]
+) -> None:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with contextlib.suppress(NotImplementedError, RuntimeError):  # not in the main thread, or on Windows
+            loop.add_signal_handler(number, stopped.set)
+    async with serve(factory, name, hub=hub, show=show, **connect):
+        await stopped.wait()

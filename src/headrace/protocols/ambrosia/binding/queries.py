@@ -1,0 +1,72 @@
+"""Queries: methods that read the state, run between two messages, and leave no trace in the log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headrace.protocols.ambrosia.binding.values import to_json
+from headrace.protocols.ambrosia.codec import BodyKind, Call, Return
+from headrace.protocols.ambrosia.interface import KEY_FIELD
+
+if TYPE_CHECKING:
+    from headrace.protocols.ambrosia.binding.engine import Engine
+    from headrace.protocols.ambrosia.binding.immortal import Immortal
+
+
+class QueryWrites(TypeError):
+    """A query tried to change the state."""
+
+
+class _Keyed(msgspec.Struct):
+    key: str | None = msgspec.field(name=KEY_FIELD, default=None)
+
+
+def key_in(arguments: bytes) -> str | None:
+    """The key that arguments carry."""
+    try:
+        return msgspec.json.decode(arguments, type=_Keyed).key if arguments else None
+    except msgspec.MsgspecError:
+        return None
+
+
+def answer_query(engine: Engine, message: Call) -> Return:
+    """What a query says now."""
+    try:
+        value = _ask(engine, message)
+        kind, data = (BodyKind.EMPTY, b"") if value is None else (BodyKind.VALUE, to_json(value))
+    except Exception as error:
+        kind, data = BodyKind.EXCEPTION, to_json(f"{type(error).__name__}: {error}")
+    return Return(kind, engine.name.encode(), message.call_number, data, message.caller)
+
+
+def _ask(engine: Engine, message: Call) -> Any:
+    immortal = engine.immortal
+    if engine.keyed is not None:
+        key = key_in(message.arguments)
+        immortal = engine.keyed.look(key)
+    method = immortal.__methods__.get(message.method)
+    if method is None or not method.is_query:
+        raise LookupError(f"there is no query {message.method}")
+    own_class = type(immortal)
+    immortal.__class__ = _read_only(own_class)
+    try:
+        return method.invoke(immortal, message.arguments)
+    finally:
+        object.__setattr__(immortal, "__class__", own_class)
+
+
+def _read_only(cls: type[Immortal]) -> type[Immortal]:
+    found = _classes.get(cls)
+    if found is None:
+
+        def refuse(self: Any, name: str, *value: Any) -> None:
+            raise QueryWrites(f"a query reads the state and does not change it: {name} was set; make it a @method")
+
+        members = {"__setattr__": refuse, "__delattr__": refuse, "__module__": cls.__module__}
+        found = _classes[cls] = type.__new__(type, cls.__name__, (cls,), members)
+    return found
+
+
+_classes: dict[type, Any] = {}

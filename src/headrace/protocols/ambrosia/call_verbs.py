@@ -1,0 +1,212 @@
+"""The verbs with which anybody calls an immortal: `immortal.call` and what belongs to it.
+
+Who may: a call needs the right `write` on the immortal's inbox, `immortal/NAME/inbox`, and a query `read`; both are
+other ways to do what a record in the inbox does.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from headrace.errors import BadRequest, Forbidden, MethodRaised, StillRunning
+from headrace.hub.verbs import HttpForm, Nothing, Right, Verbs
+from headrace.protocols.ambrosia.binding.methods import CANCEL_METHOD, FULFIL_METHOD, method_id
+from headrace.protocols.ambrosia.codec import BodyKind, Return
+from headrace.protocols.ambrosia.coordinator.coordinator import Coordinator
+from headrace.protocols.ambrosia.coordinator.instance import Instance
+from headrace.protocols.ambrosia.coordinator.store import METHODS_TABLE
+from headrace.protocols.ambrosia.interface import KEY_FIELD, Interface, MethodInterface, openapi
+from headrace.security import current
+
+WAIT_S_MAX: Final = 25.0
+
+
+class DescribeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A program says what can be called of it."""
+
+    name: str
+    interface: Interface
+
+
+class MethodsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One immortal."""
+
+    name: str
+
+
+class CallRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A method to call, or a query to ask."""
+
+    name: str
+    method: str
+    arguments: dict[str, Any] = {}
+    key: str | None = None
+    """Which instance of a keyed immortal."""
+    idempotency_key: str | None = None
+    """The same key again: the same call, which is not made twice, and its result."""
+    wait_s: Annotated[float, msgspec.Meta(ge=0, le=WAIT_S_MAX)] = WAIT_S_MAX
+
+
+class Called(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a method returned. `done` is false if it had not returned when `wait_s` was over; it goes on."""
+
+    value: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
+    done: bool = True
+
+
+class FulfilRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a method waits for: the token that it handed out, and the value, or the reason why there is none."""
+
+    name: str
+    token: str
+    value: Any = None
+    error: str | None = None
+
+
+class CancelRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A call that is under way, by the idempotency key that it was made with."""
+
+    name: str
+    idempotency_key: str
+    reason: str = "cancelled"
+
+
+class CallVerbs:
+    """The handlers."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self._hub = coordinator.hub
+
+    def register(self, verbs: Verbs) -> None:
+        """Add the verbs to a hub."""
+        add = verbs.register
+        add("immortal.describe", DescribeRequest, self.describe, right="admin", summary="Say what can be called")
+        add("immortal.methods", MethodsRequest, self.methods, right="read", filters=True, summary="What can be called")
+        get = HttpForm("/api/immortals/openapi.json", "GET")
+        add(
+            "immortal.openapi",
+            Nothing,
+            self.document,
+            right="read",
+            filters=True,
+            summary="All of that as OpenAPI",
+            http=get,
+        )
+        headers = {"idempotency-key": "idempotency_key"}
+        path = "/api/immortals/{name}/{method}"
+        post = HttpForm(path, body="arguments", headers=headers, query=("key",), result="value")
+        add("immortal.call", CallRequest, self.call, right="read", filters=True, summary="Call a method", http=post)
+        path = "/api/immortals/{name}/tokens/{token}"
+        put = HttpForm(path, body="value")
+        add(
+            "immortal.fulfil",
+            FulfilRequest,
+            self.fulfil,
+            right="write",
+            filters=True,
+            summary="Fulfil a token",
+            http=put,
+        )
+        add("immortal.cancel", CancelRequest, self.cancel, right="write", filters=True, summary="Cancel a call")
+
+    async def describe(self, request: DescribeRequest) -> None:
+        """Keep it until the next one."""
+        self._coordinator.find(request.name)
+        await self._hub.put(METHODS_TABLE, request.name.encode(), msgspec.json.encode(request.interface))
+
+    async def methods(self, request: MethodsRequest) -> Interface:
+        """As its program last said."""
+        instance = self._permitted(request.name, "read", "immortal.methods")
+        interface = self._coordinator.store.interface(instance.name)
+        if interface is None:
+            raise BadRequest(
+                f"the program of immortal {request.name!r} has not said what can be called of it; those that use "
+                "`headrace.immortals.run` do"
+            )
+        return interface
+
+    async def document(self, request: Nothing) -> dict[str, Any]:
+        """Of all immortals that the caller may call."""
+        found = {
+            name: interface
+            for name, instance in sorted(self._coordinator.instances.items())
+            if current().may("read", instance.names.inbox, verb="immortal.openapi")
+            and (interface := self._coordinator.store.interface(instance.name)) is not None
+        }
+        return openapi(found)
+
+    async def call(self, request: CallRequest) -> Called:
+        """Log the call, and wait for what the method returns."""
+        instance = self._permitted(request.name, "read", "immortal.call")
+        interface = self._coordinator.store.interface(instance.name)
+        method = MethodInterface(request.method, method_id(request.method))
+        if interface is not None:
+            method = interface.method(request.name, request.method)
+            interface.check(request.name, method, request.arguments, request.key)
+        arguments = msgspec.json.encode(
+            request.arguments if request.key is None else {**request.arguments, KEY_FIELD: request.key}
+        )
+        if method.query:
+            answer = await self._coordinator.outside.ask(instance, method.id, arguments, request.wait_s)
+            if answer is None:
+                raise StillRunning(f"immortal {request.name!r} has no program that could answer: start it")
+        else:
+            self._permitted(request.name, "write", "immortal.call")
+            answer = await self._coordinator.outside.call(
+                instance, method.id, arguments, request.idempotency_key, request.wait_s
+            )
+        if answer is None and request.wait_s:
+            raise StillRunning(
+                f"{request.name}.{request.method} is logged and not answered yet; the same call with the same "
+                "idempotency key waits on"
+            )
+        return _called(f"{request.name}.{request.method}", answer)
+
+    async def fulfil(self, request: FulfilRequest) -> Called:
+        """Give a waiting method its value."""
+        instance = self._permitted(request.name, "write", "immortal.fulfil")
+        arguments = msgspec.json.encode({"token": request.token, "value": request.value, "error": request.error})
+        return await self._tell(instance, FULFIL_METHOD, arguments)
+
+    async def cancel(self, request: CancelRequest) -> Called:
+        """Let a method that is under way end."""
+        instance = self._permitted(request.name, "write", "immortal.cancel")
+        number = self._coordinator.outside.number_of(instance.name, request.idempotency_key)
+        arguments = msgspec.json.encode({"call": number, "reason": request.reason})
+        return await self._tell(instance, CANCEL_METHOD, arguments)
+
+    async def _tell(self, instance: Instance, method: int, arguments: bytes) -> Called:
+        answer = await self._coordinator.outside.call(instance, method, arguments, uuid.uuid4().hex, WAIT_S_MAX)
+        return _called(instance.name, answer)
+
+    def _permitted(self, name: str, right: Right, verb: str) -> Instance:
+        instance = self._coordinator.instances.get(name)
+        stream = f"immortal/{name}/inbox" if instance is None else instance.names.inbox
+        if not current().may(right, stream, verb=verb):
+            raise Forbidden(f"{current().name!r} may not {verb} {name!r}: it needs the right {right!r} on {stream!r}")
+        instance = self._coordinator.find(name)
+        if instance.registration is None:
+            raise BadRequest(f"immortal {name!r} was called by others, but nobody has registered it")
+        return instance
+
+
+def _called(what: str, answer: Return | None) -> Called:
+    if answer is None:
+        return Called(done=False)
+    if answer.kind == BodyKind.EMPTY:
+        return Called()
+    if answer.kind == BodyKind.EXCEPTION:
+        try:
+            text = str(msgspec.json.decode(answer.value))
+        except msgspec.DecodeError:
+            text = answer.value.decode(errors="replace")
+        raise MethodRaised(f"{what} raised {text}")
+    try:
+        msgspec.json.decode(answer.value)
+    except msgspec.DecodeError:
+        raise MethodRaised(f"{what} returned {len(answer.value)} bytes that are no JSON") from None
+    return Called(msgspec.Raw(answer.value))

@@ -1,0 +1,279 @@
+"""Calls from outside: whoever is no immortal calls a method and is given what it returns.
+
+Such a call is logged like any other, as an async RPC whose caller is `OUTSIDE`, so that every binding can answer it.
+The answer is what the method says to that name, and it never enters a log: a recovering binding says it again, until a
+checkpoint is durable. An answer to a call with an idempotency key is durable before such a checkpoint counts; until
+then it waits for the next call's transaction, or for `FLUSH_S`, and costs no sync of its own.
+
+    ambrosia/answers    table: [immortal, idempotency key] → `Kept`: a call that was logged, and its answer once known
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+import xxhash
+
+from headrace.errors import BadRequest, Busy, LimitExceeded
+from headrace.hub import Hub
+from headrace.log.ops import Delete, Op, Put
+from headrace.protocols.ambrosia.call_reader import Calls, label_of_call
+from headrace.protocols.ambrosia.codec import BodyKind, Call, Return, RpcType, decode_messages, encode
+from headrace.protocols.ambrosia.coordinator.instance import Instance
+from headrace.protocols.ambrosia.settings import Ambrosia
+
+OUTSIDE: Final = "@outside"
+ANSWERS_TABLE: Final = "ambrosia/answers"
+FLUSH_S: Final = 0.1
+SWEEP_S: Final = 300
+NUMBER_BITS: Final = 62
+IDEMPOTENCY_KEY_BYTES_MAX: Final = 256
+
+
+class Kept(msgspec.Struct, omit_defaults=True):
+    """A call with an idempotency key. `kind` is None until its answer is known."""
+
+    number: int
+    digest: int
+    """Of method and arguments: the same key for another call is a mistake."""
+    time_s: int
+    kind: int | None = None
+    value: bytes = b""
+
+    @property
+    def answer(self) -> Return | None:
+        """The answer, if it is known."""
+        return None if self.kind is None else Return(BodyKind(self.kind), b"", self.number, self.value)
+
+
+def _row(name: str, key: str) -> bytes:
+    return msgspec.json.encode([name, key])
+
+
+def read_kept(key: bytes, value: bytes) -> tuple[str, str, Kept]:
+    """A row of `ambrosia/answers`: the immortal, the idempotency key, and the call."""
+    name, idempotency_key = msgspec.json.decode(key, type=tuple[str, str])
+    return name, idempotency_key, msgspec.msgpack.decode(value, type=Kept)
+
+
+class _Waiting:
+    """Callers who wait for one answer."""
+
+    __slots__ = ("count", "future")
+
+    def __init__(self, future: asyncio.Future[Return]) -> None:
+        self.future = future
+        self.count = 0
+
+
+async def _within(wait_s: float, future: asyncio.Future[Return]) -> Return | None:
+    """The answer; None if it takes longer. Others may wait for the same future."""
+    if not future.done():
+        await asyncio.wait((future,), timeout=wait_s)
+    return future.result() if future.done() else None
+
+
+def _puts(name: str, unsaved: dict[str, Kept]) -> list[Op]:
+    return [Put(ANSWERS_TABLE, _row(name, key), msgspec.msgpack.encode(kept)) for key, kept in unsaved.items()]
+
+
+class OutsideCalls:
+    """All calls from outside that are under way, and the answers that are kept."""
+
+    def __init__(self, hub: Hub, settings: Ambrosia, message_bytes_max: int) -> None:
+        self._hub = hub
+        self._settings = settings
+        self._message_bytes_max = message_bytes_max
+        self._waiting: dict[tuple[str, int], _Waiting] = {}
+        self._keys: dict[tuple[str, int], str] = {}  # of calls with a key that have no durable answer yet
+        self._numbers: dict[tuple[str, str], Kept] = {}  # the same from the other side
+        self._unsaved: dict[str, dict[str, Kept]] = defaultdict(dict)
+        self._saving: dict[str, set[asyncio.Future[list[object]]]] = defaultdict(set)
+        self._flush: asyncio.TimerHandle | None = None
+        self._sweep: asyncio.TimerHandle | None = None
+
+    @property
+    def under_way(self) -> int:
+        """Calls that somebody waits for."""
+        return len(self._waiting)
+
+    async def open(self) -> None:
+        """Take up the calls whose answers are still to come."""
+        await self._hub.create_table(ANSWERS_TABLE)
+        for name, key, kept in self._hub.set_aside.read(ANSWERS_TABLE, self._hub.items(ANSWERS_TABLE), read_kept):
+            if kept.kind is None:
+                self._keys[name, kept.number] = key
+                self._numbers[name, key] = kept
+        self._sweep = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep_expired)
+
+    def close(self) -> None:
+        """Let nobody wait any longer."""
+        for timer in (self._flush, self._sweep):
+            if timer is not None:
+                timer.cancel()
+        for waiting in self._waiting.values():
+            waiting.future.cancel()
+
+    # --- calls --------------------------------------------------------------------------------------------------
+
+    async def call(
+        self, instance: Instance, method: int, arguments: bytes, key: str | None, wait_s: float
+    ) -> Return | None:
+        """Log a call, and wait for its answer: None if it takes longer. With a key that was used before, the answer of
+        that call."""
+        name = instance.name
+        if key is None:
+            number = secrets.randbits(NUMBER_BITS)
+            with self._wait_for(name, number) as future:
+                await self._log(instance, method, arguments, number, ())
+                return await _within(wait_s, future)
+        if not 0 < len(key.encode()) <= IDEMPOTENCY_KEY_BYTES_MAX:
+            raise BadRequest(f"an idempotency key has 1 to {IDEMPOTENCY_KEY_BYTES_MAX} bytes, not {len(key.encode())}")
+        digest = xxhash.xxh64_intdigest(b"%d " % method + arguments, seed=1) >> 1
+        kept = self._numbers.get((name, key)) or self._stored(name, key)
+        if kept is None:
+            kept = Kept(secrets.randbits(NUMBER_BITS), digest, int(time.time()))
+            self._numbers[name, key] = kept  # before anything is awaited: the same call may come twice at once
+            self._keys[name, kept.number] = key
+            with self._wait_for(name, kept.number) as future:
+                try:
+                    put = Put(ANSWERS_TABLE, _row(name, key), msgspec.msgpack.encode(kept))
+                    await self._log(instance, method, arguments, kept.number, (put,))
+                except BaseException:
+                    self._numbers.pop((name, key), None)
+                    self._keys.pop((name, kept.number), None)
+                    raise
+                return await _within(wait_s, future)
+        if kept.digest != digest:
+            raise BadRequest(
+                f"the idempotency key {key!r} was used for another call of {name!r}: the method or its arguments "
+                "differ; use a key of its own for each call"
+            )
+        if kept.kind is not None:
+            return kept.answer
+        with self._wait_for(name, kept.number) as future:
+            return await _within(wait_s, future)
+
+    def number_of(self, name: str, key: str) -> int:
+        """The number of the call that was made with a key."""
+        kept = self._numbers.get((name, key)) or self._stored(name, key)
+        if kept is None:
+            raise BadRequest(f"no call of {name!r} with the idempotency key {key!r} is known")
+        return kept.number
+
+    def _stored(self, name: str, key: str) -> Kept | None:
+        value = self._hub.get(ANSWERS_TABLE, _row(name, key))
+        return None if value is None else msgspec.msgpack.decode(value, type=Kept)
+
+    async def _log(self, instance: Instance, method: int, arguments: bytes, number: int, ops: tuple[Op, ...]) -> None:
+        limit = self._settings.outside_calls_max
+        if len(self._waiting) >= limit:
+            raise Busy(f"{limit} calls from outside are under way; the limit is set by 'ambrosia.outside_calls_max'")
+        message = encode(Call(method, RpcType.ASYNC, arguments, None, OUTSIDE.encode(), number))
+        if len(message) > self._message_bytes_max:
+            raise LimitExceeded("bytes of a call", len(message), self._message_bytes_max, "ambrosia.message_bytes_max")
+        if instance.full:
+            await instance.wait_for_room()
+        calls = Calls(b"", label_of_call(method, RpcType.ASYNC), True, [len(message)], [message])
+        unsaved = self._unsaved.pop(instance.name, {})
+        instance.queue.add(None, calls, None, (*ops, *_puts(instance.name, unsaved)))
+        instance.queue.commit()
+        logged = instance.queue.flushed()
+        logged.add_done_callback(lambda done: self._saved(instance.name, unsaved, done))
+        await logged
+
+    @contextlib.contextmanager
+    def _wait_for(self, name: str, number: int) -> Iterator[asyncio.Future[Return]]:
+        """The answer, while the block lasts. Any number of callers may wait for the same one."""
+        waiting = self._waiting.setdefault((name, number), _Waiting(asyncio.get_running_loop().create_future()))
+        waiting.count += 1
+        try:
+            yield waiting.future
+        finally:
+            waiting.count -= 1
+            if not waiting.count:
+                self._waiting.pop((name, number), None)
+
+    async def ask(self, instance: Instance, method: int, arguments: bytes, wait_s: float) -> Return | None:
+        """Have a query answered by the running binding; nothing is logged."""
+        number = secrets.randbits(NUMBER_BITS)
+        message = encode(Call(method, RpcType.ASYNC, arguments, None, OUTSIDE.encode(), number))
+        with self._wait_for(instance.name, number) as future:
+            try:
+                link = await asyncio.wait_for(instance.running(), wait_s)
+            except TimeoutError:
+                return None
+            link.feed.send_control(message)
+            return await _within(wait_s, future)
+
+    # --- answers ------------------------------------------------------------------------------------------------
+
+    def answered(self, name: str, calls: Calls) -> None:
+        """What a binding says to the outside. Nobody waits for an answer that is said again in a recovery."""
+        for message in decode_messages(calls.payload(), addressed=False):
+            if not isinstance(message, Return):
+                continue
+            waiting = self._waiting.get((name, message.call_number))
+            if waiting is not None and not waiting.future.done():
+                waiting.future.set_result(message)
+            key = self._keys.get((name, message.call_number))
+            if key is not None:
+                kept = self._numbers[name, key]
+                kept.kind, kept.value = int(message.kind), message.value
+                self._unsaved[name][key] = kept
+        if self._unsaved and self._flush is None:
+            self._flush = asyncio.get_running_loop().call_later(FLUSH_S, self._flush_all)
+
+    def _flush_all(self) -> None:
+        self._flush = None
+        for name in list(self._unsaved):
+            self._save(name)
+
+    def _save(self, name: str) -> None:
+        unsaved = self._unsaved.pop(name, {})
+        if unsaved:
+            future = self._hub.transact(_puts(name, unsaved))
+            self._saving[name].add(future)
+            future.add_done_callback(lambda done: self._saved(name, unsaved, done))
+
+    def _saved(self, name: str, unsaved: dict[str, Kept], done: asyncio.Future[Any]) -> None:
+        self._saving[name].discard(done)
+        if done.cancelled() or done.exception() is not None:
+            self._unsaved[name] = {**unsaved, **self._unsaved.get(name, {})}
+            return
+        for key, kept in unsaved.items():
+            self._numbers.pop((name, key), None)
+            self._keys.pop((name, kept.number), None)
+
+    async def flushed(self, instance: Instance) -> None:
+        """Until every answer that the binding has given is durable: no recovery from a later checkpoint repeats it."""
+        self._save(instance.name)
+        await asyncio.gather(*self._saving[instance.name], instance.queue.flushed())
+
+    # --- what is kept -------------------------------------------------------------------------------------------
+
+    def _sweep_expired(self) -> None:
+        oldest = int(time.time()) - int(self._settings.answers_kept_s)
+        rows = self._hub.set_aside.read(ANSWERS_TABLE, self._hub.items(ANSWERS_TABLE), read_kept)
+        expired = ((name, key) for name, key, kept in rows if kept.kind is not None and kept.time_s < oldest)
+        gone: list[Op] = [Delete(ANSWERS_TABLE, _row(name, key)) for name, key in expired]
+        if gone:
+            self._hub.transact(gone)
+        self._sweep = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep_expired)
+
+    async def forget(self, name: str) -> None:
+        """Drop all answers of an immortal that is no more."""
+        rows = self._hub.set_aside.read(ANSWERS_TABLE, self._hub.items(ANSWERS_TABLE), read_kept)
+        self._unsaved.pop(name, None)
+        self._numbers = {place: kept for place, kept in self._numbers.items() if place[0] != name}
+        self._keys = {place: key for place, key in self._keys.items() if place[0] != name}
+        gone: list[Op] = [Delete(ANSWERS_TABLE, _row(owner, key)) for owner, key, _ in rows if owner == name]
+        if gone:
+            await self._hub.transact(gone)

@@ -1,0 +1,224 @@
+"""`headrace.immortals`: a program is a class and a line; calls, queries, types and rights, through a real hub."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+from support.until import until
+
+import headrace
+from headrace.errors import BadRequest, MethodRaised, StillRunning
+from headrace.immortals import Immortal, method, query, serve
+
+
+@dataclass
+class Order:
+    number: int
+    item: str
+    qty: int
+
+
+class Line(msgspec.Struct):
+    text: str
+
+
+class Shop(Immortal):
+    stock: dict[str, int] = {"pear": 10}
+    orders: list[Order] = []
+
+    @method
+    def order(self, item: str, qty: int = 1) -> Order:
+        """Take some of an item."""
+        if self.stock.get(item, 0) < qty:
+            raise ValueError(f"only {self.stock.get(item, 0)} of {item} are left")
+        self.stock[item] -= qty
+        order = Order(len(self.orders) + 1, item, qty)
+        self.orders.append(order)
+        return order
+
+    @method
+    async def slow(self, seconds: float) -> str:
+        await self.sleep(seconds)
+        return "slept"
+
+    @method
+    def note(self, line: Line) -> Line:
+        return line
+
+    @query
+    def left(self, item: str) -> int:
+        return self.stock.get(item, 0)
+
+    @query
+    def bad(self) -> None:
+        self.orders = []
+
+
+class Desk(Immortal):
+    bought: list[int] = []
+
+    @method
+    async def buy(self, item: str) -> int:
+        shop = self.proxy(Shop, "shop")
+        order = await shop.order(item, qty=2)
+        self.bought.append(order.number)
+        return order.number
+
+    @method
+    async def buy_wrongly(self) -> None:
+        await self.proxy(Shop, "shop").order(item=3)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+async def shop(world: Any) -> Any:
+    async with serve(Shop, "shop", hub=world.address) as immortal:
+        yield immortal
+    await asyncio.to_thread(world.client.call, "immortal.forget", {"name": "shop"})
+
+
+def off_loop(function: Any, *args: Any, **kwargs: Any) -> Any:
+    return asyncio.to_thread(function, *args, **kwargs)
+
+
+def post(url: str, body: Any, **headers: str) -> Any:
+    sent = {"Content-Type": "application/json", **{name.replace("_", "-"): value for name, value in headers.items()}}
+    request = urllib.request.Request(url, json.dumps(body).encode(), sent)
+    with urllib.request.urlopen(request, timeout=30) as response:
+        return json.loads(response.read())
+
+
+async def test_a_call_from_outside_returns_the_result(world: Any, shop: Shop) -> None:
+    handle = world.client.immortal("shop")
+    assert await off_loop(handle.order, item="pear", qty=2) == {"number": 1, "item": "pear", "qty": 2}
+    assert await off_loop(handle.order, "pear") == {"number": 2, "item": "pear", "qty": 1}
+    assert await off_loop(handle.left, item="pear") == 7
+    typed = world.client.immortal("shop", Shop)
+    assert await off_loop(typed.call, Shop.order, item="pear", qty=1) == Order(3, "pear", 1)
+    assert await off_loop(typed.call, Shop.left, "pear") == 6
+    async with headrace.connect_async(world.address) as hub:
+        assert await hub.immortal("shop", Shop).note(Line("a")) == Line("a")
+    assert shop.stock == {"pear": 6}
+
+
+async def test_a_method_that_raises_raises_at_the_caller(world: Any, shop: Shop) -> None:
+    with pytest.raises(MethodRaised, match=r"shop.order raised ValueError: only 10 of pear are left"):
+        await off_loop(world.client.immortal("shop").order, item="pear", qty=11)
+
+
+async def test_the_same_idempotency_key_is_the_same_call(world: Any, shop: Shop) -> None:
+    order = world.client.immortal("shop").order
+    first = await off_loop(order, item="pear", idempotency_key="a")
+    again = await asyncio.gather(*(off_loop(order, item="pear", idempotency_key="a") for _ in range(5)))
+    assert again == [first] * 5
+    both = await asyncio.gather(*(off_loop(order, item="pear", idempotency_key="b") for _ in range(5)))
+    assert both == [both[0]] * 5
+    assert len(shop.orders) == 2
+    with pytest.raises(BadRequest, match="was used for another call"):
+        await off_loop(order, item="pear", qty=2, idempotency_key="a")
+
+
+async def test_a_call_that_takes_longer_is_waited_for_or_not(world: Any, shop: Shop) -> None:
+    handle = world.client.immortal("shop")
+    with pytest.raises(StillRunning, match="is logged and not answered yet"):
+        await off_loop(handle.slow, seconds=0.3, idempotency_key="s", timeout_s=0.01)
+    assert await off_loop(handle.slow, seconds=0.3, idempotency_key="s") == "slept"
+    await off_loop(handle.send, "order", item="pear", idempotency_key="sent")
+    assert (await off_loop(handle.order, item="pear", idempotency_key="sent"))["number"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"item": "pear", "color": "red"}, "shop.order has no parameter 'color'; it takes item, qty"),
+        ({}, "shop.order needs 'item'"),
+        ({"item": 3}, "shop.order: 'item' must be of type string, not 3"),
+        ({"item": "pear", "qty": True}, "shop.order: 'qty' must be of type integer, not True"),
+    ],
+)
+async def test_a_wrong_argument_is_refused_before_it_is_logged(
+    world: Any, shop: Shop, arguments: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(BadRequest, match=sentence):
+        await off_loop(world.client.immortal("shop").order, **arguments)
+    with pytest.raises(BadRequest, match="order"):
+        await off_loop(world.client.immortal("shop", Shop).order, **arguments)
+    with pytest.raises(BadRequest, match="has no method 'ordr'; it has order, slow, note, left, bad"):
+        await off_loop(world.client.immortal("shop").ordr)
+    kinds = [message["kind"] for message in await off_loop(world.client.call, "immortal.log", {"name": "shop"})]
+    assert "async" not in kinds
+
+
+async def test_a_query_writes_nothing(world: Any, shop: Shop) -> None:
+    def log_next() -> int:
+        return int(world.client.bounds("immortal/shop/log").next)
+
+    assert await off_loop(world.client.immortal("shop").left, item="pear") == 10  # it has started now
+    before = await off_loop(log_next)
+    assert await off_loop(world.client.immortal("shop").left, item="pear") == 10
+    with pytest.raises(MethodRaised, match="a query reads the state and does not change it: orders was set"):
+        await off_loop(world.client.immortal("shop").bad)
+    assert await off_loop(log_next) == before
+
+
+async def test_over_http(world: Any, shop: Shop) -> None:
+    url = f"{world.http}/api/immortals/shop"
+    first = await off_loop(post, f"{url}/order", {"item": "pear", "qty": 2}, idempotency_key="web")
+    assert first == {"number": 1, "item": "pear", "qty": 2}
+    assert await off_loop(post, f"{url}/order", {"item": "pear", "qty": 2}, idempotency_key="web") == first
+    assert await off_loop(post, f"{url}/left", {"item": "pear"}) == 8
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        await off_loop(post, f"{url}/order", {"item": 3})
+    assert refused.value.code == 400
+    refused.value.close()
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        await off_loop(post, f"{url}/order", {"item": "plum"})
+    assert refused.value.code == 422
+    refused.value.close()
+
+
+async def test_the_api_document_comes_from_the_annotations(world: Any, shop: Shop) -> None:
+    def get() -> Any:
+        with urllib.request.urlopen(f"{world.http}/api/immortals/openapi.json", timeout=30) as response:
+            return json.loads(response.read())
+
+    document = await off_loop(get)
+    operation = document["paths"]["/api/immortals/shop/order"]["post"]
+    assert operation["summary"] == "Take some of an item."
+    body = operation["requestBody"]["content"]["application/json"]["schema"]
+    assert body["required"] == ["item"]
+    assert body["properties"]["qty"] == {"type": "integer", "default": 1}
+    answer = operation["responses"]["200"]["content"]["application/json"]["schema"]
+    assert answer == {"$ref": "#/components/schemas/shop.Order"}
+    assert set(document["components"]["schemas"]["shop.Order"]["properties"]) == {"number", "item", "qty"}
+
+
+async def test_from_the_inbox_by_name(world: Any, shop: Shop) -> None:
+    await off_loop(world.client.append, "immortal/shop/inbox", {"item": "pear"}, type="order")
+    await until(lambda: shop.orders)
+    assert shop.orders == [Order(1, "pear", 1)]
+
+
+async def test_a_typed_proxy_between_immortals(world: Any, shop: Shop) -> None:
+    async with serve(Desk, "desk", hub=world.address) as desk:
+        assert await off_loop(world.client.immortal("desk").buy, item="pear") == 1
+        assert desk.bought == [1]
+        with pytest.raises(
+            MethodRaised, match=r"order\(item: str, qty: int = 1\) was called wrongly: Expected `str`, got `int`"
+        ):
+            await off_loop(world.client.immortal("desk").buy_wrongly)
+
+
+async def test_what_was_answered_is_remembered_by_the_next_program(world: Any) -> None:
+    async with serve(Shop, "shop2", hub=world.address):
+        first = await off_loop(world.client.immortal("shop2").order, item="pear", idempotency_key="k")
+    async with serve(Shop, "shop2", hub=world.address) as shop:
+        assert shop.orders == [Order(1, "pear", 1)]
+        assert await off_loop(world.client.immortal("shop2").order, item="pear", idempotency_key="k") == first
+        assert len(shop.orders) == 1
