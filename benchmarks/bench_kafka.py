@@ -60,7 +60,7 @@ def _record() -> bytes:
 
 
 BATCHES = [[_record() for _ in range(BATCH)] for _ in range(POOL)]
-"""Records as compressible as such records are: lz4 leaves two thirds. None comes twice in what is compressed together."""
+"""As compressible as such records are: lz4 leaves two thirds. None comes twice in what is compressed together."""
 SINGLES = 200
 PAUSE_S = 12.0
 """So long after a broker was killed it is seen how the hub gets on."""
