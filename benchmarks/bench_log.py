@@ -19,6 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from itertools import repeat
 from pathlib import Path
 
 from headrace.hub import Hub
@@ -57,7 +59,7 @@ def sync_latency_us(directory: Path) -> float:
     return statistics.median(times) * 1e6
 
 
-async def append(hub: Hub, stream: str, payloads: list[bytes], seconds: float) -> tuple[float, int]:
+async def append(hub: Hub, stream: str, batches: Iterator[list[bytes]], seconds: float) -> tuple[float, int]:
     """Records per second, appended in batches as fast as the hub takes them; and how many."""
     waiting: set[asyncio.Future[object]] = set()
     count = 0
@@ -65,6 +67,7 @@ async def append(hub: Hub, stream: str, payloads: list[bytes], seconds: float) -
     while time.perf_counter() - began < seconds:
         if hub.congested:
             await hub.drained()
+        payloads = next(batches)
         future = hub.append(stream, Batch.of(payloads))
         waiting.add(future)  # type: ignore[arg-type]
         future.add_done_callback(waiting.discard)
@@ -164,7 +167,7 @@ async def measure(directory: Path, gigabytes: float) -> None:
         best = ceiling(directory)
         stream = f"append/{name}"
         await hub.create_stream(stream)
-        rate, _ = await append(hub, stream, payloads, SECONDS_EACH)
+        rate, _ = await append(hub, stream, repeat(payloads), SECONDS_EACH)
         size = len(payloads[0])
         show(f"write + fdatasync of {COMMIT_BYTES >> 20} MiB, the ceiling", f"{best / 1e6:,.0f} MB/s")
         show(
@@ -179,7 +182,7 @@ async def measure(directory: Path, gigabytes: float) -> None:
     stored = 0
     began = time.perf_counter()
     while stored * 100 < gigabytes * 1e9:
-        _, count = await append(hub, "large", small, 2.0)
+        _, count = await append(hub, "large", repeat(small), 2.0)
         stored += count
     took = time.perf_counter() - began
     show(f"filling {gigabytes:g} GB with sealing in the background", f"{stored / took / 1e6:.2f} M records/s")

@@ -18,12 +18,13 @@ All integers are little endian.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from itertools import chain
 from typing import NamedTuple
 
 import msgspec
+from google_crc32c import extend as crc32c_extend
 from google_crc32c import value as crc32c
 
 from headrace.log.frame import EncodedFrame
@@ -67,7 +68,15 @@ class Message(NamedTuple):
 
 def encode(message: Message) -> bytes:
     kind, part, parts, epoch, sequence, frames, body = message
-    return HEAD.pack(MAGIC, kind, 0, part, parts, 0, epoch, sequence, frames, crc32c(body)) + body
+    return _encode(kind, part, parts, epoch, sequence, frames, [body])
+
+
+def _encode(kind: Kind, part: int, parts: int, epoch: int, sequence: int, frames: int, body: Sequence[bytes]) -> bytes:
+    """The body comes in pieces, so that it is copied once, to where it stands in the message."""
+    crc = 0
+    for piece in body:
+        crc = crc32c_extend(crc, piece)
+    return b"".join((HEAD.pack(MAGIC, kind, 0, part, parts, 0, epoch, sequence, frames, crc), *body))
 
 
 def decode(value: bytes | None, offset: int) -> Message | None:
@@ -98,10 +107,21 @@ def commit_messages(
     epoch: int, sequence: int, frames: Sequence[EncodedFrame], body_bytes_max: int = BODY_BYTES_MAX
 ) -> list[bytes]:
     """A commit as messages; one without frames' bytes is one message, too."""
-    whole = b"".join(chain.from_iterable(frames))
-    bodies = [whole[at : at + body_bytes_max] for at in range(0, len(whole), body_bytes_max)] or [b""]
+    bodies = _cut(chain.from_iterable(frames), body_bytes_max)
     parts = len(bodies)
-    return [
-        encode(Message(Kind.COMMIT, part, parts, epoch, sequence, len(frames), body))
-        for part, body in enumerate(bodies)
-    ]
+    return [_encode(Kind.COMMIT, part, parts, epoch, sequence, len(frames), body) for part, body in enumerate(bodies)]
+
+
+def _cut(pieces: Iterable[bytes], size_max: int) -> list[list[bytes]]:
+    """The same bytes in bodies of one size, and what is left. Only a piece that a cut goes through is copied."""
+    bodies: list[list[bytes]] = [[]]
+    room = size_max
+    for piece in pieces:
+        at, size = 0, len(piece)
+        while size - at > room:
+            bodies[-1].append(piece[at : at + room])
+            bodies.append([])
+            at, room = at + room, size_max
+        bodies[-1].append(piece[at:] if at else piece)
+        room -= size - at
+    return bodies

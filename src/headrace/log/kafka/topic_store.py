@@ -326,10 +326,15 @@ def _key(cell: int, name: str, part: int) -> bytes:
 
 def _parts(chunks: Iterable[bytes | memoryview]) -> Iterator[tuple[bytes, bool]]:
     """The same bytes in parts, and whether each is the last; an empty one when there are none."""
-    gathered = bytearray()
+    pieces: list[bytes | memoryview] = []
+    size = 0
     for chunk in chunks:
-        gathered += chunk
-        while len(gathered) > PART_BYTES:
-            yield bytes(gathered[:PART_BYTES]), False
-            del gathered[:PART_BYTES]
-    yield bytes(gathered), True
+        view, at = memoryview(chunk), 0
+        while size + len(view) - at > PART_BYTES:
+            end = at + PART_BYTES - size
+            yield b"".join((*pieces, view[at:end])), False
+            pieces, size, at = [], 0, end
+        if at < len(view):
+            pieces.append(bytes(view[at:]))  # the chunk may be gone when the next one is asked for
+            size += len(view) - at
+    yield b"".join(pieces), True
