@@ -7,6 +7,7 @@ import { loud } from "./alarms.js";
 import { clusterPage } from "./cluster.js";
 import { cursorsPage } from "./cursors.js";
 import { deadPage } from "./dead.js";
+import { eventsPage } from "./events.js";
 import { executionsPage } from "./executions.js";
 import { immortalsPage } from "./immortals.js";
 import { mapPage } from "./map.js";
@@ -32,6 +33,7 @@ const PAGES = [
   ["immortals", "Immortals", immortalsPage, "Peers"],
   ["executions", "Executions", executionsPage, "Peers"],
   ["overview", "Overview", overviewPage, "Hub"],
+  ["events", "History", eventsPage, "Hub"],
   ["cluster", "Cluster", clusterPage, "Hub"],
   ["users", "Users", usersPage, "Hub"],
   ["settings", "Settings", settingsPage, "Hub"],
