@@ -27,6 +27,7 @@ OpenPage = Callable[[str], Page]
         ("events", "History"),
         ("streams", "Streams"),
         ("tables", "Tables"),
+        ("query", "Query"),
         ("users", "Users"),
         ("cursors", "Cursors"),
         ("sessions", "Sessions"),

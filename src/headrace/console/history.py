@@ -111,7 +111,7 @@ class History:
         self._states: dict[str, str] | None = None
         self._task: asyncio.Task[None] | None = None
         cluster = "cluster" in hub.health.report().notes
-        title = f"The hub took over the log, version {__version__}" if cluster else f"The hub started, {__version__}"
+        title = f"The hub took over the log ({__version__})" if cluster else f"The hub started ({__version__})"
         self._happened("takeover" if cluster else "start", title, ["overview"])
 
     def register(self) -> None:
@@ -238,14 +238,13 @@ class History:
 
 
 def _shown(moment: Moment, principal: Principal, stream: str | None) -> Moment:
-    """With the names that the caller may know; all of them only where one stream is asked for."""
-    rates = {
-        name: rate for name, rate in moment.rates.items() if stream in (None, name) and principal.may("read", name)
-    }
-    lags = {key: lag for key, lag in moment.lags.items() if principal.may("read", key.rpartition(" ")[0])}
-    if stream is not None:
-        rates.setdefault(stream, 0.0)
-        lags = {key: lag for key, lag in lags.items() if key.startswith(f"{stream} ")}
+    """With the names that the caller may know; of one stream, if one is asked for."""
+
+    def fits(name: str) -> bool:
+        return stream in (None, name) and principal.may("read", name)
+
+    rates = {name: rate for name, rate in moment.rates.items() if fits(name)}
+    lags = [each for each in moment.lags if fits(each[0])]
     return msgspec.structs.replace(moment, rates=rates, lags=lags)
 
 

@@ -23,6 +23,7 @@ from starlette.types import Receive, Scope, Send
 from headrace.console.alarms import Alarms
 from headrace.console.history import History
 from headrace.console.map import Maps
+from headrace.console.parquet import Downloads
 from headrace.console.pipelines import PipelineViews
 from headrace.console.pulse import Pulse, Sample, Shown, refusal
 from headrace.console.search import Search
@@ -142,6 +143,7 @@ async def start(hub: Hub) -> Listener | None:
     Maps(hub, views, pipelines, traffic).register()
     Traces(hub, pipelines, traffic).register()
     Search(hub, pipelines).register()
+    Downloads(hub).register()
     alarms = Alarms(hub)
     alarms.sources.insert(1, pipelines.alarms)
     alarms.register()

@@ -14,6 +14,7 @@ import { mapPage } from "./map.js";
 import { openPalette } from "./palette.js";
 import { overviewPage } from "./overview.js";
 import { pipelinesPage } from "./pipelines.js";
+import { queryPage } from "./query.js";
 import { sessionsPage } from "./sessions.js";
 import { settingsPage } from "./settings.js";
 import { streamPage } from "./stream.js";
@@ -26,6 +27,7 @@ const PAGES = [
   ["", "Map", mapPage, "Flow"],
   ["streams", "Streams", streamsPage, "Flow"],
   ["tables", "Tables", tablesPage, "Flow"],
+  ["query", "Query", queryPage, "Flow"],
   ["cursors", "Cursors", cursorsPage, "Flow"],
   ["pipelines", "Pipelines", pipelinesPage, "Flow"],
   ["dead", "Dead letters", deadPage, "Flow"],

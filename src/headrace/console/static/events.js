@@ -94,7 +94,7 @@ export async function eventsPage(root, parts, view) {
   const at = (part) => shown.since_us + part * shown.step_us * (shown.moments.length - 1);
 
   async function refresh() {
-    const { last = "3600", since, until, stream: chosen } = view.shown;
+    const { last = "900", since, until, stream: chosen } = view.shown;
     const nowUs = Date.now() * 1000;
     const asked = since ? { since_us: Number(since), until_us: Number(until) } : { since_us: Math.round(nowUs - Number(last) * 1e6), until_us: Math.round(nowUs + 60e6) };
     shown = await callIfThere("console.history", chosen ? { ...asked, stream: chosen } : asked, null);

@@ -88,6 +88,7 @@ export async function streamPage(root, [stream], view) {
     head(
       stream,
       about.quiet,
+      h("a", { class: "button", href: place(["query"], { stream }) }, "Open in Query"),
       h("button", { type: "button", class: "main", onclick: send }, "Send a record"),
       menu("What to do with this stream", [
         { title: "Change options…", on: () => editOptions(stream).then((done) => done && view.now()) },
