@@ -24,8 +24,10 @@ OpenPage = Callable[[str], Page]
     [
         ("", "Map"),
         ("overview", "Overview"),
+        ("events", "History"),
         ("streams", "Streams"),
         ("tables", "Tables"),
+        ("query", "Query"),
         ("users", "Users"),
         ("cursors", "Cursors"),
         ("sessions", "Sessions"),
@@ -132,6 +134,37 @@ def test_alarms_are_grouped_and_lead_somewhere(hub: HubProcess, client: headrace
     expect(page.locator("#bell")).to_have_text("6 alarms")
     group.get_by_role("link", name="Cursor c0 in late/one has stopped").click()
     expect(page.locator("h1")).to_have_text("late/one")
+
+
+def test_what_happened_is_kept_and_can_be_looked_at_closer(
+    hub: HubProcess, client: headrace.Client, open_page: OpenPage
+) -> None:
+    client.call("pipeline.report", {"name": "soon", "state": "failed", "error": "no such column"})
+    page = open_page(f"{hub.page}/#/events")
+    events = page.get_by_label("Events")
+    expect(events).to_contain_text("The hub started")
+    expect(events).to_contain_text("Pipeline soon has failed")
+    page.get_by_role("button", name="6 h").click()
+    expect(page).to_have_url(re.compile("last=21600"))
+    page.reload()
+    expect(page.get_by_role("button", name="6 h")).to_have_attribute("aria-pressed", "true")
+    expect(events).to_contain_text("The hub started")
+    chart = page.locator(".chart svg").first
+    expect(chart).to_be_visible()
+    box = chart.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 20)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.9, box["y"] + 20)
+    page.mouse.up()
+    expect(page).to_have_url(re.compile("since=.*until="))
+    page.goto(f"{hub.page}/#/overview")
+    alarm = page.get_by_label("Alarms").locator("li", has_text="Pipeline soon has failed")
+    alarm.get_by_role("button").click()
+    page.get_by_role("menuitem", name="What changed before this").click()
+    expect(page.locator("main")).to_contain_text("What changed before")
+    expect(events).to_contain_text("Pipeline soon has failed")
+    client.call("pipeline.report", {"name": "soon", "state": "done"})
 
 
 def test_an_alarm_is_muted_with_a_reason(hub: HubProcess, client: headrace.Client, open_page: OpenPage) -> None:

@@ -213,6 +213,7 @@ class Http(Section, frozen=True):
     connections_max: Annotated[Count, Meta(description="Open HTTP connections")] = 2_000
     hosts: Annotated[list[str], Meta(description="Names besides localhost that a loopback listener answers to")] = []
     console: Annotated[bool, Meta(description="Serve the web console")] = True
+    history: Annotated[bool, Meta(description="Keep a day of rates, lags and events for the console")] = True
 
 
 class User(Section, frozen=True):

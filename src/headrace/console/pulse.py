@@ -172,7 +172,7 @@ class Pulse:
     """Takes samples and hands them to whoever watches."""
 
     def __init__(
-        self, hub: Hub, beside: Callable[[], Awaitable[None]] | None = None, alarms: Alarms | None = None
+        self, hub: Hub, beside: Callable[[Sample], Awaitable[None]] | None = None, alarms: Alarms | None = None
     ) -> None:
         """`beside` is done with every sample: others who want to look once a second."""
         self._hub = hub
@@ -197,9 +197,10 @@ class Pulse:
         """Samples until the hub stops; then every page is told, or the HTTP server would wait for them."""
         while not self._hub.stopping.is_set():
             try:
-                self._publish(self.sample())
+                sample = self.sample()
+                self._publish(sample)
                 if self._beside is not None:
-                    await self._beside()
+                    await self._beside(sample)
             except Exception:  # what is wrong this second may be well in the next; no pulse at all tells nobody
                 logger.exception("no pulse")
             with contextlib.suppress(TimeoutError):

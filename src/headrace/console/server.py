@@ -21,9 +21,11 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from headrace.console.alarms import Alarms
+from headrace.console.history import History
 from headrace.console.map import Maps
+from headrace.console.parquet import Downloads
 from headrace.console.pipelines import PipelineViews
-from headrace.console.pulse import Pulse, Shown, refusal
+from headrace.console.pulse import Pulse, Sample, Shown, refusal
 from headrace.console.search import Search
 from headrace.console.sessions import SessionViews
 from headrace.console.trace import Traces
@@ -141,14 +143,26 @@ async def start(hub: Hub) -> Listener | None:
     Maps(hub, views, pipelines, traffic).register()
     Traces(hub, pipelines, traffic).register()
     Search(hub, pipelines).register()
+    Downloads(hub).register()
     alarms = Alarms(hub)
     alarms.sources.insert(1, pipelines.alarms)
     alarms.register()
-    pulse = Pulse(hub, pipelines.take, alarms)
+    history = History(hub, views, pipelines) if hub.config.http.history else None
+    if history is not None:
+        history.register()
+
+    async def beside(sample: Sample) -> None:
+        await pipelines.take()
+        if history is not None:
+            history.take(sample)
+
+    pulse = Pulse(hub, beside, alarms)
     hub.mounts.mount("", Console(hub, pulse))
 
     async def close() -> None:
         hub.mounts.unmount("")
         await pulse.close()
+        if history is not None:
+            await history.close()
 
     return Listener("", close)

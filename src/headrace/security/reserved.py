@@ -20,6 +20,7 @@ PIPELINES = {
     "spark/commits": "headrace.spark.hub.staging_area:read_unfinished",
 }
 CONSOLE = {"console/mutes": "headrace.console.alarms:read_mute"}
+STREAMS = ("console/history",)
 
 
 @functools.cache
@@ -30,7 +31,7 @@ def own_tables() -> dict[str, str]:
 
 @functools.cache
 def _pattern() -> re.Pattern[str]:
-    streams = [name for each in protocols() for name in each.own_streams]
+    streams = [*STREAMS, *(name for each in protocols() for name in each.own_streams)]
     return re.compile("|".join([*map(fnmatch.translate, streams), *map(re.escape, own_tables())]))
 
 

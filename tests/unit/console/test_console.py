@@ -14,7 +14,7 @@ from support.until import until
 from headrace.config import Config, Grant, Http, Listen, SecuritySection, User
 from headrace.console import pulse as pulse_module
 from headrace.console.pipelines import PipelineViews
-from headrace.console.pulse import Pulse, Quantiles, Shown
+from headrace.console.pulse import Pulse, Quantiles, Sample, Shown
 from headrace.console.server import Console, load_files, start
 from headrace.console.views import RateHistory
 from headrace.errors import BadRequest, LimitExceeded
@@ -235,7 +235,7 @@ async def test_one_second_without_numbers_is_not_the_end_of_the_pulse(
     monkeypatch.setattr(pulse_module, "INTERVAL_S", 0.01)
     troubles = [OSError("no disk")]
 
-    async def beside() -> None:
+    async def beside(sample: Sample) -> None:
         if troubles:
             raise troubles.pop()
 

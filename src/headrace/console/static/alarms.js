@@ -109,7 +109,7 @@ export function alarmsPanel(view) {
           : null,
       ),
       menu(`What to do about: ${one.title}`, [
-        { title: "What changed before this", on: () => (location.hash = place(["events"], { before: one.since_us })) },
+        { title: "What changed before this", on: () => (location.hash = place(["events"], { before: one.since_us ?? Date.now() * 1000 })) },
         one.muted ? { title: "Unmute", on: () => unmute(one) } : { title: "Mute…", on: () => mute(one) },
       ]),
     );

@@ -7,12 +7,14 @@ import { loud } from "./alarms.js";
 import { clusterPage } from "./cluster.js";
 import { cursorsPage } from "./cursors.js";
 import { deadPage } from "./dead.js";
+import { eventsPage } from "./events.js";
 import { executionsPage } from "./executions.js";
 import { immortalsPage } from "./immortals.js";
 import { mapPage } from "./map.js";
 import { openPalette } from "./palette.js";
 import { overviewPage } from "./overview.js";
 import { pipelinesPage } from "./pipelines.js";
+import { queryPage } from "./query.js";
 import { sessionsPage } from "./sessions.js";
 import { settingsPage } from "./settings.js";
 import { streamPage } from "./stream.js";
@@ -25,6 +27,7 @@ const PAGES = [
   ["", "Map", mapPage, "Flow"],
   ["streams", "Streams", streamsPage, "Flow"],
   ["tables", "Tables", tablesPage, "Flow"],
+  ["query", "Query", queryPage, "Flow"],
   ["cursors", "Cursors", cursorsPage, "Flow"],
   ["pipelines", "Pipelines", pipelinesPage, "Flow"],
   ["dead", "Dead letters", deadPage, "Flow"],
@@ -32,6 +35,7 @@ const PAGES = [
   ["immortals", "Immortals", immortalsPage, "Peers"],
   ["executions", "Executions", executionsPage, "Peers"],
   ["overview", "Overview", overviewPage, "Hub"],
+  ["events", "History", eventsPage, "Hub"],
   ["cluster", "Cluster", clusterPage, "Hub"],
   ["users", "Users", usersPage, "Hub"],
   ["settings", "Settings", settingsPage, "Hub"],

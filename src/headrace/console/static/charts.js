@@ -20,6 +20,7 @@ export class LineChart {
     this.top = h("span", { class: "chart-top" });
     this.since = h("span", {});
     this.read = h("span", { class: "chart-read" });
+    this.last = h("span", {}, "now");
     this.element = h(
       "div",
       {
@@ -32,23 +33,49 @@ export class LineChart {
       },
       this.top,
       this.lines,
-      h("div", { class: "chart-foot" }, this.since, this.read, h("span", {}, "now")),
+      h("div", { class: "chart-foot" }, this.since, this.read, this.last),
     );
     this.at = null;
   }
 
-  update(series, stepS = 1) {
+  // What is done with a span that somebody has dragged over, as parts of the width.
+  onSpan(work) {
+    this.element.classList.add("spans");
+    const part = (event) => {
+      const place = this.lines.getBoundingClientRect();
+      return Math.min(1, Math.max(0, (event.clientX - place.left) / place.width));
+    };
+    let from = null;
+    this.lines.addEventListener("pointerdown", (event) => {
+      from = part(event);
+      this.lines.setPointerCapture(event.pointerId);
+    });
+    this.lines.addEventListener("pointerup", (event) => {
+      const to = part(event);
+      if (from !== null && Math.abs(to - from) > 0.02) work(Math.min(from, to), Math.max(from, to));
+      from = null;
+    });
+  }
+
+  // endMs: when the last value was, if that is not now.
+  update(series, stepS = 1, endMs = null) {
     this.series = series;
     this.stepS = stepS;
+    this.endMs = endMs;
     const length = Math.max(...series.map((values) => values.length));
     const top = nice(Math.max(...series.flat().filter((value) => value !== null), 0), this.unit);
     this.top.textContent = this.format(top);
-    this.since.textContent = length > 1 ? ago((length - 1) * stepS) : "";
+    this.since.textContent = length > 1 ? this.when((length - 1) * stepS) : "";
+    this.last.textContent = endMs === null ? "now" : this.when(0);
     fill(
       this.lines,
       series.map((values, which) => drawn(values, top, which)),
     );
     this.say();
+  }
+
+  when(agoS) {
+    return this.endMs === null ? ago(agoS) : new Date(this.endMs - agoS * 1000).toISOString().slice(11, 19);
   }
 
   point(event) {
@@ -69,7 +96,7 @@ export class LineChart {
         ? null
         : `${this.names[which] ? `${this.names[which]} ` : ""}${this.format(one[index])}`,
     );
-    this.read.textContent = [ago((length - 1 - index) * this.stepS), ...values.filter(Boolean)].join(" · ");
+    this.read.textContent = [this.when((length - 1 - index) * this.stepS), ...values.filter(Boolean)].join(" · ");
   }
 }
 

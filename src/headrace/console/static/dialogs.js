@@ -37,18 +37,18 @@ export function ask(title, body, { ok = "OK", danger = false, cancel = true, che
   });
 }
 
-// What may be done with something, behind one button: { title, on, danger }.
-export function menu(label, items) {
+// What may be done with something, behind one button: { title, on, danger }, or a function that tells these.
+export function menu(label, items, shown = "⋯") {
   const list = h("div", { class: "menu", role: "menu", popover: "auto", "aria-label": label });
   const button = h(
     "button",
-    { type: "button", class: "menu-button", "aria-haspopup": "menu", "aria-label": label, title: label, onclick: open },
-    "⋯",
+    { type: "button", class: shown === "⋯" ? "menu-button" : null, "aria-haspopup": "menu", "aria-label": label, title: label, onclick: open },
+    shown,
   );
   function open() {
     fill(
       list,
-      items
+      (typeof items === "function" ? items() : items)
         .filter(Boolean)
         .map((item) =>
           h(
@@ -63,7 +63,7 @@ export function menu(label, items) {
     const place = button.getBoundingClientRect();
     list.style.top = `${Math.min(place.bottom + 4, innerHeight - list.offsetHeight - 8)}px`;
     list.style.left = `${Math.max(8, place.right - list.offsetWidth)}px`;
-    list.firstChild.focus();
+    list.firstChild?.focus();
   }
   function chosen(item) {
     list.hidePopover();

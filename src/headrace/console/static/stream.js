@@ -16,6 +16,7 @@ import {
   moment,
   number,
   pill,
+  place,
   seconds,
   today,
   utf8,
@@ -87,9 +88,11 @@ export async function streamPage(root, [stream], view) {
     head(
       stream,
       about.quiet,
+      h("a", { class: "button", href: place(["query"], { stream }) }, "Open in Query"),
       h("button", { type: "button", class: "main", onclick: send }, "Send a record"),
       menu("What to do with this stream", [
         { title: "Change options…", on: () => editOptions(stream).then((done) => done && view.now()) },
+        { title: "Rate over the last day", on: () => (location.hash = place(["events"], { stream, last: 86400 })) },
         { title: "More partitions…", on: () => growStream(stream).then((done) => done && location.reload()) },
         { title: "Trim…", on: () => trimStream(stream) },
         {

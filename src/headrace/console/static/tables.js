@@ -101,6 +101,7 @@ export async function tablePage(root, [table], view) {
     head(
       table,
       "Entries by key, as they are now.",
+      h("a", { class: "button", href: place(["query"], { table }) }, "Open in Query"),
       h("button", { type: "button", class: "main", onclick: () => put(null) }, "Set a key"),
       menu("What to do with this table", [
         { title: "Remove all keys…", danger: true, on: clear },
