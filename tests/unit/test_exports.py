@@ -41,6 +41,7 @@ CLIENT = {
     "describe",
     "entries",
     "follow",
+    "group",
     "grow",
     "index_at_time",
     "iter_cursors",
