@@ -42,6 +42,7 @@ CLIENT = {
     "describe",
     "entries",
     "follow",
+    "group",
     "grow",
     "immortal",
     "index_at_time",

@@ -19,6 +19,7 @@ import pyarrow as pa
 from headrace.client.batches import SqlResult, rows_of
 from headrace.client.client import PAGE_ENTRIES, Client
 from headrace.client.connection import CALL_TIMEOUT_S
+from headrace.client.groups import Group
 from headrace.client.handles import Cursor, Table
 from headrace.client.immortals import ImmortalHandle, Owner
 from headrace.client.reader import Decoded, Reader
@@ -211,6 +212,33 @@ class AsyncReader(_Twin[Reader]):
         await self.close()
 
 
+class AsyncGroup(_Twin[Group]):
+    """One member of a consumer group: `async for record in group`."""
+
+    def __init__(self, twin: Group, threads: _Threads) -> None:
+        super().__init__(twin, threads)
+        self._waiting = _Threads(1)  # as a follower
+
+    save = _awaitable(Group.save)
+    close = _awaitable(Group.close)
+
+    @property
+    def partitions(self) -> list[int]:
+        """Those that are this member's now."""
+        return self._twin.partitions
+
+    async def __aiter__(self) -> AsyncIterator[Record]:
+        records = iter(self._twin)
+        while (record := await self._waiting.run(next, records, None)) is not None:
+            yield record
+
+    async def __aenter__(self) -> AsyncGroup:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+
 class AsyncWriter(_Twin[Writer]):
     """Appends to one partition with many batches under way."""
 
@@ -307,6 +335,7 @@ class AsyncClient(_Twin[Client]):
     writer = _awaitable_making(AsyncWriter, Client.writer)
     read = _awaitable_making(AsyncReader, Client.read)
     follow = _awaitable_making(AsyncReader, Client.follow)
+    group = _awaitable_making(AsyncGroup, Client.group)
     cursors = _awaitable(Client.cursors)
     tables = _awaitable(Client.tables)
     create_table = _awaitable_making(AsyncTable, Client.create_table)

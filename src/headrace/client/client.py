@@ -20,6 +20,7 @@ from headrace.admin.streams import PartitionBounds, StreamDescription, StreamSeg
 from headrace.admin.tables import TableSummary
 from headrace.client.batches import SqlResult
 from headrace.client.connection import CALL_TIMEOUT_S, Connection, Result, decode_result
+from headrace.client.groups import BEAT_S, EXPIRE_S, Group
 from headrace.client.handles import Cursor, Table
 from headrace.client.immortals import ImmortalHandle, Owner
 from headrace.client.partitions import Partitions, by_partition
@@ -370,6 +371,19 @@ class Client:
             ranges.append(Range(*place, ticket.start if start is None else start, ticket.end))
         ticket = structs.replace(ticket, start="earliest", end=None, ranges=tuple(ranges))
         return Reader(self._connection, ticket, saves=saves)
+
+    def group(
+        self,
+        stream: str,
+        name: str,
+        *,
+        member: str | None = None,
+        beat_s: float = BEAT_S,
+        expire_s: float = EXPIRE_S,
+    ) -> Group:
+        """Join a consumer group: its members share the partitions of a stream, and take over from one that is gone
+        after `expire_s`. Iterate over it for records, and call its `save` after what was dealt with."""
+        return Group(self, stream, name, member=member, beat_s=beat_s, expire_s=expire_s)
 
     # Cursors and tables ----------------------------------------------------------------------------------------------
 
