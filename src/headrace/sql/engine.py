@@ -175,10 +175,13 @@ class Engine:
 
     async def run(self, query: Query, function: Callable[[Query], Result]) -> Result:
         """Have `function` do something that blocks with a query. A caller that goes takes its query along."""
+        work = self._threads.submit(function, query)
         try:
-            return await self.loop.run_in_executor(self._threads, function, query)
+            return await asyncio.wrap_future(work)
         except asyncio.CancelledError:
             query.cancel()
+            if work.cancelled():  # before a thread has begun with it: nobody else would give its place back
+                query.give_place_back()
             raise
 
     def limit_met(self, outcome: str, limit: str, value: int, maximum: int, key: str) -> LimitExceeded:
@@ -315,6 +318,10 @@ class Query:
                 self._error = error or Cancelled("the query was cancelled")
                 if self._process is not None:
                     self._process.kill()
+
+    def give_place_back(self) -> None:
+        """It is over before it began."""
+        self._end(False, Cancelled.code)
 
     # -- in a thread that may block ------------------------------------------------------------------------------------
 

@@ -1,10 +1,12 @@
 """Queries in their processes: what they answer, whose rows they see, and what ends them."""
 
 import asyncio
+import concurrent.futures
 import contextlib
 import os
 import threading
 import time
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -302,6 +304,19 @@ def test_a_caller_that_goes_takes_its_query_along(served):
     while Engine.of(served.hub).queries():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_a_caller_that_goes_before_a_thread_is_free_leaves_no_query_behind(served, monkeypatch):
+    engine = Engine.of(served.hub)
+    waiting = concurrent.futures.Future()
+    monkeypatch.setattr(engine, "_threads", SimpleNamespace(submit=lambda function, query: waiting))
+    future = waiting_query(served, "gone early")
+    future.cancel()
+    deadline = time.monotonic() + WAIT_S
+    while engine.queries():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert waiting.cancelled()
 
 
 def test_the_loop_goes_on_while_a_query_runs(served):
