@@ -97,6 +97,11 @@ class Victim:
     def tracebacks(self) -> int:
         return self._hub.log.read_text().count("Traceback")
 
+    def first_traceback(self) -> str:
+        """With what stands around it."""
+        before, mark, after = self._hub.log.read_text().partition("Traceback")
+        return f"{before[-500:]}{mark}{after[:3000]}" if mark else ""
+
 
 def notes_of(folder: Path) -> Path:
     """Where a watched hub notes what took long."""
@@ -186,6 +191,7 @@ async def measure(names: list[str], seconds: float, folder: Path) -> int:
                 missed += sum(cell.endswith("!") for cell in cells)
                 print(f"| {name} | {' | '.join(cells)} |", flush=True)
             print(f"\n{missed} of {5 * len(names)} cells miss their bar; {victim.tracebacks()} tracebacks.")
+            print(victim.first_traceback())
     return missed
 
 
