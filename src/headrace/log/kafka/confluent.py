@@ -280,18 +280,18 @@ class ConfluentKafka(KafkaPort):
 
     def bounds(self, topic: str, partition: int, timeout_s: float | None = None) -> tuple[int, int]:
         def ask() -> tuple[int, int] | None:
-            if self._asking is None:
-                self._asking = confluent_kafka.Consumer({**self._base, **FIXED_CONSUMER}, logger=logger)
+            asking = self._asking
+            if asking is None:
+                asking = self._asking = confluent_kafka.Consumer({**self._base, **FIXED_CONSUMER}, logger=logger)
+            found: tuple[int, int] | None = None
             try:
-                found: tuple[int, int] | None = self._asking.get_watermark_offsets(
-                    TopicPartition(topic, partition), REQUEST_S
-                )
+                found = asking.get_watermark_offsets(TopicPartition(topic, partition), REQUEST_S)
             except KafkaException as error:
                 if error.args[0].code() not in NO_TOPIC or self.topic(topic) is None:
                     raise
-                # It asked a broker that did not know of the topic yet, and would remember that for a while.
+                # It asked a broker that did not know of the topic yet, and would remember that for a while. It is not
+                # closed here: another thread may be asking it.
                 self._asking = None
-                return None
             return found
 
         return self._asked(f"the bounds of {topic}/{partition}", ask, timeout_s)
