@@ -67,9 +67,6 @@ SERVICES: dict[str, str] = {
 # How traces name the services that are no protocol of their own.
 PROTOCOL_OF_SERVICE = {"pipelines": "spark"}
 
-COLLECT_AFTER = (5_000, 10, 20)
-"""Objects, then rounds, between two looks of the garbage collector: with a thousand connections a look at all of them
-takes tens of milliseconds, and little of what a hub makes is garbage that only the collector finds."""
 LAG_INTERVAL_S = 1.0
 
 EXIT_OK = 0
@@ -329,7 +326,6 @@ class Life:
         standby = self._standby
         runtime = await Runtime.start(loaded, standby)
         gc.freeze()  # what there is by now stays: the collector need not look at it again and again
-        gc.set_threshold(*COLLECT_AFTER)
         try:
             if standby is None:
                 hub = runtime.hub
