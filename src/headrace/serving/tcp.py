@@ -120,8 +120,8 @@ class TcpConnection:
         self.transport: asyncio.Transport = cast(asyncio.Transport, None)
         self.is_lost = False
         self.peer = "?"
-        self.through: str | None = None
-        """The hub of the cluster that has passed the connection on, if one has."""
+        """Where it comes from; where there is a hub of the cluster between, `near` is that hub's address."""
+        self.near = "?"
         self.last_error: str | None = None
         self.handle: Session | None = None
         self.arrival: Arrival | None = None
@@ -188,8 +188,8 @@ class TcpConnection:
         keep_alive(transport)
         name = transport.get_extra_info("peername")  # uvloop does not know a peer that has gone already
         if name:
-            near = address_from(name)
-            self.peer, self.through = self.hub.peers.client(near), self.hub.peers.through(near)
+            self.near = address_from(name)
+            self.peer = self.hub.peers.client(self.near)
         server = self._tcp_server
         server.connections.add(self)
         if not self.hub.security.vouches(server.protocol, transport):
