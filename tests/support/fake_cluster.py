@@ -16,6 +16,7 @@ from support.background import Background
 from support.until import DEADLINE_S, until
 
 from headrace.cluster.standby import Standby, start
+from headrace.config.address import split_address
 from headrace.config.load import load
 from headrace.config.sections import Kafka as KafkaSettings
 from headrace.hub import Hub
@@ -113,6 +114,20 @@ class FakeCluster(Background):
     def hub(self) -> Hub:
         """The owner's."""
         return self.owner.hub
+
+    # As of `HubThread`, so that tests of published clients can be given a follower in its place.
+
+    @property
+    def ignite(self) -> str:
+        return self.addresses["ignite"]
+
+    @property
+    def ignite_port(self) -> int:
+        return split_address(self.ignite)[1]
+
+    @property
+    def fabric(self) -> str:
+        return self.addresses["fabric"]
 
     async def _add(self) -> Member:
         self._count += 1

@@ -71,7 +71,7 @@ class TcpServer(Generic[Peer]):
         for server in servers:
             server.close()
         for connection in tuple(self.connections):
-            connection.stop()
+            connection.finish()
         loop = asyncio.get_running_loop()
         cut_off = loop.call_later(GOODBYE_S, self._abort_all)
         while self.connections:
@@ -166,6 +166,14 @@ class TcpConnection:
     def stop(self) -> None:
         """The listener stops."""
         self.transport.close()
+
+    def finish(self) -> None:
+        """The listener stops: nothing more is taken, and what is owed is answered before the connection ends."""
+        if self.transport.is_closing() or not self.owes():
+            self.stop()
+            return
+        self.says_no_more = True
+        self.transport.pause_reading()
 
     def cut_off(self, why: str) -> None:
         """The peer has met a limit of `hub.intake`. A protocol that has words for it says them before."""

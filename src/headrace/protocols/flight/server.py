@@ -70,8 +70,8 @@ logger = logging.getLogger("headrace.flight")
 PROTOCOL = "flight"
 # Flight's name for the connection on which a client has asked.
 REUSE = "arrow-flight-reuse-connection://?"
-# How long a stop waits for what puts have under way before it cuts their connections.
-STOP_GRACE_S = 2.0
+# How long a stop waits for calls that are under way before it cuts their connections.
+STOP_GRACE_S = 1.0
 
 
 class _Places:
@@ -104,6 +104,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         self._readers = _Places("open readers", hub.config.log.readers_max, "log.readers_max")
         self._writers = _Places("open puts", hub.config.section(Flight).writers_max, "flight.writers_max")
         self._puts: set[PutSession] = set()
+        self._reads: set[ReadSession] = set()
         self._all_puts = Window(UNDER_WAY_BYTES_ALL_MAX)
         middleware = {MIDDLEWARE: Authentication(hub, bridge)}
         super().__init__(location, auth_handler=OpenHandshake(), middleware=middleware, **options)
@@ -168,6 +169,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             session = await open_read(self._hub, ticket)
             handle = self._hub.sessions.open(PROTOCOL, self._client(peer), lambda: _describe_read(session))
             opened.callback(handle.close)
+            self._reads.add(session)
+            opened.callback(self._reads.discard, session)
             for reading in session.readings:
                 handle.uses("read", reading.stream)
             return session, permit, opened.pop_all().close
@@ -203,9 +206,10 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             self._bridge.post(closed)
 
     @property
-    def appending(self) -> bool:
-        """Whether any put waits for the disk."""
-        return any(put.received_count > put.stored_count for put in list(self._puts))
+    def is_busy(self) -> bool:
+        """Whether something is under way that will have an end: batches that wait for the disk, reads, verbs."""
+        is_appending = any(put.received_count > put.stored_count for put in list(self._puts))
+        return is_appending or self._bridge.is_busy or any(not read.ticket.follow for read in list(self._reads))
 
     async def _in_loop_open_put(
         self, session: PutSession, principal: Principal, peer: str
@@ -380,7 +384,7 @@ class Endpoint:
     def _serve(self, port: int) -> None:
         options = _tls_options(self._hub)
         scheme = "grpc+tls" if options else "grpc"
-        self._bridge = Bridge(asyncio.get_running_loop())
+        self._bridge = Bridge(asyncio.get_running_loop(), has_heirs=self._hub.config.log.backend == "kafka")
         try:
             location = f"{scheme}://{join_address(self._host, port)}"
             self._server = FlightServer(self._hub, self._bridge, location, **options)
@@ -425,13 +429,15 @@ async def serve(hub: Hub, address: str) -> Listener:
 
 async def _stop(server: FlightServer, bridge: Bridge) -> None:
     """Let calls end by themselves for a moment, then cut the connections of those that do not."""
-    bridge.stop()
+    bridge.leave()
     if server.connections is not None:
         server.connections.stop()
     port = server.port
     started = time.monotonic()
     stopped = asyncio.ensure_future(asyncio.to_thread(server.shutdown))
     while not (await asyncio.wait([stopped], timeout=CANCEL_POLL_S * 1.5))[0]:
-        if not server.appending or time.monotonic() - started > STOP_GRACE_S:
+        if not server.is_busy or time.monotonic() - started > STOP_GRACE_S:
+            bridge.stop()
             cut(port)
+    bridge.stop()
     await stopped
