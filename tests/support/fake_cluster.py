@@ -15,7 +15,9 @@ from typing import Any
 from support.background import Background
 from support.until import DEADLINE_S, until
 
+from headrace.cluster import introductions
 from headrace.cluster.standby import Standby, start
+from headrace.config.address import split_address
 from headrace.config.load import load
 from headrace.config.sections import Kafka as KafkaSettings
 from headrace.hub import Hub
@@ -114,6 +116,20 @@ class FakeCluster(Background):
         """The owner's."""
         return self.owner.hub
 
+    # As of `HubThread`, so that tests of published clients can be given a follower in its place.
+
+    @property
+    def ignite(self) -> str:
+        return self.addresses["ignite"]
+
+    @property
+    def ignite_port(self) -> int:
+        return split_address(self.ignite)[1]
+
+    @property
+    def fabric(self) -> str:
+        return self.addresses["fabric"]
+
     async def _add(self) -> Member:
         self._count += 1
         member = self._new(f"hub-{self._count}")
@@ -141,6 +157,7 @@ class FakeCluster(Background):
             await member.leave()
 
     def __enter__(self) -> FakeCluster:
+        self._answer_s, introductions.ANSWER_S = introductions.ANSWER_S, DEADLINE_S  # no test is about a busy machine
         try:
             self.run(self._open())
         except BaseException:
@@ -151,3 +168,4 @@ class FakeCluster(Background):
     def __exit__(self, *_: Any) -> None:
         asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(2 * DEADLINE_S)
         self.close()
+        introductions.ANSWER_S = self._answer_s

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from msgspec.structs import replace
 from rich.text import Text
 
 from headrace.cli.options import Answer, sharing
@@ -12,6 +13,9 @@ from headrace.cli.output import EXIT_FAILED, JsonFlag, people, print_json
 from headrace.cli.up import ConfigOption, LogOption, SetOption, flags_of
 from headrace.config.load import load
 from headrace.units import format_bytes
+
+BROKERS_S = 20.0
+"""How long somebody who waits at a terminal is kept without a word from the brokers."""
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -39,6 +43,7 @@ def init(
     from headrace.log.kafka import client, topics
 
     kafka_settings = load(config, flags=flags_of(None, settings, log)).config.log.kafka
+    kafka_settings = replace(kafka_settings, timeout_s=min(kafka_settings.timeout_s, BROKERS_S))
     kafka = client.connect(kafka_settings)
     made = topics.create_missing(kafka, kafka_settings, flush=flush)
     plans = topics.plans(kafka_settings)

@@ -64,9 +64,13 @@ class Fetched(Batches):
     def __init__(self, connection: Connection, ticket: bytes, timeout_s: float | None) -> None:
         self._connection = connection
         self._closed = False
-        with connection.translated():
-            self._stream = connection.flight.do_get(flight.Ticket(ticket), connection.options(timeout_s))
-            self.schema = self._stream.schema
+        self._stream, self.schema = connection.patiently(lambda: self._open(ticket, timeout_s))
+
+    def _open(self, ticket: bytes, timeout_s: float | None) -> tuple[flight.FlightStreamReader, pa.Schema]:
+        """The schema comes when the hub has begun, or says why it has not."""
+        connection = self._connection
+        stream = connection.flight.do_get(flight.Ticket(ticket), connection.options(timeout_s))
+        return stream, stream.schema
 
     def _next_chunk(self) -> pa.RecordBatch | None:
         try:

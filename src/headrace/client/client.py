@@ -28,7 +28,7 @@ from headrace.client.puts import NotStored
 from headrace.client.reader import Reader
 from headrace.client.records import is_arrow, to_batch, to_microseconds
 from headrace.client.writer import Writer
-from headrace.errors import BadRequest, Closed, HeadraceError, Unreachable
+from headrace.errors import BadRequest, Closed, HeadraceError, NotHere, Unreachable
 from headrace.log.ops import Appended, Bounds, CursorInfo, StreamOptions
 from headrace.pages import Page
 from headrace.protocols.flight.codec import AtTime, Range, ReadTicket, SqlTicket, encode, split
@@ -251,9 +251,9 @@ class Client:
                 return writer.send(batch, producer, sequence).result()
             except NotStored:  # for another caller's sake: his batch was refused, or he needed the place
                 self._forget_writer(stream, partition, writer)
-            except Unreachable:
+            except (Unreachable, NotHere) as error:  # the latter was not stored for sure
                 self._forget_writer(stream, partition, writer)
-                if producer is None or time.monotonic() > give_up:
+                if (producer is None and isinstance(error, Unreachable)) or time.monotonic() > give_up:
                     raise
                 time.sleep(RETRY_PAUSE_S)
             except HeadraceError:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import contextlib
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ import pyarrow.flight as flight
 from headrace.client.tls_trouble import explain
 from headrace.config.address import split_address
 from headrace.config.profiles import DEFAULT_ADDRESS, PLAIN_SCHEMES, TLS_SCHEME, Tls, resolve
-from headrace.errors import BadRequest, Busy, HeadraceError, TlsTrouble, Unauthenticated, Unreachable
+from headrace.errors import BadRequest, Busy, HeadraceError, NotHere, TlsTrouble, Unauthenticated, Unreachable
 from headrace.log.struct_types import learn_struct_types
 from headrace.protocols.flight.codec import decode_error, encode
 
@@ -29,10 +30,16 @@ RECONNECT = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_ba
 # connection and says nothing: to give up before the caller's own time is over would be a refusal that nobody gave.
 ATTEMPT = "grpc.min_reconnect_backoff_ms"
 ATTEMPT_MS_MIN = 5_000
+# After a hub has said that another takes over.
+AGAIN_S = 0.1
 
 
 # What gRPC says when nobody listens there, or nobody does any more.
 SAYS_NOTHING = frozenset({"Server never sent a data message", "failed to connect to all addresses", "OK"})
+
+
+class NotBegun(Unreachable):
+    """The hub stops and did not take the call. Its gRPC lets calls that have begun end by themselves."""
 
 
 def to_headrace_error(error: BaseException, address: str, *, has_tls: bool | None = None) -> HeadraceError:
@@ -50,7 +57,7 @@ def to_headrace_error(error: BaseException, address: str, *, has_tls: bool | Non
         told = "" if cause in SAYS_NOTHING else f": {cause}"
         return Unreachable(f"the hub at {address} does not answer, or went away{told}; `headrace up` starts one")
     if isinstance(error, flight.FlightCancelledError):  # not by us: whoever cancels a call here does not ask
-        return Unreachable(f"the hub at {address} ended the call: it stops, or went away; `headrace up` starts one")
+        return NotBegun(f"the hub at {address} ended the call: it stops, or went away; `headrace up` starts one")
     if isinstance(error, flight.FlightTimedOutError):
         return Busy(f"the hub at {address} did not answer in time")
     if isinstance(error, flight.FlightUnauthenticatedError):
@@ -107,11 +114,23 @@ class Connection:
 
     def call(self, verb: str, params: object) -> bytes:
         """Run a verb; its result as JSON."""
-        body = encode({} if params is None else params)
-        with self.translated():
-            results = self.flight.do_action(flight.Action(verb, body), self.options(self.timeout_s))
-            parts = [result.body.to_pybytes() for result in results]
+        action = flight.Action(verb, encode({} if params is None else params))
+        parts = self.patiently(
+            lambda: [result.body.to_pybytes() for result in self.flight.do_action(action, self.options(self.timeout_s))]
+        )
         return parts[0] if parts else b"null"
+
+    def patiently(self, work: Callable[[], Result]) -> Result:
+        """Do it, and again while a hub says that it stops and has not begun: another may take over."""
+        give_up = time.monotonic() + self.timeout_s
+        while True:
+            try:
+                with self.translated():
+                    return work()
+            except (NotHere, NotBegun):
+                if time.monotonic() > give_up:
+                    raise
+                time.sleep(AGAIN_S)
 
     def close(self) -> None:
         """Give the connection up."""

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from headrace.client.connection import Connection
-from headrace.errors import Closed, DiskFull, HeadraceError, Unreachable
+from headrace.errors import Closed, DiskFull, HeadraceError, NotHere, Unreachable
 from headrace.log.ops import Appended
 from headrace.protocols.flight.codec import PutCommand, decode_ack, encode, error_from_body, refused_batch
 
@@ -145,7 +145,7 @@ class Put:
 
     def _note_refusal(self, failure: HeadraceError, batch: int | None) -> None:
         # What may pass says nothing of the batches behind the refused one: they may be stored. A full disk says it.
-        open_ended = failure.retriable and not isinstance(failure, DiskFull)
+        open_ended = failure.retriable and not isinstance(failure, DiskFull | NotHere)
         self._refused = None if open_ended else batch
 
     def _read_acks(self) -> HeadraceError | None:
@@ -222,4 +222,4 @@ class Put:
 def _is_gone(failure: HeadraceError | None) -> bool:
     """Whether the hub went away. Narrower than `retriable`: a hub that is there and says why it does not store (busy,
     disk full, log failed) is heard by the caller at once, who may wait or not."""
-    return isinstance(failure, Unreachable | Closed)
+    return isinstance(failure, Unreachable | Closed | NotHere)

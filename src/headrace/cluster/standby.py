@@ -193,6 +193,8 @@ class Standby:
     def prepare(self, hub: Hub) -> None:
         """A hub that has this log, before it listens."""
         hub.peers = self.base.peers
+        if self.config.cluster.forward == "redirect":
+            hub.peers.own = self.node.addresses
         ClusterVerbs(self.node, self.log).register(hub.verbs)
         hub.health.note("cluster", self._role)
 

@@ -133,7 +133,10 @@ class Cluster(Section, frozen=True):
     ] = 1
     forward: Annotated[
         Literal["proxy", "redirect"],
-        Meta(description="HTTP at a hub that is not the owner: passed on, or answered with 307 and where the owner is"),
+        Meta(
+            description="Clients at a hub that is not the owner: `proxy` passes them on; `redirect` tells those whose "
+            "protocol has a word for it where the owner is, and passes on the others"
+        ),
     ] = "proxy"
     advertise: Annotated[
         dict[str, str],

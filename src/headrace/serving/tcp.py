@@ -71,7 +71,7 @@ class TcpServer(Generic[Peer]):
         for server in servers:
             server.close()
         for connection in tuple(self.connections):
-            connection.stop()
+            connection.finish()
         loop = asyncio.get_running_loop()
         cut_off = loop.call_later(GOODBYE_S, self._abort_all)
         while self.connections:
@@ -120,8 +120,8 @@ class TcpConnection:
         self.transport: asyncio.Transport = cast(asyncio.Transport, None)
         self.is_lost = False
         self.peer = "?"
-        self.through: str | None = None
-        """The hub of the cluster that has passed the connection on, if one has."""
+        """Where it comes from; where there is a hub of the cluster between, `near` is that hub's address."""
+        self.near = "?"
         self.last_error: str | None = None
         self.handle: Session | None = None
         self.arrival: Arrival | None = None
@@ -167,6 +167,14 @@ class TcpConnection:
         """The listener stops."""
         self.transport.close()
 
+    def finish(self) -> None:
+        """The listener stops: nothing more is taken, and what is owed is answered before the connection ends."""
+        if self.transport.is_closing() or not self.owes():
+            self.stop()
+            return
+        self.says_no_more = True
+        self.transport.pause_reading()
+
     def cut_off(self, why: str) -> None:
         """The peer has met a limit of `hub.intake`. A protocol that has words for it says them before."""
         self.last_error = why
@@ -188,8 +196,8 @@ class TcpConnection:
         keep_alive(transport)
         name = transport.get_extra_info("peername")  # uvloop does not know a peer that has gone already
         if name:
-            near = address_from(name)
-            self.peer, self.through = self.hub.peers.client(near), self.hub.peers.through(near)
+            self.near = address_from(name)
+            self.peer = self.hub.peers.client(self.near)
         server = self._tcp_server
         server.connections.add(self)
         if not self.hub.security.vouches(server.protocol, transport):

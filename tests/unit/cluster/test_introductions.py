@@ -35,6 +35,13 @@ from headrace.serving.tcp import address_of
 from headrace.telemetry.metrics import Metrics
 
 KEY = new_key()
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(introductions, "ANSWER_S", 60.0)
+
+
 CLIENT = "192.0.2.7:5000"
 
 
@@ -179,6 +186,7 @@ async def test_no_door_and_a_door_that_does_not_answer(monkeypatch: pytest.Monke
     assert not await introducer.introduce(owner, 1, CLIENT)
     silent.close()
     assert not await introducer.introduce(owner, 1, CLIENT)  # nobody listens
+    monkeypatch.setattr(introductions, "ANSWER_S", 60.0)
     async with opened() as door:
         assert await introducer.introduce(owner_with(door), 1, CLIENT), "the next owner is told"
         stranger = Introducer("nobody", KEY, Peers())

@@ -31,6 +31,26 @@ from headrace.log.kafka.client import (
 
 logger = logging.getLogger("headrace.kafka")
 logger.addFilter(lambda record: "CONFWARN" not in record.getMessage())  # on settings that are meant as they are
+REPEATED_S = 10.0
+
+
+class OnceInAWhile(logging.Filter):
+    """A broker that is away is a line for each attempt to reach it, and many of them come together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._next_s = 0.0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not record.getMessage().startswith("FAIL "):
+            return True
+        is_due = time.monotonic() >= self._next_s
+        if is_due:
+            self._next_s = time.monotonic() + REPEATED_S
+        return is_due
+
+
+logger.addFilter(OnceInAWhile())
 
 Result = TypeVar("Result")
 
@@ -301,6 +321,7 @@ class ConfluentKafka(KafkaPort):
         timeout_s = self._timeout_s if timeout_s is None else min(timeout_s, self._timeout_s)
         began = time.monotonic()
         self._refusal = ""
+        has_told = False
         while True:
             try:
                 answer = ask()
@@ -322,6 +343,12 @@ class ConfluentKafka(KafkaPort):
                 raise KafkaError(
                     f"{what} could not be learned in {timeout_s:g} s (log.kafka.timeout_s) from "
                     f"{self._base['bootstrap.servers']}: {problem}"
+                )
+            if not has_told:
+                has_told = True
+                logger.warning(
+                    "%s: no broker of %s tells; asked again for %g s (log.kafka.timeout_s): %s",
+                    *(what, self._base["bootstrap.servers"], timeout_s, problem),
                 )
             time.sleep(AGAIN_S)
 

@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, TypeVar
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from headrace.errors import BadRequest, Closed, Forbidden, HeadraceError, Unauthenticated
+from headrace.errors import BadRequest, Closed, Forbidden, HeadraceError, NotHere, Unauthenticated
 from headrace.protocols.flight.codec import encode, error_body
 
 logger = logging.getLogger("headrace.flight")
@@ -77,10 +77,15 @@ def translated(method: Callable[Parameters, Result]) -> Callable[Parameters, Res
 class Bridge:
     """The way from a thread into the loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, has_heirs: bool = False) -> None:
+        """With heirs, another hub takes over when this one stops: what is refused then may be asked again."""
         self.loop = loop
+        self.leaving = threading.Event()
+        """Set when the hub is about to stop: what is under way ends well, and nothing without an end goes on."""
         self.stopping = threading.Event()
+        self._has_heirs = has_heirs
         self._waiting: set[concurrent.futures.Future[Any]] = set()
+        self._endless: set[concurrent.futures.Future[Any]] = set()
 
     def check(self, context: flight.ServerCallContext) -> None:
         """Raise when there is no point in going on."""
@@ -89,19 +94,43 @@ class Bridge:
         if context.is_cancelled():
             raise cancelled()
 
-    def run(self, work: Coroutine[Any, Any, Result], context: flight.ServerCallContext | None = None) -> Result:
+    def check_new(self) -> None:
+        """Raise when nothing more is taken. Whoever is told so can be sure that it was not done."""
+        if self.leaving.is_set():
+            raise self._refusal()
+
+    def _refusal(self) -> HeadraceError:
+        if self._has_heirs:
+            return NotHere("this hub is stopping, and another takes over; nothing was done: try again, at any hub")
+        return Closed("the hub is stopping")
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether calls wait for something that will have an end."""
+        return len(self._waiting) > len(self._endless)
+
+    def run(
+        self,
+        work: Coroutine[Any, Any, Result],
+        context: flight.ServerCallContext | None = None,
+        *,
+        is_endless: bool = False,
+    ) -> Result:
         """Run in the loop, wait for the result; end early when the client goes or the server stops."""
-        if self.stopping.is_set():
+        if self.stopping.is_set() or (is_endless and self.leaving.is_set()):
             work.close()
-            raise Closed("the hub is stopping")
+            raise self._refusal()
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         self._waiting.add(future)
+        if is_endless:
+            self._endless.add(future)
         try:
             return self._result(future, context)
         except concurrent.futures.CancelledError:
             raise Closed("the hub is stopping") from None
         finally:
             future.cancel()
+            self._endless.discard(future)
             self._waiting.discard(future)
 
     def open(
@@ -147,8 +176,15 @@ class Bridge:
                     raise
                 poll_s = min(poll_s * 1.5, CANCEL_POLL_S_MAX)
 
+    def leave(self) -> None:
+        """Take nothing more into calls that go on, and end those without an end. Others end by themselves."""
+        self.leaving.set()
+        for future in list(self._endless):
+            future.cancel()
+
     def stop(self) -> None:
         """Let no call begin any more, and wake those that wait."""
+        self.leaving.set()
         self.stopping.set()
         for future in list(self._waiting):
             future.cancel()

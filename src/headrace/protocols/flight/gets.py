@@ -126,7 +126,7 @@ class _Batches(NamedTuple):
                     return
             if not session.ticket.follow:
                 return
-            self.bridge.run(self._more(), self.context)
+            self.bridge.run(self._more(), self.context, is_endless=True)
 
     def _scan(self, reading: Reading) -> Generator[pa.RecordBatch]:
         session = self.session

@@ -127,6 +127,7 @@ class Putting:
                     self._all_read = True
                     return
                 self._got_on()
+                self._bridge.check_new()
                 if not self._refused:  # otherwise the refusal is on its way to the client
                     self._receive(columns, chunk)
                     number = self._session.received_count

@@ -68,8 +68,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headrace.flight")
 
 PROTOCOL = "flight"
-# How long a stop waits for what puts have under way before it cuts their connections.
-STOP_GRACE_S = 2.0
+# Flight's name for the connection on which a client has asked.
+REUSE = "arrow-flight-reuse-connection://?"
+# How long a stop waits for calls that are under way before it cuts their connections.
+STOP_GRACE_S = 1.0
 
 
 class _Places:
@@ -102,6 +104,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         self._readers = _Places("open readers", hub.config.log.readers_max, "log.readers_max")
         self._writers = _Places("open puts", hub.config.section(Flight).writers_max, "flight.writers_max")
         self._puts: set[PutSession] = set()
+        self._reads: set[ReadSession] = set()
         self._all_puts = Window(UNDER_WAY_BYTES_ALL_MAX)
         middleware = {MIDDLEWARE: Authentication(hub, bridge)}
         super().__init__(location, auth_handler=OpenHandshake(), middleware=middleware, **options)
@@ -166,6 +169,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             session = await open_read(self._hub, ticket)
             handle = self._hub.sessions.open(PROTOCOL, self._client(peer), lambda: _describe_read(session))
             opened.callback(handle.close)
+            self._reads.add(session)
+            opened.callback(self._reads.discard, session)
             for reading in session.readings:
                 handle.uses("read", reading.stream)
             return session, permit, opened.pop_all().close
@@ -201,9 +206,10 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             self._bridge.post(closed)
 
     @property
-    def appending(self) -> bool:
-        """Whether any put waits for the disk."""
-        return any(put.received_count > put.stored_count for put in list(self._puts))
+    def is_busy(self) -> bool:
+        """Whether something is under way that will have an end: batches that wait for the disk, reads, verbs."""
+        is_appending = any(put.received_count > put.stored_count for put in list(self._puts))
+        return is_appending or self._bridge.is_busy or any(not read.ticket.follow for read in list(self._reads))
 
     async def _in_loop_open_put(
         self, session: PutSession, principal: Principal, peer: str
@@ -249,34 +255,51 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.FlightInfo:
         """What a path (stream, and optionally partition) or a ticket as command holds now."""
-        return self._bridge.run(self._in_loop_info(descriptor, self._principal(context)), context)
+        principal, places = self._principal(context), self._places(context)
+        return self._bridge.run(self._in_loop_info(descriptor, principal, places), context)
+
+    def _places(self, context: flight.ServerCallContext) -> list[flight.Location]:
+        """Where a client reads better than where it asks: straight here, if another hub has passed it on and it should
+        come here. Whoever cannot goes on with the connection that it has."""
+        better = self._hub.peers.better(normal(context.peer()), PROTOCOL)
+        if better is None:
+            return []
+        scheme = "grpc" if self._hub.security.tls_files(PROTOCOL) is None else "grpc+tls"
+        return [flight.Location(f"{scheme}://{better}"), flight.Location(REUSE)]
 
     @translated
     def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
         """All streams that the caller may read; criteria {"pattern": "orders.*"} narrows them."""
         wanted = decode_criteria(criteria)
-        return iter(self._bridge.run(self._in_loop_infos(wanted, self._principal(context)), context))
+        principal, places = self._principal(context), self._places(context)
+        return iter(self._bridge.run(self._in_loop_infos(wanted, principal, places), context))
 
     @translated
     def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
         """The columns of a record."""
-        info = self._bridge.run(self._in_loop_info(descriptor, self._principal(context)), context)
+        info = self._bridge.run(self._in_loop_info(descriptor, self._principal(context), []), context)
         return flight.SchemaResult(info.schema)
 
-    async def _in_loop_infos(self, wanted: FlightCriteria, principal: Principal) -> list[flight.FlightInfo]:
+    async def _in_loop_infos(
+        self, wanted: FlightCriteria, principal: Principal, places: list[flight.Location]
+    ) -> list[flight.FlightInfo]:
         found = self._hub.streams(wanted.pattern, wanted.kind)
         listed = (info.name for info in found if is_listed(info.name, wanted.pattern, wanted.all))
         names = [name for name in listed if principal.may("read", name)]
-        return [await self._in_loop_stream_info(PutCommand(name), whole=True) for name in names]
+        return [await self._in_loop_stream_info(PutCommand(name), places, whole=True) for name in names]
 
-    async def _in_loop_info(self, descriptor: flight.FlightDescriptor, principal: Principal) -> flight.FlightInfo:
+    async def _in_loop_info(
+        self, descriptor: flight.FlightDescriptor, principal: Principal, places: list[flight.Location]
+    ) -> flight.FlightInfo:
         if descriptor.descriptor_type == flight.DescriptorType.CMD:
-            return await self._in_loop_ticket_info(descriptor, principal)
+            return await self._in_loop_ticket_info(descriptor, principal, places)
         command = command_from_path(descriptor.path)
         require(principal, "read", command.stream)
-        return await self._in_loop_stream_info(command, whole=len(descriptor.path) == 1)
+        return await self._in_loop_stream_info(command, places, whole=len(descriptor.path) == 1)
 
-    async def _in_loop_stream_info(self, command: PutCommand, *, whole: bool) -> flight.FlightInfo:
+    async def _in_loop_stream_info(
+        self, command: PutCommand, places: list[flight.Location], *, whole: bool
+    ) -> flight.FlightInfo:
         """One endpoint for each partition, with a ticket for exactly the records that are there now."""
         stream = self._hub.stream(command.stream)
         partitions = range(stream.partitions) if whole else [command.partition]
@@ -287,17 +310,17 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             bounds = self._hub.bounds(stream.name, partition)
             records += bounds.next - bounds.first
             ticket = ReadTicket(stream.name, partition, bounds.first, bounds.next)
-            endpoints.append(flight.FlightEndpoint(encode(ticket), []))
+            endpoints.append(flight.FlightEndpoint(encode(ticket), places))
         return flight.FlightInfo(SCHEMA, flight.FlightDescriptor.for_path(*path), endpoints, records, -1)
 
     async def _in_loop_ticket_info(
-        self, descriptor: flight.FlightDescriptor, principal: Principal
+        self, descriptor: flight.FlightDescriptor, principal: Principal, places: list[flight.Location]
     ) -> flight.FlightInfo:
         """A ticket as command: the same ticket with its words turned into indexes, one endpoint for each range."""
         ticket = decode_ticket(descriptor.command)
         require(principal, "read", *(each.stream for each in ticket_ranges(ticket)))
         session = await open_read(self._hub, ticket)
-        endpoint = flight.FlightEndpoint(descriptor.command, [])
+        endpoint = flight.FlightEndpoint(descriptor.command, places)
         counted = not (ticket.follow or ticket.types or ticket.limit)
         records = sum(reading.upto - reading.position for reading in session.readings) if counted else -1
         return flight.FlightInfo(ticket_schema(ticket), descriptor, [endpoint], max(records, -1), -1)
@@ -361,7 +384,7 @@ class Endpoint:
     def _serve(self, port: int) -> None:
         options = _tls_options(self._hub)
         scheme = "grpc+tls" if options else "grpc"
-        self._bridge = Bridge(asyncio.get_running_loop())
+        self._bridge = Bridge(asyncio.get_running_loop(), has_heirs=self._hub.config.log.backend == "kafka")
         try:
             location = f"{scheme}://{join_address(self._host, port)}"
             self._server = FlightServer(self._hub, self._bridge, location, **options)
@@ -406,13 +429,15 @@ async def serve(hub: Hub, address: str) -> Listener:
 
 async def _stop(server: FlightServer, bridge: Bridge) -> None:
     """Let calls end by themselves for a moment, then cut the connections of those that do not."""
-    bridge.stop()
+    bridge.leave()
     if server.connections is not None:
         server.connections.stop()
     port = server.port
     started = time.monotonic()
     stopped = asyncio.ensure_future(asyncio.to_thread(server.shutdown))
     while not (await asyncio.wait([stopped], timeout=CANCEL_POLL_S * 1.5))[0]:
-        if not server.appending or time.monotonic() - started > STOP_GRACE_S:
+        if not server.is_busy or time.monotonic() - started > STOP_GRACE_S:
+            bridge.stop()
             cut(port)
+    bridge.stop()
     await stopped

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError, LimitExceeded, Unauthenticated
 from headrace.log.ops import Appended, SetProducer
-from headrace.protocols.wallaroo.codec import DRAFT
+from headrace.protocols.wallaroo.codec import DRAFT, V3
 from headrace.protocols.wallaroo.frames import PeerFault
 from headrace.protocols.wallaroo.lane import Lane, Waiting
 from headrace.protocols.wallaroo.requests import Close, Greet, Open, Release, Request, Store
@@ -169,7 +169,8 @@ class Connection(TcpConnection, asyncio.BufferedProtocol):
             return
         self.signed_in()
         points = await self.worker.points(self) if self.session.dialect is DRAFT else []
-        self._do(self.session.greeted(points))
+        elsewhere = self.hub.peers.redirect(self.near, "wallaroo") if self.session.dialect is V3 else None
+        self._do(self.session.greeted(points, None if elsewhere is None else elsewhere.encode()))
 
     async def _open(self, request: Open) -> None:
         session = self.session

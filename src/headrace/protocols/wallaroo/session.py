@@ -196,14 +196,22 @@ class ServerSession:
         self._held.add(None)
         return Greet(hello.program, hello.instance)
 
-    def greeted(self, points: list[tuple[int, int]]) -> list[Request]:
-        """Answer the HELLO. `points` are the durable positions of the instance's streams; v3 has no place for them."""
+    def greeted(self, points: list[tuple[int, int]], elsewhere: bytes | None = None) -> list[Request]:
+        """Answer the HELLO. `points` are the durable positions of the instance's streams; v3 has no place for them. A
+        connector that should come to another address is told so before it has sent anything else."""
         if self.ended:
             return []
         self._held.discard(None)
         self._advance(SessionEvent.OK)
         self._send(frames.Ok(self.credits.take(), tuple(points) if self.dialect is DRAFT else ()))
-        return self.process()
+        return self.process() if elsewhere is None else self._restart(elsewhere)
+
+    def _restart(self, address: bytes | None) -> list[Request]:
+        self._flush()
+        self._send(frames.Restart(address))
+        self._advance(SessionEvent.RESTART)
+        self.buffer.clear()
+        return [Close(None)]
 
     def _on_notify(self, notify: frames.Notify, requests: list[Request]) -> None:
         self.credits.use(1)
@@ -426,11 +434,7 @@ class ServerSession:
             return []
         self._moved.pop(stream_id, None)
         if self.dialect is V3:
-            self._flush()
-            self._send(frames.Restart(address))
-            self._advance(SessionEvent.RESTART)
-            self.buffer.clear()
-            return [Close(None)]
+            return self._restart(address)
         self._nack(self.streams[stream_id], point)
         return self.process()
 

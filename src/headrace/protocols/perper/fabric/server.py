@@ -306,6 +306,10 @@ class Connection(SlicedConnection):
         self.write(self.grpc.data_to_send())
         self.end_if_all_said()
 
+    def finish(self) -> None:
+        """Calls may wait for others for as long as they like: they end at once."""
+        self.stop()
+
     def stop(self) -> None:
         """The listener stops: calls end with UNAVAILABLE, which clients take as a reason to come again."""
         for call in list(self.calls.values()):

@@ -26,7 +26,7 @@ from headrace.protocols.perper.errors import BinaryError, FrameError, PeerError,
 from headrace.protocols.perper.ignite.binary import Limits, encode_string, read_object
 from headrace.protocols.perper.ignite.configuration import write_answer
 from headrace.protocols.perper.ignite.reader import I32, Reader
-from headrace.protocols.perper.ignite.shapes import ANSWERS, OPERATIONS, PARTS
+from headrace.protocols.perper.ignite.shapes import ANSWERS, OPERATIONS, PARTS, encode_node_id
 
 Version = tuple[int, int, int]
 
@@ -178,11 +178,6 @@ def encode_handshake(handshake: Handshake) -> bytes:
     if handshake.user is not None:
         parts += (encode_string(handshake.user), encode_string(handshake.password))
     return frame(b"".join(parts))
-
-
-def encode_node_id(node_id: UUID) -> bytes:
-    """A UUID object: both halves as little-endian longs."""
-    return b"\x0a" + node_id.bytes[7::-1] + node_id.bytes[:7:-1]
 
 
 def encode_handshake_success(version: Version, features: bytes, node_id: UUID) -> bytes:

@@ -11,13 +11,14 @@ from asyncio import Future
 from collections.abc import Callable, Iterator
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from uuid import UUID
 
 from headrace.protocols.perper.catalogue import AnyCache, Entry
 from headrace.protocols.perper.errors import PeerError, Refused, Status
 from headrace.protocols.perper.ignite.binary import LONG, NULL
 from headrace.protocols.perper.ignite.codec import Request
 from headrace.protocols.perper.ignite.configuration import Configuration
-from headrace.protocols.perper.ignite.shapes import OPERATIONS, Page
+from headrace.protocols.perper.ignite.shapes import OPERATIONS, Owned, Page
 from headrace.protocols.perper.stream_view import ViewCache
 from headrace.protocols.perper.streams import StreamCache
 from headrace.protocols.perper.tables import TableCache
@@ -84,11 +85,13 @@ class Operations:
         principal: Principal,
         cursors_max: int = DEFAULT_CURSORS_MAX,
         uses: Callable[[Literal["read", "write"], str], None] = lambda right, name: None,
+        owner: UUID | None = None,
     ) -> None:
-        """`uses` is told of every cache that is read or written."""
+        """`uses` is told of every cache that is read or written. `owner` is the node that clients should prefer."""
         self.fabric = fabric
         self.principal = principal
         self._uses = uses
+        self._owner = owner
         self._cursors_max = cursors_max
         self._cursors: dict[int, tuple[Cursor, int, str]] = {}
         self._next_cursor = 1
@@ -103,6 +106,10 @@ class Operations:
         return HANDLERS[request.op](self, request)
 
     # caches
+
+    def _partitions(self, request: Request) -> Any:
+        caches = request.arguments[0]
+        return caches if self._owner is None else Owned(caches, self._owner)
 
     def _entry(self, request: Request) -> Entry:
         entry = self.fabric.catalogue.find(request.cache_id)
@@ -370,7 +377,7 @@ HANDLERS: Final[dict[int, Callable[[Operations, Request], Any]]] = {
     1050: Operations._names,
     1055: lambda self, request: self._entry(request).configuration,
     1056: Operations._destroy,
-    1101: lambda self, request: request.arguments[0],
+    1101: Operations._partitions,
     2000: Operations._scan,
     2001: Operations._next_page,
     2004: Operations._refuse_sql,

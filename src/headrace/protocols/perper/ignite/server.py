@@ -183,9 +183,9 @@ class Connection(SlicedConnection):
         self.signed_in()
         assert self.handle is not None
         self._operations = Operations(
-            self._server.fabric, principal, self._server.settings.cursors_max, self.handle.uses
+            self._server.fabric, principal, self._server.settings.cursors_max, self.handle.uses, self._server.owner
         )
-        self.transport.write(self._session.welcome(handshake))
+        self.transport.write(self._session.welcome(handshake, self._server.node_behind(self.near)))
         self.transport.resume_reading()
         early, self._early = self._early, b""
         self.received(early)
@@ -476,8 +476,13 @@ class IgniteServer(TcpServer[Connection]):
         self.settings = hub.config.section(Perper)
         self.fabric = fabric
         self.node_id = uuid.uuid4()
+        self.owner = self.node_id if hub.peers.own else None  # whom clients of several hubs should choose
         operations = hub.metrics.section(PerperMetrics).operations
         self._counters = {op: operations.labels(operation=line.name) for op, line in OPERATIONS.items()}
+
+    def node_behind(self, near: str) -> uuid.UUID:
+        """The node that a client is connected with: another hub, if that has passed it on."""
+        return uuid.uuid5(self.node_id, between) if (between := self.hub.peers.through(near)) else self.node_id
 
     def count(self, counts: Counter[int]) -> None:
         """Operations came."""

@@ -130,13 +130,13 @@ class Session:
 
     # out
 
-    def welcome(self, handshake: codec.Handshake) -> bytes:
-        """The answer to an accepted login."""
+    def welcome(self, handshake: codec.Handshake, node_id: UUID | None = None) -> bytes:
+        """The answer to an accepted login. `node_id` is of a hub between, if there is one."""
         self._move(Event.WELCOME)
         self.version = handshake.version
         self._features = codec.common_features(handshake.features)
         self._buffer.bytes_max = self._frame_bytes_max
-        return codec.encode_handshake_success(self.version, self._features, self._node_id)
+        return codec.encode_handshake_success(self.version, self._features, node_id or self._node_id)
 
     def refuse_login(self, message: str) -> bytes:
         """The answer to a wrong user or password."""

@@ -7,6 +7,7 @@ shape of its answer, and the right it needs.
 from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple
+from uuid import UUID
 
 from headrace.protocols.perper.ignite.binary import NULL, NULL_OBJECT, wrap
 from headrace.protocols.perper.ignite.configuration import read_configuration, write_request
@@ -155,6 +156,29 @@ def _read_rest(reader: Reader) -> bytes:
     return reader.raw(reader.end - reader.position)
 
 
+def encode_node_id(node_id: UUID) -> bytes:
+    """A UUID object: both halves as little-endian longs."""
+    return b"\x0a" + node_id.bytes[7::-1] + node_id.bytes[:7:-1]
+
+
+class Owned(NamedTuple):
+    """Caches, and the node that clients should ask for their keys."""
+
+    caches: list[int]
+    owner: UUID
+
+
+def _write_partitions(answer: list[int] | Owned) -> bytes:
+    """One group of caches. Without an owner, affinity does not apply to it: the client then sends everything where it
+    likes, which is right on one node. With one, all keys are in one partition of that node."""
+    head = row(LONG, INT, INT, BOOL)
+    if not isinstance(answer, Owned):
+        return head.write((1, 0, 1, False)) + PARTS["ints"].write(answer)
+    each = b"".join(INT.write(cache) + INT.write(0) for cache in answer.caches)
+    node = INT.write(1) + encode_node_id(answer.owner) + PARTS["ints"].write([0])
+    return head.write((1, 0, 1, True)) + INT.write(len(answer.caches)) + each + node
+
+
 ANSWERS: Final[dict[str, Form]] = {
     **{name: PARTS[name] for name in ("bool", "byte", "int", "long", "string", "strings")},
     "nothing": Form(lambda reader: None, lambda _: b""),
@@ -167,8 +191,7 @@ ANSWERS: Final[dict[str, Form]] = {
         lambda reader: read_type(reader) if reader.bool() else None,
         lambda kind: b"\0" if kind is None else b"\1" + write_type(kind),
     ),
-    # One group to which affinity does not apply: the client then sends everything here, which is right on one node.
-    "partitions": Form(_read_rest, lambda ids: row(LONG, INT, INT, BOOL, PARTS["ints"]).write((1, 0, 1, False, ids))),
+    "partitions": Form(_read_rest, _write_partitions),
     "first page": Form(
         lambda reader: _read_page(reader, reader.long()), lambda page: LONG.write(page.cursor) + _write_rows(page)
     ),
