@@ -93,15 +93,23 @@ SHOTS = (
     Shot("overview", "overview", ".figure"),
     Shot("streams", "streams", "tbody tr", _see_rates),
     Shot("stream", "stream/demo.orders", ".records tbody tr", _choose_record),
+    Shot("tables", "tables?all=1", "tbody tr"),
+    Shot("query", "query?stream=demo.orders", ".results tbody tr"),
     Shot("cursors", "cursors", "tbody tr"),
     Shot("dead-letters", "dead", "tbody tr"),
     Shot("sessions", "sessions", "tbody tr", _choose_session),
     Shot("immortals", "immortals", "tbody tr", _choose_immortal),
     Shot("executions", "executions", "tbody tr"),
     Shot("pipelines", "pipelines", ".pipeline, .empty"),
+    Shot("history", "events", ".chart path.line"),
+    Shot("users", "users", ".empty"),
     Shot("settings", "settings", "tbody tr"),
 )
-NAMES = tuple(shot.name for shot in SHOTS)
+PHONE = tuple(shot for shot in SHOTS if shot.name in ("map", "streams", "overview"))
+PHONE_WIDTH = 390
+STATES = ("empty-hub", "hub-lost", "no-rights")
+"""Pictures of hubs that are not like the demo's."""
+NAMES = (*(shot.name for shot in SHOTS), *(f"{shot.name}-phone" for shot in PHONE), *STATES)
 
 
 def chromium() -> str | None:
@@ -209,22 +217,74 @@ def take(console: str, target: Path, themes: tuple[str, ...], width: int) -> lis
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_FLAGS)
         for theme in themes:
-            context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
-            page = context.new_page()
-            for shot in SHOTS:
-                page.goto(f"{console}/#/{shot.path}")
-                page.locator(shot.wanted).first.wait_for()
-                shot.prepare(page)
-                page.mouse.move(0, 0)
-                file = target / f"{shot.name}{'' if theme == 'light' else f'-{theme}'}.png"
-                height = page.evaluate("document.documentElement.scrollHeight")
-                page.set_viewport_size({"width": width, "height": min(max(height, 700), HEIGHT_MAX)})
-                page.screenshot(path=file)
-                page.set_viewport_size({"width": width, "height": 900})
-                made.append(file)
-            context.close()
+            page = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme).new_page()
+            ending = "" if theme == "light" else f"-{theme}"
+            made += [_taken(page, console, shot, target / f"{shot.name}{ending}.png") for shot in SHOTS]
+            page.context.close()
+        page = browser.new_context(viewport={"width": PHONE_WIDTH, "height": 900}).new_page()
+        made += [_taken(page, console, shot, target / f"{shot.name}-phone.png") for shot in PHONE]
         browser.close()
     return made
+
+
+def _taken(page: Any, console: str, shot: Shot, file: Path) -> Path:
+    page.goto(f"{console}/#/{shot.path}")
+    page.locator(shot.wanted).first.wait_for()
+    shot.prepare(page)
+    page.mouse.move(0, 0)
+    size = page.viewport_size
+    height = page.evaluate("document.documentElement.scrollHeight")
+    page.set_viewport_size(size | {"height": min(max(height, 700), HEIGHT_MAX)})
+    page.screenshot(path=file)
+    page.set_viewport_size(size)
+    return file
+
+
+def take_states(target: Path, directory: Path) -> list[Path]:
+    """A new hub, the same when it has gone, and one that does not let its user look."""
+    from playwright.sync_api import sync_playwright
+
+    settings = directory / "closed.toml"
+    settings.write_text(
+        '[security.users.ben]\nsecret = "ben"\nroles = ["mute"]\n[[security.roles.mute]]\nrights = ["write"]\n'
+    )
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_FLAGS)
+        page = browser.new_context(viewport={"width": 1280, "height": 760}).new_page()
+        with _running_hub(directory / "new") as console:
+            page.goto(console)
+            page.locator(".first .command").first.wait_for()
+            page.screenshot(path=target / "empty-hub.png")
+            page.goto(f"{console}/#/overview")
+            page.locator(".figure").first.wait_for()
+        page.locator("#lost").wait_for()
+        page.screenshot(path=target / "hub-lost.png")
+        with _running_hub(directory / "closed", "--config", str(settings)) as console:
+            page.goto(console)
+            page.get_by_label("User").fill("ben")
+            page.get_by_label("Password or token").fill("ben")
+            page.get_by_role("button", name="Sign in").click()
+            page.locator("#lost", has_text="does not show you anything").wait_for()
+            page.screenshot(path=target / "no-rights.png")
+        browser.close()
+    return [target / f"{name}.png" for name in STATES]
+
+
+@contextlib.contextmanager
+def _running_hub(data: Path, *options: str) -> Iterator[str]:
+    """A hub by itself on free ports; the address of its console."""
+    ready = data.with_suffix(".json")
+    command = [sys.executable, "-m", "headrace", "up", "--data", str(data), "--ready-file", str(ready), *options]
+    for name in LISTENERS:
+        command += ["--set", f"listen.{name}=127.0.0.1:0"]
+    environment = os.environ | {"PYTHONPATH": str(SOURCE)}
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
+    try:
+        _wait_until("a hub that is ready", lambda: ready.exists() or process.poll() is not None)
+        yield f"http://{json.loads(ready.read_text())['http']}"
+    finally:
+        process.terminate()
+        process.wait(60)
 
 
 def make(
@@ -251,7 +311,7 @@ def make(
                 lambda: call(console, "stream.describe", {"stream": "counts"})["records"] > 0,
             )
         try:
-            return take(console, target, themes, width)
+            return take(console, target, themes, width) + take_states(target, Path(directory))
         finally:
             asyncio.run_coroutine_threadsafe(agents.stop(), loop).result(30)
             loop.call_soon_threadsafe(loop.stop)

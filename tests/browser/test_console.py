@@ -425,5 +425,5 @@ def test_the_pictures_of_the_docs_can_be_taken(tmp_path: Path) -> None:
     tool = Path(__file__).parents[2] / "tools" / "screenshots.py"
     command = [sys.executable, str(tool), str(ARTEFACTS / "docs"), "--no-spark", "--theme", "light"]
     made = subprocess.run(command, check=True, capture_output=True, text=True, timeout=200).stdout.split()
-    assert len(made) == 11
+    assert len(made) == 21
     assert all(Path(file).stat().st_size > 10_000 for file in made)

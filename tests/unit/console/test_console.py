@@ -199,6 +199,10 @@ async def test_files_have_a_strict_policy(hub: Hub) -> None:
     await pulse.close()
 
 
+def test_the_whole_page_is_light() -> None:
+    assert sum(len(contents) for contents, _ in load_files().values()) < 300_000
+
+
 async def test_the_page_names_no_other_host() -> None:
     for path, (contents, _) in load_files().items():
         assert b"https://" not in contents, path

@@ -43,7 +43,7 @@ export async function mapPage(root, parts, view) {
   const drawing = new MapDrawing();
   const heads = h("div", { class: "map-heads", "aria-hidden": "true" });
   const none = h("div", {});
-  const map = h("div", { class: "card map-card" }, heads, drawing.element, legend());
+  const map = h("div", { class: "card map-card", hidden: true }, heads, drawing.element, legend());
   fill(
     root,
     head("Map", quiet, search),
