@@ -1,9 +1,11 @@
 """The helpers of tests/support, where a mistake would make tests pass."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.hub_process import HubProcess
+from support.order import longest_files_first
 from support.until import until, wait_until
 
 
@@ -39,3 +41,38 @@ def test_a_hub_that_ends_by_itself_fails_the_test(tmp_path: Path) -> None:
 
     with pytest.raises(AssertionError):
         kill_inside()
+
+
+class Item:
+    """As much of a test as the order looks at."""
+
+    def __init__(self, path: str, name: str, *marks: str) -> None:
+        self.path = Path(path)
+        self.name = name
+        self._marks = marks
+
+    def get_closest_marker(self, name: str) -> str | None:
+        return name if name in self._marks else None
+
+
+def test_files_with_most_to_wait_for_come_first_and_brokers_by_turns() -> None:
+    items: list[Any] = [
+        Item("unit/test_quick.py", "1"),
+        Item("unit/test_quick.py", "2"),
+        Item("faults/test_small.py", "1", "kafka", "slow"),
+        Item("unit/test_slow.py", "1", "slow"),
+        Item("faults/test_large.py", "1", "kafka"),
+        Item("faults/test_large.py", "2", "kafka"),
+        Item("spark/test_jvm.py", "1"),
+    ]
+    longest_files_first(items)
+    order = [f"{item.path.stem} {item.name}" for item in items]
+    assert order == [
+        "test_large 1",
+        "test_large 2",
+        "test_jvm 1",
+        "test_small 1",
+        "test_slow 1",
+        "test_quick 1",
+        "test_quick 2",
+    ]

@@ -238,7 +238,7 @@ class Admin:
 
     def _known(self, name: str) -> None:
         if name in self._loaded.config.security.users:
-            raise BadRequest(f"user {name!r} stands in the settings; change it there")
+            raise BadRequest(f"user {name!r} is defined in the settings; change it there")
         if name not in self._hub.security.users():
             raise UnknownUser(f"there is no user {name!r}; user.list names them")
 

@@ -76,7 +76,7 @@ def connect_file(
         str | None, typer.Option("--stream", help="Name of the stream; the file's name if left out.")
     ] = None,
     framed: Annotated[bool, typer.Option("--framed", help="Records have a big endian u32 length before them.")] = False,
-    skip: Annotated[int, typer.Option("--skip", min=0, help="Leave out so many records at the beginning.")] = 0,
+    skip: Annotated[int, typer.Option("--skip", min=0, help="Skip this many records at the beginning.")] = 0,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -98,7 +98,7 @@ def connect_generate(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Send records made from their number: for trying things, and for load."""
+    """Send records made from their number: to try things out, and for load."""
     source = GenerateSource(stream=stream, count=count, size=size, seed=seed)
     point = asyncio.run(_run(connector, source, count, MofNCompleteColumn(), quiet))
     _done(stream, point, connector, as_json)

@@ -36,7 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sql": ("headrace.cli.sql", "Ask streams a question in SQL."),
     "config": ("headrace.cli.config", "Show the settings and where each came from."),
     "user": ("headrace.cli.user", "Users, passwords and tokens."),
-    "tls": ("headrace.cli.tls", "Certificates for trying TLS."),
+    "tls": ("headrace.cli.tls", "Make certificates to try TLS with."),
     "cluster": ("headrace.cli.cluster", "Hubs on Kafka: topics, and whether they are right."),
     "doctor": ("headrace.cli.doctor", "Check a data directory and this machine."),
     "backup": ("headrace.cli.backup", "Copy a data directory while the hub runs."),

@@ -129,12 +129,12 @@ def reset(
 ) -> None:
     """Forget a pipeline's checkpoint, as after a change of its state's shape.
 
-    It goes on where its stored results end. State such as open windows is lost.
+    It continues where its stored results end. State such as open windows is lost.
     """
     from headrace.spark.pipelines.runner import reset as forget
 
     forget(port_of(hub), home or default_home(), name, source or ["*"], start)
-    notes().print(f"{name} begins anew" + (f" at {start}" if start else " at its cursor"))
+    notes().print(f"{name} starts over" + (f" at {start}" if start else " at its cursor"))
 
 
 @app.command()

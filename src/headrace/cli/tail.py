@@ -62,7 +62,7 @@ def tail(
 def _latest(
     client: Client, stream: str, bounds: Sequence[PartitionBounds], last: int
 ) -> tuple[Any, dict[int | None, int]]:
-    """When the last so many records of all partitions began, and the index at which each partition does."""
+    """When the latest records of all partitions began, and the index at which each partition does."""
     found: list[tuple[Any, int, int]] = []
     for each in bounds:
         with client.read([stream], max(each.first, each.next - last), each.next, partition=each.partition) as reader:

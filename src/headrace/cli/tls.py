@@ -1,4 +1,4 @@
-"""`headrace tls`: certificates for trying TLS. For real use, take certificates of an authority people trust."""
+"""`headrace tls`: certificates to try TLS with. For real use, take certificates of an authority people trust."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VALID_DAYS = 365
 
 @app.callback()
 def tls() -> None:
-    """Certificates for trying TLS."""
+    """Make certificates to try TLS with."""
 
 
 @app.command("self-signed")

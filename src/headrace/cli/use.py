@@ -102,7 +102,7 @@ def _list(known: Profiles, output: Output) -> None:
 
 def _forget(known: Profiles, name: str, output: Output) -> None:
     if name not in known.profiles:
-        known.named(name)  # says which there are
+        known.named(name)  # the error lists the others
         raise BadRequest(f"the profile {name!r} is always there")
     del known.profiles[name]
     if known.current == name:

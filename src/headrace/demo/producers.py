@@ -32,7 +32,7 @@ def futoin_url(addresses: Addresses, stream: str) -> str:
 
 
 async def produce_orders(flow: Flow, addresses: Addresses) -> None:
-    """A Wallaroo connector: numbered messages, goes on behind what the hub has."""
+    """A Wallaroo connector: numbered messages, continues after what the hub has."""
     async with Connector(addresses["wallaroo"], program="demo") as connector:
         stream = await connector.stream(flow.stream)
         while True:

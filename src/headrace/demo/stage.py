@@ -1,7 +1,7 @@
 """The demo itself: one process with a hub, producers, consumers and a view; a second one for Spark.
 
 It ends in the order in which data flows: producers, the pipeline, consumers, the hub. All positions are kept by the
-hub, so the next start in the same directory goes on where this one ended.
+hub, so the next start in the same directory continues where this one ended.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
 async def run(
     directory: Path, view: View, *, flags: Sequence[str] = (), seconds: float | None = None, with_spark: bool = True
 ) -> Frame:
-    """Run the demo in a directory; its logs go there too. Returns how things stood at the end."""
+    """Run the demo in a directory; its logs go there too. Returns the state at the end."""
     loaded = settings(directory, flags)
     with (files_of(directory) / "hub.log").open("a", encoding="utf-8") as output, view:
         log_lines.set_up(LoggingSection(level="info", format="text"), output)

@@ -18,7 +18,7 @@ from headrace.security import Security
 _LISTENING = "0A"
 ADVICE = {
     errno.EACCES: "ports below 1024 need a right (AmbientCapabilities=CAP_NET_BIND_SERVICE); take a higher one",
-    errno.EADDRNOTAVAIL: "no network device of this machine has that address; `ip address` names those there are",
+    errno.EADDRNOTAVAIL: "no network device of this machine has that address; `ip address` lists those it has",
 }
 
 

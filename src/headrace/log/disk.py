@@ -289,7 +289,7 @@ def _keep_off_standard_descriptors() -> None:
 
 
 def _is_gone(owner: str) -> bool:
-    """Whether the process that wrote its number into the lock has ended, be it that nobody has taken notice yet."""
+    """Whether the process that wrote its number into the lock has ended, even if nobody has noticed yet."""
     try:
         os.kill(int(owner), 0)
         state = Path(f"/proc/{int(owner)}/stat").read_text().rpartition(")")[2].split()[0]

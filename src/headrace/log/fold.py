@@ -192,7 +192,7 @@ class Fold:
 
     @staticmethod
     def _grow_to(stream: Stream | None, partition: int) -> None:
-        """A partition that is spoken of is there, be it that the stream's growth was lost with a damaged frame."""
+        """A partition that is spoken of is there, even if the stream's growth was lost with a damaged frame."""
         while stream is not None and partition >= len(stream.partitions):
             stream.partitions.append(Partition(stream.info.name, stream.info.id, len(stream.partitions), 0))
             stream.info = msgspec.structs.replace(stream.info, partitions=len(stream.partitions))

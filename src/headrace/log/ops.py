@@ -179,7 +179,7 @@ class Cause(Enum):
 
     ASKED = "asked"
     RETENTION = "retention"
-    """What a cursor needs stays, be it that the cursor came while the trim was on its way."""
+    """What a cursor needs stays, even if the cursor came while the trim was on its way."""
     COMPACTION = "compaction"
     """Nothing live in a table needs them. Anything else would take values out of it at the next start."""
 

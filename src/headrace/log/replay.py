@@ -84,7 +84,7 @@ class Replay:
         if self._store.list(snapshot.DIRECTORY):
             raise Unrecoverable(
                 "the journal is empty, and the store has snapshots of one: the topic was deleted and made again, or a "
-                "migration was cut off; nothing is begun anew in a store that is in use"
+                "migration was cut off; a store that is in use is not started over"
             )
         self._begin(State())
 

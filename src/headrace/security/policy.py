@@ -32,7 +32,7 @@ logger = logging.getLogger("headrace.security")
 VERIFIED_MAX = 10_000
 USER_NAME = re.compile(r"[A-Za-z0-9._@-]{1,100}")
 NO_USERS_LEFT = (
-    "this hub has had users and now has none, so nobody can sign in; `headrace user add` makes one, and "
+    "this hub has had users and now has none, so nobody can sign in; `headrace user add` adds one, and "
     "`headrace user open` lets everybody in again"
 )
 UNREADABLE = "the users file cannot be read, so nobody can sign in; the hub's log says why"
@@ -129,7 +129,7 @@ class Security:
         if not USER_NAME.fullmatch(name):
             raise BadRequest(f"user name {name!r}: letters, digits, dot, dash, underscore and @, at most 100")
         if name in self._section.users:
-            raise BadRequest(f"user {name!r} stands in the settings; change it there")
+            raise BadRequest(f"user {name!r} is defined in the settings; change it there")
         self._check_roles(f"user {name!r}", roles)
 
     @staticmethod

@@ -113,7 +113,7 @@ class Statement:
             raise BadSql("AT is for table formats; the history of a stream is in its indexes and times")
         if len(path) > 1:
             quoted = '"' + ".".join(path) + '"'
-            raise BadSql(f"there are no schemas; a name with a dot stands in quotes: {quoted}")
+            raise BadSql(f"there are no schemas; a name with a dot goes in quotes: {quoted}")
         if name in self.sources or name.lower() in self._locals:
             return
         if same := next((known for known in self.sources if known.lower() == name.lower()), None):

@@ -156,7 +156,7 @@ async def test_users_come_change_and_go(tmp_path: Path) -> None:
 async def test_users_of_the_settings_are_changed_there(tmp_path: Path) -> None:
     hub = admin_of(tmp_path, security=SecuritySection(users={"alice": User(secret="x", roles=["reader"])}))
     for verb in ("user.remove", "user.token", "user.add"):
-        with pytest.raises(BadRequest, match="stands in the settings"):
+        with pytest.raises(BadRequest, match="is defined in the settings"):
             await call(hub, verb, user="alice")
 
 

@@ -252,7 +252,7 @@ class TestUsersFile:
         security(tmp_path).add_user("alice", None, ["admin"])
         checks = security(tmp_path, users={"alice": User(roles=["reader"])})
         assert checks.users()["alice"].roles == ["reader"]
-        with pytest.raises(BadRequest, match="stands in the settings"):
+        with pytest.raises(BadRequest, match="is defined in the settings"):
             checks.add_user("alice", None, ["admin"])
 
     @pytest.mark.parametrize("name", ["", "a b", "a/b", "a:b", "a\n", "x" * 101])

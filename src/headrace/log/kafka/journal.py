@@ -226,7 +226,7 @@ class KafkaJournal(JournalPort):
         if known.topic_id and self._topic_id and known.topic_id != self._topic_id:
             raise Unrecoverable(
                 f"the topic {self._topic} was deleted and made again since the last snapshot: what it held is lost; "
-                "restore a backup, or begin anew with an empty store"
+                "restore a backup, or start over with an empty store"
             )
         usable = [piece for piece in known.pieces if piece.offset >= low and piece.sequence <= sequence]
         if not usable:

@@ -11,7 +11,7 @@ from headrace.units import MIB
 
 
 class Flight(Section, frozen=True):
-    """Arrow Flight. How many reads and follows may be open stands in `log.readers_max`."""
+    """Arrow Flight. `log.readers_max` limits how many reads and follows may be open."""
 
     unfolded_bytes_max: Annotated[
         Bytes, Meta(description="Memory for compressed Arrow data that is being unfolded; 0 for no limit")

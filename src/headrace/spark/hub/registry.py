@@ -124,7 +124,7 @@ class Registry:
     async def delete(self, request: PipelineName) -> None:
         """Forget a definition and ask what runs to stop."""
         if request.name in self._configured:
-            raise BadRequest(f"pipeline {request.name!r} stands in the configuration; take it out there")
+            raise BadRequest(f"pipeline {request.name!r} is defined in the configuration; remove it there")
         await self.stop(request)
         await self._hub.create_table(PIPELINES)
         await self._hub.delete(PIPELINES, request.name.encode())

@@ -1,0 +1,29 @@
+"""Phrases that no native speaker would write, by the list in CONTRIBUTING.md, in everything that users read."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+LIST = "CONTRIBUTING.md"
+PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
+PAGES = [page for page in PAGES if "reference" not in page.parts]  # made from the code, whose words are looked at
+COMMANDS = sorted((ROOT / "src" / "headrace" / "cli").glob("*.py"))
+
+
+def phrases() -> list[str]:
+    """The left column of the table."""
+    section = (ROOT / LIST).read_text(encoding="utf-8").partition("## Words")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| ([^|]+?) \|", section, re.MULTILINE)
+    return [row for row in rows if row not in ("not", "---")]
+
+
+def test_no_page_or_command_has_one_of_them() -> None:
+    odd = phrases()
+    assert len(odd) > 5
+    found = [
+        f"{page.relative_to(ROOT)}: {phrase}"
+        for page in [*PAGES, *COMMANDS]
+        for phrase in odd
+        if phrase in " ".join(page.read_text(encoding="utf-8").split())
+    ]
+    assert not found
