@@ -39,6 +39,7 @@ logger = logging.getLogger("headrace.sql")
 
 ID_CHARACTERS_MAX = 128
 IDLE_LOOK_S = 5.0
+IDLE_LOOK_S_MIN = 0.05
 END_WAIT_S = 10.0
 Result = TypeVar("Result")
 Form = Literal["arrow", "json", "columns"]
@@ -227,7 +228,7 @@ class Engine:
 
     async def _let_idle_go(self) -> None:
         while True:
-            await asyncio.sleep(min(IDLE_LOOK_S, self.settings.idle_s))
+            await asyncio.sleep(min(IDLE_LOOK_S, max(self.settings.idle_s, IDLE_LOOK_S_MIN)))
             oldest = time.monotonic() - self.settings.idle_s
             with self._lock:
                 tired = [each for each in self._idle if each.idle_since <= oldest]
@@ -411,8 +412,9 @@ class Query:
                 self._engine.loop.call_soon_threadsafe(timer.cancel)
             if unwatch is not None:
                 self._engine.loop.call_soon_threadsafe(unwatch)
-        for scan in self._scans.values():
-            scan.close()  # type: ignore[attr-defined]
+        for scan in list(self._scans.values()):
+            with contextlib.suppress(ValueError):  # another thread is in it, and will find its process gone
+                scan.close()  # type: ignore[attr-defined]
         metrics = self._engine.metrics
         metrics.queries.labels(outcome=outcome).inc()
         metrics.seconds.observe(self.elapsed_s)
