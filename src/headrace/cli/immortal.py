@@ -14,6 +14,7 @@ import typer
 from headrace.cli.options import Answer, HubOptions, sharing
 from headrace.cli.output import JsonFlag, fail, print_json, print_table
 from headrace.log.ops import CheckpointInfo
+from headrace.protocols.ambrosia.call_verbs import Called
 from headrace.protocols.ambrosia.settings import ImmortalSection
 from headrace.protocols.ambrosia.verbs import DebugPorts, ImmortalInfo, LoggedMessage
 from headrace.units import parse_bytes
@@ -113,6 +114,41 @@ def log(
 
 def _time(time_us: int) -> str:
     return datetime.datetime.fromtimestamp(time_us / 1e6, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
+@app.command()
+@sharing(answer=Answer)
+def call(
+    answer: Answer,
+    name: Name,
+    method: Annotated[str, typer.Argument(help="Method, or query.", show_default=False)],
+    arguments: Annotated[str, typer.Argument(help="Arguments, a JSON object.")] = "{}",
+    key: Annotated[str | None, typer.Option(help="Which instance of a keyed immortal.")] = None,
+    idempotency_key: Annotated[str | None, typer.Option(help="The same key again: the same call.")] = None,
+) -> None:
+    """Call a method of an immortal, and print what it returns as JSON."""
+    try:
+        named = msgspec.json.decode(arguments, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        fail(f"the arguments are no JSON object: {error}", code="bad-request", exit_code=2)
+    request = {"name": name, "method": method, "arguments": named, "key": key, "idempotency_key": idempotency_key}
+    called = answer.request("immortal.call", request, Called)
+    print_json(msgspec.json.decode(called.value))
+
+
+@app.command()
+@sharing(answer=Answer)
+def instances(
+    answer: Answer,
+    name: Name,
+    pattern: Annotated[str, typer.Option(help="Only keys like this: `ali*`.")] = "*",
+    after: Annotated[str, typer.Option(help="Only keys behind this one.")] = "",
+    limit: Annotated[int, typer.Option("--limit", "-n", help="How many.")] = 1_000,
+) -> None:
+    """The instances of a keyed immortal, by their keys."""
+    request = {"name": name, "pattern": pattern, "after": after, "limit": limit}
+    keys = answer.request("immortal.instances", request, list[str])
+    answer.table(keys, ["key"], [[key] for key in keys], empty="no instances")
 
 
 @app.command()
