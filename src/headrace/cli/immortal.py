@@ -17,7 +17,6 @@ from headrace.cli.options import Answer, HubOptions, sharing
 from headrace.cli.output import JsonFlag, fail, print_json, print_table
 from headrace.log.ops import CheckpointInfo
 from headrace.protocols.ambrosia.binding.immortal import Immortal
-from headrace.protocols.ambrosia.call_verbs import Called
 from headrace.protocols.ambrosia.settings import ImmortalSection
 from headrace.protocols.ambrosia.verbs import DebugPorts, ImmortalInfo, LoggedMessage
 from headrace.units import parse_bytes
@@ -135,8 +134,7 @@ def call(
     except msgspec.MsgspecError as error:
         fail(f"the arguments are no JSON object: {error}", code="bad-request", exit_code=2)
     request = {"name": name, "method": method, "arguments": named, "key": key, "idempotency_key": idempotency_key}
-    called = answer.request("immortal.call", request, Called)
-    print_json(msgspec.json.decode(called.value))
+    print_json(answer.request("immortal.call", request, dict[str, Any]).get("value"))
 
 
 @app.command()
