@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import importlib
+import importlib.util
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +16,7 @@ import typer
 from headrace.cli.options import Answer, HubOptions, sharing
 from headrace.cli.output import JsonFlag, fail, print_json, print_table
 from headrace.log.ops import CheckpointInfo
+from headrace.protocols.ambrosia.binding.immortal import Immortal
 from headrace.protocols.ambrosia.settings import ImmortalSection
 from headrace.protocols.ambrosia.verbs import DebugPorts, ImmortalInfo, LoggedMessage
 from headrace.units import parse_bytes
@@ -117,6 +120,40 @@ def _time(time_us: int) -> str:
 
 @app.command()
 @sharing(answer=Answer)
+def call(
+    answer: Answer,
+    name: Name,
+    method: Annotated[str, typer.Argument(help="Method, or query.", show_default=False)],
+    arguments: Annotated[str, typer.Argument(help="Arguments, a JSON object.")] = "{}",
+    key: Annotated[str | None, typer.Option(help="Which instance of a keyed immortal.")] = None,
+    idempotency_key: Annotated[str | None, typer.Option(help="The same key again: the same call.")] = None,
+) -> None:
+    """Call a method of an immortal, and print what it returns as JSON."""
+    try:
+        named = msgspec.json.decode(arguments, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        fail(f"the arguments are no JSON object: {error}", code="bad-request", exit_code=2)
+    request = {"name": name, "method": method, "arguments": named, "key": key, "idempotency_key": idempotency_key}
+    print_json(answer.request("immortal.call", request, dict[str, Any]).get("value"))
+
+
+@app.command()
+@sharing(answer=Answer)
+def instances(
+    answer: Answer,
+    name: Name,
+    pattern: Annotated[str, typer.Option(help="Only keys like this: `ali*`.")] = "*",
+    after: Annotated[str, typer.Option(help="Only keys behind this one.")] = "",
+    limit: Annotated[int, typer.Option("--limit", "-n", help="How many.")] = 1_000,
+) -> None:
+    """The instances of a keyed immortal, by their keys."""
+    request = {"name": name, "pattern": pattern, "after": after, "limit": limit}
+    keys = answer.request("immortal.instances", request, list[str])
+    answer.table(keys, ["key"], [[key] for key in keys], empty="no instances")
+
+
+@app.command()
+@sharing(answer=Answer)
 def checkpoint(answer: Answer, name: Name) -> None:
     """Ask the running binding for a checkpoint, and wait until it is on disk."""
     info = answer.request("immortal.checkpoint", {"name": name}, CheckpointInfo)
@@ -162,7 +199,7 @@ def proxy(
     target: Annotated[str, typer.Argument(metavar="MODULE:CLASS", help="The immortal's class.", show_default=False)],
 ) -> None:
     """Write a typed proxy class for an immortal written in Python, to standard output."""
-    from headrace.protocols.ambrosia.client import Immortal, generate_proxy
+    from headrace.protocols.ambrosia.client import generate_proxy
 
     module_name, _, class_name = target.partition(":")
     sys.path.insert(0, str(Path.cwd()))
@@ -173,6 +210,58 @@ def proxy(
     if not (isinstance(immortal_class, type) and issubclass(immortal_class, Immortal)):
         fail(f"{target!r} is not a class derived from Immortal", code="bad-request", exit_code=2)
     typer.echo(generate_proxy(immortal_class), nl=False)
+
+
+@app.command()
+@sharing(answer=Answer)
+def check(
+    answer: Answer,
+    name: Name,
+    file: Annotated[str, typer.Argument(metavar="FILE[:CLASS]", help="The new program.", show_default=False)],
+    checkpoint: Annotated[
+        int | None,
+        typer.Option("--from", metavar="CHECKPOINT", help="Checkpoint to begin with; the oldest kept if not given."),
+    ] = None,
+) -> None:
+    """Replay what an immortal has processed to new code, before that is deployed, and show the first difference."""
+    from headrace.immortals.checking import Checked
+    from headrace.immortals.checking import check as compare
+    from headrace.protocols.ambrosia.binding.immortal import StateError
+    from headrace.protocols.ambrosia.binding.methods import DeclarationError
+
+    kind = _immortal_in(file)
+    with answer.connect() as client:
+        try:
+            checked: Checked = asyncio.run(compare(kind, name, client, checkpoint))
+        except (StateError, DeclarationError) as error:
+            fail(f"{file} cannot go on as {name}: {error}", code="diverged")
+    if checked.difference is not None:
+        fail(f"{file} does not do what {name} did: {checked.difference}", code="diverged")
+    rows = [[checked.checkpoint, checked.messages, "the same"]]
+    answer.table(checked, ["#checkpoint", "#messages", "what it says"], rows)
+
+
+def _immortal_in(file: str) -> type[Immortal]:
+    """The class of a program, by its file and, if there are several, its name."""
+    path, _, class_name = file.partition(":")
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    if spec is None or spec.loader is None or not Path(path).is_file():
+        fail(f"there is no Python file {path}", code="bad-request", exit_code=2)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    found = {
+        each.__name__: each
+        for each in vars(module).values()
+        if isinstance(each, type) and issubclass(each, Immortal) and each.__module__ == spec.name
+    }
+    if class_name not in found and (class_name or len(found) != 1):
+        fail(
+            f"{path} has {', '.join(found) or 'no immortal'}: name one, as {path}:CLASS",
+            code="bad-request",
+            exit_code=2,
+        )
+    return found[class_name] if class_name else next(iter(found.values()))
 
 
 @app.command()

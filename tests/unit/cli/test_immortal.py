@@ -101,6 +101,29 @@ def test_register_and_forget(headrace: Command, served: ServedHub) -> None:
     assert [each["name"] for each in json.loads(headrace("immortal", "ls", "--json").out)] == ["counter"]
 
 
+def test_new_code_is_checked_and_methods_are_called(headrace: Command, served: ServedHub, tmp_path: Path) -> None:
+    head = "from headrace.protocols.ambrosia.client import Immortal, fork, impulse\n\nclass Counter(Immortal):\n"
+    body = "    total: int = 0\n\n    @fork\n    def add(self, amount: int) -> None:\n        self.total += amount\n\n"
+    poke = "    @impulse\n    def poke(self, amount: int) -> None:\n        self.itself.add({})\n"
+    same, other, empty = (tmp_path / f"{name}.py" for name in ("same", "other", "empty"))
+    same.write_text(head + body + poke.format("amount"))
+    other.write_text(head + body + poke.format("amount + 1"))
+    empty.write_text("x = 1\n")
+    checked = json.loads(headrace("immortal", "check", "counter", str(same), "--json").out)
+    assert checked["difference"] is None
+    assert checked["messages"] >= 3
+    assert "the same" in headrace("immortal", "check", "counter", f"{same}:Counter").out
+    refused = headrace("immortal", "check", "counter", str(other))
+    assert refused.code == 1
+    assert "does not do what counter did" in refused.err
+    assert '"amount":5' in refused.err
+    for wrong in (str(empty), f"{same}:Nobody", str(tmp_path / "none.py")):
+        assert headrace("immortal", "check", "counter", wrong).code == 2
+    assert headrace("immortal", "call", "counter", "add", "[1]").code == 2
+    assert json.loads(headrace("immortal", "call", "counter", "add", '{"amount": 2}', "--json").out) is None
+    assert "is not keyed" in headrace("immortal", "instances", "counter").err
+
+
 def test_a_proxy_is_written_for_a_class(headrace: Command) -> None:
     source = headrace("immortal", "proxy", "unit.cli.test_immortal:Counter").out
     assert "class CounterProxy(Proxy):" in source

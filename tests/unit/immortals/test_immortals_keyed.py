@@ -34,6 +34,10 @@ async def test_instances_of_a_key(world: Any) -> None:
             world.client.immortal("carts").add(item="pear")
         with pytest.raises(MethodRaised, match="carts has no instance 'eve': it was never called"):
             world.client.immortal("carts", key="eve").content()
+        request = {"name": "carts", "pattern": "*b*"}
+        assert world.client.call("immortal.instances", request) == ["bob"]
+        assert world.client.call("immortal.instances", {"name": "carts", "limit": 1}) == ["alice"]
+        assert world.client.call("immortal.instances", {"name": "carts", "after": "alice"}) == ["bob"]
         world.client.append("immortal/carts/inbox", {"item": "nut"}, type="add", key="bob")
 
     async with serve(Cart, "carts", hub=world.address):

@@ -13,7 +13,7 @@ import msgspec
 
 from headrace.errors import BadRequest, Forbidden, MethodRaised, StillRunning
 from headrace.hub.verbs import HttpForm, Nothing, Right, Verbs
-from headrace.protocols.ambrosia.binding.methods import CANCEL_METHOD, FULFIL_METHOD, method_id
+from headrace.protocols.ambrosia.binding.methods import CANCEL_METHOD, FULFIL_METHOD, INSTANCES_METHOD, method_id
 from headrace.protocols.ambrosia.codec import BodyKind, Return
 from headrace.protocols.ambrosia.coordinator.coordinator import Coordinator
 from headrace.protocols.ambrosia.coordinator.instance import Instance
@@ -55,6 +55,15 @@ class Called(msgspec.Struct, frozen=True, omit_defaults=True):
 
     value: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
     done: bool = True
+
+
+class InstancesRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The instances of a keyed immortal whose keys match a pattern, behind `after`."""
+
+    name: str
+    pattern: str = "*"
+    after: str = ""
+    limit: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1_000
 
 
 class FulfilRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -111,6 +120,7 @@ class CallVerbs:
             summary="Fulfil a token",
             http=put,
         )
+        add("immortal.instances", InstancesRequest, self.instances, right="read", filters=True, summary="Keys in order")
         add("immortal.cancel", CancelRequest, self.cancel, right="write", filters=True, summary="Cancel a call")
 
     async def describe(self, request: DescribeRequest) -> None:
@@ -165,6 +175,18 @@ class CallVerbs:
                 "idempotency key waits on"
             )
         return _called(f"{request.name}.{request.method}", answer)
+
+    async def instances(self, request: InstancesRequest) -> list[str]:
+        """As its running program knows them."""
+        instance = self._permitted(request.name, "read", "immortal.instances")
+        interface = self._coordinator.store.interface(request.name)
+        if interface is None or not interface.keyed:
+            raise BadRequest(f"immortal {request.name!r} is not keyed: it is one instance")
+        arguments = msgspec.json.encode({"pattern": request.pattern, "after": request.after, "limit": request.limit})
+        answer = await self._coordinator.outside.ask(instance, INSTANCES_METHOD, arguments, WAIT_S_MAX)
+        if answer is None:
+            raise StillRunning(f"immortal {request.name!r} has no program that could answer: start it")
+        return msgspec.json.decode(_called(request.name, answer).value, type=list[str])
 
     async def fulfil(self, request: FulfilRequest) -> Called:
         """Give a waiting method its value."""

@@ -118,6 +118,8 @@ class DebuggingInfo(DebugPorts, frozen=True, kw_only=True):
     name: str
     state: str
     position: int
+    difference: str | None = None
+    """What the binding says otherwise than it was said before, once all is replayed to one that is told the end."""
 
 
 class ImmortalVerbs:
@@ -170,7 +172,9 @@ class ImmortalVerbs:
     async def debugging(self, request: Nothing) -> list[DebuggingInfo]:
         """What has been opened by `immortal.replay` and not ended."""
         return [
-            DebuggingInfo.of(session, name=name, state=session.state, position=session.position)
+            DebuggingInfo.of(
+                session, name=name, state=session.state, position=session.position, difference=session.difference
+            )
             for name, sessions in self._coordinator.debugging.items()
             for session in sessions
         ]

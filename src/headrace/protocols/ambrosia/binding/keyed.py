@@ -63,7 +63,7 @@ class KeyedCells:
     def __len__(self) -> int:
         return len(self.live) + len(self.idle)
 
-    def keys(self) -> list[str]:
+    def sorted_keys(self) -> list[str]:
         """All keys, in order."""
         return sorted((*self.live, *self.idle))
 

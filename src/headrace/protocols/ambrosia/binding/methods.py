@@ -30,6 +30,8 @@ TIMER_METHOD: Final = -103
 ATTEMPT_METHOD: Final = -104
 FULFIL_METHOD: Final = -105
 CANCEL_METHOD: Final = -106
+INSTANCES_METHOD: Final = -107
+"""A query that every keyed immortal answers: the keys of its instances."""
 CLOCK_METHOD: Final = -110
 """The time, eight bytes in front of the messages of a record: from the hub, to immortals that want it."""
 OWN_NAMES: Final = {"@fulfil": FULFIL_METHOD, "@cancel": CANCEL_METHOD}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fnmatch
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headrace.protocols.ambrosia.binding.methods import INSTANCES_METHOD
 from headrace.protocols.ambrosia.binding.values import to_json
 from headrace.protocols.ambrosia.codec import BodyKind, Call, Return
 from headrace.protocols.ambrosia.interface import KEY_FIELD
@@ -43,6 +46,8 @@ def answer_query(engine: Engine, message: Call) -> Return:
 
 def _ask(engine: Engine, message: Call) -> Any:
     immortal = engine.immortal
+    if message.method == INSTANCES_METHOD:
+        return _instances(engine, message.arguments)
     if engine.keyed is not None:
         key = key_in(message.arguments)
         immortal = engine.keyed.look(key)
@@ -55,6 +60,23 @@ def _ask(engine: Engine, message: Call) -> Any:
         return method.invoke(immortal, message.arguments)
     finally:
         object.__setattr__(immortal, "__class__", own_class)
+
+
+class _Wanted(msgspec.Struct):
+    pattern: str = "*"
+    after: str = ""
+    limit: int = 1_000
+
+
+def _instances(engine: Engine, arguments: bytes) -> list[str]:
+    """Keys of a keyed immortal, in order."""
+    if engine.keyed is None:
+        raise LookupError(f"{engine.name} is not keyed: it is one instance")
+    wanted = msgspec.json.decode(arguments, type=_Wanted)
+    found = (
+        key for key in engine.keyed.sorted_keys() if key > wanted.after and fnmatch.fnmatchcase(key, wanted.pattern)
+    )
+    return list(itertools.islice(found, wanted.limit))
 
 
 def _read_only(cls: type[Immortal]) -> type[Immortal]:

@@ -353,7 +353,7 @@ class Coordinator:
         if len(sessions) >= DEBUGGING_MAX:
             raise Busy(f"immortal {name!r} has {DEBUGGING_MAX} debugging sessions open already")
         how = Input.CONNECTED_WHAT_IF if upgrade else Input.CONNECTED_DEBUG
-        session = DebugSession(candidates[-1], self.hub.bounds(instance.names.log).next, tells_end)
+        session = DebugSession(self, instance, candidates[-1], self.hub.bounds(instance.names.log).next, tells_end)
         opener = current()
 
         def link(receive: asyncio.Transport, send: asyncio.Transport) -> Link:

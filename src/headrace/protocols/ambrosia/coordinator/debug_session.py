@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from headrace.log.ops import CheckpointInfo
+from headrace.protocols.ambrosia.call_reader import Calls
+from headrace.protocols.ambrosia.coordinator.instance import Instance
 from headrace.protocols.ambrosia.coordinator.link import Link
 from headrace.protocols.ambrosia.coordinator.ports import PortPair
+from headrace.protocols.ambrosia.coordinator.repeats import Repeats
 from headrace.protocols.ambrosia.session import Input
+from headrace.protocols.errors import RemoteProtocolError
+
+if TYPE_CHECKING:
+    from headrace.protocols.ambrosia.coordinator.coordinator import Coordinator
 
 
 class DebugSession:
@@ -18,7 +26,15 @@ class DebugSession:
     through all that it was sent.
     """
 
-    def __init__(self, checkpoint: CheckpointInfo, end: int, tells_end: bool) -> None:
+    def __init__(
+        self, coordinator: Coordinator, instance: Instance, checkpoint: CheckpointInfo, end: int, tells_end: bool
+    ) -> None:
+        self._coordinator = coordinator
+        self._instance = instance
+        self._repeats = Repeats(coordinator.hub, instance.name)
+        self._made = {other.name: other.queue.durable_count(instance.name) for other in coordinator.instances.values()}
+        self.difference: str | None = None
+        """What the binding says otherwise than it was said before, if it does; known when all is replayed."""
         self.checkpoint = checkpoint
         self.end = end
         """Logged messages below this index are replayed."""
@@ -34,14 +50,42 @@ class DebugSession:
         self.link = link
         link.on_replayed = self._replayed
         link.on_skipped = self._skipped
+        link.on_discarded = self._said
         link.start(how, self.checkpoint)
 
     def _replayed(self) -> None:
         if self._tells_end and self.link is not None:
             self.link.input(Input.CHECKPOINT_WANTED)
 
+    def _said(self, calls: Calls) -> None:
+        """The binding says something, which goes nowhere: it is held against what was said at the time."""
+        assert self.link is not None
+        name = calls.destination.decode(errors="replace") or self._instance.name
+        destination = self._coordinator.instances.get(name)
+        if not calls.replayable or destination is None:
+            return
+        last = self.link.sent.get(name, 0) + calls.count
+        self.link.sent[name] = last
+        known = destination.queue.durable_count(self._instance.name)
+        repeated = min(calls.count, max(0, known - (last - calls.count)))
+        if repeated:
+            self._repeats.add(destination, last - calls.count + 1, calls, repeated)
+
     def _skipped(self) -> None:
-        self._answered = self.position >= self.end
+        if self.position >= self.end:
+            self._coordinator.spawn(self._compare())
+
+    async def _compare(self) -> None:
+        try:
+            await self._repeats.compare()
+        except RemoteProtocolError as error:
+            self.difference = str(error)
+        assert self.link is not None
+        for name, made in self._made.items():
+            missing = made - self.link.sent.get(name, 0)
+            if missing > 0 and self.difference is None:
+                self.difference = f"{missing} of the calls to {name} that were made are not made again"
+        self._answered = True
 
     @property
     def state(self) -> str:

@@ -57,6 +57,7 @@ class Link:
         self.on_close: Callable[[], None] = lambda: None
         self.on_hold: Callable[[bool], None] = lambda is_held_back: None
         self.on_replayed: Callable[[], None] = lambda: None
+        self.on_discarded: Callable[[Calls], None] = lambda calls: None
         self.on_skipped: Callable[[], None] = lambda: None
         """A checkpoint came that is not kept."""
         self._hub = coordinator.hub
@@ -215,6 +216,7 @@ class Link:
                 self._route(event)
             else:
                 self.counts["discarded"] += event.count
+                self.on_discarded(event)
         elif isinstance(event, Blob):
             if self._incoming is not None:
                 self._incoming.add(event.data, event.last)

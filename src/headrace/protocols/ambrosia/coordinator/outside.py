@@ -174,7 +174,7 @@ class OutsideCalls:
 
     async def _log(self, instance: Instance, method: int, arguments: bytes, number: int, ops: tuple[Op, ...]) -> None:
         limit = self._settings.outside_calls_max
-        if len(self._waiting) >= limit:
+        if len(self._waiting) > limit:  # this one is among them
             raise Busy(f"{limit} calls from outside are under way; the limit is set by 'ambrosia.outside_calls_max'")
         message = encode(Call(method, RpcType.ASYNC, arguments, None, OUTSIDE.encode(), number))
         if len(message) > self._message_bytes_max:

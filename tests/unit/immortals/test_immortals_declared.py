@@ -1,0 +1,175 @@
+"""What a class of immortals may not do, found before it runs; types that travel; cron."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pydantic
+import pytest
+
+from headrace.immortals import DeclarationError, Immortal, method, query
+from headrace.protocols.ambrosia.binding.declaring import interface_of
+from headrace.protocols.ambrosia.binding.schedule import Cron, seconds_of
+from headrace.testing.immortals import World
+
+
+class Timed(Immortal):
+    @method
+    def when(self) -> float:
+        return time.time()
+
+
+class Slept(Immortal):
+    @method
+    async def wait(self) -> None:
+        await asyncio.sleep(1)
+
+
+class Drawn(Immortal):
+    @method
+    def draw(self) -> int:
+        return random.randint(1, 6)
+
+
+class Named(Immortal):
+    @method
+    def name_it(self) -> str:
+        return str(uuid.uuid4())
+
+
+class Dated(Immortal):
+    def helper(self) -> str:
+        return datetime.now(UTC).isoformat()
+
+    @method
+    def date(self) -> str:
+        return self.helper()
+
+
+class Read(Immortal):
+    @method
+    def read(self) -> str:
+        with open("/etc/hostname") as file:
+            return file.read()
+
+
+class Gathered(Immortal):
+    @method
+    async def both(self) -> None:
+        await asyncio.gather(self.sleep(1), self.sleep(2))
+
+
+class Fine(Immortal):
+    def __init__(self) -> None:
+        self._began = time.time()
+
+    @method
+    async def ask(self) -> float:
+        return await self.effect(lambda: time.time())
+
+    async def on_primary(self, itself: Any) -> None:
+        await asyncio.sleep(1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        (Timed, r"Timed.when \(test_immortals_declared.py:\d+\) uses time.time: .*; use self.now\(\)"),
+        (Slept, r"Slept.wait .* uses asyncio.sleep: .*; use await self.sleep"),
+        (Drawn, r"Drawn.draw .* uses random.randint: .*; use self.random"),
+        (Named, r"Named.name_it .* uses uuid.uuid4: .*; use self.uuid\(\)"),
+        (Dated, r"Dated.helper .* uses datetime.now: .*; use self.now\(\)"),
+        (Read, r"Read.read .* uses open: .*; use await self.effect"),
+        (Gathered, r"Gathered.both .* uses asyncio.gather: .*gather and select of headrace.immortals"),
+    ],
+)
+def test_what_a_replay_would_answer_otherwise_is_found_and_explained(kind: type[Immortal], sentence: str) -> None:
+    with pytest.raises(DeclarationError, match=sentence):
+        interface_of(kind)
+
+
+def test_what_is_done_outside_may_use_a_clock() -> None:
+    assert [method.name for method in interface_of(Fine).methods] == ["ask"]
+
+
+def test_a_query_cannot_wait() -> None:
+    with pytest.raises(DeclarationError, match="a query answers at once, from the state"):
+
+        class Waiting(Immortal):
+            @query
+            async def ask(self) -> int:
+                return 1
+
+
+class Item(pydantic.BaseModel):
+    name: str
+    count: int = 1
+
+
+@dataclass
+class Parcel:
+    items: list[Item]
+
+
+class Depot(Immortal):
+    parcels: list[Parcel] = []
+    last: Item | None = None
+
+    @method
+    def put(self, item: Item) -> Parcel:
+        self.last = item
+        self.parcels.append(Parcel([item]))
+        return self.parcels[-1]
+
+    @query
+    def newest(self) -> Item | None:
+        return self.last
+
+
+def test_dataclasses_and_pydantic_models_are_arguments_results_and_state() -> None:
+    world = World(checkpoint_every=2)
+    depot = world.add(Depot, "depot")
+    assert depot.put(item=Item(name="pear")) == Parcel([Item(name="pear", count=1)])
+    with pytest.raises(TypeError, match="put.* was called wrongly"):
+        depot.put(item={"count": "many"})
+    world.kill("depot")
+    assert depot.newest() == Item(name="pear")
+    (put, _) = interface_of(Depot).methods
+    assert put.parameters["item"]["properties"]["name"]["type"] == "string"
+
+
+@pytest.mark.parametrize(
+    ("cron", "after", "expected"),
+    [
+        ("* * * * *", "2030-01-01 00:00:30", "2030-01-01 00:01"),
+        ("0 8 * * 1-5", "2030-01-04 09:00", "2030-01-07 08:00"),  # Friday to Monday
+        ("*/15 * * * *", "2030-01-01 00:15", "2030-01-01 00:30"),
+        ("30 3 29 2 *", "2030-01-01 00:00", "2032-02-29 03:30"),
+        ("0 0 1 * 0", "2030-01-01 00:00", "2030-01-06 00:00"),  # the first, or a Sunday
+        ("5,10 12-14/2 * 6,7 7", "2030-01-01 00:00", "2030-06-02 12:05"),
+    ],
+)
+def test_cron(cron: str, after: str, expected: str) -> None:
+    found = Cron(cron).next(datetime.fromisoformat(after).replace(tzinfo=UTC))
+    assert found == datetime.fromisoformat(expected).replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize("cron", ["* * * *", "60 * * * *", "a * * * *", "5-1 * * * *", "*/0 * * * *"])
+def test_what_is_no_cron_expression(cron: str) -> None:
+    with pytest.raises(ValueError, match="cron expression"):
+        Cron(cron)
+
+
+def test_a_day_that_never_comes() -> None:
+    with pytest.raises(ValueError, match="names no day"):
+        Cron("0 0 31 2 *").next(datetime(2030, 1, 1, tzinfo=UTC))
+
+
+def test_durations() -> None:
+    assert [seconds_of(each) for each in (1.5, "2m", "1d")] == [1.5, 120, 86_400]

@@ -1,0 +1,177 @@
+"""Calls from outside as a published binding sees them, who may make them, and what is kept of them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from support.ambrosia_peer import RawBinding, coordinator, settings
+from support.until import until
+
+from headrace.config import Grant, ImmortalSection
+from headrace.errors import BadRequest, Busy, Forbidden, LimitExceeded, MethodRaised, StillRunning
+from headrace.hub import Hub
+from headrace.protocols.ambrosia import codec
+from headrace.protocols.ambrosia.codec import BodyKind, Call, Return, RpcType
+from headrace.protocols.ambrosia.coordinator import outside
+from headrace.protocols.ambrosia.server import ImmortalPorts
+from headrace.security import EVERYTHING, Principal
+from headrace.testing import MemoryDisk, memory_hub
+
+A = settings(a=ImmortalSection())
+
+
+def call(hub: Hub, principal: Principal = EVERYTHING, **request: Any) -> asyncio.Future[Any]:
+    asked = {"name": "a", "method": "add", "wait_s": 25.0, **request}
+    return asyncio.ensure_future(hub.verbs.call("immortal.call", asked, principal))
+
+
+async def heard(binding: RawBinding) -> Call:
+    (message,) = codec.decode_messages((await binding.record()).payload, addressed=False)
+    assert isinstance(message, Call)
+    return message
+
+
+async def started(ports: ImmortalPorts) -> RawBinding:
+    binding = await RawBinding.to(ports, "a")
+    await binding.first_start()
+    return binding
+
+
+def answer(binding: RawBinding, asked: Call, value: bytes, kind: BodyKind = BodyKind.VALUE) -> None:
+    binding.say(codec.AttachTo(b"@outside"), Return(kind, b"a", asked.call_number, value, asked.caller))
+
+
+async def test_any_binding_can_be_called_and_answers() -> None:
+    async with memory_hub(A) as hub, coordinator(hub) as ports:
+        binding = await started(ports)
+        waiting = call(hub, arguments={"amount": 5})
+        asked = await heard(binding)
+        assert (asked.rpc_type, asked.caller, asked.arguments) == (RpcType.ASYNC, b"@outside", b'{"amount":5}')
+        answer(binding, asked, b"[1,2]")
+        assert bytes((await waiting).value) == b"[1,2]"
+        for kind, value, sentence in (
+            (BodyKind.EXCEPTION, b'"ValueError: no"', "a.add raised ValueError: no"),
+            (BodyKind.EXCEPTION, b"\xff", "a.add raised"),
+            (BodyKind.VALUE, b"\xff", "returned 1 bytes that are no JSON"),
+        ):
+            waiting = call(hub)
+            answer(binding, await heard(binding), value, kind)
+            with pytest.raises(MethodRaised, match=sentence):
+                await waiting
+        waiting = call(hub)
+        answer(binding, await heard(binding), b"", BodyKind.EMPTY)
+        assert bytes((await waiting).value) == b"null"
+        assert "@outside" not in ports.coordinator.instances
+        await binding.close()
+
+
+async def test_an_answer_is_kept_for_its_key_over_a_restart_of_the_hub() -> None:
+    disk = MemoryDisk()
+    async with memory_hub(A, disk=disk) as hub, coordinator(hub) as ports:
+        binding = await started(ports)
+        first, second = call(hub, idempotency_key="k"), call(hub, idempotency_key="k")
+        asked = await heard(binding)
+        answer(binding, asked, b"7")
+        assert [bytes((await each).value) for each in (first, second)] == [b"7", b"7"]
+        unanswered = call(hub, idempotency_key="later", wait_s=0.05)
+        later = await heard(binding)
+        with pytest.raises(StillRunning, match="is logged and not answered yet"):
+            await unanswered
+        await until(lambda: (kept := ports.coordinator.outside._stored("a", "k")) is not None and kept.kind is not None)
+        await binding.close()
+    async with memory_hub(A, disk=disk) as hub, coordinator(hub) as ports:
+        assert bytes((await call(hub, idempotency_key="k")).value) == b"7"
+        with pytest.raises(BadRequest, match="was used for another call"):
+            await call(hub, idempotency_key="k", arguments={"amount": 1})
+        waiting = call(hub, idempotency_key="later")
+        await until(lambda: ports.coordinator.outside.under_way)
+        ports.coordinator.outside.answered("a", _said(later))
+        assert bytes((await waiting).value) == b"8"
+
+
+def _said(asked: Call) -> Any:
+    message = codec.encode(Return(BodyKind.VALUE, b"a", asked.call_number, b"8"))
+    return outside.Calls(b"@outside", "return", True, [len(message)], [message])
+
+
+async def test_answers_are_kept_as_long_as_the_setting_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kept_s, left in ((3_600, 1), (0, 0)):
+        config = msgspec.structs.replace(A, ambrosia=msgspec.structs.replace(A.ambrosia, answers_kept_s=kept_s))
+        async with memory_hub(config) as hub, coordinator(hub) as ports:
+            binding = await started(ports)
+            waiting = call(hub, idempotency_key="k")
+            answer(binding, await heard(binding), b"7")
+            await waiting
+            calls = ports.coordinator.outside
+            await until(lambda calls=calls: calls._stored("a", "k").kind is not None)
+            now = outside.time.time()
+            monkeypatch.setattr(outside.time, "time", lambda now=now: now + 5)
+            calls._sweep_expired()
+            await until(lambda hub=hub, left=left: len(list(hub.items(outside.ANSWERS_TABLE))) == left)
+            monkeypatch.undo()
+            await binding.close()
+
+
+async def test_limits_of_calls_from_outside() -> None:
+    limits = msgspec.structs.replace(A.ambrosia, outside_calls_max=1, message_bytes_max=200)
+    async with memory_hub(msgspec.structs.replace(A, ambrosia=limits)) as hub, coordinator(hub) as ports:
+        binding = await started(ports)
+        waiting = call(hub)
+        asked = await heard(binding)
+        with pytest.raises(Busy, match="'ambrosia.outside_calls_max'"):
+            await call(hub)
+        answer(binding, asked, b"1")
+        await waiting
+        with pytest.raises(LimitExceeded, match=r"'ambrosia.message_bytes_max'"):
+            await call(hub, arguments={"text": "x" * 200})
+        with pytest.raises(BadRequest, match="an idempotency key has 1 to 256 bytes"):
+            await call(hub, idempotency_key="x" * 257)
+        waiting = call(hub, idempotency_key="x" * 256)
+        answer(binding, await heard(binding), b"1")
+        await waiting
+        await binding.close()
+
+
+async def test_who_may_call_whom() -> None:
+    reader = Principal("reader", (), (Grant(rights=["read"], streams=["immortal/a/inbox"]),))
+    writer = Principal("writer", (), (Grant(rights=["read", "write"], streams=["immortal/a/*"]),))
+    stranger = Principal("stranger", (), (Grant(rights=["read", "write"], streams=["orders"]),))
+    interface = {"kind": "A", "methods": [{"name": "ask", "id": 1, "query": True}, {"name": "add", "id": 2}]}
+    async with memory_hub(A) as hub, coordinator(hub) as ports:
+        binding = await started(ports)
+        with pytest.raises(Forbidden):
+            await hub.verbs.call("immortal.describe", {"name": "a", "interface": interface}, writer)
+        await hub.verbs.call("immortal.describe", {"name": "a", "interface": interface}, EVERYTHING)
+        for principal, method, sentence in (
+            (reader, "add", "needs the right 'write' on 'immortal/a/inbox'"),
+            (stranger, "add", "needs the right 'read'"),
+            (stranger, "ask", "needs the right 'read'"),
+        ):
+            with pytest.raises(Forbidden, match=sentence):
+                await call(hub, principal, method=method)
+        for verb, more in (("fulfil", {"token": "t"}), ("cancel", {"idempotency_key": "k"})):
+            with pytest.raises(Forbidden):
+                await hub.verbs.call(f"immortal.{verb}", {"name": "a", **more}, reader)
+        document = await hub.verbs.call("immortal.openapi", {}, stranger)
+        assert document["paths"] == {}
+        for principal, method in ((reader, "ask"), (writer, "add")):
+            waiting = call(hub, principal, method=method)
+            answer(binding, await heard(binding), b"1")
+            assert bytes((await waiting).value) == b"1"
+        await binding.close()
+
+
+async def test_what_nobody_knows_is_said() -> None:
+    async with memory_hub(A) as hub, coordinator(hub):
+        with pytest.raises(BadRequest, match="there is no immortal 'b'"):
+            await call(hub, name="b")
+        with pytest.raises(BadRequest, match="has not said what can be called of it"):
+            await hub.verbs.call("immortal.methods", {"name": "a"}, EVERYTHING)
+        with pytest.raises(BadRequest, match="no call of 'a' with the idempotency key 'k' is known"):
+            await hub.verbs.call("immortal.cancel", {"name": "a", "idempotency_key": "k"}, EVERYTHING)
+        assert (await call(hub, wait_s=0)).done is False
+        with pytest.raises(BadRequest, match="cannot name an immortal"):
+            await hub.verbs.call("immortal.register", {"name": "@outside"}, EVERYTHING)
