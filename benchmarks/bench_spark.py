@@ -1,6 +1,6 @@
 """Spark over Headrace, beside Spark over Parquet and beside a row-wise Python source, in one run.
 
-    python benchmarks/bench_spark.py [scan] [latency] [sustained]
+    python benchmarks/bench_spark.py [scan] [latency] [sustained] [--engine java|python] [--trigger 'real time']
 
 Prints ratios, which mean something on any machine, and how many cores the hub, Spark's Java and Python processes and
 this process used, and how many something else used meanwhile (`other`): beside a busy neighbour no number means much.
@@ -35,7 +35,9 @@ from headrace.errors import Closed
 from headrace.spark import read, session
 from headrace.spark.hub_client import open_port
 from headrace.spark.pipelines.builtin import window_counts
+from headrace.spark.pipelines.definition import TRIGGER_DEFAULT
 from headrace.spark.pipelines.runner import start_query
+from headrace.spark.spark_session import engine_of
 
 TRIALS = 5
 WARM_UP_S = 40
@@ -69,14 +71,15 @@ def running_hub(place: Path) -> Iterator[dict[str, str]]:
         process.wait(30)
 
 
-def best(act: Callable[[], Any]) -> float:
-    """The quickest of a few trials, in seconds."""
-    times = []
+def best(acts: dict[str, Callable[[], Any]]) -> dict[str, float]:
+    """The quickest of a few trials of each, in seconds. They take turns: whatever disturbs one disturbs the others."""
+    times: dict[str, list[float]] = {name: [] for name in acts}
     for _ in range(TRIALS):
-        started = time.perf_counter()
-        act()
-        times.append(time.perf_counter() - started)
-    return min(times)
+        for name, act in acts.items():
+            started = time.perf_counter()
+            act()
+            times[name].append(time.perf_counter() - started)
+    return {name: min(each) for name, each in times.items()}
 
 
 def busy_cores() -> Callable[[], str]:
@@ -214,16 +217,19 @@ def scan(spark: Any, client: Any, place: Path, megabytes: int) -> None:
             spark.dataSource.register(source)
             row_frames[what] = spark.read.format("rowwise").option("files", ",".join(few)).load()
         noop(ours.limit(1000))
-        speeds = {
-            "parquet, sum": count / best(lambda f=parquet: f.selectExpr(TOTAL).collect()),
-            "headrace, sum": count / best(lambda f=payloads: f.selectExpr(TOTAL).collect()),
-            "parquet, payload": count / best(lambda f=parquet: noop(f.select("payload"))),
-            "headrace, payload": count / best(lambda f=payloads: noop(f)),
-            "parquet, all columns": count / best(lambda f=parquet: noop(f)),
-            "headrace, all columns": count / best(lambda f=ours: noop(f)),
-            "row-wise, payload": few_count / best(lambda f=row_frames["payload"]: noop(f)),
-            "row-wise, all columns": few_count / best(lambda f=row_frames["all columns"]: noop(f)),
-        }
+        times_s = best(
+            {
+                "parquet, sum": lambda f=parquet: f.selectExpr(TOTAL).collect(),
+                "headrace, sum": lambda f=payloads: f.selectExpr(TOTAL).collect(),
+                "parquet, payload": lambda f=parquet: noop(f.select("payload")),
+                "headrace, payload": lambda f=payloads: noop(f),
+                "parquet, all columns": lambda f=parquet: noop(f),
+                "headrace, all columns": lambda f=ours: noop(f),
+                "row-wise, payload": lambda f=row_frames["payload"]: noop(f),
+                "row-wise, all columns": lambda f=row_frames["all columns"]: noop(f),
+            }
+        )
+        speeds = {name: (few_count if "row-wise" in name else count) / each for name, each in times_s.items()}
         print(f"\nscan, {size} B × {count:,} ({used()})")
         for name, speed in speeds.items():
             print(f"  {name:24} {speed / 1e6:6.2f} M records/s  {speed * size / 1e6:7.0f} MB/s")
@@ -233,14 +239,14 @@ def scan(spark: Any, client: Any, place: Path, megabytes: int) -> None:
             print(f"  headrace ÷ row-wise, {what}: {speeds[f'headrace, {what}'] / speeds[f'row-wise, {what}']:.1f}")
 
 
-def latency(spark: Any, client: Any, place: Path, seconds: float, rate: int, http: str) -> None:
+def latency(spark: Any, client: Any, place: Path, seconds: float, rate: int, http: str, trigger: str) -> None:
     """From append to readable result, through a stateless pipeline, hub → Spark → hub."""
     from headrace.spark.pipelines.definition import pipeline
 
     client.create("in")
     client.create("out")
 
-    @pipeline(source="in", sink="out", name="latency")
+    @pipeline(source="in", sink="out", name="latency", trigger=trigger)
     def copy(frame: Any) -> Any:
         return frame.where("length(payload) > 0").select("payload")
 
@@ -266,10 +272,10 @@ def latency(spark: Any, client: Any, place: Path, seconds: float, rate: int, htt
     progress = [one for one in query.recentProgress if one["numInputRows"]][-50:]
     query.stop()
     parts = {
-        name: statistics.median(one["durationMs"].get(name, 0) for one in progress)
+        name: statistics.median(one["durationMs"].get(name, 0) for one in progress) if progress else None
         for name in ("latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets", "triggerExecution")
     }
-    print(f"\nlatency, {rate}/s for {seconds:g} s after {WARM_UP_S} s to warm up ({cores})")
+    print(f"\nlatency, trigger {trigger}, {rate}/s for {seconds:g} s after {WARM_UP_S} s to warm up ({cores})")
     for name, begin, end in (
         ("all", 0.0, seconds),
         ("first third", 0.0, seconds / 3),
@@ -352,6 +358,8 @@ def main() -> None:
     parser.add_argument("--conf", action="append", default=[], help="another Spark setting, NAME=VALUE")
     parser.add_argument("--megabytes", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--engine", choices=("java", "python"), help="the session's own unless given")
+    parser.add_argument("--trigger", default=TRIGGER_DEFAULT, help="of the latency's pipeline, such as 'real time'")
     parser.add_argument("--latency-rate", type=int, default=1_000)
     parser.add_argument("--sustained-rate", type=int, default=150_000)
     arguments = parser.parse_args()
@@ -360,10 +368,14 @@ def main() -> None:
     try:
         with running_hub(place) as addresses, headrace.connect(addresses["flight"]) as client:
             spark = session("bench", hub=addresses["flight"], config=config)
+            if arguments.engine:
+                spark.conf.set("spark.datasource.headrace.engine", arguments.engine)
+            print(f"engine: {arguments.engine or engine_of(spark)}")
             if "scan" in arguments.what:
                 scan(spark, client, place, arguments.megabytes)
             if "latency" in arguments.what:
-                latency(spark, client, place, arguments.seconds, arguments.latency_rate, addresses["http"])
+                rate, trigger = arguments.latency_rate, arguments.trigger
+                latency(spark, client, place, arguments.seconds, rate, addresses["http"], trigger)
             if "sustained" in arguments.what:
                 sustained(spark, client, place, arguments.seconds, arguments.sustained_rate)
             spark.stop()

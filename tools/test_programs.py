@@ -59,6 +59,7 @@ PROGRAMS = {
         (sys.executable, str(Path(__file__).with_name("kafka_brokers.py")), "java"),
         "install a Java of version 17 or newer",
     ),
+    "javac": Program("the Java engine of Spark", "default-jdk-headless", ("javac", "java")),
     "systemd-analyze": Program("the check of the systemd unit", "systemd", ("systemd-analyze",)),
 }
 FOLDERS = ("/usr/sbin", "/sbin", "/usr/lib/postgresql/*/bin")

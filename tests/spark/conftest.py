@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from hubs import ThreadHub
 from spark_support import JAVA_OPTIONS, environment
 
-WARM_S = 180
+WARM_S = 600
 
 
 @pytest.fixture(scope="session")
@@ -44,8 +44,16 @@ def shared_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadHub]:
     hub.close()
 
 
+@pytest.fixture(params=["java"])
+def engine(request: pytest.FixtureRequest, spark: Any) -> Iterator[str]:
+    """The engine of a test's sources and sinks; a module that runs with both says so."""
+    spark.conf.set("spark.datasource.headrace.engine", request.param)
+    yield request.param
+    spark.conf.unset("spark.datasource.headrace.engine")
+
+
 @pytest.fixture
-def hub(shared_hub: ThreadHub, spark: Any, request: pytest.FixtureRequest) -> ThreadHub:
+def hub(shared_hub: ThreadHub, spark: Any, engine: str) -> ThreadHub:
     from headrace.spark import equip
 
     equip(spark, hub=shared_hub.address)

@@ -67,13 +67,15 @@ def _set_traps(staging: Any, trap: Path) -> None:
         setattr(staging, name, trapped(name))
 
 
-def driver_main(address: str, checkpoint: str, java_options: str) -> None:
-    """A streaming query from `in` to `out` until it is killed."""
+def driver_main(address: str, checkpoint: str, java_options: str, real_time: str = "") -> None:
+    """A streaming query from `in` to `out` until it is killed, in micro-batches or in real-time batches of a length."""
     from headrace.spark import read_stream, session
 
     spark = session("driver", master="local[2]", hub=address, config={"spark.driver.extraJavaOptions": java_options})
     frame = read_stream(spark, "in", cursor="c", max_records_per_batch=500, split_records=100)
     writer = frame.select("payload", "id").writeStream.format("headrace").option("stream", "out")
+    if real_time:
+        writer = writer.outputMode("update").trigger(realTime=real_time)
     query = writer.option("checkpointLocation", checkpoint).start()
     query.awaitTermination()
 

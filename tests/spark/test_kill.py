@@ -19,6 +19,7 @@ from spark_support import JAVA_OPTIONS, environment, free_address
 from support.until import wait_until
 
 from headrace.errors import HeadraceError
+from headrace.spark.engine import VARIABLE
 from headrace.spark.hub_client import open_port
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -50,14 +51,17 @@ class Stage:
         self.hub = self._start("hub", str(self.place / "data"), self.address, str(self.ready))
         wait_until(self.ready.exists, "the hub")
 
-    def start_driver(self) -> None:
-        self.driver = self._start("driver", self.address, str(self.place / "checkpoint"), JAVA_OPTIONS)
+    def start_driver(self, real_time: str = "", engine: str = "") -> None:
+        """A driver with the engine that suits, or with this one."""
+        checkpoint = str(self.place / "checkpoint")
+        self.driver = self._start("driver", self.address, checkpoint, JAVA_OPTIONS, real_time, engine=engine)
 
-    def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
+    def _start(self, *arguments: str, engine: str = "") -> subprocess.Popen[bytes]:
         with (self.place / f"{arguments[0]}.log").open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, str(Path(__file__).with_name("processes.py")), *arguments],
-                env=environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                env={**environment(), VARIABLE: engine},
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
 
     def kill(self, process: subprocess.Popen[bytes] | None) -> None:
@@ -85,6 +89,10 @@ class Stage:
         found = self.port.describe(["out"])
         return found[0].bounds[0][1] if found else 0
 
+    def results(self) -> list[int]:
+        batches = self.port.read("out", 0, 0, self.out())
+        return [int(value) for batch in batches for value in batch["payload"].to_pylist()]
+
     def look(self) -> int:
         """The cursor, which never goes back."""
         at = self.port.position("c", "in")[0] or 0
@@ -111,7 +119,7 @@ def test_exactly_once_through_twenty_kills(stage: Stage) -> None:
     chance = random.Random(SEED)
     rounds = len(DRIVER_KILLS)
     for number, kind in enumerate(DRIVER_KILLS):
-        stage.start_driver()
+        stage.start_driver(engine="python" if number % 2 else "")  # a query may change its engine at any batch
         before = stage.out()
         stage.produce()
         wait_until(lambda before=before: stage.out() > before, "results of this driver", 200)
@@ -139,10 +147,7 @@ def test_exactly_once_through_twenty_kills(stage: Stage) -> None:
     wait_until(lambda: stage.out() >= total, "everything to arrive", 120)
     wait_until(lambda: stage.look() == total, "the cursor", 120)
     assert stage.kills == 20
-    payloads = [
-        int(value) for batch in stage.port.read("out", 0, 0, stage.out()) for value in batch["payload"].to_pylist()
-    ]
-    assert payloads == list(range(total))
+    assert stage.results() == list(range(total))
 
 
 def test_two_drivers_on_one_checkpoint(stage: Stage) -> None:
@@ -163,9 +168,27 @@ def test_two_drivers_on_one_checkpoint(stage: Stage) -> None:
     wait_until(lambda: stage.out() >= total, "everything", 120)
     assert first.wait(60) != 0
     try:
-        payloads = [
-            int(value) for batch in stage.port.read("out", 0, 0, stage.out()) for value in batch["payload"].to_pylist()
-        ]
+        results = stage.results()
     except HeadraceError as error:
         raise AssertionError("the hub must still answer") from error
-    assert payloads == list(range(total))
+    assert results == list(range(total))
+
+
+@pytest.mark.needs("javac")
+def test_exactly_once_in_real_time_through_kills_of_driver_and_hub(stage: Stage) -> None:
+    """Batches of a minute: none of them ends here, so all that Spark knows of is the start."""
+    for victim in ("driver", "hub", "driver"):
+        if stage.driver is None or stage.driver.poll() is not None:
+            stage.start_driver("1 minute", "java")
+        before = stage.out()
+        for _ in range(3):
+            stage.produce()
+        wait_until(lambda before=before: stage.out() > before, "results of this driver", 200)
+        stage.kill(stage.driver if victim == "driver" else stage.hub)
+        if victim == "hub":
+            stage.start_hub()
+    stage.start_driver("1 minute", "java")
+    stage.produce()
+    total = stage.sequence * RECORDS_PER_APPEND
+    wait_until(lambda: stage.out() >= total, "everything to arrive", 200)
+    assert stage.results() == list(range(total))

@@ -14,7 +14,12 @@ from test_source import fill, run
 
 from headrace.spark import read_stream, to_records
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.usefixtures("engine"),
+    pytest.mark.parametrize("engine", ["java", "python"], indirect=True),
+]
 
 
 def test_a_batch_write_is_one_append(hub: ThreadHub, spark: Any, name: str) -> None:

@@ -12,7 +12,12 @@ from support.until import wait_until
 
 from headrace.spark import read, read_stream
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.usefixtures("engine"),
+    pytest.mark.parametrize("engine", ["java", "python"], indirect=True),
+]
 
 
 def fill(hub: ThreadHub, stream: str, count: int = 100, partitions: int = 2) -> None:

@@ -55,6 +55,7 @@ PROTOCOL_NAME = re.compile(rf"(?<![a-z_])(?:{'|'.join(PROTOCOL_NAMES)})", re.IGN
 LINE_LENGTH_MAX = 120
 UNBROKEN_WORD_MIN = 80
 LIMITS = {"src": (500, 60)}
+JAVA_COMMENT = re.compile(r"^/\*\*.*?\*/", re.MULTILINE | re.DOTALL)
 LIMITS_ELSEWHERE = (600, 70)
 """How many lines a file and a function of a folder may have."""
 
@@ -72,6 +73,7 @@ class House:
         self.root = root
         self.source = root / "src" / "headrace"
         self.files = sorted(file for folder in FOLDERS for file in (root / folder).rglob("*.py"))
+        self.java_files = sorted(file for folder in FOLDERS for file in (root / folder).rglob("*.java"))
         self.modules = {self._module_name(file): file for file in self.files if file.is_relative_to(self.source)}
         self.pages = [*root.glob("*.md"), *(root / "docs").rglob("*.md")]
 
@@ -216,11 +218,22 @@ def the_hub_imports_no_pyspark(house: House) -> Iterator[str]:
 
 def lines_are_short(house: House) -> Iterator[str]:
     """A golden value of one long word cannot be broken; a word to the checkers does not count."""
-    for file in house.files:
+    for file in [*house.files, *house.java_files]:
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
             text = PRAGMA.sub("", line)
             if len(text) > LINE_LENGTH_MAX and max(map(len, text.split())) < UNBROKEN_WORD_MIN:
                 yield f"{house.at(file, number)}: {len(text)} characters"
+
+
+def java_classes_say_what_holds(house: House) -> Iterator[str]:
+    """A comment above each class says what it is for, and who may use it: which thread, or all."""
+    for file in house.java_files:
+        text = file.read_text(encoding="utf-8")
+        if len(text.splitlines()) > LIMITS["src"][0]:
+            yield f"{house.at(file)}: more than {LIMITS['src'][0]} lines"
+        comment = JAVA_COMMENT.search(text)
+        if file.is_relative_to(house.source) and (comment is None or "thread" not in comment[0]):
+            yield f"{house.at(file)}: nothing above the class says which threads may use it"
 
 
 def files_and_functions_are_small(house: House) -> Iterator[str]:
@@ -309,6 +322,7 @@ BROKEN: dict[Callable[[House], Iterator[str]], dict[str, str]] = {
         "src/headrace/spark/source/a.py": "\nimport pyspark\n",
         "src/headrace/spark/hub/b.py": "from headrace.spark.source import a\n",
     },
+    java_classes_say_what_holds: {"src/headrace/spark/jvm/A.java": "\n/** Something. */\nfinal class A {}\n"},
     lines_are_short: {"tests/a.py": f"\nx = 1  #{' long' * 30}\n"},
     files_and_functions_are_small: {"src/a.py": "\ndef large():\n" + "    pass\n" * 60},
     nothing_unfinished_is_left_lying_about: {"tools/a.py": "\n# FIX" + "ME\n"},

@@ -53,12 +53,15 @@ def created(port: Any, name: str | None) -> list[Pipeline]:
 
 def run_all(pipelines: Sequence[Pipeline], how: RunOptions, trigger: str | None = None) -> None:
     """Run pipelines until they end or are stopped; what failed is said, and is the exit code."""
+    from headrace.spark.engine import choose_engine
     from headrace.spark.pipelines.runner import Runner
     from headrace.spark.source.cursors import stop_listening
 
     if not how.quiet and not how.as_json:
         notes().print(f"starting Spark for {', '.join(pipeline.name for pipeline in pipelines)} …", style="dim")
     spark = how.session()
+    if not how.quiet and not how.as_json:
+        notes().print(f"engine: {choose_engine(may_compile=False)}", style="dim")
     runner = Runner(spark, how.port(), home=how.home, on_progress=_printer(how.quiet, how.as_json))
     ended_well = True  # being told to stop is no failure
     with _stopping(runner):

@@ -330,9 +330,9 @@ class PipelineEntry(Section, frozen=True):
     file: Annotated[str, Meta(description="Python file of the pipeline")] = ""
     sql: Annotated[str, Meta(description="Or its SQL text, over `stream('name')`")] = ""
     into: Annotated[str, Meta(description="Stream that the results of a SQL text go to")] = ""
-    trigger: Annotated[str, Meta(description="How often a batch begins, such as `1 second`; empty for the default")] = (
-        ""
-    )
+    trigger: Annotated[
+        str, Meta(description="How often a batch begins, such as `1 second`, or `real time`; empty for the default")
+    ] = ""
     start: Annotated[str, Meta(description="Where a pipeline without a cursor begins")] = "earliest"
     output_mode: Annotated[Literal["append", "update", "complete"], Meta(description="Spark's output mode")] = "append"
     enabled: Annotated[bool, Meta(description="Start it with the hub")] = True

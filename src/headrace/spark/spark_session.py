@@ -6,6 +6,7 @@ Each setting below was measured; docs/spark.md says what each is worth. A settin
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import shlex
 import sys
@@ -17,9 +18,11 @@ from typing import Any
 
 import pyspark
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import headrace
+from headrace.spark.engine import choose_engine, engine_settings
 from headrace.spark.hub_client import Access, access_to
 from headrace.spark.java import Java, cache_directory, find_java, write_executable
 from headrace.spark.source.cursors import listen, session_name
@@ -29,9 +32,14 @@ CHECKPOINT_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.Fil
 STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 CLUSTER_CORES = 8  # of a cluster whose size nobody knows before it has started
+PYTHON_NAME = "headrace-python"
+# The Java source finds the hub of the session here; its options go before.
+DEFAULTS = "spark.datasource.headrace.default"
 QUIET_JAVA_OPTIONS = "-Dio.netty.tryReflectionSetAccessible=true"
 
+logger = logging.getLogger("headrace.spark")
 _equipped: dict[str, Access] = {}
+_engines: dict[str, str] = {}
 
 
 def tuned_settings(cores: int) -> dict[str, str]:
@@ -176,11 +184,13 @@ def _start(name: str, master: str, config: Mapping[str, str], make_class_archive
         settings["spark.submit.pyFiles"] = str(package_archive())
         # Unix sockets need one machine per worker and its JVM, which clusters have too; memory is the cluster's to say.
         del settings["spark.driver.memory"]
-    chosen = settings | dict(config)
+    engine = choose_engine()
+    chosen = settings | dict(config) | engine_settings(engine, config)
     given = chosen.get("spark.driver.extraJavaOptions", "")
     chosen["spark.driver.extraJavaOptions"] = " ".join(part for part in (*java_options, given) if part)
     started = SparkSession.builder.appName(name).master(master).config(map=chosen).getOrCreate()
     started.sparkContext.setLogLevel(os.environ.get("HEADRACE_SPARK_LOG", "ERROR"))
+    logger.info("streams are read and written by %s", engine)
     return started
 
 
@@ -230,7 +240,32 @@ def equip(
     access = access_to(hub, token, ca)
     name = session_name(spark)
     if _equipped.get(name) != access:
-        spark.dataSource.register(bound_source(access))
+        _engines[name] = _register(spark, access)
         _equipped[name] = access
     if move_cursors:
         listen(spark, access)
+
+
+def engine_of(spark: Any) -> str:
+    """`java` or `python`: what reads and writes "headrace" in an equipped session, unless a query says otherwise."""
+    return _engines[session_name(spark)]
+
+
+def _register(spark: Any, access: Access) -> str:
+    """The Python source under a name of its own, to which the Java source hands over what only Python can do; and as
+    "headrace" where there is no Java source, which Spark alone can tell. The answer is the engine."""
+    # Spark refuses a Python source that takes filters, unless this is set.
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    spark.dataSource.register(bound_source(access, PYTHON_NAME))
+    try:
+        spark.dataSource.register(bound_source(access))
+        return "python"
+    except PySparkException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+    for name, value in (("hub", access.address), ("token", access.token), ("ca", access.ca)):
+        if value is None:
+            spark.conf.unset(f"{DEFAULTS}.{name}")
+        else:
+            spark.conf.set(f"{DEFAULTS}.{name}", value)
+    return "java"

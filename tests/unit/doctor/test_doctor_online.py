@@ -99,7 +99,7 @@ async def test_everything_is_examined_and_the_hub_on_the_directory_is_asked(runt
     found = await asyncio.to_thread(lambda: list(examine(config)))
     assert {finding.check for finding in found} == {
         "place", "file system", "data", "room", "disk", "clock", "limits", "ports", "security", "packages", "java",
-        "hub", "listeners",
+        "spark engine", "hub", "listeners",
     }  # fmt: skip
     held = [finding.text for finding in found if finding.check == "ports"]
     assert all(f"(process {os.getpid()})" in text for text in held)

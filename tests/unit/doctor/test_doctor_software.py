@@ -6,7 +6,7 @@ import pytest
 
 from headrace.config import Config, Limits, PipelineEntry, Tracing
 from headrace.doctor import software
-from headrace.doctor.software import check_java, check_packages, wrong_packages
+from headrace.doctor.software import check_engine, check_java, check_packages, wrong_packages
 
 PIPELINES = [PipelineEntry(name="counts", sql="select 1", into="counts")]
 
@@ -78,6 +78,18 @@ def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(software, "_packaged_java", lambda: None)
+
+
+def test_the_engine_of_spark_is_named_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_SPARK_ENGINE", "python")
+    (finding,) = check_engine()
+    assert (finding.level, finding.text) == ("ok", "python (HEADRACE_SPARK_ENGINE=python)")
+    monkeypatch.setenv("HEADRACE_SPARK_ENGINE", "steam")
+    (finding,) = check_engine()
+    assert finding.level == "fail"
+    assert "java or python" in finding.text
+    monkeypatch.setattr(software, "_has", lambda module: False)
+    assert list(check_engine()) == []
 
 
 def test_java_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

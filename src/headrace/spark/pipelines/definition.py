@@ -111,7 +111,7 @@ def pipeline(
 
     `source`: a stream, a pattern, a list (one DataFrame of all of them), or a mapping of argument names to streams
     (the function then takes one DataFrame per name). `sink`: a stream's name, `parquet(path)` or `console()`.
-    `trigger`: "1 second", "available now" (run until caught up), or "once". `watermark`: (column, delay).
+    `trigger`: "1 second", "available now" (run until caught up), "once", or "real time". `watermark`: (column, delay).
     """
 
     def make(transform: Transform) -> Pipeline:

@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?P<body>(?:[ \t].*\n|\n)*)(?P<error>\S.*)")
+# Errors of the Java part begin with the name that they have in Python: `headrace.spark.HubError: Fenced: …`.
+_OF_JAVA_PART = re.compile(r"headrace\.spark\.\w+: (?P<error>[A-Z]\w+: .*)")
 _LINE_OF_JVM = re.compile(r"^\s*(?:at [\w.$/]+\(|Caused by: |\.\.\. \d+ more)|^\t+at ")
 _NOISE = re.compile(r"\s*SQLSTATE: \w+\s*$")
 
@@ -30,6 +32,8 @@ def explain(error: BaseException | str) -> Failure:
     if tracebacks := list(_TRACEBACK.finditer(text)):
         innermost = tracebacks[-1]
         return Failure(_NOISE.sub("", innermost["error"]).strip(), innermost[0].strip(), jvm)
+    if named := list(_OF_JAVA_PART.finditer(text)):
+        return Failure(_NOISE.sub("", named[-1]["error"]).strip(), "", jvm)
     lines = [line for line in text.splitlines() if line.strip() and not _LINE_OF_JVM.match(line)]
     headline = _NOISE.sub("", lines[0]).strip() if lines else type(error).__name__
     headline = re.sub(r"^\[STREAM_FAILED\] Query \[.*?\] terminated with exception: ", "", headline)

@@ -19,6 +19,7 @@ import msgspec
 
 from headrace.errors import BadRequest, HeadraceError
 from headrace.spark import dataframes
+from headrace.spark.errors import PipelineError
 from headrace.spark.hub_client import HubPort
 from headrace.spark.options import parse_point
 from headrace.spark.pipelines.archive import Archive
@@ -27,7 +28,11 @@ from headrace.spark.pipelines.definition import Pipeline
 from headrace.spark.pipelines.failures import Failure, exception_name, explain
 from headrace.spark.pipelines.report import Report
 from headrace.spark.source.cursors import listen
+from headrace.spark.spark_session import engine_of
 
+REAL_TIME = "real time"
+# Each batch ends with a pause of about 100 ms; a long one costs nothing at a restart, as results are stored meanwhile.
+REAL_TIME_BATCH_DEFAULT = "5 minutes"
 POLL_S = 0.5
 # A hub that is away gets its report later; meanwhile a request to stop must be heard.
 REPORT_WAIT_S = 1.0
@@ -189,9 +194,27 @@ def start_query(spark: Any, port: HubPort, pipeline: Pipeline, home: Path) -> An
         moveCursor=False,  # done here, for all sources together: two of them may read the same stream
         start=first_start(port, pipeline),
     )
+    check_engine(pipeline, engine_of(spark))
     checkpoint = checkpoint_of(home, pipeline.name)
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     return start_sink(result, pipeline, port.address, checkpoint)
+
+
+def check_engine(pipeline: Pipeline, engine: str) -> None:
+    """Refuse what only the Java engine can do, where it is not: in real time nothing takes its place."""
+    is_live = real_time(pipeline.trigger) is not None
+    is_update = pipeline.output_mode == "update" and pipeline.sink.kind == "stream"
+    if engine != "java" and (is_live or is_update):
+        what = "real-time mode" if is_live else "output mode 'update' into a stream"
+        raise PipelineError(
+            f"pipeline {pipeline.name!r}: {what} needs the Java engine, and this session has the Python one; "
+            "`headrace doctor` says why"
+        )
+    if is_live and pipeline.decode != "raw":
+        raise PipelineError(
+            f"pipeline {pipeline.name!r}: real-time mode needs decode='raw', not {pipeline.decode!r}; "
+            "Spark's from_json takes JSON apart there"
+        )
 
 
 def first_start(port: HubPort, pipeline: Pipeline) -> str:
@@ -206,16 +229,18 @@ def first_start(port: HubPort, pipeline: Pipeline) -> str:
 def start_sink(result: Any, pipeline: Pipeline, hub: str, checkpoint: Path) -> Any:
     """Start the query that writes `result`."""
     sink = pipeline.sink
+    is_live = real_time(pipeline.trigger) is not None
+    output_mode = "update" if is_live else pipeline.output_mode  # real-time mode knows no other
     if sink.kind == "archive":
         archive = Archive(sink.target, result.sparkSession, writer=pipeline.name)
         writer = result.writeStream.foreachBatch(archive.store)
     elif sink.kind == "stream":
         records = result if "streamColumn" in sink.options else dataframes.to_records(result)
-        writer = records.writeStream.format("headrace").option("hub", hub).outputMode(pipeline.output_mode)
+        writer = records.writeStream.format("headrace").option("hub", hub).outputMode(output_mode)
         if sink.target:
             writer = writer.option("stream", sink.target)
     else:
-        writer = result.writeStream.format(sink.kind).outputMode(pipeline.output_mode)
+        writer = result.writeStream.format(sink.kind).outputMode(output_mode)
         if sink.target:
             writer = writer.option("path", sink.target)
     writer = writer.options(**dataframes.option_texts(sink.options)).queryName(pipeline.name)
@@ -224,11 +249,24 @@ def start_sink(result: Any, pipeline: Pipeline, hub: str, checkpoint: Path) -> A
 
 
 def trigger_arguments(trigger: str) -> dict[str, Any]:
-    """`1 second`, `available now` or `once` as arguments of Spark's `trigger`."""
-    word = trigger.strip().lower().replace("-", " ")
+    """`1 second`, `available now`, `once` or `real time` as arguments of Spark's `trigger`."""
+    word = _words(trigger)
     if word in ("available now", "once"):
         return {"availableNow": True}
-    return {"processingTime": trigger}
+    batch = real_time(trigger)
+    return {"processingTime": trigger} if batch is None else {"realTime": batch}
+
+
+def real_time(trigger: str) -> str | None:
+    """How long a batch of `real time` or `real time 1 minute` is; None for other triggers."""
+    word = _words(trigger)
+    if word != REAL_TIME and not word.startswith(f"{REAL_TIME} "):
+        return None
+    return word.removeprefix(REAL_TIME).strip() or REAL_TIME_BATCH_DEFAULT
+
+
+def _words(trigger: str) -> str:
+    return " ".join(trigger.lower().replace("-", " ").split())
 
 
 def reset(port: HubPort, home: Path, name: str, streams: Sequence[str], start: str | None) -> None:

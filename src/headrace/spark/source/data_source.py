@@ -42,10 +42,11 @@ class HeadraceDataSource(DataSource):  # type: ignore[misc]
     """Streams of a Headrace hub as DataFrames, read and written."""
 
     access_default: Access | None = None
+    format_name = "headrace"
 
     @classmethod
     def name(cls) -> str:
-        return "headrace"
+        return cls.format_name
 
     def _given(self) -> Mapping[str, str]:
         given: Any = self.options.copy()  # its keys know no case, unlike a dict's
@@ -66,8 +67,11 @@ class HeadraceDataSource(DataSource):  # type: ignore[misc]
         return ", ".join(f"`{name}` {types[name]}" for name in options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = parse_source(self._given())
-        return (PushdownReader if options.pushdown else PlainReader)(options, schema)
+        given = self._given()
+        # Spark refuses a reader that takes filters in a session that was not set up for it; `equip` sets it up.
+        is_pushed = self.access_default is not None or "pushdown" in given
+        options = parse_source(given)
+        return (PushdownReader if options.pushdown and is_pushed else PlainReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return StreamReader(parse_source(self._given()), schema)
@@ -84,9 +88,9 @@ class HeadraceDataSource(DataSource):  # type: ignore[misc]
         return parse_sink(self._given())
 
 
-def bound_source(access: Access) -> type[HeadraceDataSource]:
+def bound_source(access: Access, name: str = HeadraceDataSource.format_name) -> type[HeadraceDataSource]:
     """The data source with a default hub. A class made here is pickled whole, so workers get the address with it."""
-    return type("HeadraceDataSource", (HeadraceDataSource,), {"access_default": access})
+    return type("HeadraceDataSource", (HeadraceDataSource,), {"access_default": access, "format_name": name})
 
 
 def _struct_fields(ddl: str) -> str:

@@ -32,3 +32,16 @@ def test_an_error_of_the_jvm_keeps_its_own_words() -> None:
 def test_names() -> None:
     assert exception_name("headrace.spark.errors.DataLoss: indexes 3 to 4") == "DataLoss"
     assert exception_name("ValueError") == "ValueError"
+
+
+def test_an_error_of_the_java_engine_has_the_name_that_python_gives_it() -> None:
+    text = (
+        "[STREAM_FAILED] Query [id = a, runId = b] terminated with exception: Job aborted due to stage failure: Task 0 "
+        "in stage 1.0 failed 1 times, most recent failure: Lost task 0.0 in stage 1.0 (TID 1): "
+        "headrace.spark.HubError: Fenced: producer 'p' is at sequence 9, not at 5. Nothing was stored\n"
+        "\tat headrace.spark.Appender.recover(Appender.java:200)\n SQLSTATE: XXKST"
+    )
+    failure = explain(text)
+    assert failure.headline == "Fenced: producer 'p' is at sequence 9, not at 5. Nothing was stored"
+    assert exception_name(failure.headline) == "Fenced"
+    assert "Appender.java:200" in failure.jvm

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import Unreachable
+from headrace.spark.errors import PipelineError
 from headrace.spark.hub_client import StreamState
 from headrace.spark.pipelines import runner as module
 from headrace.spark.pipelines.definition import Pipeline, Sink, pipeline, sql_pipeline
@@ -146,3 +147,38 @@ def test_restarts_that_always_fail_are_given_up(stage: Stage) -> None:
     assert stage.hub.reports[-1] == ("p", "failed")
     assert stage.runner.failures["p"].headline == "the hub has not answered"
     assert not stage.runner.watch()
+
+
+@pytest.mark.parametrize(
+    ("trigger", "arguments"),
+    [
+        ("1 second", {"processingTime": "1 second"}),
+        ("available-now", {"availableNow": True}),
+        ("once", {"availableNow": True}),
+        ("real time", {"realTime": "5 minutes"}),
+        ("Real-Time  1 minute", {"realTime": "1 minute"}),
+    ],
+)
+def test_triggers(trigger: str, arguments: dict[str, Any]) -> None:
+    assert module.trigger_arguments(trigger) == arguments
+
+
+@pytest.mark.parametrize(
+    ("options", "engine", "problem"),
+    [
+        ({"trigger": "real time"}, "python", "real-time mode needs the Java engine"),
+        ({"output_mode": "update"}, "python", "output mode 'update' into a stream needs the Java engine"),
+        ({"trigger": "real time", "decode": "json", "schema": "a INT"}, "java", "needs decode='raw', not 'json'"),
+    ],
+)
+def test_what_only_one_engine_can_do_is_refused_at_the_start(
+    options: dict[str, Any], engine: str, problem: str
+) -> None:
+    made = pipeline(source="a", sink="b", **options)(lambda frame: frame)
+    with pytest.raises(PipelineError, match=problem):
+        module.check_engine(made, engine)
+
+
+def test_what_an_engine_can_do_passes() -> None:
+    for engine, options in (("java", {"trigger": "real time"}), ("java", {"output_mode": "update"}), ("python", {})):
+        module.check_engine(pipeline(source="a", sink="b", **options)(lambda frame: frame), engine)

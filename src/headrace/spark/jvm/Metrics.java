@@ -1,0 +1,57 @@
+package headrace.spark;
+
+import org.apache.spark.sql.connector.metric.CustomMetric;
+import org.apache.spark.sql.connector.metric.CustomSumMetric;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
+
+/** What Spark's UI shows of a scan besides its rows. Only constants and values: safe for all threads. */
+public final class Metrics {
+  static final String MAPPED_RECORDS = "mappedRecords";
+  static final String SENT_RECORDS = "sentRecords";
+
+  private Metrics() {}
+
+  /** Records read from mapped files. Spark makes one by its name. */
+  public static final class MappedRecords extends CustomSumMetric {
+    @Override
+    public String name() {
+      return MAPPED_RECORDS;
+    }
+
+    @Override
+    public String description() {
+      return "records read from mapped segments";
+    }
+  }
+
+  /** Records that the hub sent. Spark makes one by its name. */
+  public static final class SentRecords extends CustomSumMetric {
+    @Override
+    public String name() {
+      return SENT_RECORDS;
+    }
+
+    @Override
+    public String description() {
+      return "records sent by the hub";
+    }
+  }
+
+  static CustomMetric[] all() {
+    return new CustomMetric[] {new MappedRecords(), new SentRecords()};
+  }
+
+  static CustomTaskMetric value(String name, long value) {
+    return new CustomTaskMetric() {
+      @Override
+      public String name() {
+        return name;
+      }
+
+      @Override
+      public long value() {
+        return value;
+      }
+    };
+  }
+}

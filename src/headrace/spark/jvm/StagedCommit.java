@@ -1,0 +1,145 @@
+package headrace.spark;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.io.FileNotFoundException;
+import java.io.IOException;
+import java.io.InputStream;
+import java.nio.charset.StandardCharsets;
+import java.security.MessageDigest;
+import java.security.NoSuchAlgorithmException;
+import java.util.Arrays;
+import java.util.Comparator;
+import java.util.HexFormat;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
+import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.Path;
+import org.apache.spark.sql.SparkSession;
+import org.apache.spark.sql.connector.write.WriterCommitMessage;
+
+/**
+ * The driver's side of staged rows: one commit makes all of them part of the log, together with the batch and a digest
+ * that says which batch this is. Only functions: safe for all threads. `sink/writers.py` has the same rules.
+ */
+final class StagedCommit {
+  private static final long ABORT_WAIT_MS = 2_000;
+
+  private StagedCommit() {}
+
+  /** Commit a micro-batch. The digest is one of the source offsets that Spark wrote down before it ran the batch. */
+  static void ofBatch(SinkOptions options, long batch, WriterCommitMessage[] messages) throws IOException {
+    String planned = options.checkpoint() == null ? null : plannedOffsets(options.checkpoint(), batch);
+    List<Stager.Part> parts = parts(messages);
+    if (parts.isEmpty()) {
+      return;
+    }
+    // Without a checkpoint of its own a query never comes back: its run says enough.
+    String digest = planned == null ? "run:" + parts.get(0).run() : "offsets:" + sha256(planned).substring(0, 32);
+    commit(options, batch, parts, digest, planned == null ? "" : planned);
+  }
+
+  /** Commit a batch write without a name: nobody compares it with anything. */
+  static void ofWrite(SinkOptions options, WriterCommitMessage[] messages) throws IOException {
+    List<Stager.Part> parts = parts(messages);
+    if (!parts.isEmpty()) {
+      long rows = parts.stream().mapToLong(Stager.Part::rows).sum();
+      commit(options, 0, parts, "rows:" + rows + ":0000000000000000", "");
+    }
+  }
+
+  private static List<Stager.Part> parts(WriterCommitMessage[] messages) {
+    return Arrays.stream(messages).filter(Stager.Part.class::isInstance).map(Stager.Part.class::cast)
+        .sorted(Comparator.comparingInt(Stager.Part::part)).toList();
+  }
+
+  private static void commit(SinkOptions options, long batch, List<Stager.Part> parts, String digest, String planned)
+      throws IOException {
+    ObjectNode request = Hub.request().put("query", parts.get(0).query()).put("run", parts.get(0).run())
+        .put("batch", batch).put("digest", digest).put("partitions", options.partitions());
+    ArrayNode staged = request.putArray("parts");
+    for (Stager.Part part : parts) {
+      if (part.size() > 0) {
+        staged.addObject().put("part", part.part()).put("attempt", part.attempt()).put("size", part.size())
+            .put("crc", part.crc());
+      }
+    }
+    sources(planned, options.hub().access().address(), request.putArray("sources"));
+    options.hub().call("spark.commit", request);
+  }
+
+  /** Drop what was staged. Best effort: the hub drops leftovers by itself later. */
+  static void abort(SinkOptions options, long batch, WriterCommitMessage[] messages) {
+    List<Stager.Part> parts = parts(messages);
+    if (!parts.isEmpty()) {
+      ObjectNode request = Hub.request().put("query", parts.get(0).query()).put("run", parts.get(0).run());
+      try {
+        new Hub(options.hub().access(), ABORT_WAIT_MS).call("spark.abort", request.put("batch", batch));
+      } catch (IOException ignored) {
+        // the hub removes it
+      }
+    }
+  }
+
+  /** How far a batch read the sources that name a cursor at this hub: by cursor and stream, the slower where two do. */
+  private static void sources(String planned, String hub, ArrayNode out) throws IOException {
+    Map<String, Map<String, Long[]>> byCursor = new TreeMap<>();
+    for (String line : planned.split("\n")) {
+      JsonNode offset = line.startsWith("{") ? Hub.JSON.readTree(line) : Hub.JSON.nullNode();
+      if (offset.path("cursor").isTextual() && offset.path("hub").asText().equals(hub)) {
+        Map<String, Long[]> streams = byCursor.computeIfAbsent(offset.get("cursor").asText(), name -> new TreeMap<>());
+        for (Map.Entry<String, JsonNode> stream : offset.path("streams").properties()) {
+          Long[] next = read(stream.getValue().get("next"), offset.get("partitions"));
+          streams.merge(stream.getKey(), next, StagedCommit::slower);
+        }
+      }
+    }
+    byCursor.forEach((cursor, streams) -> streams.forEach((stream, next) -> {
+      ObjectNode source = out.addObject().put("cursor", cursor).put("stream", stream);
+      Arrays.stream(next).forEach(source.putArray("next")::add);
+    }));
+  }
+
+  private static Long[] read(JsonNode next, JsonNode only) {
+    Long[] after = new Long[next.size()];
+    for (int partition = 0; partition < after.length; partition++) {
+      boolean isRead = only == null;
+      for (int number = 0; only != null && number < only.size(); number++) {
+        isRead |= only.get(number).asInt() == partition;
+      }
+      after[partition] = isRead ? next.get(partition).asLong() : null;
+    }
+    return after;
+  }
+
+  private static Long[] slower(Long[] left, Long[] right) {
+    Long[] slower = new Long[Math.min(left.length, right.length)];
+    Arrays.setAll(slower, at -> left[at] == null ? right[at] : right[at] == null ? left[at]
+        : Long.valueOf(Math.min(left[at], right[at])));
+    return slower;
+  }
+
+  /** What Spark planned for a batch: the offsets of its sources, a line each. */
+  private static String plannedOffsets(String checkpoint, long batch) throws IOException {
+    Path path = new Path(new Path(checkpoint, "offsets"), Long.toString(batch));
+    FileSystem files = path.getFileSystem(SparkSession.active().sessionState().newHadoopConf());
+    try (InputStream file = files.open(path)) {
+      // Line 1 is the version and line 2 holds times and settings, which may differ between two plans of one batch.
+      return new String(file.readAllBytes(), StandardCharsets.UTF_8).split("\n", 3)[2];
+    } catch (FileNotFoundException missing) {
+      throw new IOException("Spark has not written down what batch " + batch + " reads: in real-time mode a sink needs "
+          + "spark.sql.extensions=headrace.spark.Extensions, which headrace.spark.session() sets", missing);
+    }
+  }
+
+  private static String sha256(String text) {
+    try {
+      byte[] digest = MessageDigest.getInstance("SHA-256").digest(text.getBytes(StandardCharsets.UTF_8));
+      return HexFormat.of().formatHex(digest);
+    } catch (NoSuchAlgorithmException impossible) {
+      throw new IllegalStateException(impossible);  // every Java has it
+    }
+  }
+}

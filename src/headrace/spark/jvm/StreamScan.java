@@ -1,0 +1,217 @@
+package headrace.spark;
+
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
+import org.apache.spark.sql.connector.read.streaming.Offset;
+import org.apache.spark.sql.connector.read.streaming.PartitionOffset;
+import org.apache.spark.sql.connector.read.streaming.ReadLimit;
+import org.apache.spark.sql.connector.read.streaming.ReadMaxRows;
+import org.apache.spark.sql.connector.read.streaming.ReadMinRows;
+import org.apache.spark.sql.connector.read.streaming.ReportsSourceMetrics;
+import org.apache.spark.sql.connector.read.streaming.SupportsRealTimeMode;
+import org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow;
+
+/**
+ * An unbounded read, in micro-batches or in real-time mode. For the thread of one query.
+ *
+ * <p>In real-time mode a batch has a start and no planned end: each task follows its partition, and the end is where
+ * they all were when the batch was over. A partition or stream that comes into being is read from the next batch on.
+ */
+final class StreamScan
+    implements MicroBatchStream, SupportsTriggerAvailableNow, SupportsRealTimeMode, ReportsSourceMetrics {
+  private final SourceOptions options;
+  private final Planner planner;
+  private final Wanted wanted;
+  private Position initial;
+  private List<Hub.Stream> frozen;
+  private List<Hub.Stream> seen;
+  private Position liveStart;
+
+  StreamScan(SourceOptions options, Wanted wanted) {
+    this.options = options;
+    this.planner = new Planner(options);
+    this.wanted = wanted;
+  }
+
+  @FunctionalInterface
+  private interface Asking<T> {
+    T get() throws IOException;
+  }
+
+  private static <T> T ask(Asking<T> asking) {
+    try {
+      return asking.get();
+    } catch (IOException error) {
+      throw new UncheckedIOException(error.getMessage(), error);
+    }
+  }
+
+  @Override
+  public Offset initialOffset() {
+    if (initial == null) {  // Spark asks twice and expects the same answer; "latest" would differ
+      initial = ask(() -> {
+        Map<String, Position.OfStream> at = new LinkedHashMap<>();
+        for (Hub.Stream stream : planner.streams()) {
+          long[] start = planner.indexes(options.start(), stream);
+          at.put(stream.name(), new Position.OfStream(stream.id(), start, start.clone()));
+        }
+        return Position.of(at, options);
+      });
+    }
+    return initial;
+  }
+
+  @Override
+  public Offset deserializeOffset(String json) {
+    return ask(() -> Position.parse(json));
+  }
+
+  @Override
+  public ReadLimit getDefaultReadLimit() {
+    if (options.recordsPerBatchMax() > 0) {
+      return ReadLimit.maxRows(options.recordsPerBatchMax());
+    }
+    if (options.recordsPerBatchMin() > 0) {
+      return ReadLimit.minRows(options.recordsPerBatchMin(), Long.MAX_VALUE);
+    }
+    return ReadLimit.allAvailable();
+  }
+
+  @Override
+  public Offset latestOffset() {
+    throw new UnsupportedOperationException("Spark asks with a start and a limit");
+  }
+
+  @Override
+  public Offset latestOffset(Offset start, ReadLimit limit) {
+    return ask(() -> {
+      seen = frozen == null ? planner.streams() : frozen;
+      long recordsMax = limit instanceof ReadMaxRows max ? max.maxRows() : -1;
+      Losses losses = new Losses();
+      Position from = Position.parse(start.json());
+      Position end = Position.of(Position.advanced(from, seen, recordsMax, losses), options);
+      losses.complain(options.failOnDataLoss());
+      boolean waits = limit instanceof ReadMinRows && frozen == null;
+      if (waits && end.since(from).stream().mapToLong(Range::count).sum() < ((ReadMinRows) limit).minRows()) {
+        return from;
+      }
+      return end;
+    });
+  }
+
+  @Override
+  public Offset reportLatestOffset() {
+    // Spark asks right after `latestOffset`; what that saw is new enough to show the lag.
+    List<Hub.Stream> streams = seen == null ? ask(planner::streams) : seen;
+    seen = null;
+    Map<String, Position.OfStream> at = new LinkedHashMap<>();
+    streams.forEach(stream -> at.put(stream.name(), new Position.OfStream(stream.id(), stream.next(), stream.next())));
+    return Position.of(at, options);
+  }
+
+  @Override
+  public void prepareForTriggerAvailableNow() {
+    frozen = ask(planner::streams);
+  }
+
+  @Override
+  public InputPartition[] planInputPartitions(Offset start, Offset end) {
+    return ask(() -> {
+      List<Range> ranges = Position.parse(end.json()).since(Position.parse(start.json()));
+      Losses losses = new Losses();
+      List<Range> kept = losses.clip(ranges, options.hub().describe(options.streams()));
+      losses.complain(options.failOnDataLoss());
+      return planner.pieces(kept);
+    });
+  }
+
+  @Override
+  public PartitionReaderFactory createReaderFactory() {
+    return new Scanning.Readers(wanted);
+  }
+
+  @Override
+  public InputPartition[] planInputPartitions(Offset start) {
+    return ask(() -> {
+      Losses losses = new Losses();
+      Position from = Position.parse(start.json());
+      // Nothing is read yet: this only adds the streams and partitions that came into being.
+      liveStart = Position.of(Position.advanced(from, planner.streams(), 0, losses), options);
+      losses.complain(options.failOnDataLoss());
+      List<InputPartition> partitions = new ArrayList<>();
+      liveStart.streams().forEach((name, at) -> {
+        for (int partition = 0; partition < at.next().length; partition++) {
+          if (options.partitions() == null || options.partitions().contains(partition)) {
+            partitions.add(new LiveReader.Start(name, partition, at.next()[partition]));
+          }
+        }
+      });
+      return partitions.toArray(new InputPartition[0]);
+    });
+  }
+
+  @Override
+  public Offset mergeOffsets(PartitionOffset[] offsets) {
+    Map<String, Position.OfStream> at = new LinkedHashMap<>();
+    liveStart.streams().forEach((name, start) ->
+        at.put(name, new Position.OfStream(start.id(), start.begin(), start.next().clone())));
+    for (PartitionOffset offset : offsets) {
+      LiveReader.Start reached = (LiveReader.Start) offset;
+      at.get(reached.stream()).next()[reached.partition()] = reached.index();
+    }
+    return Position.of(at, options);
+  }
+
+  @Override
+  public void commit(Offset end) {
+    // Late by one batch and never called for the last one: the session's listener is what moves cursors promptly.
+    if (options.moveCursor() && options.cursor() != null) {
+      ask(() -> {
+        ObjectNode request = Hub.request().put("cursor", options.cursor());
+        ObjectNode positions = request.putObject("positions");
+        Position.parse(end.json()).streams().forEach((name, at) -> {
+          ArrayNode next = positions.putArray(name);
+          for (int partition = 0; partition < at.next().length; partition++) {
+            boolean isRead = options.partitions() == null || options.partitions().contains(partition);
+            next.add(isRead ? Long.valueOf(at.next()[partition]) : null);
+          }
+        });
+        return options.hub().call("spark.move-cursor", request);
+      });
+    }
+  }
+
+  /** How many records the hub has that are not read yet. */
+  @Override
+  public Map<String, String> metrics(Optional<Offset> latestConsumed) {
+    if (latestConsumed.isEmpty()) {
+      return Map.of();
+    }
+    return ask(() -> {
+      long behind = 0;
+      Position at = Position.parse(latestConsumed.get().json());
+      for (Hub.Stream stream : frozen == null ? planner.streams() : frozen) {
+        Position.OfStream known = at.streams().get(stream.name());
+        for (int partition = 0; partition < stream.partitions(); partition++) {
+          boolean isKnown = known != null && partition < known.next().length;
+          long from = isKnown ? known.next()[partition] : stream.first()[partition];
+          behind += Math.max(0, stream.next()[partition] - from);
+        }
+      }
+      return Map.of("recordsBehind", Long.toString(behind));
+    });
+  }
+
+  @Override
+  public void stop() {}
+}

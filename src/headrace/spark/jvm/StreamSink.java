@@ -1,0 +1,131 @@
+package headrace.spark;
+
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.util.List;
+import org.apache.spark.SparkContext;
+import org.apache.spark.TaskContext;
+import org.apache.spark.sql.SparkSession;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.connector.write.DataWriter;
+import org.apache.spark.sql.connector.write.PhysicalWriteInfo;
+import org.apache.spark.sql.connector.write.WriterCommitMessage;
+import org.apache.spark.sql.connector.write.streaming.StreamingDataWriterFactory;
+import org.apache.spark.sql.connector.write.streaming.StreamingWrite;
+
+/**
+ * The sink of a streaming query: staged rows in micro-batches, appends in real-time mode, which it learns of from
+ * `Extensions` before each batch. For the thread of one query.
+ */
+final class StreamSink implements StreamingWrite {
+  private static final long SLOTS_WAIT_MS = 30_000;
+  private static final long SLOTS_LOOK_MS = 200;
+  private final SinkOptions options;
+  private Plan plan;
+  private boolean isStaged = true;
+  private boolean wasSaid;
+
+  StreamSink(SinkOptions options) {
+    this.options = options;
+  }
+
+  /** The plan of the batch to come, in real-time mode. */
+  void plan(Plan seen) {
+    plan = seen;
+  }
+
+  @Override
+  public StreamingDataWriterFactory createStreamingWriterFactory(PhysicalWriteInfo info) {
+    if (plan == null) {
+      if (options.delivery() != null && !options.delivery().equals("staged")) {
+        throw BadOption.because("delivery=" + options.delivery() + " needs real-time mode, and "
+            + "spark.sql.extensions=headrace.spark.Extensions, which headrace.spark.session() sets");
+      }
+      return new Writers(options, null);
+    }
+    String delivery = plan.delivery(options.delivery());
+    plan.checkSlots(slots(plan.tasks()));
+    checkDestination();
+    if (delivery.equals("direct") && !wasSaid) {
+      wasSaid = true;
+      System.err.println("headrace: query " + options.query() + " delivers at least once: after a failure the results "
+          + "since its last batch come again. Give each row its `key`, and fold by it");
+    }
+    isStaged = false;
+    return new Writers(options, delivery);
+  }
+
+  /** How many tasks can run at once. Executors of a cluster may still be on their way. */
+  private static int slots(int needed) {
+    SparkContext context = SparkSession.active().sparkContext();
+    long deadline = System.nanoTime() + (context.isLocal() ? 0 : SLOTS_WAIT_MS * 1_000_000L);
+    while (true) {
+      int slots = context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile());
+      if (slots >= needed || System.nanoTime() >= deadline) {
+        return slots;
+      }
+      try {
+        Thread.sleep(SLOTS_LOOK_MS);
+      } catch (InterruptedException interrupt) {
+        Thread.currentThread().interrupt();
+        return slots;
+      }
+    }
+  }
+
+  private void checkDestination() {
+    if (options.stream() == null) {
+      throw BadOption.because("real-time mode writes to one stream: use the option `stream` and not `streamColumn`");
+    }
+    try {
+      List<Hub.Stream> found = options.hub().describe(List.of(options.stream()));
+      if (found.isEmpty()) {
+        ObjectNode request = Hub.request().put("stream", options.stream()).put("partitions", options.partitions());
+        options.hub().call("stream.create", request.put("exist_ok", true));
+        found = options.hub().describe(List.of(options.stream()));
+      }
+      if (found.isEmpty() || found.get(0).partitions() != 1) {
+        throw BadOption.because("real-time mode writes to a stream with one partition that this user may read, and '"
+            + options.stream() + "' is none. Use micro-batches");
+      }
+    } catch (IOException error) {
+      throw new UncheckedIOException(error.getMessage(), error);
+    }
+  }
+
+  /** Staged rows count by the attempt that the driver names, and appends are fenced: nobody need be asked first. */
+  @Override
+  public boolean useCommitCoordinator() {
+    return false;
+  }
+
+  @Override
+  public void commit(long batch, WriterCommitMessage[] messages) {
+    if (isStaged) {
+      try {
+        StagedCommit.ofBatch(options, batch, messages);
+      } catch (IOException error) {
+        throw new UncheckedIOException(error.getMessage(), error);
+      }
+    }
+  }
+
+  @Override
+  public void abort(long batch, WriterCommitMessage[] messages) {
+    StagedCommit.abort(options, batch, messages);
+  }
+
+  /** Makes the writers of tasks; `delivery` is null for staged rows. */
+  private record Writers(SinkOptions options, String delivery) implements StreamingDataWriterFactory {
+    @Override
+    public DataWriter<InternalRow> createWriter(int part, long task, long batch) {
+      if (delivery != null) {
+        return new Appender(options, delivery.equals("once"));
+      }
+      String run = TaskContext.get().getLocalProperty("spark.jobGroup.id");
+      String name = run == null ? "run" : run;
+      return new Stager(options, new Stager.Part(options.query(), name, batch, part, task, 0, 0, 0));
+    }
+  }
+}

@@ -1,0 +1,164 @@
+"""Real-time mode: results while a batch runs, exactly once, and the plans that cannot have them so."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hubs import ThreadHub
+from support.until import wait_until
+
+from headrace.log.batch import Batch
+from headrace.spark import read_stream
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.needs("javac"), pytest.mark.usefixtures("engine")]
+BATCH = "5 seconds"  # as short as Spark allows
+WAIT_S = 300.0
+Start = Callable[..., Any]
+
+
+@pytest.fixture
+def start(spark: Any, hub: ThreadHub, name: str, tmp_path: Path) -> Start:
+    """Start a query into `name=out`."""
+
+    def starting(frame: Any, batch: str = BATCH, checkpoint: Path = tmp_path, **options: Any) -> Any:
+        writer = frame.writeStream.format("headrace").option("checkpointLocation", str(checkpoint))
+        writer = writer.options(**{"stream": f"{name}=out", **options}).outputMode("update")
+        return writer.trigger(realTime=batch).start()
+
+    return starting
+
+
+def results(hub: ThreadHub, name: str) -> list[bytes]:
+    return hub.payloads(f"{name}=out") if hub.hub.streams(f"{name}=out") else []
+
+
+def wait_for(hub: ThreadHub, name: str, count: int, query: Any = None) -> None:
+    def there() -> bool:
+        assert query is None or query.isActive, query.exception()
+        return len(results(hub, name)) >= count
+
+    wait_until(there, f"{count} results", WAIT_S)
+
+
+def failure(query: Any) -> str:
+    wait_until(lambda: not query.isActive, "the query to fail", WAIT_S)
+    return str(query.exception())
+
+
+def test_a_record_becomes_none_one_or_many_rows_and_a_restart_goes_on(
+    hub: ThreadHub, spark: Any, name: str, start: Start
+) -> None:
+    """The first batch never ends: what Spark knows is its start, what the hub knows is where the results end."""
+    hub.create(name)
+    counts = [0, 1, 3, 0, 0, 1, 700, 2, 0, 1]
+    expected = [b"%d" % count for count in counts for _ in range(count)]
+    frame = read_stream(spark, name).selectExpr(
+        "explode(array_repeat(payload, cast(cast(payload AS STRING) AS INT))) AS payload"
+    )
+    query = start(frame, "10 minutes")
+    for number, count in enumerate(counts):
+        hub.append(name, [b"%d" % count])
+        if number % 3 == 2:
+            wait_for(hub, name, sum(counts[: number + 1]), query)
+    wait_for(hub, name, len(expected), query)
+    query.stop()
+    hub.append(name, [b"2"])
+    again = start(frame, "10 minutes")
+    wait_for(hub, name, len(expected) + 2, again)
+    again.stop()
+    assert results(hub, name) == [*expected, b"2", b"2"]
+    assert hub.hub.producer(f"{name}=out", f"spark/{query.id}/{name}/0") == len(counts) + 1
+
+
+def test_batches_follow_each_other_and_an_old_checkpoint_does_no_harm(
+    hub: ThreadHub, spark: Any, name: str, start: Start, tmp_path: Path
+) -> None:
+    hub.create(name)
+    frame = read_stream(spark, name, cursor=name).select("payload")
+    query = start(frame, checkpoint=tmp_path / "now")
+    sent = 0
+    while len([one for one in query.recentProgress if one["batchId"] >= 1]) < 1:
+        hub.append(name, [b"%d" % sent])
+        sent += 1
+        wait_for(hub, name, sent, query)
+        if sent == 1:
+            shutil.copytree(tmp_path / "now", tmp_path / "older")
+    wait_until(lambda: (hub.cursor(name, name) or 0) > 0, "the cursor", WAIT_S)
+    query.stop()
+    older = start(frame, checkpoint=tmp_path / "older")
+    hub.append(name, [b"last"])
+    wait_for(hub, name, sent + 1, older)
+    older.stop()
+    assert results(hub, name) == [*(b"%d" % number for number in range(sent)), b"last"]
+
+
+def test_whoever_is_behind_is_fenced(hub: ThreadHub, spark: Any, name: str, start: Start) -> None:
+    hub.create(name)
+    query = start(read_stream(spark, name).select("payload"), "10 minutes")
+    hub.append(name, [b"a"])
+    wait_for(hub, name, 1, query)
+    producer = f"spark/{query.id}/{name}/0"
+    hub.run(_append(hub, f"{name}=out", b"of another driver", producer))
+    hub.append(name, [b"b"])
+    assert "Fenced" in failure(query)
+    assert results(hub, name) == [b"a", b"of another driver"]
+
+
+async def _append(hub: ThreadHub, stream: str, payload: bytes, producer: str) -> None:
+    await hub.hub.append(stream, Batch.one(payload), producer=producer, sequence=50)
+
+
+def test_types_and_partitions(hub: ThreadHub, spark: Any, name: str, start: Start) -> None:
+    hub.create(name, 2)
+    query = start(read_stream(spark, name, types="x", partitions="1").select("payload"), "10 minutes")
+    hub.append(name, [b"elsewhere"], types=["x"])
+    hub.append(name, [b"1", b"2", b"3", b"4"], types=["y", "x", "y", "x"], partition=1)
+    wait_for(hub, name, 2, query)
+    query.stop()
+    assert results(hub, name) == [b"2", b"4"]
+
+
+def test_with_state_results_are_keyed_updates(hub: ThreadHub, spark: Any, name: str, start: Start) -> None:
+    hub.create(name)
+    spark.conf.set("spark.sql.shuffle.partitions", "1")  # two slots: one reads, one counts
+    try:
+        counts = read_stream(spark, name).groupBy("type").count()
+        frame = counts.selectExpr("cast(count AS STRING) AS payload", "type AS key")
+        query = start(frame, "10 minutes")
+        hub.append(name, [b"."] * 5, types=["a", "b", "a", "a", "b"])
+        wait_until(lambda: {b"2", b"3"} <= set(results(hub, name)), "the counts", WAIT_S)
+        query.stop()
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", "2")
+    table = hub.table(f"{name}=out")
+    last = dict(zip(table["key"].to_pylist(), table["payload"].to_pylist(), strict=True))
+    assert last == {b"a": b"3", b"b": b"2"}
+
+
+def test_plans_and_options_that_cannot_be_met_are_refused(hub: ThreadHub, spark: Any, name: str, start: Start) -> None:
+    from pyspark.sql import functions as F
+
+    for stream in (name, f"{name}-b"):
+        hub.create(stream)
+        hub.append(stream, [b"x"])
+    one = read_stream(spark, name).select("payload")
+    shout = F.udf(lambda payload: bytes(payload).upper(), "binary")
+    wide = read_stream(spark, f"{name}*").select("payload")
+    hub.create(f"{name}-c")
+    refused = [
+        (one.select(shout("payload").alias("payload")), {}, "EvalPythonExec"),
+        (one.repartition(1), {}, "ShuffleExchangeExec"),
+        (one.union(read_stream(spark, f"{name}-b").select("payload")), {}, "one source; this one has 2|UnionExec"),
+        (wide, {}, "this one has 3, and there are 2 slots"),
+        (one, {"delivery": "staged"}, "delivery=staged needs micro-batches"),
+        (one, {"delivery": "twice"}, "one of staged, once, direct"),
+    ]
+    for number, (frame, options, problem) in enumerate(refused):
+        query = start(frame, checkpoint=Path(hub.data).parent / f"{name}-{number}", **options)
+        text = failure(query)
+        assert any(part in text for part in problem.split("|")), text
+    assert results(hub, name) == []
