@@ -176,6 +176,7 @@ class KeyedCells:
                 if cell.timers:
                     self._idle_timers[key] = [(timer.deadline_us, number) for number, timer in cell.timers.items()]
                 del self.live[key]
+                del cell.immortal._cell  # so that both are gone at once
                 excess -= 1
 
     # --- checkpoints --------------------------------------------------------------------------------------------
