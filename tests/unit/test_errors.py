@@ -21,6 +21,7 @@ RETRIABLE = {
     "DiskFull",
     "LogFailed",
     "NotHere",
+    "NotBegun",
     "NotStored",
     "StoreUnavailable",
     "Unreachable",

@@ -96,7 +96,7 @@ PASSING = (
     Code._WAIT_COORD,
     Code._NOENT,
     Code._DESTROY,
-    Code._DESTROY_BROKER,
+    getattr(Code, "_DESTROY_BROKER", Code._DESTROY),  # earlier versions of the client have no name for it
     Code._RETRY,
     Code._WAIT_CACHE,
     Code.REQUEST_TIMED_OUT,
