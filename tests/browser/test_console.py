@@ -92,6 +92,18 @@ def test_a_cursor_that_is_stuck_says_why(hub: HubProcess, client: headrace.Clien
     expect(row).to_contain_text("61 s ago")
 
 
+LIVE = """
+const fetched = window.fetch;
+const words = new TextEncoder().encode(%s);
+window.fetch = (where, ...rest) => {
+  if (!String(where).startsWith("/console/live")) return fetched(where, ...rest);
+  const body = new ReadableStream({ start(to) { to.enqueue(words); setInterval(() => to.enqueue(words), 1000); } });
+  return Promise.resolve(new Response(body, { headers: { "Content-Type": "text/event-stream" } }));
+};
+"""
+"""Has a page hear these words from its hub, again and again."""
+
+
 def test_alarms_are_grouped_and_lead_somewhere(hub: HubProcess, client: headrace.Client, open_page: OpenPage) -> None:
     """What the hub says after a minute is said by this test instead."""
     client.call("stream.create", {"stream": "late/one", "exist_ok": True})
@@ -112,14 +124,11 @@ def test_alarms_are_grouped_and_lead_somewhere(hub: HubProcess, client: headrace
     late[5]["muted"] = {"by": "ann", "until_us": (time.time() + 3600) * 1e6, "note": "moved house"}
     disk = {"key": "disk", "kind": "disk", "title": "The disk is full <b>!</b>"}
 
-    def trouble(route: Route) -> None:
-        sample = {"time_ms": 9e15, "sessions": {}, "alarms": [disk, *late]}
-        numbers = dict.fromkeys(("records_in", "records_out", "bytes_in", "commits", "queue_bytes", "tail_bytes"), 0)
-        numbers |= dict.fromkeys(("segment_bytes", "free_bytes", "resident_bytes", "streams", "tables"), 0)
-        data = json.dumps([sample | numbers | {"commit_p50_ms": None, "commit_p99_ms": None}])
-        route.fulfill(body=f"event: pulse\ndata: {data}\n\n", content_type="text/event-stream")
-
-    page.route("**/console/live", trouble)
+    sample = {"time_ms": 9e15, "sessions": {}, "alarms": [disk, *late]}
+    numbers = dict.fromkeys(("records_in", "records_out", "bytes_in", "commits", "queue_bytes", "tail_bytes"), 0)
+    numbers |= dict.fromkeys(("segment_bytes", "free_bytes", "resident_bytes", "streams", "tables"), 0)
+    data = json.dumps([sample | numbers | {"commit_p50_ms": None, "commit_p99_ms": None}])
+    page.add_init_script(LIVE % json.dumps(f"event: pulse\ndata: {data}\n\n"))
     page.reload()
     alarms = page.get_by_label("Alarms")
     expect(alarms.locator("[data-kind=disk]")).to_contain_text("The disk is full <b>!</b>")

@@ -134,8 +134,9 @@ def run_shell_line(live: Live, line: str, expected: str | None) -> None:
     match words:
         case []:
             return
-        case ["make", target]:
+        case ["make", target, *variables]:
             assert target in targets()
+            assert all("=" in variable for variable in variables)
             return
         case ["pip", "install", requirement]:  # here already: what the page asks for is what is tested
             assert requirement in (ROOT / "pyproject.toml").read_text()

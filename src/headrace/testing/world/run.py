@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -106,10 +108,14 @@ def run(seed: int, *, without: frozenset[str] = frozenset(), told: Callable[[str
     root.addHandler(logged)
     root.setLevel(logging.WARNING)
     root.propagate = False
+    complaints = sys.unraisablehook
+    sys.unraisablehook = lambda _: None  # processes that were killed clean nothing up: that is the point
     try:
         with opened(seed, told) as world:
             return _Life(world, logged, without).run()
     finally:
+        gc.collect()
+        sys.unraisablehook = complaints
         root.removeHandler(logged)
         root.setLevel(level)
         root.propagate = spread
