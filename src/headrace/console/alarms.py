@@ -98,6 +98,7 @@ class Alarms:
         add = self._hub.verbs.register
         add("alarm.mute", MuteRequest, self.mute, right="admin", summary="Say nothing of an alarm for some time")
         add("alarm.unmute", UnmuteRequest, self.unmute, right="admin", summary="Say it again")
+        self._muted()  # rows that mean nothing are named at the start
 
     def take(self) -> list[Alarm]:
         """All of them now."""

@@ -58,7 +58,7 @@ LISTENERS: dict[str, str] = {
 # on the HTTP port (`hub.mounts`), as the console does; some open ports as they go; pipelines are supervised.
 SERVICES: dict[str, str] = {
     "admin": "headrace.admin:start",
-    "sql": "headrace.sql:start",
+    "sql": "headrace.sql.verbs:start",
     **{protocol.name: protocol.service for protocol in protocols() if protocol.service},
     "pipelines": "headrace.spark.hub.supervisor:start",
     "console": "headrace.console.server:start",

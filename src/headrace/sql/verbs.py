@@ -10,6 +10,7 @@ import msgspec
 from headrace.admin.requests import Asked, check_between
 from headrace.errors import BadRequest
 from headrace.hub.verbs import Nothing
+from headrace.serving.listener import Listener
 from headrace.sql.engine import Engine, Query, QueryInfo
 
 if TYPE_CHECKING:
@@ -159,3 +160,9 @@ def _caller() -> Any:
 def _may_end(query: Query) -> bool:
     caller = _caller()
     return bool(query.user == caller.name or caller.may("admin"))
+
+
+async def start(hub: Hub) -> Listener:
+    """Register the verbs; the server calls this while it starts. No process is started before the first query."""
+    SqlVerbs(hub).register()
+    return Listener("", Engine.of(hub).close)

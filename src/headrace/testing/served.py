@@ -40,12 +40,13 @@ class ServedHub:
         self.run(self._open(config, disk if disk is not None else MemoryDisk(), clock, address))
 
     async def _open(self, config: Config | None, disk: Disk, clock: Clock | None, address: str) -> None:
-        from headrace import admin, sql
+        from headrace import admin
         from headrace.protocols.flight.server import serve
+        from headrace.sql.verbs import start as start_sql
 
         self.hub = await Hub.open("memory", config, disk=disk, clock=clock)
         await admin.start(self.hub)
-        self._sql = await sql.start(self.hub)
+        self._sql = await start_sql(self.hub)
         self._listener = await serve(self.hub, address)
         self.address = self._listener.address
 

@@ -170,7 +170,10 @@ class OutsideCalls:
 
     def _stored(self, name: str, key: str) -> Kept | None:
         value = self._hub.get(ANSWERS_TABLE, _row(name, key))
-        return None if value is None else msgspec.msgpack.decode(value, type=Kept)
+        try:
+            return None if value is None else msgspec.msgpack.decode(value, type=Kept)
+        except msgspec.MsgspecError:  # it was set aside when the hub opened
+            return None
 
     async def _log(self, instance: Instance, method: int, arguments: bytes, number: int, ops: tuple[Op, ...]) -> None:
         limit = self._settings.outside_calls_max

@@ -122,6 +122,7 @@ class Store:
         for table in (IMMORTALS_TABLE, INITIAL_TABLE, FORGOTTEN_TABLE, METHODS_TABLE):
             await self.hub.create_table(table)
         self._forgotten()
+        self.hub.set_aside.read(METHODS_TABLE, self.hub.items(METHODS_TABLE), read_interface)
 
     def registrations(self) -> list[Registration]:
         """All immortals, in the order in which they were registered."""
@@ -146,7 +147,10 @@ class Store:
             return None
         known = self._interfaces.get(name)
         if known is None or known[0] != value:
-            known = self._interfaces[name] = value, read_interface(name.encode(), value)
+            try:
+                known = self._interfaces[name] = value, read_interface(name.encode(), value)
+            except msgspec.MsgspecError:  # it was set aside when the hub opened
+                return None
         return known[1]
 
     def is_keyed(self, name: str) -> bool:
