@@ -29,7 +29,7 @@ def test_sessions_open_and_ended(headrace: Command, served: ServedHub) -> None:
     options = ["--hub", served.address]
     shown = headrace("session", "ls", "--protocol", "wallaroo", *options).out
     assert "10.0.0.1:99" in shown
-    assert "state=streaming credits=7" in shown
+    assert "state streaming; credits 7" in shown
     (ended,) = json.loads(headrace("session", "ls", "--ended", "--protocol", "ockam", "--json", *options).out)
     assert (ended["peer"], ended["reason"]) == ("10.0.0.2:99", "went away")
     assert "went away" in headrace("session", "ls", "--ended", *options).out

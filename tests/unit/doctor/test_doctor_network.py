@@ -98,7 +98,7 @@ def test_users_that_are_lost_are_told(tmp_path: Path) -> None:
     (tmp_path / "users.json").write_text("{}")
     (lost,) = security(tmp_path)
     assert (lost.level, "now has none" in lost.text) == ("warn", True)
-    assert lost.advice.startswith("`headrace user add` makes one")
+    assert lost.advice.startswith("`headrace user add` adds one")
 
 
 def test_a_private_key_that_others_may_read_is_told(tmp_path: Path) -> None:
