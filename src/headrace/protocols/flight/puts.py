@@ -16,7 +16,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -70,16 +70,6 @@ class Window:
             self._changed.notify_all()
 
 
-class Waiting(NamedTuple):
-    """A batch that is to be stored."""
-
-    numbered: Numbered
-    batch: Batch
-    size: int
-    """What it counts for in the windows."""
-    settled: Settled
-
-
 class Putting:
     """Serves one put from beginning to end."""
 
@@ -108,7 +98,7 @@ class Putting:
         self._refused = False  # this and the next three: only the loop changes them
         self._handed_over = 0
         self._line = Line()
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[tuple[Numbered, Batch, Settled]] = deque()
         self._records_in = hub.metrics.protocol.of("flight").records_in
         self._processed = hub.stream(session.command.stream).options.ack != "durable"
 
@@ -172,18 +162,14 @@ class Putting:
         if not chunk.data.num_rows:
             self._settle_now(numbered.number, None)
             return
-        size = chunk.data.nbytes + BATCH_OVERHEAD_BYTES
-        self._enter(size)  # before the batch is made, which is a copy
         try:
             batch = Batch.from_arrow(columns.apply(chunk.data))
-        except BaseException as error:
-            self._leave(size)
-            if isinstance(error, BadRequest):
-                raise BadRequest(f"batch {numbered.number}: {error}") from None
-            raise
+        except BadRequest as error:
+            raise BadRequest(f"batch {numbered.number}: {error}") from None
+        self._enter(batch.nbytes + BATCH_OVERHEAD_BYTES)
         settled: Settled = concurrent.futures.Future()
         self._settling.put(numbered.number, settled)
-        self._bridge.post(self._append, Waiting(numbered, batch, size, settled))
+        self._bridge.post(self._append, numbered, batch, settled)
 
     def _enter(self, size: int) -> None:
         own, all_puts = self._windows
@@ -218,15 +204,15 @@ class Putting:
         if self._permit.error is not None:
             self._permit.on_refused(self._permit.error)
 
-    def _append(self, waiting: Waiting) -> None:
+    def _append(self, numbered: Numbered, batch: Batch, settled: Settled) -> None:
         """In the loop: hand a batch to the hub, behind those of this put that wait for the hub to have room."""
-        self._waiting.append(waiting)
+        self._waiting.append((numbered, batch, settled))
         if len(self._waiting) == 1:
             self._hand_over()
 
     def _hand_over(self) -> None:
         while self._waiting and not self._hub.congested:
-            self._append_now(self._waiting.popleft())
+            self._append_now(*self._waiting.popleft())
         if self._waiting:
             drained = asyncio.ensure_future(self._hub.drained())
             drained.add_done_callback(self._drained)
@@ -234,14 +220,13 @@ class Putting:
     def _drained(self, drained: asyncio.Task[None]) -> None:
         if drained.cancelled() or drained.exception() is not None:
             while self._waiting:  # the log has failed: the appends learn it one by one
-                self._append_now(self._waiting.popleft())
+                self._append_now(*self._waiting.popleft())
         self._hand_over()
 
-    def _append_now(self, waiting: Waiting) -> None:
-        numbered, batch, size, settled = waiting
+    def _append_now(self, numbered: Numbered, batch: Batch, settled: Settled) -> None:
         command = self._session.command
         if self._refused or self._permit.error is not None:
-            self._leave(size)
+            self._leave(batch.nbytes + BATCH_OVERHEAD_BYTES)
             after = Busy(f"batch {numbered.number} comes after one that was refused")
             settled.set_exception(self._permit.error or after)
             return
@@ -255,7 +240,7 @@ class Putting:
             line=self._line,
             after=numbered.after,
         )
-        future.add_done_callback(functools.partial(self._appended, size, settled))
+        future.add_done_callback(functools.partial(self._appended, batch.nbytes + BATCH_OVERHEAD_BYTES, settled))
         self._refused = future.done() and not future.cancelled() and future.exception() is not None
 
     def _appended(self, size: int, settled: Settled, future: asyncio.Future[Appended]) -> None:
