@@ -15,7 +15,7 @@ from headrace.cli.completion import settings as setting_names
 from headrace.cli.output import fail, notes
 from headrace.config.load import Loaded, load
 from headrace.errors import BadConfig
-from headrace.log.directory import check_place
+from headrace.log.place import check_place
 from headrace.protocols.flight import unfolding
 from headrace.protocols.flight.settings import Flight
 from headrace.telemetry import log_lines

@@ -27,8 +27,8 @@ from headrace.demo.pipeline import PipelineProcess, spark_is_there
 from headrace.demo.producers import PRODUCERS
 from headrace.demo.view import Frame, PipelineRow, View, flow_row, pipeline_row
 from headrace.errors import BadConfig
-from headrace.log.directory import check_place
 from headrace.log.ops import Bounds
+from headrace.log.place import check_place
 from headrace.security import Security
 from headrace.serving.runtime import Runtime
 from headrace.telemetry import log_lines

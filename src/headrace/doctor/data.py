@@ -15,7 +15,7 @@ from pkgutil import resolve_name
 from headrace.doctor.finding import Finding, Progress, fail, ok, warn
 from headrace.errors import DataDirectoryLocked, HeadraceError
 from headrace.log import doctor as log_doctor
-from headrace.log.directory import holds_log, older_log
+from headrace.log.place import holds_log, older_log
 from headrace.log.report import Finding as LogFinding
 from headrace.security.reserved import own_tables
 from headrace.units import format_bytes, format_seconds

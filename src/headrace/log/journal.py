@@ -48,8 +48,9 @@ from headrace.log.frame import (
     sequence_of,
 )
 from headrace.log.journal_port import GoodFrame, JournalPort, LostFrames, Position, Stored, TornTail, Unrecoverable
+from headrace.log.place import JOURNAL
 
-DIRECTORY = "journal"
+DIRECTORY = JOURNAL
 QUARANTINE = "quarantine"
 SUFFIX = ".journal"
 SPARE = ".spare"

@@ -42,3 +42,9 @@ def test_it_is_left_alone_where_someone_else_has_chosen() -> None:
     assert run(0)[0] == "False"
     assert run(256 << 20, ARROW_DEFAULT_MEMORY_POOL="system")[0] == "False"
     assert unfolding.bound(256 << 20) is False  # pyarrow is here already
+
+
+def test_the_command_that_starts_a_hub_leaves_arrow_to_be_bounded() -> None:
+    """What imports pyarrow before `bound` makes it bound nothing."""
+    program = "import sys, headrace.cli.main, headrace.cli.up; sys.exit('pyarrow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
