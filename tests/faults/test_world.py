@@ -15,8 +15,8 @@ pytestmark = pytest.mark.slow
 
 SEEDS = 24
 """So many in CI, in about a minute."""
-FAILED = (4, 8)
-"""Every seed that ever failed."""
+FAILED: tuple[int, ...] = ()
+"""Every seed that found a bug of the hub. None yet: what failed so far were mistakes of the model."""
 QUICKLY_FOUND = ("a commit is acknowledged and never written", "compare and set does not compare")
 
 
