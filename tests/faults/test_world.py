@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 from faults.world_bugs import BUGS, SOURCES, seeds_needed
@@ -41,6 +43,25 @@ def test_a_seed_is_the_same_story_in_every_process() -> None:
         assert last.startswith("trace ")
         traces.add(last)
     assert traces == {f"trace {run(7).trace}"}
+
+
+def test_threads_from_before_a_world_live_outside_it() -> None:
+    ended, clocks = threading.Event(), []
+
+    def stranger() -> None:
+        while not ended.is_set():
+            time.sleep(0.01)
+            clocks.append(time.monotonic())
+
+    thread = threading.Thread(target=stranger)
+    began = time.monotonic()
+    thread.start()
+    assert not run(7).wrong
+    ended.set()
+    thread.join()
+    assert clocks
+    assert clocks == sorted(clocks)
+    assert clocks[0] >= began
 
 
 @pytest.mark.parametrize("name", QUICKLY_FOUND)

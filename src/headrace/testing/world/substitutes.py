@@ -22,7 +22,7 @@ EPOCH_S = 1_700_000_000
 
 @contextlib.contextmanager
 def substituted(scheduler: Scheduler, network: Network, threads: Threads) -> Iterator[None]:
-    """Nothing in this process may read a real clock or throw real dice inside."""
+    """Nothing in this thread may read a real clock or throw real dice inside. Threads that were there go on as before."""
     chance = random.Random(scheduler.random.random())
 
     def monotonic_s() -> float:
@@ -60,7 +60,7 @@ def substituted(scheduler: Scheduler, network: Network, threads: Threads) -> Ite
     random.seed(scheduler.random.random())
     try:
         for owner, name, value in replaced:
-            setattr(owner, name, value)
+            setattr(owner, name, value if isinstance(value, type) else _here_only(value, getattr(owner, name)))
         yield
     finally:
         for owner, name, value in before:
@@ -68,6 +68,16 @@ def substituted(scheduler: Scheduler, network: Network, threads: Threads) -> Ite
         random.setstate(state)
         if collects:
             gc.enable()
+
+
+def _here_only(ours: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
+    """Ours in this thread, the real one in those that were there before the world: they belong to no strand."""
+    here, this_thread = threading.get_ident(), threading.get_ident
+
+    def choose(*args: Any, **kwargs: Any) -> Any:
+        return (ours if this_thread() == here else real)(*args, **kwargs)
+
+    return choose
 
 
 def _has_news(transport: Transport, events: int = 0) -> bool:
