@@ -22,7 +22,7 @@ EPOCH_S = 1_700_000_000
 
 @contextlib.contextmanager
 def substituted(scheduler: Scheduler, network: Network, threads: Threads) -> Iterator[None]:
-    """Nothing in this thread may read a real clock or throw real dice inside. Threads that were there go on as before."""
+    """Nothing in this thread may read a real clock or throw real dice inside. Older threads go on as before."""
     chance = random.Random(scheduler.random.random())
 
     def monotonic_s() -> float:
