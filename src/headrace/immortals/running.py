@@ -71,7 +71,8 @@ async def serve(
     factory: Callable[[], Kind], name: str, *, hub: str | None = None, show: bool = False, **connect: Any
 ) -> AsyncIterator[Kind]:
     """Serve an immortal in this event loop for as long as the block lasts. The object is for looking: its state changes
-    through its methods only. `hub` and the rest are those of `headrace.connect`."""
+    through its methods only. If the immortal itself cannot go on, the block is cancelled, and its error is raised.
+    `hub` and the rest are those of `headrace.connect`."""
     place = await asyncio.to_thread(_Place, factory, name, hub, connect)
     shown = Shown(name) if show else None
     host = Host(factory, name=name, receive="", send="", addresses=lambda: asyncio.to_thread(place.find), watcher=shown)
@@ -83,9 +84,8 @@ async def serve(
             await serving
         if shown is not None:
             shown.ready(place.hub, host.engine.processed)
-        yield host.immortal  # type: ignore[misc]
-        if serving.done():
-            await serving
+        async with _cancelled_with(serving):
+            yield host.immortal  # type: ignore[misc]
     finally:
         ready.cancel()
         if not serving.done() and host.is_primary:
@@ -95,6 +95,28 @@ async def serve(
         with contextlib.suppress(asyncio.CancelledError):
             await serving
         place.close()
+
+
+@contextlib.asynccontextmanager
+async def _cancelled_with(other: asyncio.Future[None]) -> AsyncIterator[None]:
+    """A block that is cancelled when something else ends, and raises what that raised."""
+    task = asyncio.current_task()
+    assert task is not None
+
+    def cancel(_: asyncio.Future[None]) -> None:
+        task.cancel()
+
+    other.add_done_callback(cancel)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not other.done():
+            raise
+        task.uncancel()
+    finally:
+        other.remove_done_callback(cancel)
+    if other.done():
+        await other
 
 
 def run(

@@ -222,3 +222,17 @@ async def test_what_was_answered_is_remembered_by_the_next_program(world: Any) -
         assert shop.orders == [Order(1, "pear", 1)]
         assert await off_loop(world.client.immortal("shop2").order, item="pear", idempotency_key="k") == first
         assert len(shop.orders) == 1
+
+
+class Failing(Immortal):
+    async def on_primary(self, itself: Any) -> None:
+        raise RuntimeError("no printer")
+
+
+async def test_an_immortal_that_cannot_go_on_ends_the_program(world: Any) -> None:
+    limit = asyncio.timeout(60)
+    with pytest.raises(RuntimeError, match="no printer"):
+        async with limit, serve(Failing, "failing", hub=world.address):
+            await asyncio.Event().wait()
+    assert not limit.expired()
+    assert not asyncio.current_task().cancelling()  # type: ignore[union-attr]
