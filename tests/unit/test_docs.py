@@ -25,6 +25,7 @@ DOCS = ROOT / "docs"
 ON_THEIR_OWN = {
     "how-to/python.md": "tests/unit/protocols/flight/test_flight_docs.py",
     "how-to/cluster.md": "tests/faults/test_cluster_page.py",
+    "tutorial-shop.md": "tests/faults/test_shop_page.py",
     "protocols/flight.md": "tests/unit/protocols/flight/test_flight_docs.py",
     "protocols/ambrosia.md": "tests/unit/protocols/ambrosia/test_ambrosia_docs.py",
     "protocols/ockam.md": "tests/unit/protocols/ockam/test_ockam_docs.py",

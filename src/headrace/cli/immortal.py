@@ -127,14 +127,55 @@ def call(
     arguments: Annotated[str, typer.Argument(help="Arguments, a JSON object.")] = "{}",
     key: Annotated[str | None, typer.Option(help="Which instance of a keyed immortal.")] = None,
     idempotency_key: Annotated[str | None, typer.Option(help="The same key again: the same call.")] = None,
+    wait: Annotated[bool, typer.Option(help="Wait for the result; otherwise only until the call is on disk.")] = True,
 ) -> None:
     """Call a method of an immortal, and print what it returns as JSON."""
+    request = {
+        "name": name,
+        "method": method,
+        "arguments": _json(arguments, "arguments", dict[str, Any]),
+        "key": key,
+        "idempotency_key": idempotency_key,
+    }
+    if wait:
+        print_json(answer.request("immortal.call", request, dict[str, Any]).get("value"))
+    else:
+        answer.request("immortal.call", {**request, "wait_s": 0}, dict[str, Any])
+
+
+@app.command()
+@sharing(answer=Answer)
+def fulfil(
+    answer: Answer,
+    name: Name,
+    token_id: Annotated[str, typer.Argument(help="What the method handed out.", show_default=False)],
+    value: Annotated[str, typer.Argument(help="The value, as JSON.")] = "null",
+    error: Annotated[str | None, typer.Option(help="There is no value, for this reason: it is raised.")] = None,
+) -> None:
+    """Give a method that waits for a token its value."""
+    params = {"name": name, "token": token_id, "value": _json(value, "value", Any), "error": error}
+    answer.request("immortal.fulfil", params, dict[str, Any])
+
+
+@app.command()
+@sharing(answer=Answer)
+def cancel(
+    answer: Answer,
+    name: Name,
+    idempotency_key: Annotated[str, typer.Argument(help="The key that it was called with.", show_default=False)],
+    reason: Annotated[str, typer.Option(help="What the method is told.")] = "cancelled",
+) -> None:
+    """Cancel a call that is under way: `Cancelled` is raised where it waits."""
+    params = {"name": name, "idempotency_key": idempotency_key, "reason": reason}
+    answer.request("immortal.cancel", params, dict[str, Any])
+
+
+def _json(text: str, what: str, kind: Any) -> Any:
     try:
-        named = msgspec.json.decode(arguments, type=dict[str, Any])
+        return msgspec.json.decode(text, type=kind)
     except msgspec.MsgspecError as error:
-        fail(f"the arguments are no JSON object: {error}", code="bad-request", exit_code=2)
-    request = {"name": name, "method": method, "arguments": named, "key": key, "idempotency_key": idempotency_key}
-    print_json(answer.request("immortal.call", request, dict[str, Any]).get("value"))
+        wanted = "a JSON object" if kind is not Any else "JSON"
+        fail(f"{what} must be {wanted}: {error}", code="bad-request", exit_code=2)
 
 
 @app.command()
