@@ -210,6 +210,9 @@ def replay(
         int | None,
         typer.Option("--from", metavar="CHECKPOINT", help="Checkpoint to begin with; the newest if not given."),
     ] = None,
+    until: Annotated[
+        int | None, typer.Option(metavar="INDEX", help="The first logged message to leave out; none if not given.")
+    ] = None,
     upgrade: Annotated[
         bool, typer.Option("--upgrade", help="A what-if test: the upgrade comes before the log.")
     ] = False,
@@ -218,7 +221,7 @@ def replay(
     ] = False,
 ) -> None:
     """Time travel: open a port pair on which a debugging binding is served the past, and can change nothing."""
-    request = {"name": name, "checkpoint": checkpoint, "upgrade": upgrade, "tell_end": tell_end}
+    request = {"name": name, "checkpoint": checkpoint, "until": until, "upgrade": upgrade, "tell_end": tell_end}
     ports = answer.request("immortal.replay", request, DebugPorts)
     columns = ["receive", "send", "#checkpoint", "#first", "#next"]
     answer.table(ports, columns, [[ports.receive, ports.send, ports.checkpoint, ports.first, ports.next]])

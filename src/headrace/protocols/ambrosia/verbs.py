@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import msgspec
 
@@ -39,10 +39,12 @@ class LogRequest(NameRequest, frozen=True):
 
 
 class ReplayRequest(NameRequest, frozen=True):
-    """Serve a debugging binding from a checkpoint; without one, from the newest. With `tell_end` it is asked for a
-    checkpoint when the log has been replayed; otherwise it is told nothing."""
+    """Serve a debugging binding from a checkpoint; without one, from the newest that there was. `until` is the first
+    logged message that it does not get. With `tell_end` it is asked for a checkpoint when the log has been replayed;
+    otherwise it is told nothing."""
 
     checkpoint: int | None = None
+    until: Annotated[int, msgspec.Meta(ge=0)] | None = None
     upgrade: bool = False
     tell_end: bool = False
 
@@ -166,7 +168,9 @@ class ImmortalVerbs:
 
     async def replay(self, request: ReplayRequest) -> DebugPorts:
         """Open a port pair for a debugging binding."""
-        opened = await self._coordinator.replay(request.name, request.checkpoint, request.upgrade, request.tell_end)
+        opened = await self._coordinator.replay(
+            request.name, request.checkpoint, request.until, request.upgrade, request.tell_end
+        )
         return DebugPorts.of(opened)
 
     async def debugging(self, request: Nothing) -> list[DebuggingInfo]:

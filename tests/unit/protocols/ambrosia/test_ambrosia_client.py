@@ -13,10 +13,8 @@ from support.ambrosia_peer import coordinator, settings
 from support.until import until
 
 from headrace.config import ImmortalSection
-from headrace.log.batch import Batch
 from headrace.protocols.ambrosia import codec
 from headrace.protocols.ambrosia.binding.engine import DEADLINE_METHOD, JOURNAL_BYTES_MAX, OUTSIDE_METHOD, Engine
-from headrace.protocols.ambrosia.binding.methods import method_id
 from headrace.protocols.ambrosia.client import (
     DeclarationError,
     Host,
@@ -40,7 +38,6 @@ from headrace.protocols.ambrosia.codec import Type, encode_record
 from headrace.protocols.ambrosia.coordinator.store import StreamNames
 from headrace.protocols.ambrosia.record_reader import Record, RecordReader
 from headrace.protocols.ambrosia.server import ImmortalPorts
-from headrace.security import EVERYTHING
 from headrace.testing import MemoryDisk, memory_hub
 
 
@@ -553,22 +550,3 @@ async def test_a_sleep_logs_its_deadline_once() -> None:
             await until(lambda: host.immortal.woke == 1)  # type: ignore[attr-defined]
         rows = (await hub.read(StreamNames("x").log, 0, limit=100)).to_pylist()
         assert sum(row["type"] == f"impulse/{DEADLINE_METHOD}" for row in rows) == 1
-
-
-async def test_a_debugged_immortal_knows_when_the_replay_has_ended() -> None:
-    async with (
-        memory_hub(settings(ledger=ImmortalSection())) as hub,
-        coordinator(hub) as ports,
-        serve(Ledger, **at(ports, "ledger")) as host,
-    ):
-        add = Batch.of([b'{"amount": 5}'], types=str(method_id("add")))
-        await hub.append(StreamNames("ledger").inbox, add)
-        await until(lambda: host.immortal.total == 5)  # type: ignore[attr-defined]
-        debug = await hub.verbs.call("immortal.replay", {"name": "ledger", "tell_end": True}, EVERYTHING)
-        debugged = Host(Ledger, name="ledger", receive=debug.receive, send=debug.send)
-        running = asyncio.ensure_future(debugged.run())
-        await asyncio.wait_for(debugged.wait_replayed(), 60)
-        assert debugged.immortal.total == 5  # type: ignore[attr-defined]
-        assert debugged.immortal.replaying
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)

@@ -340,7 +340,9 @@ class Coordinator:
             raise BadRequest(f"immortal {name!r}: the binding was lost before the checkpoint was whole")
         return info
 
-    async def replay(self, name: str, checkpoint: int | None, upgrade: bool, tells_end: bool) -> DebugSession:
+    async def replay(
+        self, name: str, checkpoint: int | None, until: int | None, upgrade: bool, tells_end: bool
+    ) -> DebugSession:
         """Open a port pair on which a debugging binding is served from a checkpoint: it can change nothing."""
         instance = self.find(name)
         stored = instance.checkpoints()
@@ -349,11 +351,13 @@ class Coordinator:
             what = "a checkpoint" if checkpoint is None else f"checkpoint {checkpoint}"
             kept = ", ".join(str(info.id) for info in stored) or "none"
             raise BadRequest(f"immortal {name!r} has not {what}; kept are: {kept}")
+        if until is not None:
+            candidates = _before(name, candidates, until, self.hub.bounds(instance.names.log).next)
         sessions = self.debugging.setdefault(name, [])
         if len(sessions) >= DEBUGGING_MAX:
             raise Busy(f"immortal {name!r} has {DEBUGGING_MAX} debugging sessions open already")
         how = Input.CONNECTED_WHAT_IF if upgrade else Input.CONNECTED_DEBUG
-        session = DebugSession(self, instance, candidates[-1], self.hub.bounds(instance.names.log).next, tells_end)
+        session = DebugSession(self, instance, candidates[-1], until, tells_end)
         opener = current()
 
         def link(receive: asyncio.Transport, send: asyncio.Transport) -> Link:
@@ -442,3 +446,15 @@ def _registration(name: str, section: ImmortalSection, instance: Instance | None
             f"immortal {name!r} has version {registration.version}; it cannot go back to {registration.upgrade_version}"
         )
     return registration
+
+
+def _before(name: str, checkpoints: list[CheckpointInfo], until: int, end: int) -> list[CheckpointInfo]:
+    """Those from which a replay reaches message `until`."""
+    found = [info for info in checkpoints if info.position <= until]
+    if until > end:
+        raise BadRequest(f"immortal {name!r} has logged messages below {end}, none up to {until}")
+    if not found:
+        raise BadRequest(
+            f"immortal {name!r} has no checkpoint before message {until}: from {checkpoints[0].position} on"
+        )
+    return found

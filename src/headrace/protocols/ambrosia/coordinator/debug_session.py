@@ -27,16 +27,22 @@ class DebugSession:
     """
 
     def __init__(
-        self, coordinator: Coordinator, instance: Instance, checkpoint: CheckpointInfo, end: int, tells_end: bool
+        self,
+        coordinator: Coordinator,
+        instance: Instance,
+        checkpoint: CheckpointInfo,
+        until: int | None,
+        tells_end: bool,
     ) -> None:
         self._coordinator = coordinator
         self._instance = instance
         self._repeats = Repeats(coordinator.hub, instance.name)
-        self._made = {other.name: other.queue.durable_count(instance.name) for other in coordinator.instances.values()}
+        self._made: dict[str, int] = {}
+        """How many calls were made to whom, where all of the past is replayed."""
         self.difference: str | None = None
         """What the binding says otherwise than it was said before, if it does; known when all is replayed."""
         self.checkpoint = checkpoint
-        self.end = end
+        self.end = coordinator.hub.bounds(instance.names.log).next if until is None else until
         """Logged messages below this index are replayed."""
         self.ports: PortPair
         self.link: Link | None = None
@@ -44,6 +50,9 @@ class DebugSession:
         """Ends the watch over the rights of whoever opened it."""
         self._tells_end = tells_end
         self._answered = False
+        if until is None:
+            others = coordinator.instances.values()
+            self._made = {other.name: other.queue.durable_count(instance.name) for other in others}
 
     def serve(self, link: Link, how: Input) -> None:
         """The binding has come."""
@@ -51,7 +60,7 @@ class DebugSession:
         link.on_replayed = self._replayed
         link.on_skipped = self._skipped
         link.on_discarded = self._said
-        link.start(how, self.checkpoint)
+        link.start(how, self.checkpoint, self.end)
 
     def _replayed(self) -> None:
         if self._tells_end and self.link is not None:

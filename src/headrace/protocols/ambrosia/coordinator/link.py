@@ -104,10 +104,12 @@ class Link:
 
     # --- start and end ------------------------------------------------------------------------------------------
 
-    def start(self, how: Input, checkpoint: CheckpointInfo | None) -> None:
-        """Begin one of the start-up cases, from a stored checkpoint if there is one."""
+    def start(self, how: Input, checkpoint: CheckpointInfo | None, end: int | None = None) -> None:
+        """Begin one of the start-up cases, from a stored checkpoint if there is one. A replay goes up to `end`, or to
+        the end of the log."""
         self._stored_checkpoint = checkpoint
-        self.feed.position = self._replay_end = self._hub.bounds(self.instance.names.log).next
+        self._replay_end = self._hub.bounds(self.instance.names.log).next if end is None else end
+        self.feed.position = self._replay_end
         if checkpoint is not None:
             self.sent = json.loads(checkpoint.meta.get("sent", "{}"))
             self.feed.position = checkpoint.position
