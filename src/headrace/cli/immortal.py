@@ -202,6 +202,13 @@ def checkpoint(answer: Answer, name: Name) -> None:
 
 
 @app.command()
+@sharing(hub=HubOptions)
+def hand_over(hub: HubOptions, name: Name) -> None:
+    """Move an immortal: its standby, a second program that runs elsewhere, takes over now."""
+    hub.call("immortal.hand-over", {"name": name})
+
+
+@app.command()
 @sharing(answer=Answer)
 def replay(
     answer: Answer,

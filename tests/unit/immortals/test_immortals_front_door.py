@@ -236,3 +236,33 @@ async def test_an_immortal_that_cannot_go_on_ends_the_program(world: Any) -> Non
             await asyncio.Event().wait()
     assert not limit.expired()
     assert not asyncio.current_task().cancelling()  # type: ignore[union-attr]
+
+
+async def test_a_standby_takes_over_when_it_is_told_to(world: Any) -> None:
+    options = {"clock": True, "delivery": "counted", "standby": True}
+    await off_loop(world.client.call, "immortal.register", {"name": "moved", "options": options})
+    handle = world.client.immortal("moved")
+    async with serve(Shop, "moved", hub=world.address):
+        await off_loop(handle.order, item="pear", qty=2)
+        with pytest.raises(BadRequest, match="has no standby that could take over"):
+            await off_loop(world.client.call, "immortal.hand-over", {"name": "moved"})
+        moving = asyncio.ensure_future(_moved(world))
+        async with serve(Shop, "moved", hub=world.address) as second:
+            await moving
+            await off_loop(handle.order, item="pear", qty=1)
+            assert second.stock == {"pear": 7}
+    await off_loop(world.client.call, "immortal.forget", {"name": "moved"})
+
+
+async def _moved(world: Any) -> None:
+    """Until a program stands by and the immortal is handed over to it."""
+
+    async def is_moved() -> bool:
+        try:
+            await off_loop(world.client.call, "immortal.hand-over", {"name": "moved"})
+        except BadRequest:
+            return False
+        return True
+
+    while not await is_moved():
+        await asyncio.sleep(0.02)

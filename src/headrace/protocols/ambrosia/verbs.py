@@ -144,6 +144,7 @@ class ImmortalVerbs:
         )
         add("immortal.log", LogRequest, self.log, right="read", summary="Logged messages, decoded")
         add("immortal.checkpoint", NameRequest, self.checkpoint, right="write", summary="Take a checkpoint now")
+        add("immortal.hand-over", NameRequest, self.hand_over, right="write", summary="Let a standby take over now")
         add("immortal.replay", ReplayRequest, self.replay, right="admin", summary="Serve a debugging binding")
         add("immortal.debugging", Nothing, self.debugging, right="read", summary="Debugging sessions that are open")
         add("immortal.end-replay", EndReplayRequest, self.end_replay, right="admin", summary="End a debugging session")
@@ -161,6 +162,10 @@ class ImmortalVerbs:
     async def checkpoint(self, request: NameRequest) -> CheckpointInfo:
         """Take one and wait for it."""
         return await self._coordinator.checkpoint(request.name)
+
+    async def hand_over(self, request: NameRequest) -> None:
+        """Move it to the program that stands by."""
+        await self._coordinator.hand_over(request.name)
 
     async def forget(self, request: NameRequest) -> None:
         """Remove it."""

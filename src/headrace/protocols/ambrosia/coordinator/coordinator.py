@@ -340,6 +340,20 @@ class Coordinator:
             raise BadRequest(f"immortal {name!r}: the binding was lost before the checkpoint was whole")
         return info
 
+    async def hand_over(self, name: str) -> None:
+        """Let the first standby take over from the binding that runs, and wait until it has."""
+        instance = self.find(name)
+        if instance.primary is None or not instance.standbys:
+            raise BadRequest(
+                f"immortal {name!r} has no standby that could take over: register it with `standby`, and start its "
+                "program a second time"
+            )
+        successor = instance.standbys[0]
+        await successor.feed.reached(self.hub.bounds(instance.names.log).next)
+        instance.primary.close("handed over to a standby")
+        if await instance.running() is not successor:
+            raise BadRequest(f"immortal {name!r}: the standby was lost before it had taken over")
+
     async def replay(
         self, name: str, checkpoint: int | None, until: int | None, upgrade: bool, tells_end: bool
     ) -> DebugSession:
