@@ -7,8 +7,8 @@ from itertools import count
 import pytest
 from confluent_kafka import KafkaError as Code
 from confluent_kafka import KafkaException
-from kafka_brokers import Brokers
-from support.kafka import new_cell
+from confluent_kafka.admin import AdminClient
+from support.kafka import SharedBrokers, new_cell
 from unit.log.test_journal_contract import (
     PIECE_BYTES,
     Open,
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 
 @pytest.fixture
-def again(brokers: Brokers) -> Open:
+def again(brokers: SharedBrokers) -> Open:
     settings, kafka = new_cell(brokers.servers)
     names = map(str, count())
     return lambda: KafkaJournal(
@@ -41,7 +41,7 @@ def again(brokers: Brokers) -> Open:
 
 
 @pytest.fixture
-def cell(brokers: Brokers) -> tuple[str, KafkaPort]:
+def cell(brokers: SharedBrokers) -> tuple[str, KafkaPort]:
     settings, kafka = new_cell(brokers.servers)
     return f"{settings.prefix}.journal", kafka
 
@@ -123,6 +123,22 @@ def test_a_topic_that_one_broker_does_not_know_is_asked_for_again(cell: tuple[st
     with pytest.raises(UnknownTopic):
         kafka.bounds(f"{topic}-not", 0)
     kafka._asking = None
+    kafka.close()
+
+
+def test_the_broker_that_leads_now_is_asked(cell: tuple[str, KafkaPort], brokers: SharedBrokers) -> None:
+    topic, kafka = cell
+    kafka.delete_records(topic, 0, 0)
+    assert kafka.bounds(topic, 0) == (0, 0)
+    metadata = AdminClient({"bootstrap.servers": brokers.servers}).list_topics(topic, timeout=30)
+    leader = brokers.brokers[metadata.topics[topic].partitions[0].leader - 1]
+    leader.kill()
+    try:
+        assert kafka.bounds(topic, 0) == (0, 0)
+        kafka.delete_records(topic, 0, 0)
+    finally:
+        leader.start()
+        brokers.wait_ready()
     kafka.close()
 
 

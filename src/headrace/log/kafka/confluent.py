@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -58,6 +59,8 @@ MESSAGE_BYTES_MAX = 1_900_000
 """Of a message or a batch of them: below what the topics take."""
 REQUEST_S = 10.0
 """Of one question to a broker; asked again until `log.kafka.timeout_s` is over."""
+LEADER_S = 1.0
+"""Of the first question to the broker that led a partition when it was last asked: it may have gone."""
 AGAIN_S = 0.2
 REFUSED_S = 3.0
 """So long brokers are asked again that do not let this hub in."""
@@ -234,6 +237,24 @@ class _Member(Member):
         self._consumer.close()
 
 
+def _ever_more_patient(ask: Callable[[float], Result | None]) -> Callable[[], Result | None]:
+    """A question that waits longer each time that it is asked."""
+    patience_s = LEADER_S / 2
+
+    def again() -> Result | None:
+        nonlocal patience_s
+        patience_s = min(2 * patience_s, REQUEST_S)
+        return ask(patience_s)
+
+    return again
+
+
+def _learn_leader(client: confluent_kafka.Consumer | AdminClient, topic: str) -> None:
+    """A client asks the broker that it remembers as the leader, even when that is gone, until it hears of another."""
+    with contextlib.suppress(KafkaException):
+        client.list_topics(topic, timeout=LEADER_S)
+
+
 class ConfluentKafka(KafkaPort):
     """A cluster. Connections are made when they are needed."""
 
@@ -299,22 +320,25 @@ class ConfluentKafka(KafkaPort):
         ]
 
     def bounds(self, topic: str, partition: int, timeout_s: float | None = None) -> tuple[int, int]:
-        def ask() -> tuple[int, int] | None:
+        def ask(patience_s: float) -> tuple[int, int] | None:
             asking = self._asking
             if asking is None:
                 asking = self._asking = confluent_kafka.Consumer({**self._base, **FIXED_CONSUMER}, logger=logger)
             found: tuple[int, int] | None = None
             try:
-                found = asking.get_watermark_offsets(TopicPartition(topic, partition), REQUEST_S)
+                found = asking.get_watermark_offsets(TopicPartition(topic, partition), patience_s)
             except KafkaException as error:
-                if error.args[0].code() not in NO_TOPIC or self.topic(topic) is None:
+                if error.args[0].code() not in NO_TOPIC:
+                    _learn_leader(asking, topic)
+                    raise
+                if self.topic(topic) is None:
                     raise
                 # It asked a broker that did not know of the topic yet, and would remember that for a while. It is not
                 # closed here: another thread may be asking it.
                 self._asking = None
             return found
 
-        return self._asked(f"the bounds of {topic}/{partition}", ask, timeout_s)
+        return self._asked(f"the bounds of {topic}/{partition}", _ever_more_patient(ask), timeout_s)
 
     def _asked(self, what: str, ask: Callable[[], Result | None], timeout_s: float | None = None) -> Result:
         """The answer, asked for again while brokers come and go."""
@@ -361,10 +385,14 @@ class ConfluentKafka(KafkaPort):
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         where = TopicPartition(topic, partition, before)
 
-        def delete() -> Any:
-            return self._admin.delete_records([where], request_timeout=REQUEST_S)[where].result()
+        def delete(patience_s: float) -> Any:
+            try:
+                return self._admin.delete_records([where], request_timeout=patience_s)[where].result()
+            except KafkaException:
+                _learn_leader(self._admin, topic)
+                raise
 
-        self._asked(f"whether {topic}/{partition} was cut", delete)
+        self._asked(f"whether {topic}/{partition} was cut", _ever_more_patient(delete))
 
     def topic(self, name: str) -> Topic | None:
         def describe() -> Any:
