@@ -13,6 +13,7 @@ class AmbrosiaMetrics:
 
     def __init__(self, make: Maker) -> None:
         self.immortals = make.gauge("headrace_ambrosia_immortals", "Immortals known", ["state"])
+        self.answers = make.gauge("headrace_ambrosia_answers", "Calls with an idempotency key that are known")
         self.calls = make.counter("headrace_ambrosia_calls_total", "Calls received from bindings")
         self.duplicates = make.counter("headrace_ambrosia_duplicates_total", "Calls sent again by recovering bindings")
         self.links_closed = make.counter("headrace_ambrosia_links_closed_total", "Links closed for a fault")

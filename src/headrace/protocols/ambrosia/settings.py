@@ -76,4 +76,5 @@ class Ambrosia(Section, frozen=True):
     answers_kept_s: Annotated[
         Seconds, Meta(description="How long the answer to a call with an idempotency key is kept")
     ] = 86_400
+    answers_max: Annotated[Count, Meta(description="Such answers that are kept; the oldest go first")] = 100_000
     immortals: Annotated[dict[str, ImmortalSection], Meta(description="Immortals by name")] = {}

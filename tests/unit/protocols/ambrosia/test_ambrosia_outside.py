@@ -109,10 +109,32 @@ async def test_answers_are_kept_as_long_as_the_setting_says(monkeypatch: pytest.
             await until(lambda calls=calls: calls._stored("a", "k").kind is not None)
             now = outside.time.time()
             monkeypatch.setattr(outside.time, "time", lambda now=now: now + 5)
-            calls._sweep_expired()
+            calls._sweep_old()
             await until(lambda hub=hub, left=left: len(list(hub.items(outside.ANSWERS_TABLE))) == left)
             monkeypatch.undo()
             await binding.close()
+
+
+async def test_the_oldest_answers_go_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outside, "SWEEP_COUNT", 2)
+    config = msgspec.structs.replace(A, ambrosia=msgspec.structs.replace(A.ambrosia, answers_max=3))
+    async with memory_hub(config) as hub, coordinator(hub) as ports:
+        binding = await started(ports)
+        unanswered = call(hub, idempotency_key="first")
+        await heard(binding)
+        for number in range(8):
+            waiting = call(hub, idempotency_key=f"k{number}")
+            answer(binding, await heard(binding), b"7")
+            await waiting
+        calls = ports.coordinator.outside
+        await until(lambda: calls.answers <= 5)  # a few more than the limit, so that not every call sweeps
+        calls._sweep_old()
+        await until(lambda: calls.answers == 3)
+        known = [key for _, key, _ in map(outside.read_kept, *zip(*hub.items(outside.ANSWERS_TABLE), strict=True))]
+        assert known == ["first", "k6", "k7"]
+        assert b"headrace_ambrosia_answers 3.0" in hub.metrics.text()
+        unanswered.cancel()
+        await binding.close()
 
 
 async def test_limits_of_calls_from_outside() -> None:

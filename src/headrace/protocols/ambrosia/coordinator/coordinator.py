@@ -436,6 +436,7 @@ class Coordinator:
         )
         for state in ("linked", "absent", "unregistered"):
             self.metrics.immortals.labels(state=state).set(states[state])
+        self.metrics.answers.set(self.outside.answers)
 
 
 def _registration(name: str, section: ImmortalSection, instance: Instance | None) -> Registration:

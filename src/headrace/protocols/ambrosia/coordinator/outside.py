@@ -33,6 +33,9 @@ OUTSIDE: Final = "@outside"
 ANSWERS_TABLE: Final = "ambrosia/answers"
 FLUSH_S: Final = 0.1
 SWEEP_S: Final = 300
+SWEEP_COUNT: Final = 500
+"""So many rows are looked at in one turn."""
+TURN_S: Final = 0.02
 NUMBER_BITS: Final = 62
 IDEMPOTENCY_KEY_BYTES_MAX: Final = 256
 
@@ -55,6 +58,13 @@ class Kept(msgspec.Struct, omit_defaults=True):
 
 def _row(name: str, key: str) -> bytes:
     return msgspec.json.encode([name, key])
+
+
+def _decoded(value: bytes) -> Kept | None:
+    try:
+        return msgspec.msgpack.decode(value, type=Kept)
+    except msgspec.MsgspecError:  # it was set aside when the hub opened
+        return None
 
 
 def read_kept(key: bytes, value: bytes) -> tuple[str, str, Kept]:
@@ -111,7 +121,7 @@ class OutsideCalls:
             if kept.kind is None:
                 self._keys[name, kept.number] = key
                 self._numbers[name, key] = kept
-        self._sweep = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep_expired)
+        self._sweep_in(SWEEP_S)
 
     def close(self) -> None:
         """Let nobody wait any longer."""
@@ -170,10 +180,7 @@ class OutsideCalls:
 
     def _stored(self, name: str, key: str) -> Kept | None:
         value = self._hub.get(ANSWERS_TABLE, _row(name, key))
-        try:
-            return None if value is None else msgspec.msgpack.decode(value, type=Kept)
-        except msgspec.MsgspecError:  # it was set aside when the hub opened
-            return None
+        return None if value is None else _decoded(value)
 
     async def _log(self, instance: Instance, method: int, arguments: bytes, number: int, ops: tuple[Op, ...]) -> None:
         limit = self._settings.outside_calls_max
@@ -251,6 +258,8 @@ class OutsideCalls:
         if done.cancelled() or done.exception() is not None:
             self._unsaved[name] = {**unsaved, **self._unsaved.get(name, {})}
             return
+        if self.answers > self._settings.answers_max + SWEEP_COUNT:
+            self._sweep_in(0)
         for key, kept in unsaved.items():
             self._numbers.pop((name, key), None)
             self._keys.pop((name, kept.number), None)
@@ -262,14 +271,35 @@ class OutsideCalls:
 
     # --- what is kept -------------------------------------------------------------------------------------------
 
-    def _sweep_expired(self) -> None:
-        oldest = int(time.time()) - int(self._settings.answers_kept_s)
-        rows = self._hub.set_aside.read(ANSWERS_TABLE, self._hub.items(ANSWERS_TABLE), read_kept)
-        expired = ((name, key) for name, key, kept in rows if kept.kind is not None and kept.time_s < oldest)
-        gone: list[Op] = [Delete(ANSWERS_TABLE, _row(name, key)) for name, key in expired]
+    @property
+    def answers(self) -> int:
+        """Calls with a key that are known."""
+        return self._hub.table_size(ANSWERS_TABLE) if self._hub.has_stream(ANSWERS_TABLE) else 0
+
+    def _sweep_in(self, delay_s: float, offset: int = 0) -> None:
+        if self._sweep is not None:
+            self._sweep.cancel()
+        self._sweep = asyncio.get_running_loop().call_later(delay_s, self._sweep_old, offset)
+
+    def _sweep_old(self, offset: int = 0) -> None:
+        """Forget the oldest answers: what was kept long enough, and what there is above the limit. Rows are in the
+        order of their calls; those before `offset` stay, since their answers are not known yet."""
+        oldest_s = int(time.time()) - int(self._settings.answers_kept_s)
+        surplus = self.answers - self._settings.answers_max
+        rows = self._hub.page(ANSWERS_TABLE, offset, SWEEP_COUNT)
+        gone: list[Op] = []
+        for row, value in rows:
+            kept = _decoded(value)
+            if kept is None or kept.kind is None:
+                offset += 1
+            elif kept.time_s < oldest_s or len(gone) < surplus:
+                gone.append(Delete(ANSWERS_TABLE, row))
+            else:
+                rows = []
+                break
         if gone:
-            self._hub.transact(gone)
-        self._sweep = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep_expired)
+            self._hub.transact(gone).add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._sweep_in(SWEEP_S if len(rows) < SWEEP_COUNT else TURN_S, offset if rows else 0)
 
     async def forget(self, name: str) -> None:
         """Drop all answers of an immortal that is no more."""
