@@ -19,6 +19,7 @@ from support.until import wait_until
 
 import headrace
 from headrace.config.address import split_address
+from headrace.protocols.futoin import client as futoin
 from headrace.protocols.ockam.client import Publisher
 from headrace.protocols.wallaroo.client import Connector
 
@@ -148,6 +149,25 @@ def test_ockam_and_wallaroo_clients(tmp_path: Path) -> None:
         assert {each.name: each.errors for each in clients if each.errors} == {}
         assert cluster.call(lambda: cluster.hub.bounds("o").next) == clients[0].done
         assert cluster.call(lambda: cluster.hub.bounds("w").next) == clients[1].done
+
+
+def test_futoin_over_a_websocket(tmp_path: Path) -> None:
+    """What the hub had not heard when it stopped is sent again to the next one, and nothing is there twice."""
+    with FakeCluster(tmp_path, "futoin.insecure=true", only=("http",)) as cluster, in_a_loop() as loop:
+        url = f"ws://{cluster.addresses['http']}/futoin/f"
+        client: list[futoin.Client] = []
+
+        async def add() -> None:
+            if not client:
+                client.append(await futoin.Client.connect(url, restart_s=60))
+            await asyncio.gather(*(client[0].add("E", number) for number in range(20)))
+
+        adding = Counting("futoin", lambda: loop(add()))
+        through_a_hand_over(cluster, adding)
+        loop(client[0].close())
+        assert adding.errors == []
+        assert client[0].connections == 2
+        assert cluster.call(lambda: cluster.hub.bounds("f").next) == 20 * adding.done
 
 
 def test_a_client_that_never_asks_twice_loses_one_request_at_most(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -18,7 +19,7 @@ from unit.log.test_moving import original as original
 from unit.log.test_shared import checkpoint, do, expected, fill, numbers, work
 
 from headrace.config import Log as LogSettings
-from headrace.errors import LogFailed
+from headrace.errors import Damaged, LogFailed
 from headrace.log import ops
 from headrace.log.batch import Batch
 from headrace.log.cached_store import CachedStore
@@ -30,10 +31,13 @@ from headrace.log.kafka.client import KafkaPort, connect
 from headrace.log.kafka.topic_store import TopicStore
 from headrace.log.kafka.topics import blobs_topic, create_missing, journal_topic
 from headrace.log.kafka.whole_cell import WholeCell
+from headrace.log.log import Log
 from headrace.log.moving import into_directory, into_journal
+from headrace.log.orphans import named
 from headrace.log.shared_doctor import examine
 from headrace.log.stamp import split
 from headrace.log.store import DirectoryStore
+from headrace.log.uri_store import FolderStore
 from headrace.testing import FakeClock
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -156,3 +160,83 @@ def test_a_journal_topic_that_was_made_again_is_refused(brokers: Brokers, tmp_pa
     with pytest.raises(Unrecoverable, match="made again"):
         open_cell(OsDisk(tmp_path / "second"), SystemClock(), log_settings, kafka)
     kafka.close()
+
+
+def filled_with_segments(log: Log, stream: str = "s") -> int:
+    """How many records it has: some in segments, some in the journal, with two snapshots."""
+    do(log, ops.CreateStream(stream))
+    count = 0
+    while len(log.state.snapshots) < 2 or len(log.partition(stream).segments) < 3:
+        fill(log, stream, 100, count)
+        count += 100
+        work(log)
+        assert count < 20_000, "nothing is sealed"
+    return count
+
+
+def test_a_store_that_hangs_keeps_nobody_waiting(
+    brokers: Brokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Appends are acknowledged meanwhile, and another hub takes over. What arrives in the store too late counts for
+    nobody."""
+    settings, kafka = new_cell(brokers.servers, store=(tmp_path / "far").as_uri())
+    log_settings = msgspec.structs.replace(SMALL, kafka=settings)
+    slow = open_cell(OsDisk(tmp_path / "slow"), SystemClock(), log_settings, kafka)
+    count = filled_with_segments(slow)
+    hangs, goes_on = threading.Event(), threading.Event()
+    copy_in = FolderStore.copy_in
+
+    def hang(store: FolderStore, name: str, chunks: Iterable[bytes]) -> str:
+        if slow.store.tag in name:
+            hangs.set()
+            assert goes_on.wait(120)
+        return copy_in(store, name, chunks)
+
+    monkeypatch.setattr(FolderStore, "copy_in", hang)
+    fill(slow, "s", 500, count)
+    sealing = threading.Thread(target=slow.maintain_once)
+    sealing.start()
+    assert hangs.wait(60)
+    fill(slow, "s", 100, count + 500)
+    owner = open_cell(OsDisk(tmp_path / "owner"), SystemClock(), log_settings, new_connection(log_settings))
+    before = set(owner.store.names())
+    goes_on.set()
+    sealing.join()
+    with pytest.raises(LogFailed):
+        do(slow, ops.Append("s", Batch.one(b"zombie")))
+    late = set(owner.store.names()) - before
+    assert late, "it has come, too late"
+    assert late.isdisjoint(named(owner.state))
+    fill(owner, "s", 10, count + 600)
+    assert numbers(owner, "s") == expected(0, count + 610)
+    owner.close()
+
+
+def damage(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_store_that_is_damaged(brokers: Brokers, tmp_path: Path) -> None:
+    """A snapshot: the other one serves. A segment: its records are refused by name, all others are served."""
+    far = tmp_path / "far"
+    settings, kafka = new_cell(brokers.servers, store=far.as_uri())
+    log_settings = msgspec.structs.replace(SMALL, kafka=settings)
+    first = open_cell(OsDisk(tmp_path / "first"), SystemClock(), log_settings, kafka)
+    count = filled_with_segments(first)
+    broken = first.partition("s").segments[1]
+    for name in (first.state.snapshots[-1].name, broken.path):
+        damage(far / "0" / split(name)[0])
+    second = open_cell(OsDisk(tmp_path / "second"), SystemClock(), log_settings, new_connection(log_settings))
+    with pytest.raises(Damaged) as caught:
+        second.read("s", broken.first, 0, 10, 1 << 20)
+    assert (caught.value.first, caught.value.last) == (broken.first, broken.next - 1)
+    for start, end in ((0, broken.first), (broken.next, count)):
+        payloads = [value for batch in second.scan("s", start, end) for value in batch.column("payload").to_pylist()]
+        assert payloads == expected(start, end)
+    fill(second, "s", 10, count)
+    with WholeCell(log_settings, SystemClock(), "doctor") as cell:
+        found = {finding.kind for finding in examine(cell, tmp_path / "doctor").findings}
+    assert found >= {"damaged-snapshot", "damaged-records"}
+    second.close()

@@ -1,7 +1,7 @@
 """A hub's place in the cluster: is it chosen to own the cell, who owns it now, how far has it followed.
 
 Three things run beside the event loop: the membership in the consumer group, which chooses one of the hubs that live;
-the notes of the other hubs; and a look, now and then, at how far this hub is behind.
+the notes of the other hubs; and a look, now and then, at how far behind this hub is, and whether it is to follow.
 
 Who is chosen claims the cell in the journal. Who is chosen while the owner is leaving waits until that has left: then
 nothing that the old owner has under way is cut off.
@@ -19,14 +19,17 @@ import time
 import uuid
 from collections.abc import Callable
 
+import msgspec
+
 from headrace import __version__
 from headrace.cluster.introductions import Known, new_key
 from headrace.cluster.notes import CellNote, HubNote, Notes
+from headrace.cluster.ranks import should_follow
 from headrace.cluster.route import Owner, Route
 from headrace.config import Config
 from headrace.log.kafka.client import KafkaError, KafkaPort
 from headrace.log.kafka.messages import Claim
-from headrace.log.kafka.topics import journal_topic
+from headrace.log.kafka.topics import hubs_group, journal_topic
 from headrace.log.kafka.turn import Turn
 from headrace.telemetry.log_lines import fields
 
@@ -64,6 +67,10 @@ class Node:
         self.chosen_at: float | None = None
         """When this hub was chosen, by the monotonic clock."""
         self.lag_bytes = 0
+        self.should_follow = False
+        """Whether this hub is one of those that read the journal as it grows (`cluster.standbys`)."""
+        self.follows = False
+        """Whether it does."""
         self._notes_end = 0
         """How far the notes went when this hub was chosen."""
         self.on_owner: Callable[[Owner], None] = lambda owner: None
@@ -87,6 +94,7 @@ class Node:
         """Join, when it is known who owns the cell. `addresses` are those of the listeners, as they are bound."""
         self.addresses = advertised(addresses, self.config.cluster.advertise)
         await asyncio.to_thread(self.notes.read_all)
+        await asyncio.to_thread(self._find_rank)
         self.notes.start()
         self._member.start()
         self._looking.start()
@@ -95,8 +103,7 @@ class Node:
 
     def _be_member(self) -> None:
         settings = self.config
-        group = f"{settings.log.kafka.prefix}.hubs"
-        topic = journal_topic(settings.log.kafka)
+        group, topic = hubs_group(settings.log.kafka), journal_topic(settings.log.kafka)
         while not self._leaving.is_set():
             try:
                 member = self.kafka.join(group, topic, self.life, settings.cluster.session_timeout_s)
@@ -117,9 +124,11 @@ class Node:
             return
         if self.chosen_at is None:
             self.chosen_at = time.monotonic()
+            self.turn.chosen()
             self._notes_end = self.notes.end()
             logger.info("chosen to own the cell", extra=fields(cell=CELL, hub=self.name))
         if not self.turn.is_mine and not self._must_wait(self.chosen_at):
+            self.turn.reached("may claim")
             self.turn.give()
 
     def _must_wait(self, since: float) -> bool:
@@ -155,13 +164,34 @@ class Node:
         told: HubNote | None = None
         while not self._stopping.is_set():
             try:
-                self.lag_bytes = 0 if self._epoch else self.turn.lag_bytes(self.kafka.bounds(topic, CELL)[1])
+                self.lag_bytes = self.turn.lag_bytes(self.kafka.bounds(topic, CELL)[1]) if self._is_behind else 0
             except KafkaError as error:
                 logger.debug("the end of the cell is not known", extra=fields(error=str(error)))
-            if told is None or (told.lag_bytes, told.cells) != (self.lag_bytes, self.cells):
-                told = self._hub_note()
+            self._find_rank()
+            now = self._hub_note()
+            if told is None or msgspec.structs.replace(now, updated_us=told.updated_us) != told:
+                told = now
                 self.notes.publish(told)
             self._stopping.wait(LOOK_S)
+
+    def _find_rank(self) -> None:
+        """Look whether this hub is one of those that follow. What cannot be learned stays as it is."""
+        standbys = self.config.cluster.standbys
+        if not standbys or self._epoch:
+            return
+        try:
+            members = self.kafka.members(hubs_group(self.config.log.kafka))
+        except KafkaError as error:
+            logger.debug("the members of the group are not known", extra=fields(error=str(error)))
+            return
+        owner = next((member.client for member in members if CELL in member.partitions), "")
+        lives = [member.client for member in members]
+        self.should_follow = should_follow(self.life, lives, owner, standbys, self.notes.hubs, self.follows)
+
+    @property
+    def _is_behind(self) -> bool:
+        """Only who follows can be."""
+        return self.follows and not self._epoch
 
     @property
     def cells(self) -> list[int]:
@@ -169,8 +199,10 @@ class Node:
         return [CELL] if self._epoch else []
 
     def _hub_note(self) -> HubNote:
+        follows = self.follows or bool(self._epoch)
         return HubNote(
-            self.name, self.life, self.addresses, self.cells, now_us(), self.lag_bytes, __version__, self.key
+            *(self.name, self.life, self.addresses, self.cells, now_us(), self.lag_bytes, __version__, self.key),
+            follows=follows,
         )
 
     def find(self, life: str) -> Known | None:

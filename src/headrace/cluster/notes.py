@@ -58,6 +58,8 @@ class HubNote(msgspec.Struct, frozen=True):
     version: str = ""
     key: bytes = b""
     """What it seals its introductions with (`headrace.cluster.introductions`)."""
+    follows: bool = True
+    """It reads the journal as it grows, or owns it. Earlier versions did, all of them."""
 
 
 class Notes:

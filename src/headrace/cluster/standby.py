@@ -1,4 +1,5 @@
-"""A hub process on Kafka before it owns the cell: its listeners pass clients on, and it follows the journal.
+"""A hub process on Kafka before it owns the cell: its listeners pass clients on, and it follows the journal, if it is
+one of those that do (`ranks.py`).
 
 `start` opens it. `owned` returns the log when the cell is this hub's. Then the runtime opens the hub's own listeners on
 the same ports, and `serves` tells the other hubs. There is no way back: an owner that loses the cell ends its process,
@@ -24,6 +25,7 @@ from headrace.cluster.route import Owner
 from headrace.cluster.status import ClusterVerbs
 from headrace.config.address import join_address, split_address
 from headrace.config.load import Loaded
+from headrace.errors import Closed
 from headrace.hub import Hub
 from headrace.hub.base import HubBase
 from headrace.log.clock import SystemClock
@@ -31,6 +33,7 @@ from headrace.log.disk import OsDisk
 from headrace.log.kafka.cell import open_cell
 from headrace.log.kafka.client import KafkaPort, connect
 from headrace.log.kafka.journal import KafkaJournal
+from headrace.log.kafka.turn import Turn
 from headrace.log.log import Log
 from headrace.log.port import LogPort
 from headrace.log.struct_types import learn_struct_types
@@ -41,7 +44,8 @@ from headrace.telemetry.log_lines import fields
 
 logger = logging.getLogger("headrace.cluster")
 
-GAUGES_S = 1.0
+LOOK_S = 0.2
+"""How often a hub looks whether it is to follow."""
 
 
 class Standby:
@@ -88,8 +92,8 @@ class Standby:
         await self._listen(names)
         await self._open_door()
         await node.start(self.addresses | ({LISTENER: self.door.address} if self.door.address else {}))
-        if self.config.cluster.standbys:
-            self._opening = asyncio.create_task(self._follow())
+        if node.should_follow:
+            self._begin_to_follow()
 
     async def _listen(self, names: list[str]) -> None:
         addresses = self.config.listen.addresses()
@@ -150,27 +154,51 @@ class Standby:
 
     # -- following -------------------------------------------------------------------------------------------------
 
-    async def _follow(self) -> Log:
-        return await asyncio.to_thread(self._open_log)
+    def _begin_to_follow(self) -> None:
+        self.node.follows = True
+        self._opening = asyncio.create_task(asyncio.to_thread(self._open_log, self.node.turn), name="following")
 
-    def _open_log(self) -> Log:
+    def _open_log(self, turn: Turn) -> Log:
         """Blocks until the cell is this hub's."""
-        disk = OsDisk(self.config.log.data)
+        settings = self.config.log
+        disk = OsDisk(settings.data)
+        kafka = self._kafka or connect(settings.kafka)
         try:
-            claim, turn = self.node.claim, self.node.turn
-            return open_cell(disk, SystemClock(), self.config.log, self._kafka, claim=claim, turn=turn)
+            return open_cell(disk, SystemClock(), settings, kafka, claim=self.node.claim, turn=turn)
         except BaseException:
             disk.close()
+            kafka.close()
             raise
+
+    async def _followed(self) -> Log:
+        """Follow the cell whenever that is this hub's task, until it has claimed it."""
+        node = self.node
+        while True:
+            is_wanted = node.should_follow or node.chosen_at is not None
+            if self._opening is None and is_wanted:
+                self._begin_to_follow()
+            if self._opening is None:
+                await asyncio.sleep(LOOK_S)
+                continue
+            if not is_wanted:
+                node.turn.stop()
+            if (await asyncio.wait((self._opening,), timeout=LOOK_S))[0]:
+                try:
+                    return self._opening.result()
+                except Closed:
+                    self._step_back()
+
+    def _step_back(self) -> None:
+        """Enough others follow."""
+        logger.info("others keep up: this hub stays cold", extra=fields(cell=CELL, hub=self.node.name))
+        self._opening = None
+        self.node.follows = False
+        self.node.turn = Turn()
 
     async def owned(self) -> None:
         """Returns when this hub has claimed the cell, and may answer for it. Raises when it cannot be followed."""
-        while self._opening is None:  # `cluster.standbys` is 0: begin to read when chosen
-            if self.node.turn.is_mine:
-                self._opening = asyncio.create_task(self._follow())
-            else:
-                await asyncio.sleep(GAUGES_S / 5)
-        log = await asyncio.shield(self._opening)
+        log = await self._followed()
+        self.node.turn.reached("recovered")
         settings = self.config.log.kafka
         if settings.strict_reads:
             assert isinstance(log.journal, KafkaJournal)
@@ -208,12 +236,16 @@ class Standby:
         assert self.log is not None
         epoch = int(self.log.gauges()["epoch"])
         self._is_serving = True
+        self.node.turn.reached("listening")
         took_s = await self.node.serves(epoch)
         metrics = hub.metrics.cluster
         metrics.owner.labels(cell=CELL).set(1)
         metrics.epoch.labels(cell=CELL).set(epoch)
         metrics.takeover_seconds.set(took_s)
-        logger.warning("owns the cell", extra=fields(cell=CELL, epoch=epoch, hub=self.node.name, seconds=took_s))
+        metrics.follows.set(1)
+        steps = self.node.turn.step_seconds()
+        told = fields(cell=CELL, epoch=epoch, hub=self.node.name, seconds=round(took_s, 3), steps=steps)
+        logger.warning("owns the cell", extra=told)
 
     def _other_owns(self, owner: Owner) -> None:
         for front in self.fronts.values():
@@ -225,11 +257,10 @@ class Standby:
 
     def _role(self) -> str | None:
         owner = self.node.route.owner
-        if owner is None:
-            return f"follower of cell {CELL}, which nobody owns"
-        if owner.life == self.node.life:
+        if owner is not None and owner.life == self.node.life:
             return f"owner of cell {CELL}, epoch {owner.epoch}"
-        return f"follower of cell {CELL}, which {owner.hub} owns"
+        role = f"follower of cell {CELL}" if self.node.follows else f"cold beside cell {CELL}"
+        return f"{role}, which {'nobody' if owner is None else owner.hub} owns"
 
     def _trouble(self) -> str | None:
         return None if self.node.route.owner is not None else f"nobody owns cell {CELL} at this moment"
@@ -239,6 +270,7 @@ class Standby:
         metrics.owner.labels(cell=CELL).set(0)
         metrics.epoch.labels(cell=CELL).set(max(self.node.route.epoch, self.node.turn.epoch))
         metrics.lag_bytes.set(self.node.lag_bytes)
+        metrics.follows.set(self.node.follows)
 
     async def leaves(self) -> None:
         """The process is about to stop."""

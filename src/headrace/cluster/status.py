@@ -12,12 +12,15 @@ from headrace.cluster.notes import HubNote, Notes
 from headrace.config.sections import Kafka as KafkaSettings
 from headrace.hub.verbs import Nothing, Verbs
 from headrace.log.kafka.client import KafkaPort
-from headrace.log.kafka.topics import journal_topic
+from headrace.log.kafka.topics import hubs_group, journal_topic
 from headrace.log.port import LogPort
+
+ROLES = ("owner", "follower", "cold", "gone")
 
 
 class HubStatus(msgspec.Struct, frozen=True):
-    """A hub. `role` is `owner`, `follower`, or `gone` for one that left a note and says nothing any more."""
+    """A hub. `role` is `owner`, `follower`, `cold` for one that runs and does not read the journal, or `gone` for one
+    that left a note and says nothing any more."""
 
     hub: str
     life: str
@@ -59,7 +62,7 @@ def look(
     kafka: KafkaPort, settings: KafkaSettings, notes: Notes, asked: str = "", gauges: dict[str, float] | None = None
 ) -> ClusterStatus:
     """Ask the brokers, and put it beside the notes: blocks."""
-    living = {member.client for member in kafka.members(f"{settings.prefix}.hubs")}
+    living = {member.client for member in kafka.members(hubs_group(settings))}
     first, end = kafka.bounds(journal_topic(settings), CELL)
     note = notes.cells.get(CELL)
     owner = note if note is not None and not note.is_leaving and note.life in living else None
@@ -80,12 +83,17 @@ def look(
         end,
         gauges or {},
     )
-    hubs.sort(key=lambda each: (("owner", "follower", "gone").index(each.role), each.hub, each.life))
+    hubs.sort(key=lambda each: (ROLES.index(each.role), each.hub, each.life))
     return ClusterStatus(asked, now_us(), kafka.brokers(), hubs, [cell])
 
 
 def _hub(note: HubNote, living: set[str], owner: str) -> HubStatus:
-    role = "owner" if note.life == owner else "follower" if note.life in living else "gone"
+    if note.life not in living:
+        role = "gone"
+    elif note.life == owner:
+        role = "owner"
+    else:
+        role = "follower" if note.follows else "cold"
     listeners = {name: address for name, address in note.addresses.items() if name != LISTENER}
     return HubStatus(note.hub, note.life, role, note.lag_bytes, note.version, listeners, note.updated_us)
 

@@ -35,7 +35,7 @@ class Kafka(Section, frozen=True):
     prefix: Annotated[
         str, Meta(description="Topics are named `PREFIX.journal` and so on", pattern=r"^[A-Za-z0-9._-]{1,200}$")
     ] = "headrace"
-    cells: Annotated[Count, Meta(description="Partitions of the journal, fixed when the topic is made")] = 1
+    cells: Annotated[Count, Meta(description="Partitions of the journal. There can be only one so far")] = 1
     replication: Annotated[
         Count, Meta(description="Brokers that keep each message; all but one of them must have it")
     ] = 3
@@ -64,6 +64,13 @@ class Kafka(Section, frozen=True):
         dict[str, str],
         Meta(description="More properties of librdkafka: TLS and SASL, such as `sasl.password`; not printed"),
     ] = {}
+
+    def __post_init__(self) -> None:
+        if self.cells != 1:
+            raise ValueError(
+                f"`log.kafka.cells` is {self.cells}, and this version of Headrace keeps a log in one cell: streams are "
+                "not spread over several partitions of the journal, nor over several hubs; leave it at 1"
+            )
 
 
 class Log(Section, frozen=True):
@@ -129,7 +136,12 @@ class Cluster(Section, frozen=True):
 
     hub: Annotated[str, Meta(description="Name of this hub for people; the machine's name unless given")] = ""
     standbys: Annotated[
-        int, Meta(ge=0, description="0: a hub reads the journal only when it takes over; otherwise all follow it")
+        int,
+        Meta(
+            ge=0,
+            description="So many hubs follow: they read the journal as it grows, and can take over at once. Others "
+            "stay cold, and so do all with 0: they read it only when they are needed. The same for all hubs",
+        ),
     ] = 1
     forward: Annotated[
         Literal["proxy", "redirect"],

@@ -34,6 +34,7 @@ def refresh_gauges(log: LogPort, metrics: Metrics) -> None:
     counters.cache_bytes.set(gauges.get("cache_bytes", 0))
     counters.fetched_bytes.set(gauges.get("store_fetched_bytes", 0))
     counters.stored_bytes.set(gauges.get("store_stored_bytes", 0))
+    counters.orphans.set(gauges.get("store_orphans", 0))
     nouns.streams.set(gauges["streams"])
     nouns.tables.set(gauges["tables"])
     nouns.table_bytes.set(gauges["table_bytes"])

@@ -19,7 +19,7 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 from typing import Self
 
@@ -391,6 +391,14 @@ class CachedStore(Store):
         with self._reaching():
             yield from self._remote.names(folder)
 
+    def mark(self, named: Set[str]) -> int:
+        with self._reaching():
+            return self._remote.mark(named)
+
+    def since(self, mark: int) -> Iterator[str | None]:
+        with self._reaching():
+            yield from self._remote.since(mark)
+
     def delete(self, name: str) -> None:
         with self._reaching():
             self._remote.delete(_remote_name(*split(name)))
@@ -435,8 +443,12 @@ class CachedStore(Store):
     def give_up(self) -> None:
         self._remote.give_up()
 
-    def close(self) -> None:
+    def close_remote(self) -> None:
+        """The connection to the store, and not the directory."""
         self._remote.close()
+
+    def close(self) -> None:
+        self.close_remote()
         self._local.close()
 
 

@@ -428,6 +428,7 @@ class Log(LogView, LogPort):
             "table_bytes": sum(table.bytes for table in tables),
             "checkpoints": len(self.state.checkpoints),
             "sealed_segments": self.maintenance.sealed_segments,
+            "store_orphans": self.maintenance.shared.orphans.found,
             **self.journal.gauges(),
             **self.store.gauges(),
         }

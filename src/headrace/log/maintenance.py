@@ -146,6 +146,7 @@ class Maintenance:
             self._due_us = now_us + int(self._log.settings.maintenance_interval_s * 1_000_000)
         # What makes room comes first: on a full disk all the rest may fail.
         self.shared.settle(self._tell)
+        looked = self.shared.orphans.step(now_us)
         removed = self._remove_garbage()
         self._free_discarded()
         if is_due:
@@ -162,7 +163,7 @@ class Maintenance:
             self._compact_next()
         if is_due or sealable or removed:
             self.segment_bytes = self._count_segment_bytes()
-        return bool(sealable) or tidied or removed
+        return bool(sealable) or tidied or removed or looked
 
     # -- sealing ---------------------------------------------------------------------------------------------------
 

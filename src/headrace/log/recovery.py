@@ -5,13 +5,11 @@ Nothing is guessed. What cannot be read is named in the `Report`, never served, 
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 from headrace.errors import Damaged
 from headrace.log import checkpoint, segment, snapshot
+from headrace.log.collection import without_collection
 from headrace.log.fold import Fold
 from headrace.log.journal_port import CutMeanwhile, GoodFrame, JournalPort, LostFrames, TornTail
 from headrace.log.partition import OpenSegments, Partition
@@ -32,20 +30,8 @@ class Recovered(NamedTuple):
 
 def recover(journal: JournalPort, store: Store, repair: bool = True) -> Recovered:
     """Read all of a log. With `repair` a torn tail is cut and leftovers go; without, nothing is changed."""
-    with _without_collection():
+    with without_collection():
         return _recover(journal, store, repair)
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """The garbage collector would look at each of very many objects again and again, and all of them stay."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _recover(journal: JournalPort, store: Store, repair: bool) -> Recovered:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.errors import LogFailed
 from headrace.log import ops, snapshot
+from headrace.log.orphans import Orphans
 from headrace.log.partition import Partition
 from headrace.log.pending import Pending
 from headrace.log.segment import SegmentRef
@@ -43,6 +44,7 @@ class SharedStore:
         """By stream id and partition: one at a time."""
         self._snapshot: tuple[Pending, str] | None = None
         self._removed: list[str] = []
+        self.orphans = Orphans(log)
 
     @property
     def is_waiting(self) -> bool:
@@ -63,6 +65,7 @@ class SharedStore:
         log = self._log
         if self._snapshot is not None:
             return False
+        self.orphans.mark()
         with log.lock:
             sequence = log.state.sequence
             data = snapshot.encode(log.state, bookmark=log.journal.bookmark(log.state.needed_sequence))

@@ -14,9 +14,9 @@ from headrace.log import checkpoint, doctor, segment, snapshot
 from headrace.log.disk import OsDisk
 from headrace.log.doctor import DoctorReport, Progress, RowCheck
 from headrace.log.journal_port import JournalPort
+from headrace.log.orphans import named
 from headrace.log.recovery import recover
 from headrace.log.report import Finding
-from headrace.log.stamp import split
 from headrace.log.state import State
 from headrace.log.store import BlobDamaged, Store
 
@@ -71,9 +71,6 @@ def _check_snapshots(store: Store, state: State) -> list[Finding]:
 
 def _unnamed(store: Store, state: State) -> list[str]:
     """Blobs that nobody will read: a hub died before its event was durable. One that is being stored is among them."""
-    named = {ref.path for partition in state.partitions() for ref in partition.segments}
-    named.update(ref.name for ref in state.snapshots)
-    named.update(state.checkpoint_names.values(), state.garbage)
-    known = {split(name)[0] for name in named}
+    known = named(state)
     suffixes = segment.SUFFIX, snapshot.SUFFIX, checkpoint.SUFFIX
     return [name for name in store.names() if name.endswith(suffixes) and name not in known]

@@ -85,6 +85,7 @@ class SharedImage(msgspec.Struct, frozen=True, array_like=True):
     snapshots: list[SnapshotRef]
     checkpoint_names: dict[int, str]
     garbage: list[str]
+    store_mark: int = 0
 
 
 class AnyImage(FinalImage, frozen=True, array_like=True):
@@ -123,7 +124,7 @@ def _shared_image(state: State) -> SharedImage:
         for partition in state.partitions()
         for ref in partition.segments
     ]
-    return SharedImage(segments, state.snapshots, state.checkpoint_names, state.garbage)
+    return SharedImage(segments, state.snapshots, state.checkpoint_names, state.garbage, state.store_mark)
 
 
 def _stream_image(stream: Stream) -> StreamImage:
@@ -183,6 +184,7 @@ def _restore_shared(state: State, shared: SharedImage) -> None:
     state.snapshots = shared.snapshots
     state.checkpoint_names = shared.checkpoint_names
     state.garbage = shared.garbage
+    state.store_mark = shared.store_mark
 
 
 def names(store: Store, *, tidy: bool = False) -> list[str]:

@@ -93,6 +93,8 @@ class State:
         """In a shared store; the oldest first."""
         self.checkpoint_names: dict[int, str] = {}
         """What blobs are found by in a shared store."""
+        self.store_mark = 0
+        """Below this place in a shared store every blob is named here, or is in `garbage` (`orphans.py`)."""
         self.finished_blobs: dict[int, str] = {}
         """The same, of those that no checkpoint names yet."""
 

@@ -10,7 +10,7 @@ blob is removed only after an event that drops it. Names that a shared store giv
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from typing import Protocol, Self
 
 import pyarrow as pa
@@ -115,6 +115,16 @@ class Store(Protocol):
             name = f"{folder}/{last}" if folder else last
             inside = list(self.names(name))
             yield from inside or [name]
+
+    def mark(self, named: Set[str]) -> int:
+        """A place below which nothing was put but what is among these bare names, nor will be. 0 where there is no
+        order in what is put."""
+        return 0
+
+    def since(self, mark: int) -> Iterator[str | None]:
+        """What blobs are found by that were put behind a mark, also those that are not whole. It may take long: None
+        comes now and then, so that whoever asks can do something else in between."""
+        return iter(self.names())
 
     def give_up(self) -> None:
         """Nobody needs it any more: whoever waits for it in another thread gets an error soon. To be closed next."""

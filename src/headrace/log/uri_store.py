@@ -41,6 +41,16 @@ class FolderStore(DirectoryStore):
         root.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
         super().__init__(_UnlockedDisk(root))
 
+    def since(self, mark: int) -> Iterator[str | None]:
+        """Files that hubs which died have left unfinished are among them."""
+        return self._inside("")
+
+    def _inside(self, folder: str) -> Iterator[str]:
+        for last in self.disk.list(folder):
+            name = f"{folder}/{last}" if folder else last
+            inside = list(self._inside(name))
+            yield from inside or [name]
+
 
 class _UnlockedDisk(OsDisk):
     def __init__(self, root: Path) -> None:

@@ -13,7 +13,7 @@ import asyncio
 import sys
 import time
 from collections import deque
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 ARRIVAL: Final = "headrace.arrival"
 TURNS: Final = "headrace.turns"
 CLIENT: Final = "headrace.client"
+FINISH: Final = "headrace.finish"
 LAST_WORDS_S: Final = 1.0
 """How long a peer may take to read why it is cut off."""
 FRAGMENT_BYTES: Final = 64
@@ -56,6 +57,11 @@ def recognized(scope: MutableMapping[str, Any]) -> None:
     arrival: Arrival | None = scope.get("state", {}).get(ARRIVAL)
     if arrival is not None:
         arrival.known()
+
+
+def ends_by_itself(scope: MutableMapping[str, Any], finish: Callable[[], None]) -> None:
+    """The application of a WebSocket has last words: when the hub stops, `finish` is called, and it closes."""
+    scope.get("state", {}).get(FINISH, []).append(finish)
 
 
 def _behind(client: tuple[str, int] | None, hub: HubBase) -> tuple[str, int] | None:
@@ -319,6 +325,8 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        self._finish: list[Callable[[], None]] = []
+        self.app_state[FINISH] = self._finish
         self._turns: Turns = self.app_state[TURNS]
         self._unread = _Unread()
         self._is_reading = False
@@ -326,6 +334,14 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         self._arrival: Arrival | None = self.app_state.get(ARRIVAL)
         if self._arrival is not None:
             self._arrival.end = self._cut_off
+
+    def shutdown(self) -> None:
+        if self._finish and self.handshake_complete and not self.close_sent:
+            self.stop_keepalive()
+            for finish in self._finish:
+                finish()
+        else:
+            super().shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)

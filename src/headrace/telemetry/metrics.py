@@ -80,6 +80,10 @@ class LogMetrics:
             "headrace_log_store_fetched_bytes", "Fetched from a shared store since the start"
         )
         self.stored_bytes = make.gauge("headrace_log_store_stored_bytes", "Put into a shared store since the start")
+        self.orphans = make.gauge(
+            "headrace_log_store_orphans",
+            "Blobs in a shared store that hubs before this one left without a name, found since the start and removed",
+        )
         self.looks = make.gauge(
             "headrace_log_looks", "Times that the owner read the journal, since a message was not where it should be"
         )
@@ -126,6 +130,9 @@ class ClusterMetrics:
     def __init__(self, make: Maker) -> None:
         self.owner = make.gauge("headrace_cluster_owner", "1 while this hub owns the cell", ["cell"])
         self.epoch = make.gauge("headrace_cluster_epoch", "Epoch of the last claim that this hub knows", ["cell"])
+        self.follows = make.gauge(
+            "headrace_cluster_follows", "1 while this hub reads the journal, as owner or follower; 0 while it is cold"
+        )
         self.lag_bytes = make.gauge(
             "headrace_log_follow_lag_bytes", "About how much of the journal a follower has yet to read"
         )

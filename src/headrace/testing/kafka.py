@@ -96,6 +96,9 @@ class FakeProducer(Producer):
         self._answers: deque[tuple[OnDelivery, int, KafkaError | None]] = deque()
         self._broken: KafkaError | None = None
 
+    def get_ready(self) -> None:
+        """It always is."""
+
     def send(
         self, partition: int, value: bytes | None, on_delivery: OnDelivery | None = None, key: bytes | None = None
     ) -> None:

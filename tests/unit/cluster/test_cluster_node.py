@@ -109,6 +109,7 @@ async def test_status_tells_owner_follower_and_gone(kafka: FakeKafka) -> None:
     await first.start(ADDRESSES)
     await until(lambda: first.turn.is_mine)
     await first.serves(epoch=7)
+    second.follows = True  # as `Standby` would say
     await second.start(OTHER)
     notes = second.notes
     notes.publish(HubNote("c", "c-1", ADDRESSES, [], 0))

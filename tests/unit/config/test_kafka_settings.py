@@ -28,6 +28,12 @@ def test_a_prefix_that_is_no_topic_name() -> None:
         load(environment={}, flags=["log.kafka.prefix=a/b"])
 
 
+def test_a_log_has_one_cell() -> None:
+    assert load(environment={}, flags=["log.kafka.cells=1"]).config.log.kafka.cells == 1
+    with pytest.raises(ConfigError, match="log.kafka.cells` is 3, and .* keeps a log in one cell"):
+        load(environment={}, flags=["log.kafka.cells=3"])
+
+
 FILE = """
 [log.kafka.client]
 "security.protocol" = "SASL_SSL"

@@ -4,7 +4,7 @@ import { call } from "./api.js";
 import { bytes, count, empty, facts, fill, h, head, moment, number, pill, seconds } from "./dom.js";
 import { liveTable } from "./table.js";
 
-const KINDS = { owner: "good", follower: "", gone: "bad" };
+const KINDS = { owner: "good", follower: "", cold: "", gone: "bad" };
 
 export async function clusterPage(root, parts, view) {
   const none = h("div", {});

@@ -65,8 +65,10 @@ def open_cell(
     )
     try:
         return Log(journal, store, clock, settings)
-    except BaseException:
+    except BaseException:  # the disk is the caller's, still
         journal.close()
+        if isinstance(store, CachedStore):
+            store.close_remote()
         raise
 
 

@@ -45,6 +45,10 @@ class Producer(Protocol):
     """Sends messages to one topic, each partition's in order, none twice, and acknowledged by all replicas in sync.
     After a message that was not stored none that was sent later is. Used by one thread."""
 
+    def get_ready(self) -> None:
+        """Connect, as far as that can be done before there is something to send. What fails is tried again then."""
+        ...
+
     def send(
         self, partition: int, value: bytes | None, on_delivery: OnDelivery | None = None, key: bytes | None = None
     ) -> None:

@@ -143,6 +143,10 @@ class _Producer(Producer):
         self._topic = topic
         self._producer = confluent_kafka.Producer(config, logger=logger)
 
+    def get_ready(self) -> None:
+        with contextlib.suppress(KafkaException):
+            self._producer.list_topics(self._topic, timeout=REQUEST_S)
+
     def send(
         self, partition: int, value: bytes | None, on_delivery: OnDelivery | None = None, key: bytes | None = None
     ) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from headrace.errors import Closed
+from headrace.log.collection import with_collection
 from headrace.log.frame import EncodedFrame, encode_frame, frames_bytes
 from headrace.log.journal_port import CutMeanwhile, JournalPort, Position, Stored, TornTail, Unrecoverable
 from headrace.log.kafka.client import (
@@ -37,7 +38,7 @@ CLAIM_WAIT_S = (1.0, 5.0)
 """After a claim that another hub's came before; a random time, so that two do not meet again."""
 LEAVE_S = 5.0
 """So long a hub that stops waits until its leave is stored."""
-FOLLOW_S = 0.2
+FOLLOW_S = 0.1
 """How long a follower waits for messages before it looks whether its turn has come."""
 
 
@@ -143,7 +144,9 @@ class KafkaJournal(JournalPort):
                 if not self._claims:
                     break
                 if self._turn is not None:
-                    yield from self._follow(reader, self._turn)
+                    self._be_ready()
+                    with with_collection():
+                        yield from self._follow(reader, self._turn)
                 epoch = reader.rule.epoch + 1
                 sent_at = steady_s()
                 offset = self._send_claim(epoch, reader.rule.sequence)
@@ -151,6 +154,8 @@ class KafkaJournal(JournalPort):
                 if (reader.rule.epoch, reader.rule.owner) == (epoch, self._claim):
                     self.renewed_at = sent_at
                     self.epoch, self.next_offset = epoch, offset + 1
+                    if self._turn is not None:
+                        self._turn.reached("claimed")
                     break
                 self._wait()
         finally:
@@ -159,16 +164,24 @@ class KafkaJournal(JournalPort):
         self._pieces = reader.pieces
         self.next_sequence = self.durable_sequence = reader.rule.sequence
 
-    @staticmethod
-    def _follow(reader: CellReader, turn: Turn) -> Iterator[Stored]:
+    def _be_ready(self) -> None:
+        """To claim: nobody should have to wait for connections then."""
+        if self._producer is None:
+            self._producer = self._kafka.producer(self._topic)
+            self._producer.get_ready()
+
+    def _follow(self, reader: CellReader, turn: Turn) -> Iterator[Stored]:
         """Read on while another hub writes. Raises `Closed` when this one is not to claim the cell any more."""
+        assert self._producer is not None
         while True:
             rule = reader.rule
             turn.offset, turn.epoch, turn.owner, turn.has_left = reader.offset, rule.epoch, rule.owner, rule.has_left
             if turn.is_stopped:
                 raise Closed("the hub stops following the cell")
             if turn.is_mine:
+                turn.reached("followed")
                 return
+            self._producer.poll(0)
             for commit in reader.receive(FOLLOW_S) or ():
                 turn.messages += commit.next_offset - commit.offset
                 turn.bytes += len(commit.body)

@@ -16,7 +16,7 @@ import contextlib
 import struct
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -85,6 +85,8 @@ class TopicStore(Store):
         self._resting: Consumer | None = None
         """A consumer that nobody reads from now."""
         self._lock = threading.Lock()
+        self._put: dict[str, int] = {}
+        """What was put since the start and may be named by no event yet: none of it is at a lower offset."""
 
     def give_up(self) -> None:
         self._given_up.set()
@@ -115,6 +117,8 @@ class TopicStore(Store):
     def copy_in(self, name: str, chunks: Iterable[bytes | memoryview]) -> str:
         """Returns the name with its stamp."""
         _, before = self._bounds()
+        with self._lock:
+            self._put[name] = before
         sent = _Sent()
         crc = size = parts = 0
         with self._sending:
@@ -186,6 +190,11 @@ class TopicStore(Store):
 
     def _read(self, start: int, end: int) -> Iterator[_Part]:
         """What stands in a range of offsets, as far as it is there."""
+        for received in self._received(start, end):
+            if (part := self._decode(received)) is not None:
+                yield part
+
+    def _received(self, start: int, end: int) -> Iterator[Received]:
         low, high = self._bounds()
         start, end = max(start, low), min(end, high)
         if start >= end:
@@ -198,8 +207,7 @@ class TopicStore(Store):
                     start = received.offset + 1
                     if received.offset >= end:
                         return
-                    if (part := self._decode(received)) is not None:
-                        yield part
+                    yield received
                 self._check_patience(deadline, f"{self._topic}/{self._cell} could not be read from offset {start}")
 
     @contextlib.contextmanager
@@ -234,19 +242,50 @@ class TopicStore(Store):
 
     def _decode(self, received: Received) -> _Part | None:
         """None for what no hub wrote."""
-        cell, _, rest = (received.key or b"").decode(errors="replace").partition("/")
-        name, _, number = rest.rpartition("/")
-        if cell != str(self._cell) or not name or not number.isdigit():
+        found = self._name_of(received)
+        if found is None:
             return None
+        name, number = found
         if received.value is None:
-            return _Part(name, int(number), False, None, received.offset)
+            return _Part(name, number, False, None, received.offset)
         if received.value[: len(MAGIC)] != MAGIC or len(received.value) < HEADER.size:
             return None
         _, _, is_last, crc = HEADER.unpack_from(received.value)
         data = received.value[HEADER.size :]
         if crc32c(data) != crc:
             raise BlobDamaged(f"part {number} of {name} at offset {received.offset} of {self._topic} is damaged")
-        return _Part(name, int(number), bool(is_last), data, received.offset)
+        return _Part(name, number, bool(is_last), data, received.offset)
+
+    def _name_of(self, received: Received) -> tuple[str, int] | None:
+        """The name of a blob, and the number of a part of it; None for what no hub wrote."""
+        cell, _, rest = (received.key or b"").decode(errors="replace").partition("/")
+        name, _, number = rest.rpartition("/")
+        if cell != str(self._cell) or not name or not number.isdigit():
+            return None
+        return name, int(number)
+
+    # -- what nobody has named yet -------------------------------------------------------------------------------------
+
+    def mark(self, named: Set[str]) -> int:
+        _, high = self._bounds()
+        with self._lock:
+            self._put = {name: offset for name, offset in self._put.items() if name not in named}
+            return min([high, *self._put.values()])
+
+    def since(self, mark: int) -> Iterator[str | None]:
+        parts: dict[str, dict[int, int]] = {}
+        """By name: the offsets of its parts, by their numbers."""
+        for received in self._received(mark, self._bounds()[1]):
+            if (found := self._name_of(received)) is not None:
+                name, number = found
+                if received.value is not None:
+                    parts.setdefault(name, {})[number] = received.offset
+                elif name in parts:
+                    parts[name].pop(number, None)
+            yield None
+        for name, offsets in parts.items():
+            if offsets:
+                yield stamped(name, Stamp(0, 0, min(offsets.values()), max(offsets.values()), max(offsets) + 1))
 
     # -- the whole partition -------------------------------------------------------------------------------------------
 
@@ -289,6 +328,8 @@ class TopicStore(Store):
         bare, stamp = split(name)
         if stamp is None:
             stamp = self._all().get(bare)
+        with self._lock:
+            self._put.pop(bare, None)
         sent = _Sent()
         with self._sending:
             for part in range(stamp.parts if stamp is not None else 0):

@@ -45,6 +45,11 @@ def cells_topic(settings: KafkaSettings) -> str:
     return f"{settings.prefix}.cells"
 
 
+def hubs_group(settings: KafkaSettings) -> str:
+    """The consumer group of all hubs. It chooses the owner."""
+    return f"{settings.prefix}.hubs"
+
+
 def plans(settings: KafkaSettings) -> list[Plan]:
     """All topics. The journal comes first."""
     safe = {
@@ -83,9 +88,9 @@ def problems(kafka: KafkaPort, settings: KafkaSettings, plan: Plan) -> list[Prob
     if topic.partitions != plan.partitions:
         found.append(
             Problem(
-                f"topic {plan.name} has {topic.partitions} partitions and log.kafka.cells is {plan.partitions}: names "
-                "were placed by the number it was made with",
-                f"--set log.kafka.cells={topic.partitions}",
+                f"topic {plan.name} has {topic.partitions} partitions, and {plan.partitions} is what hubs use: "
+                "`headrace cluster init` did not make it",
+                "headrace cluster init --set log.kafka.prefix=ANOTHER",
             )
         )
     if topic.replication < plan.replication:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from itertools import pairwise
 
 from headrace.log.kafka.messages import Claim
 
@@ -29,6 +30,8 @@ class Turn:
         self.bytes = 0
         self.messages = 0
         """Read so far: how large a message is, about."""
+        self.steps: dict[str, float] = {}
+        """What of the takeover was done when, by the monotonic clock; the first step is to be chosen."""
         self._mine = threading.Event()
         self._stopped = False
 
@@ -51,6 +54,22 @@ class Turn:
     def stop(self) -> None:
         """Claim nothing any more, and stop following."""
         self._stopped = True
+
+    def chosen(self) -> None:
+        """The takeover begins: this hub should have the cell."""
+        self.steps.clear()
+        self.reached("chosen")
+
+    def reached(self, step: str) -> None:
+        """A step of the takeover is done. The last time counts: a claim may have to be repeated."""
+        self.steps.pop(step, None)
+        self.steps[step] = time.monotonic()
+
+    def step_seconds(self) -> dict[str, float]:
+        """How long each step took, but for the first, with which the takeover began."""
+        times = list(self.steps.values())
+        lasted = (after - before for before, after in pairwise(times))
+        return {step: round(seconds, 3) for step, seconds in zip(list(self.steps)[1:], lasted, strict=True)}
 
     def lag_bytes(self, end: int) -> int:
         """About how much is yet to be read of a cell that ends at an offset."""

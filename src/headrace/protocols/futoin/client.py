@@ -34,7 +34,14 @@ from headrace.protocols.futoin.errors import (
     FutoinError,
     PeerError,
 )
-from headrace.protocols.futoin.interface import EVENT_LIST_BYTES_MAX, LIVE, RECEIVER, OnEvents
+from headrace.protocols.futoin.interface import (
+    EVENT_LIST_BYTES_MAX,
+    LIVE,
+    RECEIVER,
+    SERVICE_RESTART,
+    UNHEARD,
+    OnEvents,
+)
 
 logger = logging.getLogger("headrace.futoin.client")
 
@@ -42,6 +49,8 @@ POLL_DELAY_MIN_S = 0.01
 POLL_DELAY_MAX_S = 1.0
 RECONNECT_MIN_S = 0.1
 RECONNECT_MAX_S = 10.0
+RESTART_S = 10.0
+"""So long a hub that stopped in order is looked for, or another in its place."""
 PARKED_MAX = 64
 """Groups that may arrive before their turn; an executor that sends further ahead is refused."""
 
@@ -80,14 +89,29 @@ class RemoteError(FutoinError):
 
 
 class Client:
-    """One connection to the endpoint of one stream."""
+    """The endpoint of one stream, over one connection at a time.
 
-    def __init__(self, connection: ClientConnection, credentials: Credentials, coding: Coding) -> None:
+    A hub that stops in order answers what it has heard, and closes with a word for that. Then the client connects
+    again, and sends there what has no answer. After any other end nobody knows what was heard, and calls fail.
+    """
+
+    def __init__(
+        self,
+        connection: ClientConnection,
+        credentials: Credentials,
+        coding: Coding,
+        again: Callable[[], Awaitable[ClientConnection]] | None = None,
+    ) -> None:
+        """`again` opens another connection to the same place."""
         self._connection = connection
+        self._again = again
+        self.connections = 1
         self._credentials = credentials
         self._coding = coding
         self._rids = 0
         self._waiting: dict[str, asyncio.Future[Any]] = {}
+        self._sent: dict[str, bytes] = {}
+        """Requests that have no answer yet."""
         self._on_group: OnGroup | None = None
         self._groups: set[asyncio.Task[None]] = set()
         self.closed = asyncio.Event()
@@ -95,11 +119,31 @@ class Client:
 
     @classmethod
     async def connect(
-        cls, url: str, credentials: Credentials = None, *, coding: Coding = Coding.JSON, **options: Any
+        cls,
+        url: str,
+        credentials: Credentials = None,
+        *,
+        coding: Coding = Coding.JSON,
+        restart_s: float = RESTART_S,
+        **options: Any,
     ) -> Client:
-        """Connect to `ws://` or `wss://`; `options` go to `websockets` (`ssl=`, `open_timeout=` and so on)."""
-        connection = await connect(url, compression=None, max_size=EVENT_LIST_BYTES_MAX, **options)
-        return cls(connection, credentials, coding)
+        """Connect to `ws://` or `wss://`; `options` go to `websockets` (`ssl=`, `open_timeout=` and so on). A hub that
+        stops in order is looked for again for `restart_s`."""
+
+        async def open_one() -> ClientConnection:
+            return await connect(url, compression=None, max_size=EVENT_LIST_BYTES_MAX, **options)
+
+        async def open_again() -> ClientConnection:
+            deadline = asyncio.get_running_loop().time() + restart_s
+            while True:
+                try:
+                    return await open_one()
+                except (OSError, InvalidHandshake, TimeoutError):
+                    if asyncio.get_running_loop().time() > deadline:
+                        raise
+                    await asyncio.sleep(RECONNECT_MIN_S)
+
+        return cls(await open_one(), credentials, coding, open_again if restart_s > 0 else None)
 
     async def __aenter__(self) -> Self:
         return self
@@ -120,7 +164,7 @@ class Client:
     # -- the functions of FTN18 ------------------------------------------------------------------------------------
 
     async def add(self, type: str, data: Any) -> int:
-        """Add an event; its id, once the executor has it durably. Not repeated if the connection is lost."""
+        """Add an event; its id, once the executor has it durably. Not repeated if it may have been heard."""
         return int(await self.call("futoin.evt.gen:1.1:addEvent", {"type": type, "data": data}))
 
     async def register(self, component: str) -> None:
@@ -169,12 +213,13 @@ class Client:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[rid] = future
         try:
-            await self._connection.send(self._request(function, params, rid))
+            self._sent[rid] = request = self._request(function, params, rid)
+            with contextlib.suppress(ConnectionClosed):  # what becomes of it is up to `_read`
+                await self._connection.send(request)
             return await future
-        except ConnectionClosed as error:
-            raise RemoteError(CONNECTION_LOST, str(error)) from error
         finally:
             self._waiting.pop(rid, None)
+            self._sent.pop(rid, None)
 
     def _request(self, function: str, params: dict[str, Any], rid: str) -> bytes:
         credentials = self._credentials
@@ -187,12 +232,31 @@ class Client:
 
     async def _read(self) -> None:
         try:
-            async for message in self._connection:
-                self._received(message.encode() if isinstance(message, str) else message)
-        except ConnectionClosed:
-            pass
+            while True:
+                with contextlib.suppress(ConnectionClosed):
+                    async for message in self._connection:
+                        self._received(message.encode() if isinstance(message, str) else message)
+                if not await self._found_again():
+                    return
         finally:
             self._lost()
+
+    async def _found_again(self) -> bool:
+        """Whether there is another connection, and all that was not heard has been sent on it. Who receives events has
+        to say so again: see `Receiver`."""
+        ended = (self._connection.close_code, self._connection.close_reason)
+        if ended != (SERVICE_RESTART, UNHEARD) or self._again is None or self._on_group is not None:
+            return False
+        try:
+            self._connection = await self._again()
+        except (OSError, InvalidHandshake, TimeoutError) as error:
+            logger.info("the hub has not come back: %s", error)
+            return False
+        self.connections += 1
+        with contextlib.suppress(ConnectionClosed):
+            for request in list(self._sent.values()):
+                await self._connection.send(request)
+        return True
 
     def _lost(self) -> None:
         self.closed.set()

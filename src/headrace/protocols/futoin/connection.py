@@ -17,7 +17,7 @@ from headrace.protocols.futoin.codec import Answer, Coding, Deviation, Request, 
 from headrace.protocols.futoin.credentials import Caller
 from headrace.protocols.futoin.dispatch import Dispatcher
 from headrace.protocols.futoin.errors import INVALID_REQUEST, SECURITY_ERROR, PeerError
-from headrace.protocols.futoin.interface import LIVE, MIB, Call
+from headrace.protocols.futoin.interface import LIVE, MIB, SERVICE_RESTART, UNHEARD, Call
 from headrace.protocols.futoin.push import Answered, LiveReceiver, Receiver, ReliableReceiver
 from headrace.protocols.futoin.session import Channel, Endpoint
 
@@ -57,6 +57,8 @@ class Connection:
         self._written = asyncio.Event()
         self._to_write = asyncio.Event()
         self._closed = False
+        self._is_finishing = False
+        self._is_hearing = False
         self._under_way = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._writer: asyncio.Task[None] | None = None
@@ -96,11 +98,32 @@ class Connection:
                 if len(data) > self._bytes_max:
                     await self._send({"type": "websocket.close", "code": MESSAGE_TOO_BIG})
                     return
+                if self._is_finishing:
+                    continue
+                self._is_hearing = True
                 await self._message(bytes(data))
+                self._is_hearing = False
+                self._written.set()
                 if self._is_behind(self._calls_max, OUTGOING_MAX, OUTGOING_BYTES_MAX):
                     await self._catch_up()
         finally:
             self.close(None)
+
+    def finish(self) -> None:
+        """The hub stops: take nothing more, answer what is under way, and say so."""
+        if not self._is_finishing:
+            self._is_finishing = True
+            for receiver in self._receiving.values():
+                receiver.close()
+            task = self._loop.create_task(self._finish())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _finish(self) -> None:
+        while self._is_written_to and (self._is_hearing or self._under_way or self._outgoing_bytes):
+            await self._more_written()
+        with contextlib.suppress(OSError):  # the peer has left
+            await self._send({"type": "websocket.close", "code": SERVICE_RESTART, "reason": UNHEARD})
 
     def close(self, reason: str | None) -> None:
         """Forget everything under way. Further calls do nothing."""

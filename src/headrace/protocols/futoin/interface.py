@@ -30,6 +30,9 @@ EVENT_LIST_BYTES_MAX = 8 * MIB
 EVENTS_MAX = 1000
 # What the envelope of an event list may take: f, seq, rid and a signature.
 ENVELOPE_BYTES = 1 * KIB
+SERVICE_RESTART = 1012
+UNHEARD = "what has no answer was not heard"
+"""A hub that stops has answered all that it heard, and closes its WebSockets with this code and reason."""
 LIVE = "LIVE"
 RAW_TYPE = "RAW"
 

@@ -27,7 +27,7 @@ from headrace.protocols.futoin.dispatch import Dispatcher
 from headrace.protocols.futoin.errors import INVALID_REQUEST, PeerError
 from headrace.protocols.futoin.session import Channel, Endpoint
 from headrace.protocols.futoin.settings import Futoin
-from headrace.serving.http_connection import recognized
+from headrace.serving.http_connection import ends_by_itself, recognized
 from headrace.serving.listener import Listener
 
 if TYPE_CHECKING:
@@ -155,6 +155,7 @@ class Application:
         try:
             offered = scope.get("subprotocols") or [None]
             await send({"type": "websocket.accept", "subprotocol": offered[0]})
+            ends_by_itself(scope, connection.finish)
             await connection.run()
         finally:
             self._connections.discard(connection)

@@ -92,9 +92,11 @@ def test_too_few_replicas(kafka: FakeKafka) -> None:
     assert plans(one)[0].config["min.insync.replicas"] == "1"
 
 
-def test_the_number_of_cells_never_changes(kafka: FakeKafka) -> None:
-    with pytest.raises(BadConfig, match="1 partitions and log.kafka.cells is 4.*--set log.kafka.cells=1"):
-        require_journal(kafka, structs.replace(SETTINGS, cells=4))
+def test_a_topic_with_more_partitions_is_none_of_ours() -> None:
+    kafka = FakeKafka()
+    kafka.create_topic("p.journal", 4, 3, plans(SETTINGS)[0].config)
+    with pytest.raises(BadConfig, match="p.journal has 4 partitions, and 1 is what hubs use.*headrace cluster init"):
+        require_journal(kafka, SETTINGS)
 
 
 def test_no_journal_yet() -> None:

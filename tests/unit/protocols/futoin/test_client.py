@@ -26,6 +26,7 @@ from headrace.protocols.futoin import server
 from headrace.protocols.futoin.client import Client, Event, Ordering, Receiver, RemoteError, Signer
 from headrace.protocols.futoin.codec import Coding
 from headrace.protocols.futoin.errors import PeerError
+from headrace.protocols.futoin.interface import SERVICE_RESTART, UNHEARD
 from headrace.protocols.futoin.service import cursor_name
 from headrace.testing import memory_hub
 
@@ -350,6 +351,49 @@ async def test_lost_connection_fails_the_calls(config: Any) -> None:
     async with executor(handler) as url, await Client.connect(url) as client:
         with pytest.raises(RemoteError, match="CommError"):
             await client.add("A", 1)
+
+
+@pytest.mark.parametrize(("reason", "is_safe"), [(UNHEARD, True), ("", False)])
+async def test_what_a_stopping_hub_has_not_heard_is_sent_again(config: Any, reason: str, is_safe: bool) -> None:
+    """Only when it says so: any other end may have come after the request was carried out."""
+    heard: list[str] = []
+
+    async def handler(websocket: ServerConnection) -> None:
+        request = json.loads(await websocket.recv())
+        heard.append(request["p"]["type"])
+        if len(heard) == 1:
+            await websocket.close(SERVICE_RESTART, reason)
+            return
+        await websocket.send(json.dumps({"r": "7", "rid": request["rid"]}))
+        await websocket.wait_closed()
+
+    async with executor(handler) as url, await Client.connect(url) as client:
+        if is_safe:
+            assert await client.add("A", 1) == 7
+            assert heard == ["A", "A"]
+            assert client.connections == 2
+        else:
+            with pytest.raises(RemoteError, match="CommError"):
+                await client.add("A", 1)
+
+
+async def test_a_hub_that_does_not_come_back_is_given_up(config: Any) -> None:
+    async def handler(websocket: ServerConnection) -> None:
+        await websocket.recv()
+        stopped.set()
+        await websocket.close(SERVICE_RESTART, UNHEARD)
+
+    stopped = asyncio.Event()
+    async with executor(handler) as url:
+        client = await Client.connect(url, restart_s=0.01)
+        adding = asyncio.ensure_future(client.add("A", 1))
+        await stopped.wait()
+    with pytest.raises(RemoteError, match="CommError"):
+        await adding
+    await client.close()
+    never = Client.connect(url, restart_s=0)
+    with pytest.raises(OSError, match="Connect"):
+        await never
 
 
 async def test_receiver_keeps_trying(config: Any, monkeypatch: Any) -> None:

@@ -1,0 +1,33 @@
+"""Python's garbage collector, which is off while a log is recovered: it would look at each of very many objects again
+and again, and all of them stay. Who follows a journal does so for weeks, and it is on meanwhile."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Off inside, unless it was off before."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@contextmanager
+def with_collection() -> Iterator[None]:
+    """On inside, and not for what there is already."""
+    was_enabled = gc.isenabled()
+    gc.freeze()
+    gc.enable()
+    try:
+        yield
+    finally:
+        if not was_enabled:
+            gc.disable()
