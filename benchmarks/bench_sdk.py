@@ -33,8 +33,9 @@ import headrace
 PAYLOAD = b'{"fruit": "pear", "count": 3, "note": "' + b"x" * 60 + b'"}'
 
 
-def median_ms(step: Callable[[], object], rounds: int) -> float:
-    for _ in range(max(10, rounds // 20)):
+def median_ms(step: Callable[[], object], rounds: int, warm: int | None = None) -> float:
+    """The median of `rounds` steps, after `warm` others."""
+    for _ in range(max(10, rounds // 20) if warm is None else warm):
         step()
     taken = []
     for _ in range(rounds):

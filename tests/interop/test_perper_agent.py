@@ -73,6 +73,9 @@ def test_calls_errors_and_states(shared: HubThread, tmp_path: Path) -> None:
 
 
 STREAMS = """
+from pyignite import GenericObjectMeta
+from pyignite.datatypes import IntObject, String
+
 async def read(stream, count):
     found = []
     async for item in enumerate_stream(stream):
@@ -101,7 +104,16 @@ async def init():
     say("declared", declared.stream, await read(replay_stream(declared), 2))
     mapped = start_stream("Map", replay_stream(kept), packed=True)
     say("mapped", mapped.stream, await read(replay_stream(mapped), 5))
+    fields = {"name": "java.lang.String", "weight": "java.lang.Integer"}
+    indexed = create_blank_stream(packed=True, ephemeral=False, index=("Fruit", fields))
+    for key, name in enumerate(("pear", "fig", "plum")):
+        fabric_service.get().write_stream_item(indexed.stream, key, Fruit(name, key * 10))
+    found = query_stream(indexed, "Fruit", "WHERE weight >= ? ORDER BY _KEY DESC", 10)
+    say("queried", indexed.stream, [(item.name, item.weight) async for item in found])
     say("done")
+
+class Fruit(metaclass=GenericObjectMeta, schema={"name": String, "weight": IntObject}):
+    pass
 
 async def count(limit):
     for number in range(limit):
@@ -139,7 +151,7 @@ def test_streams(shared: HubThread, tmp_path: Path) -> None:
     with agent(tmp_path, STREAMS, shared.ignite, shared.fabric, AGENT=f"streams{uuid.uuid4().hex}") as running:
         running.wait_for("done")
         name_of, items_of = {}, {}
-        labels = ("packed", "ticks", "kept", "again", "from 3", "action", "blank", "declared", "mapped")
+        labels = ("packed", "ticks", "kept", "again", "from 3", "action", "blank", "declared", "mapped", "queried")
         for label in labels:
             name_of[label], _, items_of[label] = running.values(label)[0].partition(" ")
         assert items_of["packed"] == str(list(range(6)))
@@ -150,6 +162,7 @@ def test_streams(shared: HubThread, tmp_path: Path) -> None:
         assert items_of["blank"] == "[0, 10, 20]"
         assert items_of["declared"] == "[0, 1]"
         assert items_of["mapped"] == "[0, 1, 4, 9, 16]"
+        assert items_of["queried"] == "[('plum', 20), ('fig', 10)]"
 
     def size(label: str) -> int:
         bounds = shared.call(lambda: shared.hub.bounds(name_of[label]))

@@ -1,4 +1,4 @@
-"""pyignite 0.6.1, unmodified, against the Ignite listener: every cache operation it offers except SQL."""
+"""pyignite 0.6.1, unmodified, against the Ignite listener: every cache operation it offers. SQL has its own file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from pyignite.datatypes.cluster_state import ClusterState
 from pyignite.datatypes.expiry_policy import ExpiryPolicy
 from pyignite.datatypes.prop_codes import PROP_CACHE_ATOMICITY_MODE, PROP_CACHE_MODE, PROP_NAME, PROP_QUERY_ENTITIES
 from pyignite.datatypes.transactions import TransactionIsolation
-from pyignite.exceptions import CacheError, SQLError
+from pyignite.exceptions import CacheError
 from support.perper_agents import HubThread
 from support.until import wait_until
 
@@ -285,11 +285,6 @@ def test_time_to_live(client: Client, cache: Any) -> None:
     )
     configured.put("a", 1)
     wait_until(lambda: configured.get_size() == 0)
-
-
-def test_sql_says_that_it_is_not_supported(client: Client) -> None:
-    with pytest.raises(SQLError, match="SQL is not supported"):
-        client.sql("SELECT 1")
 
 
 def transactional(client: Client) -> Any:

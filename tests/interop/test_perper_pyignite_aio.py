@@ -127,9 +127,8 @@ async def test_caches_types_transactions_and_the_cluster(client: AioClient) -> N
     assert await cache.get("k") == 1
     assert await client.get_cluster().get_state() == ClusterState.ACTIVE
     assert await client.get_binary_type(12345) == {"type_exists": False}
-    with pytest.raises(Exception, match="SQL"):
-        async with client.sql("SELECT 1") as rows:
-            assert [row async for row in rows] == []
+    async with client.sql("SELECT ? UNION ALL SELECT 2", page_size=1, query_args=[1]) as rows:
+        assert [row async for row in rows] == [[1], [2]]
 
 
 @pytest.mark.parametrize("kind", ["table", "stream"])

@@ -21,6 +21,7 @@ from headrace.config import Config
 from headrace.hub import Hub
 from headrace.protocols.perper.fabric.server import serve as serve_fabric
 from headrace.protocols.perper.ignite.server import serve as serve_ignite
+from headrace.sql.verbs import start as start_sql
 from headrace.testing import memory_hub
 
 # For child processes: the package under test, wherever it lies.
@@ -42,6 +43,8 @@ class HubThread(Background):
 
     async def _serve(self) -> None:
         self.hub = await self._open.enter_async_context(memory_hub(self._config, disk=self._disk))
+        queries = await start_sql(self.hub)
+        self._open.push_async_callback(queries.close)
         ignite = await serve_ignite(self.hub, "127.0.0.1:0")
         self._open.push_async_callback(ignite.close)
         fabric = await serve_fabric(self.hub, "127.0.0.1:0")

@@ -12,11 +12,11 @@ import functools
 import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 import pyarrow as pa
 
-from headrace.client.batches import SqlResult, rows_of
+from headrace.client.batches import Batches, Fetched, SqlResult, rows_of
 from headrace.client.client import PAGE_ENTRIES, Client
 from headrace.client.connection import CALL_TIMEOUT_S
 from headrace.client.groups import Group
@@ -33,6 +33,8 @@ Result = TypeVar("Result")
 Made = TypeVar("Made")
 Parameters = ParamSpec("Parameters")
 Blocking = TypeVar("Blocking")
+Data = TypeVar("Data", bound=Batches)
+Fetching = TypeVar("Fetching", bound=Fetched)
 
 
 class _Threads:
@@ -100,61 +102,58 @@ def _iterated(
     return run
 
 
-class AsyncDecoded(_Twin[Decoded]):
+class _AsyncBatches(_Twin[Data]):
+    """Arrow batches, as they come."""
+
+    to_arrow = _awaitable(Batches.to_arrow)
+    to_pandas = _awaitable(Batches.to_pandas)
+    to_polars = _awaitable(Batches.to_polars)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
+        return self._twin.schema
+
+    async def next_batch(self) -> pa.RecordBatch | None:
+        """The next batch, or None at the end."""
+        return await self._threads.run(self._twin.next_batch)
+
+    async def batches(self) -> AsyncIterator[pa.RecordBatch]:
+        """Arrow record batches, as they come."""
+        while (batch := await self.next_batch()) is not None:
+            yield batch
+
+
+class AsyncDecoded(_AsyncBatches[Decoded]):
     """Records with the JSON in their payloads as columns."""
 
-    to_arrow = _awaitable(Decoded.to_arrow)
-    to_pandas = _awaitable(Decoded.to_pandas)
-    to_polars = _awaitable(Decoded.to_polars)
-    next_batch = _awaitable(Decoded.next_batch)
 
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns."""
-        return self._twin.schema
-
-    async def batches(self) -> AsyncIterator[pa.RecordBatch]:
-        """Arrow record batches, as they come."""
-        while (batch := await self.next_batch()) is not None:
-            yield batch
-
-
-class AsyncSqlResult(_Twin[SqlResult]):
-    """The rows of a query, as they come: `async for row in result`, a dict each."""
-
-    to_arrow = _awaitable(SqlResult.to_arrow)
-    to_pandas = _awaitable(SqlResult.to_pandas)
-    to_polars = _awaitable(SqlResult.to_polars)
-    to_list = _awaitable(SqlResult.to_list)
-    next_batch = _awaitable(SqlResult.next_batch)
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns."""
-        return self._twin.schema
-
-    async def batches(self) -> AsyncIterator[pa.RecordBatch]:
-        """Arrow record batches, as they come."""
-        while (batch := await self.next_batch()) is not None:
-            yield batch
-
-    async def __aiter__(self) -> AsyncIterator[dict[str, Any]]:
-        async for batch in self.batches():
-            for row in rows_of(batch):
-                yield row
+class _AsyncFetched(_AsyncBatches[Fetching]):
+    """What a call of the hub sends, until it is closed."""
 
     async def close(self) -> None:
         """End it."""
         self._twin.close()
 
-    async def __aenter__(self) -> AsyncSqlResult:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()
 
 
-class AsyncReader(_Twin[Reader]):
+class AsyncSqlResult(_AsyncFetched[SqlResult]):
+    """The rows of a query, as they come: `async for row in result`, a dict each."""
+
+    to_list = _awaitable(SqlResult.to_list)
+
+    async def __aiter__(self) -> AsyncIterator[dict[str, Any]]:
+        async for batch in self.batches():
+            for row in rows_of(batch):
+                yield row
+
+
+class AsyncReader(_AsyncFetched[Reader]):
     """Records of a read or follow, as they come: `async for record in reader`."""
 
     def __init__(self, twin: Reader, threads: _Threads) -> None:
@@ -162,16 +161,8 @@ class AsyncReader(_Twin[Reader]):
         # A follower may wait for ever: not in a thread that the client's other calls need. It ends with the reader.
         self._waiting = _Threads(1)
 
-    to_arrow = _awaitable(Reader.to_arrow)
-    to_pandas = _awaitable(Reader.to_pandas)
-    to_polars = _awaitable(Reader.to_polars)
     to_list = _awaitable(Reader.to_list)
     save = _awaitable(Reader.save)
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns."""
-        return self._twin.schema
 
     def decoded(self, schema: pa.Schema | Mapping[str, Any]) -> AsyncDecoded:
         """The JSON in the payloads as columns, by a schema."""
@@ -190,26 +181,11 @@ class AsyncReader(_Twin[Reader]):
             self._twin.close()  # the thread that waits is woken and freed
             raise
 
-    async def batches(self) -> AsyncIterator[pa.RecordBatch]:
-        """Arrow record batches, as they come."""
-        while (batch := await self.next_batch()) is not None:
-            yield batch
-
     async def __aiter__(self) -> AsyncIterator[Record]:
         async for batch in self.batches():
             for record in records_of(batch):
                 self._twin._handed_out(record.index, record.stream, record.partition)
                 yield record
-
-    async def close(self) -> None:
-        """End it."""
-        self._twin.close()
-
-    async def __aenter__(self) -> AsyncReader:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.close()
 
 
 class AsyncGroup(_Twin[Group]):

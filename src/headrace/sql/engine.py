@@ -14,11 +14,7 @@ import collections
 import concurrent.futures
 import contextlib
 import logging
-import os
 import secrets
-import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +24,9 @@ import msgspec
 import pyarrow as pa
 
 from headrace.errors import BadRequest, BadSql, Busy, Cancelled, Closed, HeadraceError, LimitExceeded
+from headrace.hub.waiters import Waiters
 from headrace.sql import wire
+from headrace.sql.process import Process
 from headrace.sql.sources import HubScope, Scope, Source
 
 if TYPE_CHECKING:
@@ -40,7 +38,6 @@ logger = logging.getLogger("headrace.sql")
 ID_CHARACTERS_MAX = 128
 IDLE_LOOK_S = 5.0
 IDLE_LOOK_S_MIN = 0.05
-END_WAIT_S = 10.0
 Result = TypeVar("Result")
 Form = Literal["arrow", "json", "columns"]
 
@@ -57,53 +54,6 @@ class QueryInfo(msgspec.Struct, frozen=True):
     scanned_bytes: int
 
 
-class Process:
-    """A process of `worker.py`."""
-
-    def __init__(self, memory_bytes: int, threads: int) -> None:
-        ours, theirs = socket.socketpair()
-        arguments = [str(theirs.fileno()), str(memory_bytes), str(threads)]
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "headrace.sql.worker", *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                cwd="/",
-                env=_environment(),
-                process_group=0,  # Ctrl-C is for the hub, which ends this one
-            )
-        self.wire = wire.Wire(ours)
-        self.idle_since = 0.0
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def kill(self) -> None:
-        """End it now; whoever waits for it sees its connection end."""
-        self._process.kill()
-
-    def close(self) -> None:
-        """Returns when it is gone."""
-        self._process.kill()
-        self.wire.close()
-        self._process.wait(END_WAIT_S)
-
-
-def _environment() -> dict[str, str]:
-    """Nothing of the hub's but where its modules are."""
-    return {
-        "PYTHONPATH": os.pathsep.join(str(path) for path in sys.path if path),
-        "HOME": "/",
-        "TZ": "UTC",
-        "ARROW_DEFAULT_MEMORY_POOL": "system",
-        "MALLOC_ARENA_MAX": "2",
-        "OMP_NUM_THREADS": "1",
-    }
-
-
 class Engine:
     """All queries of one hub."""
 
@@ -117,6 +67,7 @@ class Engine:
         self._idle: list[Process] = []
         self._processes = 0
         self._closed = False
+        self._freed = Waiters()
         # Of its own: queries that wait for their processes must not keep the reads of others waiting for a thread.
         self._threads = concurrent.futures.ThreadPoolExecutor(self.settings.queries_max, "sql")
         self._chore = self.loop.create_task(self._let_idle_go(), name="idle SQL processes")
@@ -140,6 +91,7 @@ class Engine:
         bytes_max: int | None = None,
         id: str | None = None,
         scope: Scope | None = None,
+        will_wait: bool = False,
     ) -> Query:
         """Take a place for a query. Without a `scope` it sees what `principal` may read."""
         settings = self.settings
@@ -148,16 +100,33 @@ class Engine:
             raise self.limit_met("text", "bytes of a statement", size, settings.text_bytes_max, "text_bytes_max")
         if id is not None and not 1 <= len(id) <= ID_CHARACTERS_MAX:
             raise BadRequest(f"'id' has {len(id)} characters, outside 1 to {ID_CHARACTERS_MAX}")
-        asked = wire.Ask(text, list(parameters), form, rows_max, bytes_max)
-        query = Query(
-            self, asked, principal, scope or HubScope(self._hub, principal, self.loop), id or secrets.token_hex(8)
-        )
+        scope = scope or HubScope(self._hub, principal, self.loop)
+        asked = wire.Ask(text, list(parameters), form, rows_max, bytes_max, scope.dialect)
+        query = Query(self, asked, principal, scope, id or secrets.token_hex(8))
         with self._lock:
-            self._check_place(query)
+            try:
+                self._check_place(query)
+            except Busy:
+                if not will_wait:
+                    self.metrics.queries.labels(outcome="busy").inc()
+                raise
             self._queries[query.id] = query
             self.metrics.running.set(len(self._queries))
         self.loop.call_soon_threadsafe(query.watch)
         return query
+
+    async def begin_in_turn(self, text: str, principal: Principal, **named: Any) -> Query:
+        """The same, for clients that do not know of places: wait for one, as long as a query may take."""
+        deadline = self.loop.time() + self.settings.time_s
+        while (left := deadline - self.loop.time()) > 0:
+            freed = self._freed.future(None)
+            try:
+                return self.begin(text, principal, will_wait=True, **named)
+            except Busy:
+                await asyncio.wait([freed], timeout=left)
+            finally:
+                freed.cancel()
+        return self.begin(text, principal, **named)
 
     def _check_place(self, query: Query) -> None:
         if self._closed:
@@ -171,7 +140,6 @@ class Engine:
         ):
             most = getattr(self.settings, key)
             if count >= most:
-                self.metrics.queries.labels(outcome="busy").inc()
                 raise Busy(f"{count} queries are under way, and {most} may be at once; the limit is set by 'sql.{key}'")
 
     async def run(self, query: Query, function: Callable[[Query], Result]) -> Result:
@@ -213,6 +181,8 @@ class Engine:
         with self._lock:
             self._queries.pop(query.id, None)
             self.metrics.running.set(len(self._queries))
+            with contextlib.suppress(RuntimeError):  # the loop may be closed
+                self.loop.call_soon_threadsafe(self._freed.notify, None)
             if process is not None and is_fit and not self._closed:
                 process.idle_since = time.monotonic()
                 self._idle.append(process)
@@ -470,7 +440,14 @@ class Query:
             schemas.append(schema)
             places = [tuple(place) for place in source.places]
             relations.append(
-                wire.Relation(len(self._sources), source.name, len(schema), places, source.opened)  # type: ignore[arg-type]
+                wire.Relation(
+                    len(self._sources),
+                    source.name,
+                    len(schema),
+                    places,  # type: ignore[arg-type]
+                    source.opened,
+                    source.is_stream,
+                )
             )
             self._sources.append(source)
         peer.send(wire.Relations(relations), b"".join(schemas))

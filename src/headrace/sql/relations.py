@@ -60,7 +60,7 @@ class Source(ds.Dataset):  # type: ignore[misc]
         self._hub = hub
         self._relation = relation
         self._sent = sent
-        self._is_stream = "index" in sent.names
+        self._is_stream = relation.is_stream
         self._schema = pa.schema([*sent, *ORIGIN]) if self._is_stream else sent
 
     @property

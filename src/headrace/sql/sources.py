@@ -16,7 +16,7 @@ import pyarrow as pa
 from headrace.errors import BadSql, Forbidden, Trimmed
 from headrace.log.columns import SCHEMA
 from headrace.security import is_listed
-from headrace.sql.wire import Bounds, Wanted
+from headrace.sql.wire import Bounds, Dialect, Wanted
 from headrace.units import microseconds
 
 if TYPE_CHECKING:
@@ -59,6 +59,11 @@ class Source(Protocol):
         """The column whose JSON `value` opens."""
         ...
 
+    @property
+    def is_stream(self) -> bool:
+        """Whether it has the columns of records, and bounds are obeyed."""
+        ...
+
     def scan(self, columns: list[str], bounds: Bounds) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Rows with the number of their place. Blocks on the disk."""
         ...
@@ -66,6 +71,11 @@ class Source(Protocol):
 
 class Scope(Protocol):
     """All that a query may see. Its threads are not the hub's."""
+
+    @property
+    def dialect(self) -> Dialect:
+        """What names may be in the statement."""
+        ...
 
     def find(self, wanted: Wanted) -> Source | None:
         """What a name stands for; raises for what the caller may not read."""
@@ -78,6 +88,8 @@ class Scope(Protocol):
 
 class HubScope:
     """The streams and tables of a hub that someone may read."""
+
+    dialect = Dialect()
 
     def __init__(self, hub: Hub, principal: Principal, loop: asyncio.AbstractEventLoop) -> None:
         self.hub = hub
@@ -130,6 +142,7 @@ class StreamSource:
 
     schema = SCHEMA
     opened = "payload"
+    is_stream = True
 
     def __init__(self, scope: HubScope, infos: Sequence[StreamInfo], options: dict[str, str]) -> None:
         self.name = infos[0].name
@@ -197,6 +210,7 @@ class TableSource:
 
     schema = TABLE_SCHEMA
     opened = "payload"
+    is_stream = False
 
     def __init__(self, hub: Hub, name: str) -> None:
         self.name = name

@@ -7,14 +7,14 @@ refused. The process has no rights that could be used (`worker.py`); this makes 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import duckdb
 
 from headrace.errors import BadSql
 from headrace.sql.calls import StreamCall, in_double_quotes, replaced
-from headrace.sql.wire import Wanted
+from headrace.sql.wire import Dialect, Wanted
 
 SOURCES = {"BASE_TABLE", "SUBQUERY", "JOIN", "TABLE_FUNCTION", "EXPRESSION_LIST", "EMPTY", "PIVOT", "SHOW_REF", "CTE"}
 """What may stand after FROM."""
@@ -26,18 +26,23 @@ BYTES_COLUMNS = {"payload", "key"}
 OPENED = "value"
 """The column that holds what JSON in a payload says."""
 UTF8 = "headrace_utf8"
+_OWN = Dialect()
 
 
 class Statement:
     """A statement that may be run, once its sources are there under their names in `sources`."""
 
-    def __init__(self, text: str, connection: duckdb.DuckDBPyConnection) -> None:
+    def __init__(self, text: str, connection: duckdb.DuckDBPyConnection, dialect: Dialect = _OWN) -> None:
+        self._dialect = dialect
         self.sources: dict[str, Wanted] = {}
         """Name in the statement → what it stands for."""
         self.opens = False
         """Whether it uses `value`."""
+        self.hides = True
+        """Whether no hidden column is named in it."""
         self._locals: set[str] = set()
-        text = replaced(in_double_quotes(text), self._call)
+        if not dialect.is_plain:
+            text = replaced(in_double_quotes(text), self._call)
         (tree,) = self._parsed(text, connection)
         nodes = list(_nodes(tree))
         for node in nodes:
@@ -45,7 +50,7 @@ class Statement:
         for node in nodes:
             if node.get("type") == "BASE_TABLE":
                 self._source(node)
-        is_changed = [self._change(node) for node in nodes]
+        is_changed = [self._change(node) for node in nodes] if not dialect.is_plain else [self._adapt(nodes)]
         self.text = self._written({"error": False, "statements": [tree]}, connection) if any(is_changed) else text
 
     def _call(self, call: StreamCall) -> str:
@@ -79,8 +84,10 @@ class Statement:
             self._locals |= {entry["key"].lower() for entry in node["cte_map"].get("map", ())}
         if node.get("class") == "FUNCTION" and node["function_name"].lower() in HIDDEN_FUNCTIONS:
             raise BadSql(f"queries may not call {node['function_name']}()")
-        if node.get("class") == "COLUMN_REF" and OPENED in [name.lower() for name in node["column_names"][:2]]:
-            self.opens = True
+        if node.get("class") == "COLUMN_REF":
+            names = [name.lower() for name in node["column_names"]]
+            self.opens = self.opens or OPENED in names[:2]
+            self.hides = self.hides and names[-1] not in self._dialect.hidden
         if kind == "TABLE_FUNCTION":
             name = node["function"]["function_name"]
             if name.lower() not in TABLE_FUNCTIONS:
@@ -106,19 +113,39 @@ class Statement:
                 item["alias"] = f"CAST({'.'.join(item['child']['column_names'])} AS {item['type_expr']['type_name']})"
         return False
 
+    def _adapt(self, nodes: list[dict[str, Any]]) -> bool:
+        """Write a plain statement so that DuckDB, which knows its sources by one name each, understands it."""
+        hidden = [] if self.hides else [node for node in nodes if node.get("class") == "STAR" and not node["columns"]]
+        qualified = [node for node in nodes if node.get("type") == "BASE_TABLE" and len(_path(node)) > 1]
+        for node in hidden:
+            node.update(_without(self._dialect.hidden, node["relation_name"]))
+        for node in qualified:
+            path = _path(node)
+            node["alias"] = node["alias"] or path[-1]
+            node.update(schema_name="", table_name=".".join(path), qualified_name={"path": [".".join(path)]})
+        for node in nodes:
+            if node.get("class") == "COLUMN_REF" and ".".join(node["column_names"][:2]) in self.sources:
+                node["column_names"] = node["column_names"][1:]
+        return bool(hidden or qualified)
+
     def _source(self, node: dict[str, Any]) -> None:
-        path = node["qualified_name"]["path"]
+        path = _path(node)
         name = path[-1]
         if node.get("at_clause"):
             raise BadSql("AT is for table formats; the history of a stream is in its indexes and times")
-        if len(path) > 1:
+        if len(path) > 1 and not self._dialect.is_plain:
             quoted = '"' + ".".join(path) + '"'
             raise BadSql(f"there are no schemas; a name with a dot goes in quotes: {quoted}")
-        if name in self.sources or name.lower() in self._locals:
+        if len(path) == 1 and name.lower() in self._locals:
             return
-        if same := next((known for known in self.sources if known.lower() == name.lower()), None):
+        whole = ".".join(path)
+        same = next((known for known in self.sources if known.lower() == whole.lower()), None)
+        if same is None:
+            self.sources[whole] = Wanted(path)
+        elif self._dialect.is_plain and self.sources[same].names != path:
+            raise BadSql(f"{same!r} and {whole!r} differ only in case or dots; read one of them in a query")
+        elif same != whole:
             raise BadSql(f"{same!r} and {name!r} differ only in case; write them as stream('{name}')")
-        self.sources[name] = Wanted([name])
 
 
 def only_value(connection: duckdb.DuckDBPyConnection, text: str, parameter: Any) -> Any:
@@ -140,6 +167,40 @@ def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
 
 
 _NOWHERE = {"query_location": 0, "query_location_length": 0}
+
+
+def _path(node: dict[str, Any]) -> list[str]:
+    path: list[str] = node["qualified_name"]["path"]
+    return path
+
+
+def _without(hidden: Sequence[str], relation: str) -> dict[str, Any]:
+    """What makes a `*` mean all columns but these. Other than EXCLUDE it does not insist that they are there."""
+    star = {"class": "STAR", "type": "STAR", "alias": "", **_NOWHERE, "relation_name": relation, "columns": False}
+    lists: dict[str, Any] = {
+        name: [] for name in ("exclude_list", "replace_list", "qualified_exclude_list", "rename_list")
+    }
+    column = {"class": "COLUMN_REF", "type": "COLUMN_REF", "alias": "", **_NOWHERE, "column_names": ["c"]}
+    names = [
+        {
+            "class": "CONSTANT",
+            "type": "VALUE_CONSTANT",
+            "alias": "",
+            **_NOWHERE,
+            "literal": {"kind": "STRING", "text": n},
+        }
+        for n in hidden
+    ]
+    operator = {"class": "OPERATOR", "alias": "", **_NOWHERE}
+    lowered = _call_of("lower", column)
+    is_among = {**operator, "type": "COMPARE_IN", "children": [lowered, *names]}
+    rule = {
+        **{"class": "LAMBDA", "type": "LAMBDA", "alias": "", **_NOWHERE, "lhs": column},
+        **{"expr": {**operator, "type": "OPERATOR_NOT", "children": [is_among]}, "syntax_type": "LAMBDA_KEYWORD"},
+    }
+    chosen = _call_of("list_filter", {**star, **lists, "expr": None})
+    chosen["arguments"].append({"name": "", "expression": rule})
+    return {"columns": True, "expr": chosen, "relation_name": ""}
 
 
 def _is_text_of_bytes(node: dict[str, Any]) -> bool:

@@ -29,6 +29,15 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """The base of all messages."""
 
 
+class Dialect(msgspec.Struct, frozen=True, array_like=True):
+    """What names in statements may be, as their scope has it."""
+
+    is_plain: bool = False
+    """Names may have a schema before them, and nothing has a meaning of the hub's own: no `stream(…)`, no `value`."""
+    hidden: tuple[str, ...] = ()
+    """Columns that are there for those who name them: `*` does not mean them."""
+
+
 class Ask(Message, frozen=True):
     """Run a statement. `form` is how rows come back: Arrow batches, JSON lines, or only the columns."""
 
@@ -39,6 +48,7 @@ class Ask(Message, frozen=True):
     """No row after this one is wanted."""
     bytes_max: int | None = None
     """Nor one with which the rows of the result would take more than this."""
+    dialect: Dialect = Dialect()
 
 
 class Relation(Message, frozen=True):
@@ -52,10 +62,12 @@ class Relation(Message, frozen=True):
     """The partitions it consists of, each with its stream's name, its number, its first and its next index."""
     opened: str | None = None
     """The column with JSON that `value` opens."""
+    is_stream: bool = False
+    """Whether its records have an index and a time, and come from its places."""
 
 
 class Wanted(Message, frozen=True):
-    """A name in a statement, and the options of `stream('name', option => 'value')`."""
+    """A name in a statement (in a plain one, its parts), and the options of `stream('name', option => 'value')`."""
 
     names: list[str]
     options: dict[str, str] = {}

@@ -65,7 +65,7 @@ class Run:
         self._connection = connection
 
     def run(self) -> None:
-        statement = Statement(self._asked.text, self._connection)
+        statement = Statement(self._asked.text, self._connection, self._asked.dialect)
         self._attach(statement)
         relation = self._connection.sql(statement.text, params=self._asked.parameters or None)
         if relation is None:
@@ -113,13 +113,16 @@ class Run:
             at += size
             source = Source(self._hub, relation, schema)
             self._connection.register(f"source {relation.number}", source)
-            select = self._select(source, relation, statement.opens, wanted.options.get("schema"))
+            select = self._select(source, relation, statement, wanted.options.get("schema"))
             quoted = name.replace('"', '""')
             self._connection.execute(f'CREATE TEMP VIEW "{quoted}" AS {select}')
 
-    def _select(self, source: Source, relation: wire.Relation, opens: bool, schema: str | None) -> str:
+    def _select(self, source: Source, relation: wire.Relation, statement: Statement, schema: str | None) -> str:
         raw = f'"source {relation.number}"'
-        if not opens or relation.opened is None:
+        if statement.hides and self._asked.dialect.hidden:
+            hidden = ", ".join(self._asked.dialect.hidden)
+            return f"SELECT * EXCLUDE ({hidden}) FROM {raw}"
+        if not statement.opens or relation.opened is None:
             return f"SELECT * FROM {raw}"
         if schema is not None:
             return opened_as(raw, relation.opened, schema)

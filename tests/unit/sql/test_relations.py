@@ -36,7 +36,7 @@ class FakeHub:
 
 def source(*parts, places=PLACES):
     hub = FakeHub(parts)
-    return hub, Source(hub, wire.Relation(0, "orders", 0, list(places), "payload"), SCHEMA)
+    return hub, Source(hub, wire.Relation(0, "orders", 0, list(places), "payload", is_stream=True), SCHEMA)
 
 
 def bounds(expression):

@@ -6,6 +6,7 @@ import pytest
 from headrace.errors import BadSql
 from headrace.sql import worker
 from headrace.sql.statement import Statement
+from headrace.sql.wire import Dialect
 
 MEMORY = 64 << 20
 
@@ -96,6 +97,64 @@ def test_what_is_no_query_is_refused_before_anything_is_run(connection, text):
 )
 def test_what_a_query_reads(connection, text, sources):
     assert sorted(Statement(text, connection).sources) == sorted(sources)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("SELECT ? - ?", 4),
+        ("SELECT $2 - $1", -4),
+        ("SELECT $1 - ?", 4),  # a `?` is the one after the highest so far
+        ("SELECT $2 - $1 + 0 * $2", -4),
+    ],
+)
+def test_parameters_are_taken_in_order_or_by_number(connection, text, value):
+    assert connection.sql(Statement(text, connection).text, params=[5, 1]).fetchall() == [(value,)]
+
+
+@pytest.mark.parametrize("text", ["SELECT $a + $1", "SELECT $a + ?"])
+def test_parameters_with_names_do_not_mix_with_others(connection, text):
+    with pytest.raises(BadSql, match="parameters"):
+        Statement(text, connection)
+
+
+PLAIN = Dialect(True, ("_key", "_val"))
+
+
+@pytest.mark.parametrize(
+    ("text", "becomes", "names"),
+    [
+        ('SELECT * FROM "a b".T', 'SELECT * FROM "a b.T" AS T', [["a b", "T"]]),
+        ("SELECT S.T.C FROM S.T X", 'SELECT T.C FROM "S.T" AS X', [["S", "T"]]),
+        ("SELECT value, stream('x'), CAST(key AS VARCHAR) FROM T", None, [["T"]]),
+        ("WITH T AS (SELECT 1) SELECT * FROM T, S.T", None, [["S", "T"]]),
+    ],
+)
+def test_a_plain_statement_may_have_schemas_and_means_nothing_else(connection, text, becomes, names):
+    statement = Statement(text, connection, PLAIN)
+    assert [each.names for each in statement.sources.values()] == names
+    assert "headrace_utf8" not in statement.text
+    if becomes is not None:
+        assert statement.text == becomes
+
+
+def test_a_hidden_column_is_there_for_those_who_name_it(connection):
+    connection.execute('CREATE OR REPLACE TEMP VIEW "S.T" AS SELECT 1 AS A, 2 AS _KEY, 3 AS _VAL')
+    assert Statement("SELECT * FROM S.T", connection, PLAIN).hides
+    for text, row in (
+        ("SELECT * FROM S.T WHERE _KEY = 2", (1,)),
+        ("SELECT X.*, _VAL FROM S.T X", (1, 3)),
+        ("SELECT * FROM (SELECT A AS B, _KEY AS K FROM S.T)", (1, 2)),
+    ):
+        statement = Statement(text, connection, PLAIN)
+        assert not statement.hides
+        assert connection.sql(statement.text).fetchall() == [row]
+
+
+def test_names_that_would_be_one_to_duckdb_are_refused(connection):
+    for text in ('SELECT * FROM "a.b".C, a."b.C"', "SELECT * FROM s.t, S.T"):
+        with pytest.raises(BadSql, match="differ only"):
+            Statement(text, connection, PLAIN)
 
 
 def test_stream_calls_are_sources_with_names_of_their_own(connection):

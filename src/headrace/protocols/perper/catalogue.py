@@ -26,6 +26,8 @@ from headrace.protocols.perper.errors import PeerError, Refused, Status, cache_d
 from headrace.protocols.perper.ignite.binary import code_point_hash, java_hash
 from headrace.protocols.perper.ignite.configuration import Configuration, read_configuration, write_request
 from headrace.protocols.perper.ignite.reader import Reader
+from headrace.protocols.perper.sql.names import TableNames
+from headrace.protocols.perper.sql.table import tables_of
 from headrace.protocols.perper.stream_view import ViewCache
 from headrace.protocols.perper.streams import RecentValues, StreamCache
 from headrace.protocols.perper.tables import Expiries, TableCache
@@ -106,6 +108,7 @@ class Catalogue:
         self._creating = asyncio.Lock()
         self._wanted = Waiters()
         self.expiries = Expiries(hub)
+        self.tables = TableNames()
 
     async def load(self) -> None:
         """Read the catalogue; find out which caches have become tables and which streams."""
@@ -146,6 +149,7 @@ class Catalogue:
         self._by_name[entry.name] = entry
         for number in entry.ids:
             self._by_id[number] = entry
+        self.tables.add(entry.name, tables_of(entry.name, entry.configuration))
         self._wanted.notify(entry.name)
 
     def _remove_expired(self, name: str, key: bytes) -> asyncio.Future[Any] | None:
@@ -196,6 +200,7 @@ class Catalogue:
 
     def _forget(self, entry: Entry) -> None:
         del self._by_name[entry.name]
+        self.tables.remove(entry.name)
         for number in entry.ids:
             self._by_id.pop(number, None)
         for told in tuple(entry.on_destroyed):
@@ -294,6 +299,7 @@ class Catalogue:
                 raise Refused(
                     f"cache {entry.name!r} has the same id {number} as cache {other.name!r}: choose another name"
                 )
+        self.tables.check(tables_of(entry.name, entry.configuration))
 
     async def _new_table(self, name: str) -> TableCache:
         """A table of ours; one that is there may be left over from a hub that died before it was in the catalogue."""

@@ -20,7 +20,7 @@ class Perper(Section, frozen=True):
     ] = 250_000
     caches_max: Annotated[Count, Meta(description="How many caches may exist")] = 100_000
     types_max: Annotated[Count, Meta(description="How many binary types may be registered")] = 100_000
-    cursors_max: Annotated[Count, Meta(description="Open scans of one connection")] = 128
+    cursors_max: Annotated[Count, Meta(description="Open scans and SQL results of one connection")] = 128
     requests_max: Annotated[Count, Meta(description="Unanswered requests of one Ignite connection before it waits")] = (
         10_000
     )

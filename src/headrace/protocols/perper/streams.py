@@ -14,6 +14,7 @@ import asyncio
 import logging
 from array import array
 from asyncio import Future
+from collections.abc import Iterator
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -163,7 +164,7 @@ class StreamCache(FollowedCache):
         )
         for index, number, key, kind in rows:
             if index >= self._next:
-                self._apply(index, _whole_key(index, number, key, kind), kind == REMOVED)
+                self._apply(index, whole_key(index, number, key, kind), kind == REMOVED)
 
     def _apply(self, index: int, key: bytes, removed: bool) -> None:
         if key[0] == LONG:
@@ -228,6 +229,15 @@ class StreamCache(FollowedCache):
     def all_keys(self) -> list[bytes]:
         """The keys of all items, longs in order first."""
         return [encode_long(key) for key, _ in self.keys] + list(self._others)
+
+    def all_indexes(self) -> Iterator[int]:
+        """Where all items lie in the stream."""
+        return chain((index for _, index in self.keys), self._others.values())
+
+    @property
+    def has_long_keys(self) -> bool:
+        """Whether all keys are longs."""
+        return not self._others
 
     # writing
 
@@ -432,7 +442,7 @@ def _halves(group: list[_Waiting]) -> list[list[_Waiting]]:
     return [list(chain(*units[:middle])), list(chain(*units[middle:]))] if middle else []
 
 
-def _whole_key(index: int, number: int | None, key: bytes | None, kind: str | None) -> bytes:
+def whole_key(index: int, number: int | None, key: bytes | None, kind: str | None) -> bytes:
     """The Ignite key of a record. One that another protocol wrote without an id has its index as its key."""
     if number is not None:
         return encode_long(number)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Future
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.errors import ConditionFailed
@@ -260,6 +260,11 @@ class TableCache(Cache):
         """The keys of all entries, as they are now."""
         return self._hub.keys(self.name)
 
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        """All entries, as they are now. In any thread."""
+        expired = self._expiries.expired
+        return ((key, value) for key, value in self._hub.items(self.name) if not expired(self.name, key))
+
     def touch(self, key: bytes, access_ms: int) -> None:
         """Move the deadline of an entry that was read."""
         operation = self._expiries.operation(self.name, key, access_ms)
@@ -339,6 +344,32 @@ class TableCache(Cache):
         """Remove many keys in one transaction."""
         deadlines = self._expiries.deadlines(self.name, keys)
         return self._remove_many(DeleteMany(self.name, keys), deadlines, lambda: self._note_all(keys))
+
+    def change_many(self, changes: dict[bytes, tuple[bytes | None, Any]], expiry: Expiry | None = None) -> Future[Any]:
+        """Put and remove (no value) many keys in one transaction. It fails with `ConditionFailed` unless of each key is
+        there what its change expects."""
+        for key in changes:
+            self._remove_if_expired(key)
+        deadlines, undo = self._deadlines_of_many([key for key in changes if changes[key][0] is not None], expiry)
+        gone = self._expiries.deadlines(self.name, [key for key in changes if changes[key][0] is None])
+        operations: list[Op] = [
+            Delete(self.name, key, expect) if value is None else Put(self.name, key, value, expect)
+            for key, (value, expect) in changes.items()
+        ]
+        operations += [*deadlines, *self._expiries.forget(gone)]
+
+        def applied(results: list[Any]) -> None:
+            if not results[0].applied:  # a transaction of one operation says so in its result
+                raise ConditionFailed(0, "the entry is not what was expected", results[0].previous)
+
+        def undo_all() -> None:
+            undo()
+            self._expiries.restore_all((), gone)
+
+        future = chain(self._hub.transact(operations), applied)
+        keys = list(changes)
+        future.add_done_callback(lambda done: self._note_all(keys) if succeeded(done) else undo_all())
+        return future
 
     def clear(self) -> Future[Any]:
         """Remove everything in one transaction."""

@@ -17,6 +17,7 @@ CACHE_MODE: Final = 1
 ATOMICITY: Final = 2
 BACKUPS: Final = 3
 QUERY_ENTITIES: Final = 200
+SQL_SCHEMA: Final = 203
 SQL_ESCAPE_ALL: Final = 205
 KEY_CONFIGURATION: Final = 401
 EXPIRY_POLICY: Final = 407
@@ -51,7 +52,7 @@ class QueryIndex(NamedTuple):
 
 
 class QueryEntity(NamedTuple):
-    """How a cache wants to be queried. Kept and given back; nothing is indexed by it."""
+    """How a cache wants to be queried: a table of SQL. Nothing is indexed by it."""
 
     names: tuple[str | None, ...]  # key type, value type, table, key field, value field
     fields: list[QueryField]
@@ -140,7 +141,7 @@ def write_answer(configuration: Configuration, version: tuple[int, int, int]) ->
     shown = dict(ANSWER) | configuration.properties
     if shown[CACHE_MODE] == REPLICATED:
         shown[BACKUPS] = EVERY_NODE
-    shown[QUERY_ENTITIES] = [_normal(entity, shown[SQL_ESCAPE_ALL]) for entity in shown[QUERY_ENTITIES]]
+    shown[QUERY_ENTITIES] = [normal(entity, shown[SQL_ESCAPE_ALL]) for entity in shown[QUERY_ENTITIES]]
     parts = [PROPERTIES[code].write(shown[code]) for code, _ in ANSWER]
     if version >= (1, 6, 0):
         parts.append(PROPERTIES[EXPIRY_POLICY].write(configuration.expiry))
@@ -148,7 +149,7 @@ def write_answer(configuration: Configuration, version: tuple[int, int, int]) ->
     return INT.write(len(body)) + body
 
 
-def _normal(entity: QueryEntity, escape: bool) -> QueryEntity:
+def normal(entity: QueryEntity, escape: bool) -> QueryEntity:
     """A query entity with the names SQL would know it by, as Ignite shows it: every field has an alias, and names are
     in capitals unless the cache escapes them."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Future
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from uuid import UUID
@@ -18,7 +18,10 @@ from headrace.protocols.perper.errors import PeerError, Refused, Status
 from headrace.protocols.perper.ignite.binary import LONG, NULL
 from headrace.protocols.perper.ignite.codec import Request
 from headrace.protocols.perper.ignite.configuration import Configuration
-from headrace.protocols.perper.ignite.shapes import OPERATIONS, Owned, Page
+from headrace.protocols.perper.ignite.cursors import PAGE_ROWS_MAX, Cursor, OpenCursor, Scan
+from headrace.protocols.perper.ignite.shapes import OPERATIONS, Owned, Page, SqlPage
+from headrace.protocols.perper.sql.results import Result
+from headrace.protocols.perper.sql.statements import Statements
 from headrace.protocols.perper.stream_view import ViewCache
 from headrace.protocols.perper.streams import StreamCache
 from headrace.protocols.perper.tables import TableCache
@@ -40,9 +43,8 @@ CLUSTER_ACTIVE: Final = 1
 
 # The real server's default; a cursor holds a snapshot of the keys.
 DEFAULT_CURSORS_MAX: Final = 128  # perper.cursors_max
-# A page stops here even when the client asked for more rows: it is built in memory.
-PAGE_BYTES_MAX: Final = 8 * 1024 * 1024
-PAGE_ROWS_MAX: Final = 10_000
+
+NEXT_PAGES: Final = (2001, 2003, 2005)
 
 
 class PeekMode(IntEnum):
@@ -93,7 +95,8 @@ class Operations:
         self._uses = uses
         self._owner = owner
         self._cursors_max = cursors_max
-        self._cursors: dict[int, tuple[Cursor, int, str]] = {}
+        self._cursors: dict[int, OpenCursor] = {}
+        self._statements = Statements(fabric, principal, self._check, uses)
         self._next_cursor = 1
         self._transactions = Transactions()
 
@@ -234,6 +237,13 @@ class Operations:
         query_filter, page_size, partition, _local = request.arguments
         if query_filter[0] != NULL:
             raise Refused("scan with a filter is not supported: filter on the client, or read with Spark")
+        self._check_room_for_cursor(page_size)
+        cache = self._for_reading(request)
+        number, opened = self._open(Scan(cache if partition in (-1, 0) else None), page_size)
+        opened.cursor.owners.add(self._entry(request).owner)
+        return Pending(asyncio.ensure_future(self._page(number, opened)), _same)
+
+    def _check_room_for_cursor(self, page_size: int) -> None:
         if page_size <= 0:
             raise Refused("Page size must be above zero.")
         if len(self._cursors) >= self._cursors_max:
@@ -241,30 +251,64 @@ class Operations:
                 Status.TOO_MANY_CURSORS,
                 f"Too many open cursors (over {self._cursors_max}); close some, or raise 'perper.cursors_max'",
             )
-        cache = self._for_reading(request)
-        cursor = Cursor(cache if partition in (-1, 0) else None)
+
+    def _open(self, cursor: Cursor, page_size: int) -> tuple[int, OpenCursor]:
         number, self._next_cursor = self._next_cursor, self._next_cursor + 1
-        rows = min(page_size, PAGE_ROWS_MAX)
-        self._cursors[number] = (cursor, rows, self._entry(request).owner)
-        return Pending(asyncio.ensure_future(self._page(number, cursor, rows)), _same)
+        opened = self._cursors[number] = OpenCursor(cursor, min(page_size, PAGE_ROWS_MAX))
+        return number, opened
 
     def _next_page(self, request: Request) -> Any:
         number: int = request.arguments[0]
         if number not in self._cursors:
             raise _no_cursor(number)
-        cursor, rows, owner = self._cursors[number]
-        self._check("read", owner)
-        return Pending(asyncio.ensure_future(self._page(number, cursor, rows)), _same)
+        opened = self._cursors[number]
+        for owner in opened.cursor.owners:
+            self._check("read", owner)
+        return Pending(asyncio.ensure_future(self._page(number, opened)), _same)
 
-    async def _page(self, number: int, cursor: Cursor, rows: int) -> Page:
-        page = await cursor.page(rows)
+    async def _page(self, number: int, opened: OpenCursor) -> Page | SqlPage:
+        try:
+            page = await opened.cursor.page(opened.rows)
+        except BaseException:
+            self._close_cursor(number)
+            raise
         if not page.more:
-            self._cursors.pop(number, None)
+            self._close_cursor(number)
         return page._replace(cursor=number)
 
+    def _close_cursor(self, number: int) -> bool:
+        """Whether it was open."""
+        opened = self._cursors.pop(number, None)
+        if opened is not None and not isinstance(opened.cursor, Scan):
+            self._statements.ended(opened.cursor)
+        return opened is not None
+
     def _close_resource(self, request: Request) -> None:
-        if self._cursors.pop(request.arguments[0], None) is None:
+        if not self._close_cursor(request.arguments[0]):
             raise _no_cursor(request.arguments[0])
+
+    # SQL
+
+    def _sql(self, request: Request) -> Pending:
+        """Keys and values."""
+        asked = request.arguments[0]
+        self._check_room_for_cursor(asked["page_size"])
+        work = self._statements.entries(asked, self._entry(request))
+        return Pending(asyncio.ensure_future(self._first_page(work, asked["page_size"])), _same)
+
+    def _sql_fields(self, request: Request) -> Pending:
+        """Any statement. A client need not name a cache."""
+        asked = request.arguments[0]
+        self._check_room_for_cursor(asked["page_size"])
+        cache = self.fabric.catalogue.find(request.cache_id) if request.cache_id else None
+        work = self._statements.fields(asked, cache)
+        first = self._first_page(work, asked["page_size"], asked["include_field_names"])
+        return Pending(asyncio.ensure_future(first), _same)
+
+    async def _first_page(self, work: Awaitable[Result], page_size: int, with_names: bool = False) -> Any:
+        cursor = await work
+        page = await self._page(*self._open(cursor, page_size))
+        return page._replace(names=cursor.names) if with_names and isinstance(page, SqlPage) else page
 
     # administration
 
@@ -313,12 +357,6 @@ class Operations:
         if request.arguments[0] != CLUSTER_ACTIVE:
             raise Refused("the cluster state cannot be changed: a hub that runs is active")
 
-    def _refuse_sql(self, request: Request) -> None:
-        raise PeerError(
-            Status.FUNCTION_DISABLED,
-            "SQL is not supported: scan the cache, or query it with Spark, DuckDB or pandas over Arrow Flight",
-        )
-
     # transactions
 
     def _inside(self, request: Request, transaction: Transaction) -> Any:
@@ -357,6 +395,7 @@ class Operations:
     def close(self) -> None:
         """The connection is gone."""
         self._cursors.clear()
+        self._statements.close()
         self._transactions.close()
 
 
@@ -379,9 +418,9 @@ HANDLERS: Final[dict[int, Callable[[Operations, Request], Any]]] = {
     1056: Operations._destroy,
     1101: Operations._partitions,
     2000: Operations._scan,
-    2001: Operations._next_page,
-    2004: Operations._refuse_sql,
-    2005: Operations._refuse_sql,
+    **dict.fromkeys(NEXT_PAGES, Operations._next_page),
+    2002: Operations._sql,
+    2004: Operations._sql_fields,
     3000: Operations._type_name,
     3001: Operations._put_type_name,
     3002: lambda self, request: self.fabric.registry.get(request.arguments[0]),
@@ -412,41 +451,3 @@ def _has(cache: AnyCache, key: bytes) -> bool:
 
 def _no_cursor(number: int) -> PeerError:
     return PeerError(Status.RESOURCE_DOES_NOT_EXIST, f"Failed to find resource with id: {number}")
-
-
-class Cursor:
-    """A scan: the keys as they were when it began. Values are read page by page, and what is gone by then is left out:
-    to take them all at once would hold up everybody else."""
-
-    def __init__(self, cache: AnyCache | None) -> None:
-        self._cache = cache
-        self._keys: Iterator[bytes] = iter(()) if cache is None else iter(cache.all_keys())
-        self._ahead: list[tuple[bytes, bytes]] = []
-
-    async def _next(self) -> tuple[bytes, bytes] | None:
-        if self._ahead:
-            return self._ahead.pop()
-        for key in self._keys:
-            assert self._cache is not None
-            value = self._cache.get(key)
-            if isinstance(value, Future):
-                value = await value
-            if value is not None:
-                return key, value
-        return None
-
-    async def page(self, rows: int) -> Page:
-        """The next rows, and whether there are more."""
-        taken: list[tuple[bytes, bytes]] = []
-        size = 0
-        while len(taken) < rows and size < PAGE_BYTES_MAX:
-            pair = await self._next()
-            if pair is None:
-                return Page(taken, False)
-            taken.append(pair)
-            size += len(pair[0]) + len(pair[1])
-        following = await self._next()
-        if following is None:
-            return Page(taken, False)
-        self._ahead.append(following)
-        return Page(taken, True)

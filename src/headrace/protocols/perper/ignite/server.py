@@ -15,13 +15,13 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from headrace.errors import Busy, HeadraceError, LimitExceeded, UnknownStream
+from headrace.errors import Busy, Forbidden, HeadraceError, LimitExceeded, UnknownStream
 from headrace.hub.intake import LARGE_BYTES
 from headrace.protocols.perper.catalogue import Entry
 from headrace.protocols.perper.errors import BinaryError, FrameError, PeerError, Refused, Status
 from headrace.protocols.perper.ignite.binary import NULL, Limits
 from headrace.protocols.perper.ignite.codec import BadRequest, Handshake, Request
-from headrace.protocols.perper.ignite.operations import NotReady, Operations, Pending
+from headrace.protocols.perper.ignite.operations import NEXT_PAGES, NotReady, Operations, Pending
 from headrace.protocols.perper.ignite.session import Frames, Session, Slot, State
 from headrace.protocols.perper.ignite.shapes import OPERATIONS
 from headrace.protocols.perper.metrics import PerperMetrics
@@ -327,7 +327,7 @@ class Connection(SlicedConnection):
             if not isinstance(answer, Pending):
                 self._answer(slot, request, answer)
             else:
-                is_write = OPERATIONS[request.op].right != "read" and request.op not in (2001,)
+                is_write = OPERATIONS[request.op].right != "read" and request.op not in NEXT_PAGES
                 self._writes_pending += is_write
                 self._reads_pending += not is_write
                 answer.future.add_done_callback(
@@ -461,6 +461,8 @@ def _translate(error: BaseException) -> tuple[int, str]:
     """An error in the protocol's own words."""
     if isinstance(error, PeerError):
         return int(error.status), error.message
+    if isinstance(error, Forbidden):
+        return int(Status.NOT_AUTHORIZED), str(error)
     if isinstance(error, UnknownStream):
         return int(Status.CACHE_DOES_NOT_EXIST), f"Cache does not exist: {error}"
     if isinstance(error, HeadraceError):

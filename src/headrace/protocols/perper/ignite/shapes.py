@@ -63,6 +63,8 @@ OPERATIONS: Final[dict[int, Operation]] = {
     1101: Operation("cache partitions", False, ("ints",), "partitions", _N),
     2000: Operation("scan", True, ("filter", "int", "int", "bool"), "first page", _R),
     2001: Operation("scan next page", False, ("long",), "next page", _N),
+    2002: Operation("sql", True, ("sql entries",), "first page", _R),
+    2003: Operation("sql entries next page", False, ("long",), "next page", _N),
     2004: Operation("sql fields", True, ("sql",), "sql page", _N),
     2005: Operation("sql next page", False, ("long",), "sql next page", _N),
     3000: Operation("get binary type name", False, ("byte", "int"), "string", _N),
@@ -85,12 +87,21 @@ class Page(NamedTuple):
 
 
 class SqlPage(NamedTuple):
-    """Rows of a field query, cells flattened."""
+    """Rows of a field query. `names` of columns stand only in the first page's answer, if they were asked for."""
 
     columns: int
     rows: list[tuple[bytes, ...]]
     more: bool
     cursor: int = 0
+    names: list[str] | None = None
+
+
+def _named(forms: dict[str, Form]) -> Form:
+    """Values of these forms one after the other, by name."""
+    return Form(
+        lambda reader: {name: form.read(reader) for name, form in forms.items()},
+        lambda values: b"".join([form.write(values[name]) for name, form in forms.items()]),
+    )
 
 
 def _read_filter(reader: Reader) -> bytes:
@@ -101,6 +112,15 @@ def _read_filter(reader: Reader) -> bytes:
     return value
 
 
+# A query for keys and values.
+_SQL_ENTRIES: Final[dict[str, Form]] = {
+    "table": STRING,
+    "sql": STRING,
+    "args": many(OBJECT),
+    **dict.fromkeys(("distributed_joins", "local", "replicated_only"), BOOL),
+    "page_size": INT,
+    "timeout_ms": LONG,
+}
 # The fixed part of a field query; what newer feature bits would add is not announced.
 _SQL: Final[dict[str, Form]] = {
     "schema": STRING,
@@ -135,16 +155,19 @@ PARTS: Final[dict[str, Form]] = {
     "configuration": Form(read_configuration, write_request),
     "type": Form(read_type, write_type),
     "filter": Form(_read_filter, OBJECT.write),
-    "sql": Form(
-        lambda reader: {name: form.read(reader) for name, form in _SQL.items()},
-        lambda query: b"".join([form.write(query[name]) for name, form in _SQL.items()]),
-    ),
+    "sql": _named(_SQL),
+    "sql entries": _named(_SQL_ENTRIES),
 }
 
 
 def _write_rows(page: Page | SqlPage) -> bytes:
     rows = b"".join([wrap(cell) for row in page.rows for cell in row])
     return INT.write(len(page.rows)) + rows + BOOL.write(page.more)
+
+
+def _write_head(page: SqlPage) -> bytes:
+    """The names of the columns, or how many they are."""
+    return INT.write(page.columns) if page.names is None else PARTS["strings"].write(page.names)
 
 
 def _read_page(reader: Reader, cursor: int) -> Page:
@@ -196,7 +219,7 @@ ANSWERS: Final[dict[str, Form]] = {
         lambda reader: _read_page(reader, reader.long()), lambda page: LONG.write(page.cursor) + _write_rows(page)
     ),
     "next page": Form(lambda reader: _read_page(reader, 0), _write_rows),
-    "sql page": Form(_read_rest, lambda page: LONG.write(page.cursor) + INT.write(page.columns) + _write_rows(page)),
+    "sql page": Form(_read_rest, lambda page: LONG.write(page.cursor) + _write_head(page) + _write_rows(page)),
     "sql next page": Form(_read_rest, _write_rows),
 }
 # What a cache says of its configuration depends on the version, so `codec` writes it.
