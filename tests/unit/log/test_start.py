@@ -121,6 +121,7 @@ def test_the_collector_rests_during_recovery_and_is_as_before_afterwards(
 def test_nothing_is_collected_when_recovery_ends_and_what_was_frozen_stays_so() -> None:
     """Each of the many objects would be looked at, and all of them stay."""
     was_enabled, thresholds = gc.isenabled(), gc.get_threshold()
+    gc.unfreeze()  # a hub that another test has run in this process
     gc.collect()
     gc.enable()
     gc.set_threshold(100_000, 1, 1)
