@@ -1,5 +1,8 @@
 """Folding: frames in their order, made into a State. It knows no file: whoever reads a journal feeds it.
 
+Runs of frames (`runs.py`) wait until something else comes, and are folded together, a partition at a time: within them
+nothing depends on the order between partitions.
+
 What a snapshot holds is folded in already: of older frames only records that are not sealed yet count. Where frames are
 lost, no index that one of them may have used is given out again.
 """
@@ -23,22 +26,21 @@ from headrace.log.frame import (
     StreamTrimmed,
     decode_directory,
     decode_only_records,
-    place_of_only_records,
 )
-from headrace.log.journal_port import GoodFrame, LostFrames
+from headrace.log.journal_port import Good, GoodFrame, LostFrames
 from headrace.log.partition import Partition, ProducerState
 from headrace.log.report import Finding, Report
+from headrace.log.runs import FrameRun, Group, grouped
 from headrace.log.state import State, Stream, placeholder
-from headrace.log.tail import Tail, TailEntry
+from headrace.log.tail import PACKED_ENTRY, Tail, TailEntry, join_packed, pack, unpack
+from headrace.units import MIB
 
 RECORD_BYTES_MIN = 4
 """A record takes at least its offset: so many bytes of lost frames held at most so many records."""
-INDEX_END = 2**64
-"""Above all indexes."""
-NEAR = 4096
-"""Entries of frames so near to each other share one number of a frame: that of the first."""
 UNKNOWN_LOSS = 2**32
 """How far indexes are moved on when a whole file is missing."""
+RUNS_BYTES_MAX = 64 * MIB
+"""Runs are folded when their records take this much: most of them may be sealed, and need not stay in memory."""
 
 
 class Fold:
@@ -50,72 +52,49 @@ class Fold:
         self._report = report
         self._find_segments = find_segments
         self._snapshot_sequence = state.sequence
+        self._packed: dict[Partition, bytes] = {}
+        """Entries that came in runs: a packed tail for each partition, as long as nothing else came for it."""
         self._entries: dict[Partition, list[TailEntry]] = {}
-        self._old: dict[tuple[int, int], tuple[int, list[TailEntry]]] = {}
-        """By stream and partition, while the frames come that the snapshot has folded in, which change nothing else:
-        below which index records do not count, and the entries of those that do."""
+        """The others; no partition is in both."""
+        self._runs: list[FrameRun] = []
+        self._runs_bytes = 0
         self._time_us = 0
         """Of the last records: those of one commit share one number, and not only its value."""
-        self._sequence = -NEAR
-        """Of the last records, or of some a little before them; shared in the same way."""
         self._lost_bytes: int | None = 0
         self._seen_after_loss: set[Partition] = set()
         for partition in state.partitions():
             find_segments(partition)
 
-    def add(self, frame: GoodFrame) -> None:
-        """The next frame."""
-        self._report.frames += 1
-        is_new = frame.sequence >= self._snapshot_sequence
-        if not is_new and self._add_old(frame):
+    def add(self, frame: Good) -> None:
+        """The next frame, or the next run of frames."""
+        if isinstance(frame, FrameRun):
+            self._report.frames += len(frame.bodies)
+            self._runs.append(frame)
+            self._runs_bytes += frame.size
+            if self._runs_bytes >= RUNS_BYTES_MAX:
+                self._fold_runs()
             return
+        self._fold_runs()
+        self._report.frames += 1
+        self._add_frame(frame, frame.sequence >= self._snapshot_sequence)
+
+    def _add_frame(self, frame: GoodFrame, is_new: bool) -> None:
         only = decode_only_records(frame.directory)
         if only is not None:
             self._add_records(only, frame.data, frame.sequence, is_new)
             return
         at = 0
-        for entry in decode_directory(frame.directory):
+        for entry in decode_directory(frame.directory, with_events=is_new):
             if isinstance(entry, RecordsEntry):
                 body = None if frame.data is None else frame.data[at : at + entry.body_bytes]
                 at += entry.body_bytes
                 self._add_records(entry, body, frame.sequence, is_new)
-            elif is_new:
+            else:
                 self._add_event(entry)
-
-    def _add_old(self, frame: GoodFrame) -> bool:
-        """Add the records of a frame that the snapshot has folded in; False when it holds more than some records. There
-        may be a million of them."""
-        place = place_of_only_records(frame.directory)
-        if place is None:
-            return False
-        stream, partition, count, base, time_us = place
-        known = self._old.get((stream, partition))
-        if known is None:
-            known = self._old[stream, partition] = self._known(stream, partition)
-        if frame.data is not None and base + count > known[0]:
-            self._report.journal_records += count
-            if time_us != self._time_us or frame.sequence - self._sequence >= NEAR:
-                self._share(time_us, frame.sequence)
-            known[1].append(TailEntry(base, count, self._time_us, frame.data, self._sequence))
-        return True
-
-    def _known(self, stream: int, partition: int) -> tuple[int, list[TailEntry]]:
-        found = self._state.by_id.get(stream)
-        if found is None:  # it has been deleted since
-            return INDEX_END, []
-        self._grow_to(found, partition)
-        owner = found.partitions[partition]
-        return max(owner.sealed_next, owner.first), self._entries.setdefault(owner, [])
-
-    def _share(self, time_us: int, sequence: int) -> None:
-        """Have `_time_us` and `_sequence` stand for these."""
-        if time_us != self._time_us:
-            self._time_us = time_us
-        if sequence - self._sequence >= NEAR:
-            self._sequence = sequence
 
     def lose(self, lost: LostFrames) -> None:
         """The next frames cannot be read."""
+        self._fold_runs()
         self._report.note(
             "lost-frames",
             f"frames {lost.first_sequence} to {lost.next_sequence - 1} at byte {lost.offset} cannot be read",
@@ -129,6 +108,7 @@ class Fold:
 
     def finish(self, next_sequence: int) -> None:
         """There are no more: tails and bounds are what they are."""
+        self._fold_runs()
         self._skip_possibly_used_indexes()
         for partition in self._state.partitions():
             self._finish_partition(partition)
@@ -151,11 +131,12 @@ class Fold:
     def _let_go(self, event: SegmentStored) -> None:
         """Of records that a segment has: a partition's entries stand in the order of their indexes."""
         stream = self._state.by_id.get(event.stream)
-        entries = [] if stream is None else self._entries.get(stream.partitions[event.partition], [])
-        del entries[: bisect_right(entries, event.next, key=lambda entry: entry.next)]
+        if stream is not None:
+            entries = self._entries_of(stream.partitions[event.partition])
+            del entries[: bisect_right(entries, event.next, key=lambda entry: entry.next)]
 
     def _add_records(self, entry: RecordsEntry, body: bytes | None, sequence: int, is_new: bool) -> None:
-        partition = self._partition(entry, is_new)
+        partition = self._partition(entry.stream, entry.partition, is_new)
         if partition is None:
             return
         if is_new:
@@ -168,27 +149,76 @@ class Fold:
         if body is None or entry.base + entry.count <= max(partition.sealed_next, partition.first):
             return  # damaged records leave a gap, which `finish` names
         self._report.journal_records += entry.count
-        self._share(entry.time_us, sequence)
-        tail_entry = TailEntry(entry.base, entry.count, self._time_us, body, sequence)
-        known = self._entries.get(partition)
-        if known is None:
-            self._entries[partition] = [tail_entry]
-        else:
-            known.append(tail_entry)
+        if entry.time_us != self._time_us:
+            self._time_us = entry.time_us
+        self._entries_of(partition).append(TailEntry(entry.base, entry.count, self._time_us, body, sequence))
 
-    def _partition(self, entry: RecordsEntry, is_new: bool) -> Partition | None:
+    def _entries_of(self, partition: Partition) -> list[TailEntry]:
+        entries = self._entries.get(partition)
+        if entries is None:
+            packed = self._packed.pop(partition, None)
+            entries = self._entries[partition] = unpack(packed) if packed is not None else []
+        return entries
+
+    def _add_packed(self, partition: Partition, packed: bytes) -> None:
+        before = self._packed.get(partition)
+        joined = packed if before is None else join_packed(before, packed)
+        if partition in self._entries or joined is None:
+            self._entries_of(partition).extend(unpack(packed))
+        else:
+            self._packed[partition] = joined
+
+    def _fold_runs(self) -> None:
+        """Fold what waits."""
+        if self._runs:
+            runs, self._runs, self._runs_bytes = self._runs, [], 0
+            self._add_producers(runs)
+            entries, bodies, groups = grouped(runs)
+            for group in groups:
+                self._add_group(group, entries, bodies)
+
+    def _add_producers(self, runs: list[FrameRun]) -> None:
+        for sent in (sent for run in runs for sent in run.sent if sent.frame >= self._snapshot_sequence):
+            partition = self._partition(sent.stream, sent.partition, is_new=True)
+            assert partition is not None
+            partition.producers[sent.producer] = ProducerState(sent.sequence, sent.first, sent.records)
+
+    def _add_group(self, group: Group, entries: bytes, bodies: list[bytes]) -> None:
+        is_new = group.last_sequence >= self._snapshot_sequence
+        partition = self._partition(group.stream, group.partition, is_new)
+        if partition is None:
+            return
+        if is_new:
+            partition.next = max(partition.next, group.next)
+            partition.time_us = max(partition.time_us, group.time_us)
+            self._seen_after_loss.add(partition)
+        begin, first = group.begin, group.first
+        kept_from = max(partition.sealed_next, partition.first)
+        if group.next <= kept_from:
+            return
+        while first < kept_from:
+            count = PACKED_ENTRY.unpack_from(entries, begin * PACKED_ENTRY.size)[2]
+            if first + count > kept_from:
+                break
+            first += count
+            begin += 1
+        self._report.journal_records += group.next - first
+        here = entries[begin * PACKED_ENTRY.size : group.end * PACKED_ENTRY.size]
+        self._add_packed(partition, pack(first, group.next, here, bodies[begin : group.end]))
+
+    def _partition(self, stream_id: int, number: int, is_new: bool) -> Partition | None:
         """The partition that records belong to; None when their stream has been deleted since."""
-        stream = self._state.by_id.get(entry.stream)
+        stream = self._state.by_id.get(stream_id)
         if stream is None:
             if not is_new:
                 return None
-            stream = placeholder(entry.stream)
+            stream = placeholder(stream_id)
             self._state.add_stream(stream)
             self._report.note(
-                "possible-loss", f"the creation of stream {entry.stream} is lost; it is {stream.info.name!r} now"
+                "possible-loss", f"the creation of stream {stream_id} is lost; it is {stream.info.name!r} now"
             )
-        self._grow_to(stream, entry.partition)
-        return stream.partitions[entry.partition]
+        self._grow_to(stream, number)
+        return stream.partitions[number]
 
     @staticmethod
     def _grow_to(stream: Stream | None, partition: int) -> None:
@@ -207,9 +237,12 @@ class Fold:
                 partition.next += skip
 
     def _finish_partition(self, partition: Partition) -> None:
-        entries = self._entries.pop(partition, None)
-        if entries:
+        packed = self._packed.pop(partition, None)
+        if packed is not None:
+            partition.tail = Tail.of_packed(packed)
+        elif entries := self._entries.pop(partition, None):
             partition.tail = Tail(entries)
+        if partition.tail:
             self._state.tail_bytes += partition.tail.bytes
         partition.forget_pending()
         for first, last in partition.gaps():

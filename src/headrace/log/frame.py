@@ -38,8 +38,6 @@ from headrace.log.ops import StreamOptions
 
 HEADER = struct.Struct("<IIIIIIQQ")
 RECORDS = struct.Struct("<BBHIIIQqQII")
-PLACE = struct.Struct("<4xIIIQq16x")
-"""Of `RECORDS`: stream, partition, count, base and time."""
 EVENT = struct.Struct("<BxxxI")
 KIND_RECORDS = 1
 KIND_EVENT = 2
@@ -308,8 +306,8 @@ def decode_header(data: bytes | memoryview, at: int, salt: Salt = PLAIN) -> Head
     return Header(directory_bytes, data_bytes, directory_crc, data_crc, sequence, durable)
 
 
-def decode_directory(directory: bytes) -> list[RecordsEntry | AnyEvent]:
-    """The entries of a directory that passed its checksum."""
+def decode_directory(directory: bytes, *, with_events: bool = True) -> list[RecordsEntry | AnyEvent]:
+    """The entries of a directory that passed its checksum; of those that a snapshot has seen, only records matter."""
     entries: list[RecordsEntry | AnyEvent] = []
     at = 0
     end = len(directory)
@@ -320,7 +318,8 @@ def decode_directory(directory: bytes) -> list[RecordsEntry | AnyEvent]:
         else:
             _, size = EVENT.unpack_from(directory, at)
             at += EVENT.size
-            entries.append(_decoder.decode(directory[at : at + size]))
+            if with_events:
+                entries.append(_decoder.decode(directory[at : at + size]))
             at += size
     return entries
 
@@ -331,13 +330,6 @@ def decode_only_records(directory: bytes) -> RecordsEntry | None:
         return None
     _, _, _, stream, partition, count, base, time_us, sequence, body_bytes, _ = RECORDS.unpack_from(directory)
     return RecordsEntry(stream, partition, count, base, time_us, None, sequence, body_bytes)
-
-
-def place_of_only_records(directory: bytes) -> tuple[int, int, int, int, int] | None:
-    """The same for whoever folds a million of them: stream, partition, count, base and time."""
-    if len(directory) != RECORDS.size or directory[0] != KIND_RECORDS:
-        return None
-    return PLACE.unpack(directory)
 
 
 def _decode_records(directory: bytes, at: int) -> tuple[RecordsEntry, int]:

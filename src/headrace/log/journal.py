@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import itertools
 import struct
+import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from typing import NamedTuple
@@ -35,6 +36,7 @@ from google_crc32c import extend as crc32c_extend
 from google_crc32c import value as crc32c
 
 from headrace.errors import HeadraceError
+from headrace.log import runs
 from headrace.log.disk import FULL_ERRNOS, Disk, NewFile, SyncedFile
 from headrace.log.frame import (
     HEADER,
@@ -154,10 +156,11 @@ def _scan_file(file: _File, expected: int, following: int | None, proven: int) -
     """Yields what one file holds and returns the sequence that the next file should start with. `following` is the
     one that it does start with, None for the last file."""
     path, data, _ = file
+    reader = runs.RunReader(data, file.salt)
     at = FILE_HEADER.size
     size = len(data)
     while at < size and expected != following:
-        at, expected = yield from _good_frames(file, at, expected, following)
+        at, expected = yield from _good_frames(file, reader, at, expected, following)
         if at >= size or expected == following:
             break
         header = _intact_header(file, at, expected)
@@ -180,13 +183,28 @@ def _scan_file(file: _File, expected: int, following: int | None, proven: int) -
 
 
 def _good_frames(
-    file: _File, at: int, expected: int, following: int | None
+    file: _File, reader: runs.RunReader, at: int, expected: int, following: int | None
 ) -> Generator[Stored, None, tuple[int, int]]:
-    """Frames without damage, from `at` on; returns where they end, and the sequence that should stand there. There may
-    be a million of them, so each is looked at once, and little is made of it."""
+    """Frames without damage, from `at` on; returns where they end, and the sequence that should stand there."""
+    last = sys.maxsize if following is None else following
+    while True:
+        run = reader.find(at, expected, last - expected)
+        if run is not None:
+            yield run
+            at = run.end
+            expected += len(run.bodies)
+            continue
+        until = min(last, expected + runs.RUN_MIN)
+        at, expected = yield from _frames_one_by_one(file, at, expected, until)
+        if expected < until or expected == last:
+            return at, expected
+
+
+def _frames_one_by_one(file: _File, at: int, expected: int, until: int) -> Generator[Stored, None, tuple[int, int]]:
+    """The same as far as the sequence `until`. There may be very many, so little is made of each."""
     path, data, (magic, seed) = file
     unpack, last = HEADER.unpack_from, len(data) - HEADER.size
-    while at <= last and expected != following:
+    while at <= last and expected != until:
         found, directory_bytes, data_bytes, directory_crc, data_crc, crc, sequence, _ = unpack(data, at)
         begin = at + HEADER.size
         middle = begin + directory_bytes

@@ -15,6 +15,7 @@ import msgspec
 
 from headrace.errors import HeadraceError
 from headrace.log.frame import PLAIN, EncodedFrame, Salt, encode_salted_frame
+from headrace.log.runs import FrameRun
 
 
 class Unrecoverable(HeadraceError):
@@ -57,7 +58,9 @@ class TornTail(NamedTuple):
     size: int
 
 
-Stored = GoodFrame | LostFrames | TornTail
+Good = GoodFrame | FrameRun
+"""What can be folded."""
+Stored = Good | LostFrames | TornTail
 
 
 class Position(NamedTuple):

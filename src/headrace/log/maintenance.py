@@ -174,7 +174,7 @@ class Maintenance:
         partitions = [
             partition
             for partition in self._log.state.partitions()
-            if partition.tail.entries and not self.shared.is_storing(partition) and not self._drop_trimmed(partition)
+            if partition.tail and not self.shared.is_storing(partition) and not self._drop_trimmed(partition)
         ]
         if not partitions:
             return []
@@ -187,13 +187,15 @@ class Maintenance:
         old = [
             partition
             for partition in partitions
-            if partition not in chosen and _keeps(partition.tail.entries[0], needed_from, before_us)
+            if partition not in chosen and _keeps(partition.tail.oldest, needed_from, before_us)
         ]
-        old.sort(key=lambda partition: partition.tail.entries[0].sequence)
+        old.sort(key=lambda partition: partition.tail.oldest.sequence)
         return chosen + old[:SEALED_AT_ONCE]
 
     def _drop_trimmed(self, partition: Partition) -> bool:
         """Whether nothing is left of a tail without the entries that are trimmed and only take memory."""
+        if partition.tail.oldest.next > partition.first:
+            return False
         entries = partition.tail.entries
         count = bisect_right(entries, partition.first, key=lambda entry: entry.next)
         if count:
@@ -202,7 +204,7 @@ class Maintenance:
                 partition.tail = partition.tail.without(count)
                 self._log.state.tail_bytes -= before - partition.tail.bytes
                 self._log.state.discarded.append(entries[:count])
-        return not partition.tail.entries
+        return not partition.tail
 
     def _seal(self, partition: Partition) -> None:
         """Write the oldest part of a tail, at most one segment's worth, as a segment."""

@@ -226,18 +226,16 @@ class Partition:
     def _gap_end(self, start: int) -> int:
         """The last index that is missing from `start` on."""
         bases = [ref.first for ref in self.segments if ref.first > start]
-        bases += [entry.base for entry in self.tail.entries if entry.base > start]
+        bases += [first for first, _ in self.tail.spans() if first > start]
         return min(bases, default=self.next) - 1
 
     def gaps(self) -> list[tuple[int, int]]:
         """Index ranges (inclusive) that no segment and no tail entry holds."""
         missing: list[tuple[int, int]] = []
         at = self.first
-        if at == self.next or (not self.segments and self.tail.end_of_run(at) == self.next):
+        if at == self.next:  # one of very many, perhaps
             return missing
-        spans = [(ref.first, ref.next) for ref in self.segments]
-        spans += [(entry.base, entry.next) for entry in self.tail.entries]
-        for first, next_index in sorted(spans):
+        for first, next_index in sorted([(ref.first, ref.next) for ref in self.segments] + self.tail.spans()):
             if first > at:
                 missing.append((at, first - 1))
             at = max(at, next_index)

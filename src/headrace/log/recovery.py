@@ -15,6 +15,7 @@ from headrace.log.journal_port import CutMeanwhile, GoodFrame, JournalPort, Lost
 from headrace.log.partition import OpenSegments, Partition
 from headrace.log.replay import Replay
 from headrace.log.report import Report
+from headrace.log.runs import FrameRun
 from headrace.log.state import State
 from headrace.log.store import Store
 from headrace.log.table import Table
@@ -93,7 +94,7 @@ def _replay(journal: JournalPort, store: Store, state: State, report: Report, re
     fold = Fold(state, report, find_segments)
     for stored in journal.read(state.sequence, state.is_final, state.bookmark):
         match stored:
-            case GoodFrame():
+            case GoodFrame() | FrameRun():
                 fold.add(stored)
             case LostFrames():
                 fold.lose(stored)

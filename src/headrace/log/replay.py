@@ -15,8 +15,9 @@ import logging
 from headrace.log import snapshot
 from headrace.log.fold import Fold
 from headrace.log.frame import SnapshotStored, decode_directory
-from headrace.log.journal_port import GoodFrame, LostFrames, Stored, TornTail, Unrecoverable
+from headrace.log.journal_port import Good, GoodFrame, LostFrames, Stored, TornTail, Unrecoverable
 from headrace.log.report import Report
+from headrace.log.runs import FrameRun
 from headrace.log.state import State
 from headrace.log.store import BlobDamaged, Store
 
@@ -31,12 +32,12 @@ class Replay:
         self.state = State()
         self._store = store
         self._fold: Fold | None = None
-        self._waiting: list[GoodFrame] = []
+        self._waiting: list[Good] = []
 
     def add(self, stored: Stored) -> None:
         """The next that the journal holds."""
         match stored:
-            case GoodFrame():
+            case GoodFrame() | FrameRun():
                 if self._fold is not None:
                     self._fold.add(stored)
                 else:
@@ -49,8 +50,9 @@ class Replay:
             case TornTail():
                 raise Unrecoverable(f"{stored.path} ends in the middle of a frame")
 
-    def _look_for_snapshot(self, frame: GoodFrame) -> None:
-        named = [event for event in decode_directory(frame.directory) if isinstance(event, SnapshotStored)]
+    def _look_for_snapshot(self, frame: Good) -> None:
+        entries = decode_directory(frame.directory) if isinstance(frame, GoodFrame) else ()
+        named = [event for event in entries if isinstance(event, SnapshotStored)]
         if frame.sequence == 0 and not named:
             self._begin(State())
         for event in named:

@@ -148,7 +148,10 @@ def decode(data: bytes) -> State | None:
 
 def _restore(image: AnyImage) -> State:
     state = State()
-    for stream_image in image.streams:
+    images = image.streams
+    images.reverse()
+    while images:  # each goes at once: what it took in memory is what the next one of very many needs
+        stream_image = images.pop()
         stream = Stream(_shared(stream_image.info), [saved.first for saved in stream_image.partitions])
         for partition, saved in zip(stream.partitions, stream_image.partitions, strict=True):
             partition.next = saved.next

@@ -121,8 +121,8 @@ class State:
     @property
     def needed_sequence(self) -> int:
         """The journal's frames from here on are needed: records that are not sealed, and what is not folded in."""
-        tails = (partition.tail.entries for partition in self.partitions())
-        return min([self.sequence, *(entries[0].sequence for entries in tails if entries)])
+        tails = (partition.tail for partition in self.partitions())
+        return min([self.sequence, *(tail.oldest.sequence for tail in tails if tail)])
 
     def firsts_for(self, name: str, start: int, end: int) -> list[int]:
         """First indexes for partitions start ≤ number < end of a name: above all that it ever used."""

@@ -1,10 +1,19 @@
-"""The tail: records of a partition that are durable in the journal and not yet sealed, kept as they were written."""
+"""The tail: records of a partition that are durable in the journal and not yet sealed, kept as they were written.
+
+A tail that recovery has found is packed, until somebody wants its entries: there may be a hundred thousand tails of a
+few small entries each, and as objects they take three times the memory.
+
+    packed := first:u64 next:u64 count:u32 zero:u32 entry × count, bodies one behind the other
+    entry  := time_us:i64 sequence:u64 count:u32 size:u32                  from `first` to `next`, without a gap
+"""
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from operator import attrgetter
+from threading import Lock
 
 import msgspec
 import numpy as np
@@ -24,7 +33,7 @@ class TailEntry(msgspec.Struct, frozen=True, gc=False):
     time_us: int
     body: bytes
     sequence: int
-    """Of the journal frame, or of one a little before it: from there on the journal must stay until this is sealed."""
+    """Of the journal frame: from there on the journal must stay until this is sealed."""
 
     @property
     def next(self) -> int:
@@ -32,24 +41,88 @@ class TailEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 _base = attrgetter("base")
+_PACKED = struct.Struct("<QQII")
+PACKED_ENTRY = struct.Struct("<qQII")
+_unpacking = Lock()
+
+
+def pack(first: int, next_index: int, entries: bytes, bodies: Sequence[bytes]) -> bytes:
+    """Entries from `first` to `next_index` without a gap; `entries` has a `PACKED_ENTRY` of each."""
+    return b"".join((_PACKED.pack(first, next_index, len(bodies), 0), entries, *bodies))
+
+
+def join_packed(packed: bytes, following: bytes) -> bytes | None:
+    """Two as one; None when there is a gap between them."""
+    (first, middle, count, _), (also, end, more, _) = _PACKED.unpack_from(packed), _PACKED.unpack_from(following)
+    if middle != also:
+        return None
+    at, there = (_PACKED.size + number * PACKED_ENTRY.size for number in (count, more))
+    entries = packed[_PACKED.size : at] + following[_PACKED.size : there]
+    return b"".join((_PACKED.pack(first, end, count + more, 0), entries, packed[at:], following[there:]))
+
+
+def unpack(packed: bytes) -> list[TailEntry]:
+    base, _, number, _ = _PACKED.unpack_from(packed)
+    at = _PACKED.size + number * PACKED_ENTRY.size
+    entries = []
+    for time_us, sequence, count, size in PACKED_ENTRY.iter_unpack(packed[_PACKED.size : at]):
+        entries.append(TailEntry(base, count, time_us, packed[at : at + size], sequence))
+        at += size
+        base += count
+    return entries
 
 
 class Tail:
     """Entries in index order. One thread appends; others may read at any time, since entries never change."""
 
-    __slots__ = ("bytes", "entries")
+    __slots__ = ("_packed", "bytes", "entries")
+
+    entries: list[TailEntry]
 
     def __init__(self, entries: list[TailEntry] | None = None) -> None:
         self.entries = entries or []
         self.bytes = sum([len(entry.body) for entry in self.entries])
+        self._packed = b""
 
-    def end_of_run(self, first: int) -> int:
-        """Where the entries end that hold all indexes from `first` on."""
-        for entry in self.entries:
-            if entry.base != first:
-                break
-            first += entry.count
-        return first
+    @classmethod
+    def of_packed(cls, packed: bytes) -> Tail:
+        tail = cls.__new__(cls)
+        tail.bytes = len(packed) - _PACKED.size - _PACKED.unpack_from(packed)[2] * PACKED_ENTRY.size
+        tail._packed = packed
+        return tail
+
+    def __getattr__(self, name: str) -> list[TailEntry]:
+        """Python asks here for what is not there yet: the entries, when they are packed."""
+        if name != "entries":
+            raise AttributeError(name)
+        with _unpacking:  # two threads may come at once, and the writer adds to what it is given
+            if self._packed:
+                self.entries, self._packed = unpack(self._packed), b""
+        return self.entries
+
+    def __len__(self) -> int:
+        """How many entries, without unpacking them."""
+        packed = self._packed
+        return int(_PACKED.unpack_from(packed)[2]) if packed else len(self.entries)
+
+    @property
+    def oldest(self) -> TailEntry:
+        """The first entry, without unpacking the others. There must be one."""
+        packed = self._packed
+        if not packed:
+            return self.entries[0]
+        base, _, number, _ = _PACKED.unpack_from(packed)
+        time_us, sequence, count, size = PACKED_ENTRY.unpack_from(packed, _PACKED.size)
+        at = _PACKED.size + number * PACKED_ENTRY.size
+        return TailEntry(base, count, time_us, packed[at : at + size], sequence)
+
+    def spans(self) -> list[tuple[int, int]]:
+        """Which indexes there are: first ≤ index < next, each."""
+        packed = self._packed
+        if packed:
+            first, next_index, _, _ = _PACKED.unpack_from(packed)
+            return [(first, next_index)]
+        return [(entry.base, entry.next) for entry in self.entries]
 
     def append(self, entry: TailEntry) -> None:
         self.entries.append(entry)

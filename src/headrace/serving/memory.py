@@ -38,6 +38,13 @@ def find_trim() -> Callable[[int], int] | None:
     return trim
 
 
+def give_back() -> None:
+    """What recovery used and needs no more: a hub that has only started is quiet from the beginning."""
+    trim = find_trim()
+    if trim is not None:
+        trim(0)
+
+
 async def trim_when_quiet(
     activity: Callable[[], float], trim: Callable[[int], int] | None, resident: Callable[[], int] = resident_bytes
 ) -> None:

@@ -6,10 +6,11 @@ import gc
 from collections import Counter
 
 import pytest
-from unit.log.helpers import do, maintain, open_log
+from unit.log.helpers import do, maintain, open_log, payloads
 
-from headrace.log import ops
+from headrace.log import ops, runs, tail
 from headrace.log.batch import Batch
+from headrace.log.collection import without_collection
 from headrace.log.log import Log
 from headrace.testing import FakeClock, MemoryDisk
 
@@ -77,8 +78,28 @@ def test_what_there_is_of_each_stream_is_small() -> None:
     stream = log.state.stream("s0")
     for thing in (stream, stream.partitions[0], stream.partitions[0].tail):
         assert not hasattr(thing, "__dict__"), f"{type(thing).__name__} takes a dict for each stream"
-    for untracked in (stream.info, stream.info.options, stream.partitions[0].tail.entries[0]):
+    for untracked in (stream.info, stream.info.options, stream.partitions[0].tail.oldest):
         assert not gc.is_tracked(untracked)
+
+
+def test_tails_stay_packed_until_somebody_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "RUN_MIN", 2)
+    disk = MemoryDisk()
+    log = open_log(disk)
+    for name in "ab":
+        do(log, ops.CreateStream(name))
+    for number in range(20):
+        do(log, ops.Append("ab"[number % 2], Batch.one(b"%d" % number)))
+    log.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(tail, "unpack", lambda packed: pytest.fail("a tail is unpacked"))
+        log = open_log(disk)
+        do(log, ops.CreateStream("c"))
+        do(log, ops.Append("c", Batch.one(b"x")))
+        maintain(log)
+        assert log.state.needed_sequence == 2
+        assert log.gauges()["tail_bytes"] == log.state.tail_bytes > 0
+    assert payloads(log, "a") == [b"%d" % number for number in range(0, 20, 2)]
 
 
 @pytest.mark.parametrize("is_enabled", [False, True])
@@ -95,6 +116,33 @@ def test_the_collector_rests_during_recovery_and_is_as_before_afterwards(
     finally:
         (gc.enable if was_enabled else gc.disable)()
     assert any(resting)
+
+
+def test_nothing_is_collected_when_recovery_ends_and_what_was_frozen_stays_so() -> None:
+    """Each of the many objects would be looked at, and all of them stay."""
+    was_enabled, thresholds = gc.isenabled(), gc.get_threshold()
+    gc.unfreeze()  # a hub that another test has run in this process
+    gc.collect()
+    gc.enable()
+    gc.set_threshold(100_000, 1, 1)
+    kept: list[object] = []
+    collected: list[object] = []
+    gc.callbacks.append(note := lambda phase, info: collected.append(phase))
+    try:
+        with without_collection():
+            kept += ([] for _ in range(200_000))
+        kept += ([] for _ in range(1_000))
+        assert not collected
+        assert not gc.get_freeze_count()
+        gc.freeze()
+        with without_collection():
+            pass
+        assert gc.get_freeze_count()
+    finally:
+        gc.callbacks.remove(note)
+        gc.unfreeze()
+        gc.set_threshold(*thresholds)
+        (gc.enable if was_enabled else gc.disable)()
 
 
 def _noting(function, note):  # type: ignore[no-untyped-def]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -99,3 +102,59 @@ def test_a_large_batch_of_few_records_is_not_copied_for_each_of_them() -> None:
             records = tail.read(index, 1, 1)
             assert records is not None
             assert records.column("payload").buffers()[2].address - pa.py_buffer(body).address in range(len(body))
+
+
+def packed_of(entries: list[TailEntry]) -> bytes:
+    fields = b"".join(
+        tail_module.PACKED_ENTRY.pack(entry.time_us, entry.sequence, entry.count, len(entry.body)) for entry in entries
+    )
+    return tail_module.pack(entries[0].base, entries[-1].next, fields, [entry.body for entry in entries])
+
+
+@given(batches, st.integers(1, 7))
+def test_a_packed_tail_says_what_its_entries_say(
+    described: list[tuple[list[bytes], str, str | None]], middle: int
+) -> None:
+    entries = entries_of(described)
+    plain, packed = Tail(entries), Tail.of_packed(packed_of(entries))
+    assert (len(packed), packed.bytes, packed.oldest) == (len(plain), plain.bytes, plain.oldest)
+    assert packed.spans() == [(plain.entries[0].base, plain.entries[-1].next)]
+    assert packed.entries == entries
+    assert (len(packed), packed.bytes, packed.oldest, packed.spans()) == (
+        len(plain),
+        plain.bytes,
+        plain.oldest,
+        plain.spans(),
+    )
+    if entries[middle:]:
+        joined = tail_module.join_packed(packed_of(entries[:middle]), packed_of(entries[middle:]))
+        assert joined == packed_of(entries)
+    if entries[middle + 1 :]:
+        assert tail_module.join_packed(packed_of(entries[:middle]), packed_of(entries[middle + 1 :])) is None
+
+
+def test_a_tail_without_entries_is_false_and_has_no_other_attributes() -> None:
+    assert not Tail()
+    assert Tail().spans() == []
+    with pytest.raises(AttributeError, match="color"):
+        Tail().color  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_what_is_appended_while_a_reader_unpacks_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = entries_of([([b"a"], "none", None), ([b"b"], "none", None)])
+    new = TailEntry(entries[-1].next, 1, 5, entries[0].body, 9)
+    tail = Tail.of_packed(packed_of(entries))
+    writer = threading.Thread(target=tail.append, args=(new,))
+    unpack = tail_module.unpack
+
+    def unpacked(packed: bytes) -> list[TailEntry]:
+        """As a reader does it, with the writer in the middle: it has to wait for what the reader makes."""
+        monkeypatch.setattr(tail_module, "unpack", unpack)
+        writer.start()
+        writer.join(0.1)
+        return unpack(packed)
+
+    monkeypatch.setattr(tail_module, "unpack", unpacked)
+    assert tail.entries[:2] == entries
+    writer.join()
+    assert tail.entries == [*entries, new]

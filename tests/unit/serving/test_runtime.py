@@ -22,7 +22,7 @@ from headrace.log.disk import OsSyncedFile
 from headrace.log.frame import HEADER
 from headrace.log.journal import END
 from headrace.security import Principal
-from headrace.serving import runtime
+from headrace.serving import memory, runtime
 from headrace.serving.listener import Listener
 from headrace.serving.runtime import (
     LISTENERS,
@@ -140,6 +140,24 @@ async def test_run_writes_the_ready_file_serves_and_stops_on_a_signal(tmp_path: 
     os.kill(os.getpid(), signal.SIGTERM)
     assert await asyncio.wait_for(running, 60) == 0
     assert not ready_file.exists()
+
+
+async def test_memory_that_the_start_used_goes_back_before_the_hub_is_ready(
+    tmp_path: Path, parts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+
+    def trim(pad: int) -> int:
+        order.append("trimmed")
+        return 1
+
+    def stop(announced: Announced) -> None:
+        order.append("ready")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(memory, "find_trim", lambda: trim)
+    assert await asyncio.wait_for(run(loaded(tmp_path, "listen.http=off"), on_ready=stop), 60) == 0
+    assert order == ["trimmed", "ready"]
 
 
 async def test_a_failed_log_ends_the_process_with_its_own_code(tmp_path: Path, parts: dict[str, Any]) -> None:
