@@ -16,8 +16,8 @@ import contextlib
 import struct
 import threading
 import time
-from collections.abc import Iterable, Iterator, Set
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Set
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 from google_crc32c import extend as crc32c_extend
@@ -37,6 +37,7 @@ from headrace.log.spool import SpooledBlob
 from headrace.log.stamp import Stamp, split, stamped
 from headrace.log.store import QUARANTINE, BlobDamaged, Store
 
+What = TypeVar("What")
 MAGIC = b"HRB1"
 HEADER = struct.Struct("<4sIII")
 PART_BYTES = 900_000
@@ -190,11 +191,10 @@ class TopicStore(Store):
 
     def _read(self, start: int, end: int) -> Iterator[_Part]:
         """What stands in a range of offsets, as far as it is there."""
-        for received in self._received(start, end):
-            if (part := self._decode(received)) is not None:
-                yield part
+        return (part for part in self._received(start, end, self._decode) if part is not None)
 
-    def _received(self, start: int, end: int) -> Iterator[Received]:
+    def _received(self, start: int, end: int, read: Callable[[Received], What]) -> Iterator[What]:
+        """What is read of each message. A consumer whose messages cannot be read is not used again."""
         low, high = self._bounds()
         start, end = max(start, low), min(end, high)
         if start >= end:
@@ -207,7 +207,7 @@ class TopicStore(Store):
                     start = received.offset + 1
                     if received.offset >= end:
                         return
-                    yield received
+                    yield read(received)
                 self._check_patience(deadline, f"{self._topic}/{self._cell} could not be read from offset {start}")
 
     @contextlib.contextmanager
@@ -275,8 +275,8 @@ class TopicStore(Store):
     def since(self, mark: int) -> Iterator[str | None]:
         parts: dict[str, dict[int, int]] = {}
         """By name: the offsets of its parts, by their numbers."""
-        for received in self._received(mark, self._bounds()[1]):
-            if (found := self._name_of(received)) is not None:
+        for found, received in self._received(mark, self._bounds()[1], lambda each: (self._name_of(each), each)):
+            if found is not None:
                 name, number = found
                 if received.value is not None:
                     parts.setdefault(name, {})[number] = received.offset
