@@ -10,12 +10,17 @@ import asyncio
 import ctypes
 import ctypes.util
 import os
+import threading
+import time
 from collections.abc import Callable
 
 from headrace.units import MIB
 
-QUIET_S = 10.0
+QUIET_S = 2.0
 MUCH_BYTES = 64 * MIB
+PIECES_BYTES = 16 * MIB
+"""So much may have come in pieces since they were last given back."""
+PIECES_S = 0.1
 PAUSE_MAX = 64
 """The most looks, one every `QUIET_S`, between two tries that did not help."""
 
@@ -43,6 +48,33 @@ def give_back() -> None:
     trim = find_trim()
     if trim is not None:
         trim(0)
+
+
+class GivesBack:
+    """For messages that come in many small pieces, as gRPC's do, which are freed when the message is whole: they are
+    given back at once. That takes some milliseconds: it is done when much has come, ten times a second at most."""
+
+    def __init__(
+        self, trim: Callable[[int], int] | None, clock_s: Callable[[], float] = lambda: time.monotonic()
+    ) -> None:
+        self._trim = trim
+        self._clock_s = clock_s
+        self._came_bytes = 0
+        self._next_s = 0.0
+        self._lock = threading.Lock()
+
+    def after(self, nbytes: int) -> None:
+        """A message of this size has become whole. From any thread but that of the event loop."""
+        if self._trim is None:
+            return
+        with self._lock:
+            self._came_bytes += nbytes
+            now_s = self._clock_s()
+            if self._came_bytes < PIECES_BYTES or now_s < self._next_s:
+                return
+            self._came_bytes = 0
+            self._next_s = now_s + PIECES_S
+        self._trim(0)
 
 
 async def trim_when_quiet(

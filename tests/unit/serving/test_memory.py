@@ -100,3 +100,19 @@ async def test_without_a_trim_there_is_nothing_to_do() -> None:
 def test_this_machine_has_one_or_says_none() -> None:
     trim = find_trim()
     assert trim is None or trim(0) in (0, 1)
+
+
+def test_the_pieces_of_large_messages_are_given_back_at_once() -> None:
+    trims: list[int] = []
+    now_s = [5.0]
+    gives_back = memory.GivesBack(lambda pad: trims.append(pad) or 1, lambda: now_s[0])
+    gives_back.after(memory.PIECES_BYTES - 1)
+    assert not trims
+    gives_back.after(1)
+    assert trims == [0]
+    gives_back.after(memory.PIECES_BYTES)
+    assert trims == [0]  # so soon after
+    now_s[0] += memory.PIECES_S
+    gives_back.after(1)
+    assert trims == [0, 0]
+    memory.GivesBack(None).after(memory.PIECES_BYTES)

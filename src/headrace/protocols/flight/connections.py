@@ -3,7 +3,8 @@
 gRPC keeps a connection that says nothing, and holds a message of any size until it is whole, before anybody here is
 asked. The kernel knows how many bytes came on each socket, and the calls say when something was understood, so the
 difference is what gRPC holds. That goes to `hub.intake` as at every other listener, which ends those that take too long
-or too much. Where the system does not tell (only Linux does) nothing is watched.
+or too much. A message that is no batch of a put is copied as a whole once it is there, so it counts twice. Where the
+system does not tell (only Linux does) nothing is watched.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import socket
 import stat
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote
 
@@ -28,10 +29,15 @@ if TYPE_CHECKING:
     from headrace.hub.intake import Arrival, Intake
 
 LOOK_S: Final = 0.2
+LOOK_CLOSELY_S: Final = 0.02
+"""While a message comes, and for some time after it: tens of megabytes may come in a tenth of a second."""
+CLOSELY_S: Final = 2.0
 SHARE: Final = 20
 """Looking takes at most one part in so many of the time."""
 SMALL_BYTES: Final = MIB
 """So much may come without being a message: settings, pings, and word that what was sent has been taken."""
+COPIED: Final = 2
+"""How often a message that is no batch of a put is in memory when it has become whole."""
 DESCRIPTORS: Final = "/dev/fd"
 TCP_INFO_BYTES: Final = 136
 RECEIVED: Final = struct.Struct("<Q")
@@ -118,9 +124,12 @@ def cut(port: int, *, inode: int | None = None, peer: str | None = None) -> int:
 class Connections:
     """Those of one listener."""
 
-    def __init__(self, intake: Intake, port: int) -> None:
+    def __init__(self, intake: Intake, port: int, putting: Callable[[], Container[str]] = lambda: ()) -> None:
+        """`putting` tells the peers, that have a put open."""
         self._intake = intake
         self._port = port
+        self._putting = putting
+        self._closely_until_s = 0.0
         self._open: dict[int, _Connection] = {}
         self._understood: set[str] = set()
         self._task: asyncio.Task[None] | None = None
@@ -144,7 +153,8 @@ class Connections:
     async def _watch(self) -> None:
         took_s = 0.0
         while True:
-            await asyncio.sleep(max(LOOK_S, took_s * SHARE))
+            look_s = LOOK_CLOSELY_S if time.monotonic() < self._closely_until_s else LOOK_S
+            await asyncio.sleep(max(look_s, took_s * SHARE))
             began_s = time.monotonic()
             understood, self._understood = self._understood, set()
             self.update(await asyncio.to_thread(look, self._port), understood)
@@ -152,6 +162,7 @@ class Connections:
 
     def update(self, seen: list[Seen], understood: set[str]) -> None:
         """Compare what is there with what was."""
+        putting = self._putting()
         for inode in self._open.keys() - {each.inode for each in seen}:
             self._open.pop(inode).arrival.close()
         for each in seen:
@@ -164,7 +175,10 @@ class Connections:
                 connection.arrival.known()
                 connection.understood = each.received
             held = each.received - connection.understood
-            connection.arrival.holds(held if held > SMALL_BYTES else 0, came)
+            if held > SMALL_BYTES:
+                self._closely_until_s = time.monotonic() + CLOSELY_S
+            times = 1 if each.peer in putting else COPIED
+            connection.arrival.holds(held * times if held > SMALL_BYTES else 0, came * times)
 
     def _opened(self, seen: Seen) -> _Connection | None:
         end = functools.partial(self._end, seen.inode)

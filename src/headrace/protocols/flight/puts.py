@@ -3,8 +3,10 @@
 Two threads serve a put. gRPC's own thread reads batches and hands them to the hub's loop; a second one writes
 acknowledgements as appends become durable, so that a client may send on while earlier batches are synced.
 
-What is under way is bounded by bytes: a producer faster than the disk is not read from, and gRPC's flow control holds
-it back. Acknowledgements that the client does not read are bounded too (acknowledgements.py).
+What is under way is bounded by bytes, of one put and of all of them: a producer faster than the disk is not read from,
+and gRPC's flow control holds it back. A batch waits for its place before it is copied into the log's form: gRPC keeps
+the message itself until the next one comes, so a large batch is in memory twice. Acknowledgements that the client does
+not read are bounded too (acknowledgements.py).
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -37,8 +39,6 @@ logger = logging.getLogger("headrace.flight")
 
 # One put may have this much waiting for the disk: enough for the next commit to gather while one syncs.
 UNDER_WAY_BYTES_MAX = 32 << 20
-# All puts together.
-UNDER_WAY_BYTES_ALL_MAX = 128 << 20
 # Acknowledgements that wait for the client to read them; above it, those that can be are folded together.
 ACKS_WAITING_MAX = 65_536
 # What a batch under way takes besides its bytes.
@@ -55,6 +55,11 @@ class Window:
         self._bytes = 0
         self._changed = threading.Condition()
 
+    @property
+    def bytes(self) -> int:
+        """How many there are now."""
+        return self._bytes
+
     def enter(self, size: int, give_up: Callable[[], None], poll_s: float = 0.2) -> None:
         """Wait for room, then take it. `give_up` is called while waiting, and raises to end it."""
         with self._changed:
@@ -70,6 +75,15 @@ class Window:
             self._changed.notify_all()
 
 
+class _Received(NamedTuple):
+    """A batch on its way to the hub, and what it has taken of the windows."""
+
+    numbered: Numbered
+    batch: Batch
+    taken: int
+    settled: Settled
+
+
 class Putting:
     """Serves one put from beginning to end."""
 
@@ -82,7 +96,8 @@ class Putting:
         all_puts: Window,
         context: flight.ServerCallContext,
         writer: flight.FlightMetadataWriter,
-        got_on: Callable[[], None] = lambda: None,
+        got_on: Callable[[], None],
+        came: Callable[[int], None],
     ) -> None:
         self._hub = hub
         self._bridge = bridge
@@ -91,6 +106,7 @@ class Putting:
         self._context = context
         self._writer = writer
         self._got_on = got_on
+        self._came = came
         self._lock = threading.Lock()
         self._windows = (Window(UNDER_WAY_BYTES_MAX), all_puts)
         self._settling = Settling(ACKS_WAITING_MAX)
@@ -98,7 +114,7 @@ class Putting:
         self._refused = False  # this and the next three: only the loop changes them
         self._handed_over = 0
         self._line = Line()
-        self._waiting: deque[tuple[Numbered, Batch, Settled]] = deque()
+        self._waiting: deque[_Received] = deque()
         self._records_in = hub.metrics.protocol.of("flight").records_in
         self._processed = hub.stream(session.command.stream).options.ack != "durable"
 
@@ -131,6 +147,7 @@ class Putting:
                 if not self._refused:  # otherwise the refusal is on its way to the client
                     self._receive(columns, chunk)
                     number = self._session.received_count
+                del chunk  # its bytes may be many, and the next may be long in coming
         except HeadraceError as error:
             self._settle_now(number, error)
         except pa.ArrowInvalid as error:
@@ -163,13 +180,20 @@ class Putting:
             self._settle_now(numbered.number, None)
             return
         try:
-            batch = Batch.from_arrow(columns.apply(chunk.data))
+            self._came(chunk.data.get_total_buffer_size())
+            records = columns.apply(chunk.data)
+            taken = sum(column.get_total_buffer_size() for column in records.columns) + BATCH_OVERHEAD_BYTES
+            self._enter(taken)  # before they are there twice
+            try:
+                batch = Batch.from_arrow(records)
+            except BaseException:
+                self._leave(taken)
+                raise
         except BadRequest as error:
             raise BadRequest(f"batch {numbered.number}: {error}") from None
-        self._enter(batch.nbytes + BATCH_OVERHEAD_BYTES)
         settled: Settled = concurrent.futures.Future()
         self._settling.put(numbered.number, settled)
-        self._bridge.post(self._append, numbered, batch, settled)
+        self._bridge.post(self._append, _Received(numbered, batch, taken, settled))
 
     def _enter(self, size: int) -> None:
         own, all_puts = self._windows
@@ -204,15 +228,15 @@ class Putting:
         if self._permit.error is not None:
             self._permit.on_refused(self._permit.error)
 
-    def _append(self, numbered: Numbered, batch: Batch, settled: Settled) -> None:
+    def _append(self, received: _Received) -> None:
         """In the loop: hand a batch to the hub, behind those of this put that wait for the hub to have room."""
-        self._waiting.append((numbered, batch, settled))
+        self._waiting.append(received)
         if len(self._waiting) == 1:
             self._hand_over()
 
     def _hand_over(self) -> None:
         while self._waiting and not self._hub.congested:
-            self._append_now(*self._waiting.popleft())
+            self._append_now(self._waiting.popleft())
         if self._waiting:
             drained = asyncio.ensure_future(self._hub.drained())
             drained.add_done_callback(self._drained)
@@ -220,13 +244,14 @@ class Putting:
     def _drained(self, drained: asyncio.Task[None]) -> None:
         if drained.cancelled() or drained.exception() is not None:
             while self._waiting:  # the log has failed: the appends learn it one by one
-                self._append_now(*self._waiting.popleft())
+                self._append_now(self._waiting.popleft())
         self._hand_over()
 
-    def _append_now(self, numbered: Numbered, batch: Batch, settled: Settled) -> None:
+    def _append_now(self, received: _Received) -> None:
+        numbered, batch, taken, settled = received
         command = self._session.command
         if self._refused or self._permit.error is not None:
-            self._leave(batch.nbytes + BATCH_OVERHEAD_BYTES)
+            self._leave(taken)
             after = Busy(f"batch {numbered.number} comes after one that was refused")
             settled.set_exception(self._permit.error or after)
             return
@@ -240,7 +265,7 @@ class Putting:
             line=self._line,
             after=numbered.after,
         )
-        future.add_done_callback(functools.partial(self._appended, batch.nbytes + BATCH_OVERHEAD_BYTES, settled))
+        future.add_done_callback(functools.partial(self._appended, taken, settled))
         self._refused = future.done() and not future.cancelled() and future.exception() is not None
 
     def _appended(self, size: int, settled: Settled, future: asyncio.Future[Appended]) -> None:

@@ -53,13 +53,15 @@ from headrace.protocols.flight.codec import (
 )
 from headrace.protocols.flight.connections import Connections, cut, normal
 from headrace.protocols.flight.gets import ReadStream, open_read
+from headrace.protocols.flight.metrics import FlightMetrics
 from headrace.protocols.flight.permit import Permit, require
-from headrace.protocols.flight.puts import UNDER_WAY_BYTES_ALL_MAX, Putting, Window
+from headrace.protocols.flight.puts import Putting, Window
 from headrace.protocols.flight.queries import QueryStream
 from headrace.protocols.flight.session import PutSession, ReadSession
 from headrace.protocols.flight.settings import Flight
 from headrace.security import is_listed
 from headrace.serving.listener import Listener
+from headrace.serving.memory import GivesBack, find_trim
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
@@ -103,9 +105,10 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         self._bridge = bridge
         self._readers = _Places("open readers", hub.config.log.readers_max, "log.readers_max")
         self._writers = _Places("open puts", hub.config.section(Flight).writers_max, "flight.writers_max")
-        self._puts: set[PutSession] = set()
+        self._puts: dict[PutSession, str] = {}
         self._reads: set[ReadSession] = set()
-        self._all_puts = Window(UNDER_WAY_BYTES_ALL_MAX)
+        self._gives_back = GivesBack(find_trim())
+        self._all_puts = Window(hub.config.section(Flight).puts_bytes_max)
         middleware = {MIDDLEWARE: Authentication(hub, bridge)}
         super().__init__(location, auth_handler=OpenHandshake(), middleware=middleware, **options)
 
@@ -196,14 +199,26 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         permit, closed = self._bridge.open(
             lambda: self._in_loop_open_put(session, principal, peer), context, lambda opened: opened[1]()
         )
-        self._puts.add(session)
+        self._puts[session] = normal(peer)
         try:
             with self._hub.tracing.call("flight.put", trace_headers_of(context)):
-                got_on = self._got_on(context)
-                Putting(self._hub, self._bridge, session, permit, self._all_puts, context, writer, got_on).run(reader)
+                got_on, came = self._got_on(context), self._gives_back.after
+                putting = Putting(
+                    self._hub, self._bridge, session, permit, self._all_puts, context, writer, got_on, came
+                )
+                putting.run(reader)
         finally:
-            self._puts.discard(session)
+            del self._puts[session]
             self._bridge.post(closed)
+
+    @property
+    def puts_bytes(self) -> int:
+        """Of all batches that wait for the disk."""
+        return self._all_puts.bytes
+
+    def putting(self) -> set[str]:
+        """The peers that have a put open."""
+        return set(self._puts.copy().values())
 
     @property
     def is_busy(self) -> bool:
@@ -233,6 +248,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         principal = self._principal(context)
         body = b"" if action.body is None else memoryview(action.body)
         maximum = self._hub.config.section(Flight).action_bytes_max
+        self._gives_back.after(len(body))
         if len(body) > maximum:
             raise LimitExceeded(f"bytes of the request {action.type!r}", len(body), maximum, "flight.action_bytes_max")
         call = self._hub.verbs.answer(action.type, body, principal)
@@ -375,6 +391,8 @@ class Endpoint:
         self._serve(port)
         self._restarting: asyncio.Task[None] | None = None
         self._unwatch = hub.admission.rights.watch(self._look)
+        waiting = hub.metrics.section(FlightMetrics).puts_bytes
+        hub.metrics.before_scrape(lambda: waiting.set(self._server.puts_bytes))
 
     @property
     def address(self) -> str:
@@ -390,7 +408,7 @@ class Endpoint:
             self._server = FlightServer(self._hub, self._bridge, location, **options)
         except pa.ArrowException as error:
             raise OSError(str(error)) from None
-        self._server.connections = Connections(self._hub.intake, self._server.port)
+        self._server.connections = Connections(self._hub.intake, self._server.port, self._server.putting)
         self._server.connections.start()
 
     def _look(self) -> None:

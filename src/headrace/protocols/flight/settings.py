@@ -19,4 +19,7 @@ class Flight(Section, frozen=True):
     action_bytes_max: Annotated[
         Bytes, Meta(description="The largest request of a verb; the largest record is within it as base64")
     ] = 32 * MIB
+    puts_bytes_max: Annotated[
+        Bytes, Meta(description="Batches of all puts that wait for the disk; above it puts are not read on")
+    ] = 64 * MIB
     writers_max: Annotated[Count, Meta(description="Open puts; each has two threads")] = 1_000

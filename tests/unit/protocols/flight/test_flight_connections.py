@@ -14,7 +14,7 @@ from support.until import until
 from headrace.config import Config, Limits
 from headrace.config.address import split_address
 from headrace.protocols.flight import connections
-from headrace.protocols.flight.connections import SMALL_BYTES, Connections, Seen, normal
+from headrace.protocols.flight.connections import COPIED, SMALL_BYTES, Connections, Seen, normal
 from headrace.protocols.flight.server import serve
 from headrace.protocols.perper.fabric import http2
 from headrace.protocols.perper.fabric.codec import prefixed
@@ -28,7 +28,7 @@ def test_peers_are_named_as_everywhere_else() -> None:
 
 async def test_what_was_not_understood_is_held() -> None:
     async with memory_hub() as hub:
-        watched = Connections(hub.intake, 1)
+        watched = Connections(hub.intake, 1, lambda: {"127.0.0.1:5"})
         watched.update([Seen(100, "127.0.0.1:5", SMALL_BYTES)], set())
         assert (len(hub.intake), hub.intake.strangers, hub.intake.held_bytes) == (1, 1, 0)
         watched.update([Seen(100, "127.0.0.1:5", SMALL_BYTES + 1)], set())
@@ -41,6 +41,40 @@ async def test_what_was_not_understood_is_held() -> None:
         assert (len(hub.intake), hub.intake.held_bytes) == (1, 0)
         watched.stop()
         assert len(hub.intake) == 0
+
+
+async def test_what_grpc_copies_as_a_whole_counts_twice() -> None:
+    putting: set[str] = set()
+    async with memory_hub() as hub:
+        watched = Connections(hub.intake, 1, lambda: putting)
+        watched.update([Seen(100, "127.0.0.1:5", 10 * SMALL_BYTES)], set())
+        assert hub.intake.held_bytes == COPIED * 10 * SMALL_BYTES
+        putting.add("127.0.0.1:5")
+        watched.update([Seen(100, "127.0.0.1:5", 20 * SMALL_BYTES)], set())
+        assert hub.intake.held_bytes == 20 * SMALL_BYTES
+        watched.stop()
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="only Linux tells how much came")
+async def test_it_looks_closely_while_a_message_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "LOOK_CLOSELY_S", 0.0)
+    looks: list[int] = []
+    received = [0]
+
+    def look(port: int) -> list[Seen]:
+        looks.append(port)
+        return [Seen(100, "127.0.0.1:5", received[0])]
+
+    monkeypatch.setattr(connections, "look", look)
+    async with memory_hub() as hub:
+        watched = Connections(hub.intake, 1)
+        watched.start()
+        await until(lambda: bool(looks))
+        monkeypatch.setattr(connections, "LOOK_S", 3600.0)  # after this one: whoever still looks does so closely
+        received[0] = 2 * SMALL_BYTES
+        seen = len(looks)
+        await until(lambda: len(looks) > seen + 5)
+        watched.stop()
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="only Linux tells how much came")

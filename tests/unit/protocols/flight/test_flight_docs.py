@@ -42,7 +42,7 @@ def test_the_limits_stand_as_they_are():
     assert Flight().action_bytes_max == 32 << 20
     assert codec.MESSAGE_BYTES_MAX == 4 << 20
     assert puts.UNDER_WAY_BYTES_MAX == 32 << 20
-    assert puts.UNDER_WAY_BYTES_ALL_MAX == 128 << 20
+    assert Flight().puts_bytes_max == 64 << 20
     for number in (puts.ACKS_WAITING_MAX, codec.RANGES_MAX):
         assert f"{number:,}" in TEXT
 

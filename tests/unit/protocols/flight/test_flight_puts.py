@@ -1,5 +1,6 @@
 """Appending over a real socket, with a Flight client that knows nothing of Headrace."""
 
+import asyncio
 import errno
 import json
 import struct
@@ -13,7 +14,7 @@ from support.until import wait_until
 
 from headrace.config import Config, Flight, Log
 from headrace.errors import BadRequest
-from headrace.log.ops import StreamOptions
+from headrace.log.ops import Appended, StreamOptions
 from headrace.protocols.flight import puts
 from headrace.protocols.flight.codec import decode_metadata
 from headrace.testing import FaultyDisk, MemoryDisk, served_hub
@@ -345,9 +346,58 @@ def test_whoever_waits_for_a_window_may_give_up():
         window.enter(1, give_up, 0.01)
 
 
-def test_many_puts_share_what_may_wait_for_the_disk(monkeypatch):
-    monkeypatch.setattr("headrace.protocols.flight.server.UNDER_WAY_BYTES_ALL_MAX", 1)
-    with served_hub() as served:
+def test_a_batch_is_copied_only_when_there_is_room_for_it(monkeypatch):
+    """gRPC holds the message meanwhile: otherwise every put would have its batch in memory twice."""
+    copied, stored = [], []
+    from_arrow = puts.Batch.from_arrow
+    monkeypatch.setattr(puts.Batch, "from_arrow", lambda records: copied.append(records) or from_arrow(records))
+    with served_hub(Config(flight=Flight(puts_bytes_max=1))) as served:
+        served.run(served.hub.create_stream("orders"))
+
+        def append(*_, **__):
+            stored.append(asyncio.get_running_loop().create_future())
+            return stored[-1]
+
+        monkeypatch.setattr(served.hub, "append", append)
+
+        def produce():
+            with flight.connect(f"grpc://{served.address}") as client:
+                put(client, [payloads(b"x" * 100)])
+
+        async def settle(index):
+            stored[index].set_result(Appended(index, 1, False))
+
+        producers = [threading.Thread(target=produce) for _ in range(2)]
+        for each in producers:
+            each.start()
+
+        def received():
+            return [each.details["batches_received"] for each in served.hub.sessions.list("flight")]
+
+        wait_until(lambda: received() == [1, 1] and len(stored) == 1, "both have sent theirs")
+        assert len(copied) == 1
+        assert "headrace_flight_puts_bytes 0.0" not in served.hub.metrics.text().decode()
+        served.run(settle(0))
+        wait_until(lambda: len(stored) == 2, "the second found room")
+        served.run(settle(1))
+        for each in producers:
+            each.join(60)
+        assert len(copied) == 2
+        assert "headrace_flight_puts_bytes 0.0" in served.hub.metrics.text().decode()
+
+
+def test_a_batch_that_cannot_be_copied_leaves_its_room_to_others(served, orders, monkeypatch):
+    def refuse(records):
+        raise BadRequest("no")
+
+    monkeypatch.setattr(puts.Batch, "from_arrow", refuse)
+    with failing():
+        put(orders, [payloads(b"x" * 100)])
+    assert "headrace_flight_puts_bytes 0.0" in served.hub.metrics.text().decode()
+
+
+def test_many_puts_share_what_may_wait_for_the_disk():
+    with served_hub(Config(flight=Flight(puts_bytes_max=1))) as served:
         served.run(served.hub.create_stream("orders"))
 
         def produce():

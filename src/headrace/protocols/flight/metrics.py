@@ -1,0 +1,15 @@
+"""What this protocol counts besides what all of them do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace.telemetry.metrics import Maker
+
+
+class FlightMetrics:
+    """Arrow Flight."""
+
+    def __init__(self, make: Maker) -> None:
+        self.puts_bytes = make.gauge("headrace_flight_puts_bytes", "Batches of all puts that wait for the disk")
