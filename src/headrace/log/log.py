@@ -14,7 +14,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from operator import add
 from typing import Any
 
 from headrace.config.sections import Log as LogSettings
@@ -143,14 +142,15 @@ class Log(LogView, LogPort):
                 nbytes += len(op.key) + len(op.value)
                 self._check_record(len(op.key) + len(op.value), f"a key and value for table {op.table!r}")
             elif isinstance(op, ops.PutMany):
-                sizes = list(map(add, map(len, op.keys), map(len, op.values)))
                 if len(op.keys) != len(op.values):
                     raise BadRequest(f"{len(op.keys)} keys and {len(op.values)} values for table {op.table!r}")
-                nbytes += sum(sizes)
-                self._check_record(max(sizes, default=0), f"a key and value for table {op.table!r}")
+                measured = op.measured or ops.Measured.of(op.keys, op.values)
+                nbytes += measured.nbytes
+                self._check_record(measured.largest, f"a key and value for table {op.table!r}")
             elif isinstance(op, ops.DeleteMany):
-                nbytes += sum(map(len, op.keys))
-                self._check_record(max(map(len, op.keys), default=0), f"a key for table {op.table!r}")
+                measured = op.measured or ops.Measured.of(op.keys)
+                nbytes += measured.nbytes
+                self._check_record(measured.largest, f"a key for table {op.table!r}")
         if nbytes > self.settings.batch_bytes_max:
             raise LimitExceeded("bytes of a batch", nbytes, self.settings.batch_bytes_max, "log.batch_bytes_max")
         return nbytes

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
+from operator import add
 from typing import NamedTuple
 
 import msgspec
@@ -63,12 +64,27 @@ class Put(msgspec.Struct, frozen=True, gc=False):
     expect: Expect | bytes = ANY
 
 
+class Measured(NamedTuple):
+    """What the log has to know of many keys, and their values, before it takes them. To find it out takes as long as
+    they are many: whoever has them in another thread than the event loop's does it there."""
+
+    nbytes: int
+    largest: int
+
+    @classmethod
+    def of(cls, keys: Sequence[bytes], values: Sequence[bytes] | None = None) -> Measured:
+        """The bytes of all of them, and of the largest key, with its value."""
+        sizes = list(map(len, keys)) if values is None else list(map(add, map(len, keys), map(len, values)))
+        return cls(sum(sizes), max(sizes, default=0))
+
+
 class PutMany(msgspec.Struct, frozen=True, gc=False):
     """Set many keys of a table, whatever is there: one batch of records, at a fraction of what single puts cost."""
 
     table: str
     keys: Sequence[bytes]
     values: Sequence[bytes]
+    measured: Measured | None = None
 
 
 class Delete(msgspec.Struct, frozen=True, gc=False):
@@ -84,6 +100,7 @@ class DeleteMany(msgspec.Struct, frozen=True, gc=False):
 
     table: str
     keys: Sequence[bytes]
+    measured: Measured | None = None
 
 
 class ClearTable(msgspec.Struct, frozen=True, gc=False):

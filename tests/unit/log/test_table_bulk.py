@@ -74,6 +74,10 @@ def test_many_removals_and_puts_must_name_a_table_and_stay_within_the_limits() -
     with pytest.raises(LimitExceeded, match=r"log\.batch_bytes_max"):
         do(log, ops.DeleteMany("state", [b"x" * 17] * 3))
     assert do(log, ops.DeleteMany("state", [b"x" * 20, b"y" * 20, b"z" * 10])) == 0
+    for too_large in (ops.Measured(51, 20), ops.Measured(50, 21)):  # found out elsewhere, and not again
+        for many in (ops.PutMany("state", [b"k"], [b"v"], too_large), ops.DeleteMany("state", [b"k"], too_large)):
+            with pytest.raises(LimitExceeded):
+                do(log, many)
 
 
 # -- clearing ------------------------------------------------------------------------------------------------------

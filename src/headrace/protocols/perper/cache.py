@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import UnknownStream
+from headrace.hub.turns import Pace
 from headrace.log.ops import ANY
 
 if TYPE_CHECKING:
@@ -41,9 +42,11 @@ class Cache:
         return self.get(key) is not None
 
     async def page(self, keys: list[bytes]) -> list[tuple[bytes, bytes]]:
-        """The entries of `keys` that are there."""
+        """The entries of `keys` that are there. Others have their turn meanwhile."""
         rows: list[tuple[bytes, bytes]] = []
+        pace = Pace(self._hub.intake.turns)
         for key in keys:
+            await pace.keep()
             value = self.get(key)
             if isinstance(value, Future):
                 value = await value

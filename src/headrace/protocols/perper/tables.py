@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.errors import ConditionFailed
 from headrace.log.ops import ABSENT, ANY, PRESENT, ClearTable, Delete, DeleteMany, Op, Put, PutMany
+from headrace.protocols.perper.bulk import Entries, Keys
 from headrace.protocols.perper.cache import Cache
 from headrace.protocols.perper.ignite.binary import LONG
 from headrace.protocols.perper.ignite.reader import I64
@@ -32,6 +33,8 @@ UNCHANGED: Final = -2
 # Readers do not see what is past its time, so it may be removed a little later; what the disk refuses is tried again.
 SWEEP_S_MIN: Final = 0.05
 SWEEP_S_MAX: Final = 1.0
+
+NOTED_AT_ONCE: Final = 256
 
 Expiry = tuple[int, int, int]  # milliseconds to live after creation, update, access
 
@@ -298,9 +301,13 @@ class TableCache(Cache):
 
     def put_many(self, pairs: list[tuple[bytes, bytes]], expiry: Expiry | None = None) -> Future[Any]:
         """Set many keys in one transaction."""
-        keys, values = [key for key, _ in pairs], [value for _, value in pairs]
+        if isinstance(pairs, Entries):
+            put = PutMany(self.name, pairs.all_keys, pairs.all_values, pairs.measured)
+        else:
+            put = PutMany(self.name, [key for key, _ in pairs], [value for _, value in pairs])
+        keys = list(put.keys)
         operations, undo = self._deadlines_of_many(keys, expiry)
-        return self._change_many([PutMany(self.name, keys, values), *operations], undo, lambda: self._note_all(keys))
+        return self._change_many([put, *operations], undo, lambda: self._note_all(keys))
 
     def _deadlines_of_many(
         self, keys: list[bytes], expiry: Expiry | None
@@ -343,7 +350,8 @@ class TableCache(Cache):
     def delete_many(self, keys: list[bytes]) -> Future[Any]:
         """Remove many keys in one transaction."""
         deadlines = self._expiries.deadlines(self.name, keys)
-        return self._remove_many(DeleteMany(self.name, keys), deadlines, lambda: self._note_all(keys))
+        measured = keys.measured if isinstance(keys, Keys) else None
+        return self._remove_many(DeleteMany(self.name, keys, measured), deadlines, lambda: self._note_all(keys))
 
     def change_many(self, changes: dict[bytes, tuple[bytes | None, Any]], expiry: Expiry | None = None) -> Future[Any]:
         """Put and remove (no value) many keys in one transaction. It fails with `ConditionFailed` unless of each key is
@@ -421,10 +429,15 @@ class TableCache(Cache):
         if succeeded(finished) and finished.result().applied:
             self._note(key)
 
-    def _note_all(self, keys: list[bytes]) -> None:
-        if self._keys is not None:
-            for key in keys:
-                self._note(key)
+    def _note_all(self, keys: list[bytes], start: int = 0) -> None:
+        """The first of them at once; the others a few at a time, so that everybody else has a turn."""
+        if self._keys is None:
+            return
+        end = start + NOTED_AT_ONCE
+        for key in keys[start:end]:
+            self._note(key)
+        if end < len(keys):
+            self._hub.intake.turns.soon(lambda: self._note_all(keys, end))
 
     def _note_clear(self) -> None:
         if self._keys is not None:

@@ -10,14 +10,21 @@ from support.perper_peer import Served, key, put_listener, served
 from support.until import until
 
 from headrace.errors import DiskFull
-from headrace.hub import Hub
+from headrace.hub import Hub, turns
 from headrace.log import ops
+from headrace.protocols.perper import tables
+from headrace.protocols.perper.bulk import Keys
 from headrace.protocols.perper.errors import PeerError
+from headrace.protocols.perper.ignite.binary import java_hash
 from headrace.protocols.perper.ignite.client import IgniteClient
+from headrace.protocols.perper.ignite.codec import Request
+from headrace.protocols.perper.ignite.operations import AT_ONCE_MAX, Operations, Pending
 from headrace.protocols.perper.tables import EXPIRY_TABLE, TableCache
+from headrace.security.admission import Nobody
 from headrace.testing.disk import MemoryDisk
 
 PUT_ALL, CLEAR, CLEAR_KEYS, REMOVE_KEYS, REMOVE_ALL, SCAN, PAGE, SIZE = 1004, 1013, 1015, 1018, 1019, 2000, 2001, 1020
+GET_ALL, CONTAINS_ALL = 1003, 1012
 LONG_LIFE = {"flags": 4, "expiry": (3_600_000, -2, -2)}
 
 
@@ -63,6 +70,68 @@ async def test_bulk_changes_are_one_operation_each() -> None:
             assert recorded.kinds() == [["ClearTable"]]
             assert await size(client) == 0
             await client.request(op, cache="t")
+
+
+async def test_what_the_log_asks_of_many_keys_is_known_when_they_were_read() -> None:
+    """Large requests are read beside the event loop, which could not spare the time."""
+    async with served() as pair:
+        client = await pair.client()
+        recorded = Recorded(pair)
+        keys = await filled(client, 1_000)
+        await client.request(REMOVE_KEYS, keys[:300], cache="t")
+        put, removed = (operations[0] for operations in recorded.transactions[-2:])
+        assert isinstance(put, ops.PutMany)
+        assert put.measured == ops.Measured.of(keys, keys)
+        assert isinstance(removed, ops.DeleteMany)
+        assert removed.measured == ops.Measured.of(keys[:300])
+
+
+async def test_many_keys_are_looked_up_while_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with served() as pair:
+        client = await pair.client()
+        keys = await filled(client, AT_ONCE_MAX + 1)
+        there = [(one, one) for one in keys]
+        assert await client.request(GET_ALL, [*keys, keys[0], key("no")], cache="t") == there
+        assert await client.request(CONTAINS_ALL, keys, cache="t") is True
+        assert await client.request(CONTAINS_ALL, [*keys, key("no")], cache="t") is False
+        with pytest.raises(PeerError, match="may not be null"):
+            await client.request(CONTAINS_ALL, [*keys, b"\x65"], cache="t")
+        await client.request(1052, "new")
+        assert await client.request(GET_ALL, keys, cache="new") == []
+        assert await client.request(CONTAINS_ALL, keys, cache="new") is False
+        await pair.hub.put("t", keys[3], b"")
+        with pytest.raises(PeerError, match="another protocol"):
+            await client.request(GET_ALL, keys, cache="t")
+        monkeypatch.setattr(turns, "TURN_S", 0.0)
+        anybody = pair.hub.admission.admit_now("ignite", "127.0.0.1:1", Nobody())
+        operations = Operations(pair.fabric, anybody, 1, lambda *_: None)
+        for op in (GET_ALL, CONTAINS_ALL):
+            executed = operations.execute(Request(op, 1, (Keys(keys),), java_hash("t")))
+            assert isinstance(executed, Pending)
+            others = 0
+            while not executed.future.done():
+                await asyncio.sleep(0)
+                others += 1
+            assert executed.future.result()
+            assert others > AT_ONCE_MAX
+
+
+async def test_listeners_hear_of_very_many_changes_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "NOTED_AT_ONCE", 2)
+    async with served() as pair:
+        client = await pair.client()
+        keys = await filled(client, 10)
+        entry = pair.fabric.catalogue.find_name("t")
+        assert entry is not None
+        assert isinstance(entry.cache, TableCache)
+        cache = entry.cache
+        assert cache.keys.above(None, 20) == list(range(10))
+        removed = cache.delete_many(keys[:9])
+        removed.add_done_callback(lambda _: seen.append(len(cache.keys)))
+        seen: list[int] = []
+        await removed
+        await until(lambda: cache.keys.above(None, 10) == [9])
+        assert seen == [8]
 
 
 async def test_deadlines_go_with_their_entries_in_the_same_step() -> None:

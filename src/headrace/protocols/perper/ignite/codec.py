@@ -26,7 +26,7 @@ from headrace.protocols.perper.errors import BinaryError, FrameError, PeerError,
 from headrace.protocols.perper.ignite.binary import Limits, encode_string, read_object
 from headrace.protocols.perper.ignite.configuration import write_answer
 from headrace.protocols.perper.ignite.reader import I32, Reader
-from headrace.protocols.perper.ignite.shapes import ANSWERS, OPERATIONS, PARTS, encode_node_id
+from headrace.protocols.perper.ignite.shapes import ANSWERS, OPERATIONS, PARTS, Encoded, encode_node_id
 
 Version = tuple[int, int, int]
 
@@ -276,6 +276,8 @@ def decode_answer(op: int, body: bytes) -> Any:
 
 def encode_answer(op: int, value: Any, version: Version) -> bytes:
     """The body of the answer to `op`."""
+    if isinstance(value, Encoded):
+        return value.body
     shape = OPERATIONS[op].answer
     if shape == "configuration":
         return write_answer(value, version)

@@ -13,13 +13,15 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from uuid import UUID
 
+from headrace.hub.turns import Pace
+from headrace.protocols.perper.bulk import Entries, Keys
 from headrace.protocols.perper.catalogue import AnyCache, Entry
-from headrace.protocols.perper.errors import PeerError, Refused, Status
+from headrace.protocols.perper.errors import BinaryError, PeerError, Refused, Status
 from headrace.protocols.perper.ignite.binary import LONG, NULL
 from headrace.protocols.perper.ignite.codec import Request
 from headrace.protocols.perper.ignite.configuration import Configuration
 from headrace.protocols.perper.ignite.cursors import PAGE_ROWS_MAX, Cursor, OpenCursor, Scan
-from headrace.protocols.perper.ignite.shapes import OPERATIONS, Owned, Page, SqlPage
+from headrace.protocols.perper.ignite.shapes import OPERATIONS, Encoded, Owned, Page, SqlPage
 from headrace.protocols.perper.sql.results import Result
 from headrace.protocols.perper.sql.statements import Statements
 from headrace.protocols.perper.stream_view import ViewCache
@@ -43,6 +45,8 @@ CLUSTER_ACTIVE: Final = 1
 
 # The real server's default; a cursor holds a snapshot of the keys.
 DEFAULT_CURSORS_MAX: Final = 128  # perper.cursors_max
+AT_ONCE_MAX: Final = 256
+"""Keys that are looked up in one go; with more, others have their turn meanwhile."""
 
 NEXT_PAGES: Final = (2001, 2003, 2005)
 
@@ -185,27 +189,48 @@ class Operations:
         cache = self._for_reading(request)
         return cache is not None and _has(cache, request.arguments[0])
 
-    def _contains_all(self, request: Request) -> bool:
+    def _contains_all(self, request: Request) -> bool | Pending:
         cache = self._for_reading(request)
-        keys: list[bytes] = request.arguments[0]
-        return all(cache is not None and _has(cache, key) for key in keys)
+        keys: Keys = request.arguments[0]
+        if cache is None or len(keys) <= AT_ONCE_MAX:
+            return all(cache is not None and _has(cache, key) for key in keys)
+        return Pending(asyncio.ensure_future(self._has_all(cache, keys)), _same)
+
+    async def _has_all(self, cache: AnyCache, keys: Keys) -> bool:
+        pace = Pace(self.fabric.hub.intake.turns)
+        for key in keys:
+            await pace.keep()
+            if not _has(cache, key):
+                return False
+        return True
 
     # many entries
 
     def _get_all(self, request: Request) -> Any:
         cache = self._for_reading(request)
-        keys: list[bytes] = list(dict.fromkeys(request.arguments[0]))
         if cache is None:
             return []
+        if len(request.arguments[0]) > AT_ONCE_MAX:
+            return Pending(asyncio.ensure_future(self._get_many(cache, request)), _same)
+        keys: list[bytes] = list(dict.fromkeys(request.arguments[0]))
         if isinstance(cache, TableCache):
             return [(key, value) for key in keys if (value := cache.get(key)) is not None]
         return Pending(asyncio.ensure_future(cache.page(keys)), _same)
 
+    async def _get_many(self, cache: AnyCache, request: Request) -> Any:
+        """So many that the answer, too, is written beside the event loop."""
+        apart = self.fabric.hub.intake.apart
+        rows = await cache.page(await apart(lambda: list(dict.fromkeys(request.arguments[0]))))
+        try:
+            return await apart(lambda: Encoded.of(request.op, rows))
+        except (BinaryError, IndexError):
+            return rows  # whoever writes the answer has words for it
+
     def _put_all(self, request: Request) -> Any:
-        pairs: list[tuple[bytes, bytes]] = request.arguments[0]
+        pairs: Entries = request.arguments[0]
         if not pairs:
             return None
-        if any(key[0] == NULL or value[0] == NULL for key, value in pairs):
+        if pairs.has_null:
             for key, value in pairs:
                 check_not_null(key=key, value=value)
         cache = self.cache_for_writing(request)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final, Literal, NamedTuple
 from uuid import UUID
 
+from headrace.protocols.perper.bulk import Entries, Keys
 from headrace.protocols.perper.ignite.binary import NULL, NULL_OBJECT, wrap
 from headrace.protocols.perper.ignite.configuration import read_configuration, write_request
 from headrace.protocols.perper.ignite.reader import BOOL, BYTE, INT, LONG, OBJECT, STRING, TEXT, Form, Reader, many, row
@@ -136,11 +137,12 @@ _SQL: Final[dict[str, Form]] = {
     "include_field_names": BOOL,
 }
 
+_OBJECTS: Final = many(OBJECT)
 PARTS: Final[dict[str, Form]] = {
     "object": OBJECT,
-    "objects": many(OBJECT),
+    "objects": Form(lambda reader: Keys(_OBJECTS.read(reader)), _OBJECTS.write),
     "pairs": Form(
-        lambda reader: [(reader.object(), reader.object()) for _ in range(reader.elements(2))],
+        lambda reader: Entries((reader.object(), reader.object()) for _ in range(reader.elements(2))),
         lambda pairs: INT.write(len(pairs)) + b"".join([part for pair in pairs for part in pair]),
     ),
     "bytes": Form(lambda reader: reader.raw(reader.count()), lambda data: INT.write(len(data)) + data),
@@ -222,5 +224,18 @@ ANSWERS: Final[dict[str, Form]] = {
     "sql page": Form(_read_rest, lambda page: LONG.write(page.cursor) + _write_head(page) + _write_rows(page)),
     "sql next page": Form(_read_rest, _write_rows),
 }
+
+
+class Encoded(NamedTuple):
+    """An answer that was written already, where that takes long."""
+
+    body: bytes
+
+    @classmethod
+    def of(cls, op: int, value: object) -> Encoded:
+        """Of any shape that does not depend on the version."""
+        return cls(ANSWERS[OPERATIONS[op].answer].write(value))
+
+
 # What a cache says of its configuration depends on the version, so `codec` writes it.
 assert {operation.answer for operation in OPERATIONS.values()} <= {*ANSWERS, "configuration"}
