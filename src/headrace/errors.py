@@ -86,6 +86,19 @@ class StreamExists(HeadraceError):
     status = 409
 
 
+class NameTaken(HeadraceError):
+    """A stream has the name of one of the hub's own tables: it was there before the name was reserved."""
+
+    code = "name-taken"
+    status = 409
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"{name!r} is the name of one of the hub's own tables, and a stream has it: read what you need of it, "
+            f"delete it (`headrace stream delete {name}`) and start the hub again"
+        )
+
+
 class LimitExceeded(HeadraceError):
     """A named limit was met. The message names the limit, the value, the maximum and the key that changes it."""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 
 from headrace.doctor.finding import Finding, Progress, fail, ok, warn
-from headrace.errors import DataDirectoryLocked, HeadraceError
+from headrace.errors import DataDirectoryLocked, HeadraceError, NameTaken
 from headrace.log import doctor as log_doctor
 from headrace.log.place import holds_log, older_log
 from headrace.log.report import Finding as LogFinding
@@ -162,6 +162,10 @@ def check_data(data: Path, progress: Progress = lambda text: None, now_us: int |
     if not any(finding.kind == UNRECOVERABLE for finding in report.findings):
         yield ok("data", text)
     yield from map(data_finding, report.findings)
+    for name in sorted({each.stream for each in report.streams if each.kind != "table"} & own_tables().keys()):
+        yield Finding(
+            "data", "fail", str(NameTaken(name)), "the part that needs the table is not served until then", name
+        )
     if report.strangers:
         text = f"belonging to no stream: {', '.join(report.strangers)}"
         yield warn("data", text, "move them away if you know that nothing needs them")

@@ -24,6 +24,7 @@ from headrace.hub.base import HubBase
 from headrace.hub.checkpoints import CheckpointWriter
 from headrace.hub.gauges import refresh_gauges, report_damage
 from headrace.hub.hooks import Read
+from headrace.hub.set_aside import check_place
 from headrace.hub.waiters import Waiters
 from headrace.log import ops
 from headrace.log.backend import open_log
@@ -398,6 +399,7 @@ class Hub(HubBase):
         if not self._log.has_stream(name):
             is_own = is_own or name in own_tables()
             await self.transact([ops.CreateStream(name, 1, options or ops.StreamOptions(), TABLE, is_own=is_own)])
+        check_place(self._log, name)
         self._log.table_size(name)  # refuses a stream of the same name
         return self.stream(name)
 
@@ -412,6 +414,7 @@ class Hub(HubBase):
     def items(self, table: str) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values as they are now, in the order in which the keys first came. Raises `Damaged` when some are
         hidden by damage."""
+        check_place(self._log, table)
         return self._log.table_items(table)
 
     def keys(self, table: str) -> list[bytes]:

@@ -1,14 +1,39 @@
 """Rows of the hub's own tables that cannot be understood, by damage or by malice. They stay where they are and count as
-not there: no row keeps a hub from starting. The log and `headrace doctor` name them, health says where they are."""
+not there: no row keeps a hub from starting. The log and `headrace doctor` name them, health says where they are.
+
+Nor does a stream that has the name of such a table: only the part that needs the table is not served."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Protocol, TypeVar
+
+from headrace.errors import NameTaken
+from headrace.log.ops import StreamInfo
+from headrace.log.state import TABLE
+from headrace.security.reserved import own_tables
 
 logger = logging.getLogger("headrace.hub")
 Row = TypeVar("Row")
+
+
+class Catalog(Protocol):
+    """What a log and a hub know of streams."""
+
+    def has_stream(self, name: str) -> bool: ...
+
+    def stream(self, name: str) -> StreamInfo: ...
+
+
+def is_misplaced(catalog: Catalog, name: str) -> bool:
+    """Whether a stream is where a table of the hub's own should be."""
+    return name in own_tables() and catalog.has_stream(name) and catalog.stream(name).kind != TABLE
+
+
+def check_place(catalog: Catalog, name: str) -> None:
+    if is_misplaced(catalog, name):
+        raise NameTaken(name)
 
 
 class SetAside:

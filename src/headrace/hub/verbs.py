@@ -73,6 +73,7 @@ class Verb(msgspec.Struct, frozen=True):
     stream_field: str | None
     filters: bool
     moves_cursor: bool
+    allows: Callable[[Principal, Any], bool] | None
     listed_by: Callable[[Any], Place] | None
     http: HttpForm | None = None
 
@@ -112,11 +113,13 @@ class Verbs:
         stream_field: str | None = "stream",
         filters: bool = False,
         moves_cursor: bool = False,
+        allows: Callable[[Principal, Request], bool] | None = None,
         response: Any = None,
         listed_by: Callable[[Any], Place] | None = None,
         http: HttpForm | None = None,
     ) -> None:
-        """Add a verb. The response type for the API document is the handler's return annotation, unless given."""
+        """Add a verb. The response type for the API document is the handler's return annotation, unless given. `allows`
+        says who may where that depends on more than the right on a stream."""
         if _NAME.fullmatch(name) is None:
             raise ValueError(f"verb name {name!r} is not of the form noun.verb")
         if name in self._verbs:
@@ -127,7 +130,7 @@ class Verbs:
             (item,) = get_args(result) or (Any,)
             result = list[item] | Page[item]  # type: ignore[valid-type]
         self._verbs[name] = Verb(
-            name, request, result, handler, right, summary, field, filters, moves_cursor, listed_by, http
+            name, request, result, handler, right, summary, field, filters, moves_cursor, allows, listed_by, http
         )
 
     def get(self, name: str) -> Verb:
@@ -224,6 +227,8 @@ def _decoded(verb: Verb, body: Body | dict[str, Any] | msgspec.Struct) -> msgspe
 
 
 def _allows(principal: Principal, verb: Verb, request: Any, stream: str | None) -> bool:
+    if verb.allows is not None:
+        return verb.allows(principal, request)
     if verb.moves_cursor and stream is not None:
         return principal.may_move(request.cursor, stream, verb.right, verb=verb.name)
     return principal.may(verb.right, stream, verb=verb.name)

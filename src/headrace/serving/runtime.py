@@ -33,7 +33,7 @@ from headrace import __version__
 from headrace.admin.hub_verbs import Admin
 from headrace.config import Config
 from headrace.config.load import Loaded
-from headrace.errors import Damaged, HeadraceError
+from headrace.errors import Damaged, HeadraceError, NameTaken
 from headrace.hub import Hub
 from headrace.imports import without_pandas
 from headrace.log.port import LogPort
@@ -162,8 +162,8 @@ class Runtime:
     async def _started(self, name: str, starting: Awaitable[Listener | None]) -> None:
         try:
             listener = await starting
-        except Damaged as damage:  # of a table that the part keeps: the others serve
-            reason = f"not served: {damage}"
+        except (Damaged, NameTaken) as trouble:  # with a table that the part keeps: the others serve
+            reason = f"not served: {trouble}"
             logger.error(reason, extra=fields(part=name))
             self.hub.health.check(name, lambda: reason)
             return

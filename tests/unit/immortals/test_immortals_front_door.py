@@ -14,8 +14,11 @@ import pytest
 from support.until import until
 
 import headrace
-from headrace.errors import BadRequest, MethodRaised, StillRunning
+from headrace.config import Grant
+from headrace.errors import BadRequest, Forbidden, MethodRaised, StillRunning, Unauthenticated
 from headrace.immortals import Immortal, method, query, serve
+from headrace.protocols.ambrosia.call_verbs import WAIT_S_MAX
+from headrace.security import Principal
 
 
 @dataclass
@@ -131,6 +134,27 @@ async def test_a_call_that_takes_longer_is_waited_for_or_not(world: Any, shop: S
     assert await off_loop(handle.slow, seconds=0.3, idempotency_key="s") == "slept"
     await off_loop(handle.send, "order", item="pear", idempotency_key="sent")
     assert (await off_loop(handle.order, item="pear", idempotency_key="sent"))["number"] == 1
+
+
+@pytest.mark.parametrize("loses", ["the sign-in", "the right"])
+async def test_whoever_loses_the_right_waits_no_longer_and_gets_no_answer(world: Any, shop: Shop, loses: str) -> None:
+    hub = world.served.hub
+    rights = {"read", "write"}
+    grants = lambda: (Grant(rights=sorted(rights)),) if rights else ()  # noqa: E731
+    caller = Principal("bob", (), grants(), lambda: Principal("bob", (), grants()))
+
+    async def wait_and_lose() -> None:
+        before = hub.bounds("immortal/shop/log").next
+        request = {"name": "shop", "method": "slow", "arguments": {"seconds": 3600}}
+        calling = asyncio.ensure_future(hub.verbs.call("immortal.call", request, caller))
+        await until(lambda: hub.bounds("immortal/shop/log").next > before)
+        rights.remove("write")
+        for changed in caller.end() if loses == "the sign-in" else caller.renew():
+            changed()
+        with pytest.raises(Unauthenticated if loses == "the sign-in" else Forbidden):
+            await asyncio.wait_for(calling, WAIT_S_MAX / 2)
+
+    await off_loop(world.served.run, wait_and_lose())
 
 
 @pytest.mark.parametrize(

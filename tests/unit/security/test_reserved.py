@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -437,3 +438,51 @@ async def test_admins_remove_rows_that_were_set_aside_and_no_others(tmp_path: Pa
         await call("table.drop-row", row, EVERYTHING)
         assert [key for key, _ in runtime.hub.items("ambrosia/immortals")] == [b"counter"]
         assert runtime.hub.health.report().notes == {}
+
+
+OWNERS = {
+    "spark": {"pipelines"},
+    "console": {"console"},
+    "wallaroo": {"wallaroo"},
+    "ockam": {"ockam"},
+    "perper": {"ignite", "fabric"},
+    "ambrosia": {"ambrosia"},
+}
+"""Which parts need the tables of a family."""
+
+
+@pytest.mark.parametrize("family", OWNERS)
+async def test_a_stream_with_the_name_of_a_table_of_the_hub_keeps_no_hub_from_starting(
+    tmp_path: Path, family: str
+) -> None:
+    """It was there before the name was reserved, or before the part was installed."""
+    taken = [table for table in own_tables() if re.split(r"[./]", table)[0] == family]
+    hub = await Hub.open(tmp_path / "data")
+    for table in taken:
+        await hub.create_stream(table)
+        await hub.append(table, Batch.one(b"somebody's"))
+    await hub.create_stream("orders")
+    await hub.close()
+    named = await asyncio.to_thread(lambda: list(check_data(tmp_path / "data")))
+    assert {finding.stream for finding in named if finding.level == "fail"} == {*taken}
+    async with running(tmp_path / "data") as runtime:
+        call = runtime.hub.verbs.call
+        reasons = runtime.hub.health.report().reasons
+        assert reasons.keys() == OWNERS[family]
+        assert all("headrace stream delete" in reason for reason in reasons.values())
+        assert not {*runtime.addresses} & OWNERS[family]
+        await call("stream.append", {"stream": "orders", "records": [{"text": "1"}]}, EVERYTHING)
+        reader = Principal("r", (), (Grant(rights=["read", "write"]),))
+        for table in taken:
+            assert (await call("stream.read", {"stream": table}, EVERYTHING)).records
+            with pytest.raises(Forbidden):
+                await call("stream.append", {"stream": table, "records": [{"text": "1"}]}, EVERYTHING)
+            with pytest.raises(Forbidden):
+                await call("stream.delete", {"stream": table}, reader)
+            await call("stream.delete", {"stream": table}, EVERYTHING)
+    async with running(tmp_path / "data") as runtime:
+        assert runtime.hub.health.report().ready
+        for table in taken:
+            await runtime.hub.create_table(table)
+            with pytest.raises(Forbidden):
+                await runtime.hub.verbs.call("stream.delete", {"stream": table}, EVERYTHING)

@@ -6,12 +6,14 @@ other ways to do what a record in the inbox does.
 
 from __future__ import annotations
 
+import asyncio
 import uuid
+from collections.abc import Coroutine
 from typing import Annotated, Any, Final
 
 import msgspec
 
-from headrace.errors import BadRequest, Forbidden, MethodRaised, StillRunning
+from headrace.errors import BadRequest, Forbidden, HeadraceError, MethodRaised, StillRunning
 from headrace.hub.verbs import HttpForm, Nothing, Right, Verbs
 from headrace.protocols.ambrosia.binding.methods import CANCEL_METHOD, FULFIL_METHOD, INSTANCES_METHOD, method_id
 from headrace.protocols.ambrosia.codec import BodyKind, Return
@@ -19,7 +21,7 @@ from headrace.protocols.ambrosia.coordinator.coordinator import Coordinator
 from headrace.protocols.ambrosia.coordinator.instance import Instance
 from headrace.protocols.ambrosia.coordinator.store import METHODS_TABLE
 from headrace.protocols.ambrosia.interface import KEY_FIELD, Interface, MethodInterface, openapi
-from headrace.security import current
+from headrace.security import Principal, current
 
 WAIT_S_MAX: Final = 25.0
 
@@ -161,14 +163,16 @@ class CallVerbs:
             request.arguments if request.key is None else {**request.arguments, KEY_FIELD: request.key}
         )
         if method.query:
-            answer = await self._coordinator.outside.ask(instance, method.id, arguments, request.wait_s)
+            asking = self._coordinator.outside.ask(instance, method.id, arguments, request.wait_s)
+            answer = await self._while_permitted(request.name, "read", asking)
             if answer is None:
                 raise StillRunning(f"immortal {request.name!r} has no program that could answer: start it")
         else:
             self._permitted(request.name, "write", "immortal.call")
-            answer = await self._coordinator.outside.call(
+            calling = self._coordinator.outside.call(
                 instance, method.id, arguments, request.idempotency_key, request.wait_s
             )
+            answer = await self._while_permitted(request.name, "write", calling)
         if answer is None and request.wait_s:
             raise StillRunning(
                 f"{request.name}.{request.method} is logged and not answered yet; the same call with the same "
@@ -205,11 +209,40 @@ class CallVerbs:
         answer = await self._coordinator.outside.call(instance, method, arguments, uuid.uuid4().hex, WAIT_S_MAX)
         return _called(instance.name, answer)
 
-    def _permitted(self, name: str, right: Right, verb: str) -> Instance:
+    async def _while_permitted(
+        self, name: str, right: Right, answer: Coroutine[Any, Any, Return | None]
+    ) -> Return | None:
+        """An answer is only for those who may still have it. A call that is logged goes on without them."""
+        caller, answered = current(), asyncio.ensure_future(answer)
+        refused: asyncio.Future[HeadraceError] = asyncio.get_running_loop().create_future()
+
+        def look() -> None:
+            try:
+                self._check(caller, name, right, "immortal.call")
+            except HeadraceError as error:
+                if not refused.done():
+                    refused.set_result(error)
+
+        unwatch = caller.watch(look)
+        try:
+            await asyncio.wait((answered, refused), return_when=asyncio.FIRST_COMPLETED)
+            if refused.done():
+                raise refused.result()
+            return answered.result()
+        finally:
+            unwatch()
+            answered.cancel()
+
+    def _check(self, caller: Principal, name: str, right: Right, verb: str) -> None:
         instance = self._coordinator.instances.get(name)
         stream = f"immortal/{name}/inbox" if instance is None else instance.names.inbox
-        if not current().may(right, stream, verb=verb):
-            raise Forbidden(f"{current().name!r} may not {verb} {name!r}: it needs the right {right!r} on {stream!r}")
+        if caller.refusal is not None:
+            raise caller.refusal
+        if not caller.may(right, stream, verb=verb):
+            raise Forbidden(f"{caller.name!r} may not {verb} {name!r}: it needs the right {right!r} on {stream!r}")
+
+    def _permitted(self, name: str, right: Right, verb: str) -> Instance:
+        self._check(current(), name, right, verb)
         instance = self._coordinator.find(name)
         if instance.registration is None:
             raise BadRequest(f"immortal {name!r} was called by others, but nobody has registered it")
