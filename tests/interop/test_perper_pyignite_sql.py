@@ -20,7 +20,7 @@ from support.perper_agents import HubThread
 from support.until import wait_until
 
 from headrace.config import Config, Grant, SecuritySection, User
-from headrace.config.sections import Sql
+from headrace.config.sections import Log, Sql
 
 
 class Fruit(
@@ -367,6 +367,19 @@ def test_concurrent_changes_are_all_done(shared: HubThread, client: Client, pear
     failed: list[int] = []
     asyncio.run(both())
     assert rows(client, f"SELECT weight FROM {pears} WHERE id = 0") == [[10 - len(failed)]]
+
+
+def test_a_change_may_be_as_large_as_a_batch() -> None:
+    with HubThread(Config(log=Log(batch_bytes_max=64 << 10), sql=Sql(memory_bytes=128 << 20))) as hub:
+        client = Client()
+        with client.connect("127.0.0.1", hub.ignite_port):
+            client.sql("CREATE TABLE Large (id INT PRIMARY KEY, v VARCHAR)")
+            for number in range(3):
+                client.sql("INSERT INTO Large(id, v) VALUES (?, ?)", query_args=[number, "x" * 30_000])
+            with pytest.raises(SQLError, match="log.batch_bytes_max"):
+                client.sql("DELETE FROM Large")
+            assert count(client, "SELECT count(*) FROM Large") == 3
+            assert count(client, "DELETE FROM Large WHERE id > 0") == 2
 
 
 SECURED = Config(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from headrace.errors import LimitExceeded
 from headrace.protocols.perper.ignite.binary import encode_long
 from headrace.protocols.perper.ignite.shapes import SqlPage
 from headrace.protocols.perper.sql import kinds
@@ -63,12 +64,16 @@ class Answer:
             await self._read(self._more)
         return SqlPage(len(self.names), taken, bool(self._kept))
 
-    async def all(self) -> list[tuple[bytes, ...]]:
-        """All rows."""
+    async def all(self, bytes_max: int) -> list[tuple[bytes, ...]]:
+        """All rows of a change, which the hub holds in memory and the log takes as one batch."""
         found: list[tuple[bytes, ...]] = []
+        size = 0
         while True:
             page = await self.page(2**31)
             found += page.rows
+            size += sum(len(cell) for row in page.rows for cell in row)
+            if size > bytes_max:
+                raise LimitExceeded("bytes of the rows of a change", size, bytes_max, "log.batch_bytes_max")
             if not page.more:
                 return found
 

@@ -96,6 +96,8 @@ class CacheSource:
                 batch = self._table.batch(columns, rows, self._fabric.registry.schema)
             except PeerError as error:
                 raise BadSql(error.message) from None
+            except IndexError:
+                raise BadSql(f"a value in cache {self.name!r} is no Ignite object: another protocol wrote it") from None
             if batch.num_rows:  # none of these may have been rows of this table
                 yield 0, batch
 

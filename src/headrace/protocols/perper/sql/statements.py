@@ -170,7 +170,7 @@ class Statements:
         async def ask(question: Question) -> list[tuple[bytes, ...]]:
             answer = await self._ask(question, schema, timeout_s, None)
             try:
-                return await answer.all()
+                return await answer.all(self._fabric.hub.config.log.batch_bytes_max)
             except HeadraceError as error:
                 raise _in_own_words(error) from None
             finally:
