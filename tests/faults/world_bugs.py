@@ -27,6 +27,12 @@ class Bug(NamedTuple):
     path: str
     right: str
     wrong: str
+    also: tuple[str, str, str] | None = None
+    """A second one, where two parts keep the same promise."""
+
+    @property
+    def places(self) -> list[tuple[str, str, str]]:
+        return [(self.path, self.right, self.wrong), *([] if self.also is None else [self.also])]
 
 
 BUGS = {
@@ -95,6 +101,26 @@ BUGS = {
         "            pending = self._queue.popleft()\n            gathered",
         "            pending = self._queue.pop()\n            gathered",
     ),
+    "the end of a journal may be lost without a word": Bug(
+        "log/journal.py",
+        "        self.next_sequence = yield from scan(self._disk, proven.next_sequence)\n",
+        "        self.next_sequence = yield from scan(self._disk, 0)\n        return\n",
+        ("log/log.py", "        self._leave_proof()\n", ""),
+    ),
+    "what is damaged in a table is passed over": Bug(
+        "log/recovery.py", "            table.lose(damage)\n", "            pass\n"
+    ),
+    "threads read types before they are learned": Bug("hub/hub.py", "        learn_struct_types()\n", ""),
+    "retention does not ask cursors": Bug(
+        "log/retention.py",
+        "        lowest = min(min(cursors.values()), partition.next)\n",
+        "        lowest = partition.next\n",
+    ),
+    "a stream that is made again begins at 0": Bug(
+        "log/commit.py",
+        "        firsts = self._state.firsts_for(op.name, 0, op.partitions)\n        id",
+        "        firsts = [0] * op.partitions\n        id",
+    ),
     # The hub
     "a refused transaction is reported as done": Bug(
         "hub/hub.py",
@@ -105,7 +131,41 @@ BUGS = {
     "a removed user stays": Bug(
         "serving/tcp.py", "principal.watch(lambda: None if self.is_lost else self.rights_changed(principal))", "pass"
     ),
+    "anybody who writes may write the hub's own tables": Bug(
+        "security/reserved.py", "    return _pattern().fullmatch(name) is not None\n", "    return False\n"
+    ),
+    "Spark's sink forgets which batch was the last": Bug(
+        "spark/hub/sink_state.py", "    if commit.batch > state.batch:\n", "    if commit.batch >= state.batch:\n"
+    ),
+    "a replaced Spark driver may go on": Bug(
+        "spark/hub/sink_state.py", "    if run in state.replaced_runs:\n", "    if False:\n"
+    ),
+    "what Spark stages and what it remembers are two steps": Bug(
+        "spark/hub/staging_area.py",
+        "            results = await self._hub.transact(ops)\n",
+        "            results = await self._hub.transact(ops[:-1])\n            await self._hub.transact(ops[-1:])\n",
+    ),
     # Protocols
+    "Wallaroo streams whose names meet are one": Bug(
+        "protocols/wallaroo/claims.py",
+        "        return name if is_free else naming.name_apart(self._rule, *parts)\n",
+        "        return name\n",
+        (
+            "protocols/wallaroo/claims.py",
+            "            if claim is not None and claim.owner != owner:\n",
+            "            if False:\n",
+        ),
+    ),
+    "what a transaction of Ignite has looked at may change": Bug(
+        "protocols/perper/transactions.py",
+        "            if place in self._seen:\n                self._must_hold.add(place)\n            self._writes",
+        "            self._writes",
+    ),
+    "a WebSocket that says goodbye keeps a stop from the others": Bug(
+        "serving/http_connection.py",
+        "        except InvalidState:\n            self.transport.close()\n",
+        "        finally:\n            pass\n",
+    ),
     "Wallaroo acknowledges before the disk": Bug(
         "protocols/wallaroo/server.py",
         "        future = self.hub.transact(operations)\n",
@@ -166,10 +226,11 @@ def seeds_needed(bug: Bug, seeds: int) -> tuple[int | None, str]:
     """How many seeds the world needs to find it, and its first words; None when it does not."""
     with tempfile.TemporaryDirectory(prefix="headrace-bug-") as folder:
         shutil.copytree(SOURCES, Path(folder) / "headrace", ignore=shutil.ignore_patterns("__pycache__"))
-        path = Path(folder) / "headrace" / bug.path
-        text = path.read_text(encoding="utf-8")
-        assert text.count(bug.right) == 1, f"{bug.path} has {text.count(bug.right)} times {bug.right!r}"
-        path.write_text(text.replace(bug.right, bug.wrong), encoding="utf-8")
+        for name, right, wrong in bug.places:
+            path = Path(folder) / "headrace" / name
+            text = path.read_text(encoding="utf-8")
+            assert text.count(right) == 1, f"{name} has {text.count(right)} times {right!r}"
+            path.write_text(text.replace(right, wrong), encoding="utf-8")
         program = (
             "import sys\nfrom headrace.testing.world.run import run\n"
             "for seed in range(int(sys.argv[1])):\n"

@@ -24,6 +24,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
+from websockets.exceptions import InvalidState
 from websockets.frames import Frame
 
 from headrace.config.address import split_address
@@ -349,6 +350,13 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         self._unread.clear()
         if self._arrival is not None:
             self._arrival.close()
+
+    def shutdown(self) -> None:
+        """Uvicorn's own raises for a peer that is saying goodbye, and those behind it would never be told."""
+        try:
+            super().shutdown()
+        except InvalidState:
+            self.transport.close()
 
     def data_received(self, data: bytes) -> None:
         self._unread.add(data)

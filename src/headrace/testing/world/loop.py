@@ -39,6 +39,7 @@ class WorldLoop(asyncio.BaseEventLoop):
         self._strand: Strand | None = None
         self._selector = _Selector(self)
         self._turns: dict[Executor, WorldLock] = {}
+        self._signals: dict[int, Callable[[], object]] = {}
         self.set_exception_handler(self._unexpected)
 
     def start(self, main: Callable[[], Any]) -> Strand:
@@ -97,6 +98,19 @@ class WorldLoop(asyncio.BaseEventLoop):
 
         self._scheduler.spawn(self.machine, "pool", work)
         return future
+
+    # -- signals ---------------------------------------------------------------------------------------------------
+
+    def add_signal_handler(self, sig: int, callback: Callable[..., object], *args: Any) -> None:  # type: ignore[override]
+        self._signals[sig] = lambda: callback(*args)
+
+    def remove_signal_handler(self, sig: int) -> bool:
+        return self._signals.pop(sig, None) is not None
+
+    def send_signal(self, sig: int) -> None:
+        """From any strand, or none; nothing for a process that does not listen."""
+        if sig in self._signals:
+            self.call_soon_threadsafe(self._signals[sig])
 
     # -- network ---------------------------------------------------------------------------------------------------
 
