@@ -1,9 +1,10 @@
 """Bugs on purpose: does the world find them, and how many seeds does it need?
 
-    python tests/faults/world_bugs.py [--seeds 40] [NAME …]
+    python tests/faults/world_bugs.py [--seeds 40] [--write] [NAME …]
 
 Each is a change of one place in a copy of the sources. The world then runs seed after seed on the copy until it says
-that something is wrong. A bug that it does not find within so many seeds is a hole in the world.
+that something is wrong. A bug that it does not find within so many seeds is a hole in the world. `--write` puts what
+was needed into the table in docs/how-to/world.md.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "src" / "headrace"
+PAGE = ROOT / "docs" / "how-to" / "world.md"
+BEGIN, END = "<!-- bugs: python tests/faults/world_bugs.py --write -->", "<!-- end of bugs -->"
 
 
 class Bug(NamedTuple):
@@ -146,6 +149,20 @@ BUGS = {
         "            results = await self._hub.transact(ops[:-1])\n            await self._hub.transact(ops[-1:])\n",
     ),
     # Protocols
+    "a binding may link before its streams are there": Bug(
+        "protocols/ambrosia/coordinator/coordinator.py",
+        "            instance = await self._open_instance(name, None)\n",
+        "            instance = Instance(self.hub, self.store, name, registration, self.log_refused)\n"
+        "            self.instances[name] = instance\n"
+        "            await self._open_ports(instance, registration)\n"
+        "            self.ports[name].serve()\n"
+        "            await asyncio.sleep(0.5)\n"
+        "            await self.ports.pop(name).close()\n"
+        "            instance = await self._open_instance(name, None)\n",
+    ),
+    "a program of an old version loads a newer state": Bug(
+        "protocols/ambrosia/binding/engine.py", "        if known[-1] != kind:\n", "        if False:\n"
+    ),
     "Wallaroo streams whose names meet are one": Bug(
         "protocols/wallaroo/claims.py",
         "        return name if is_free else naming.name_apart(self._rule, *parts)\n",
@@ -248,17 +265,43 @@ def seeds_needed(bug: Bug, seeds: int) -> tuple[int | None, str]:
     return (int(number), words) if number else (None, "")
 
 
+def table(found: dict[str, int | None], seeds: int) -> list[str]:
+    """Rows for people, in the order of the list."""
+    rows = [f"| {name} | {f'more than {seeds}' if needed is None else needed} |" for name, needed in found.items()]
+    return ["| bug | seeds |", "|---|---|", *rows]
+
+
+def known() -> dict[str, int | None]:
+    """What the page says now."""
+    rows = (line.strip("| \n").split(" | ") for line in PAGE.read_text(encoding="utf-8").splitlines())
+    told = {row[0]: row[1] for row in rows if len(row) == 2 and row[0] in BUGS}
+    return {name: int(needed) if needed.isdigit() else None for name, needed in told.items()}
+
+
+def write(found: dict[str, int | None], seeds: int) -> None:
+    """Into the page; bugs that were not tried keep what it says of them."""
+    merged = known() | found
+    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
+    after = rest.split(END)[1]
+    rows = table({name: merged[name] for name in BUGS if name in merged}, seeds)
+    PAGE.write_text("\n".join([before + BEGIN, "", *rows, "", END + after]), encoding="utf-8")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=40, help="how many to try for each")
+    parser.add_argument("--write", action="store_true", help="put the result into the page")
     parser.add_argument("names", nargs="*", help="which; all without any")
     options = parser.parse_args()
-    missed = 0
+    found: dict[str, int | None] = {}
     for name in options.names or BUGS:
-        needed, words = seeds_needed(BUGS[name], options.seeds)
-        missed += needed is None
+        found[name], words = seeds_needed(BUGS[name], options.seeds)
+        needed = found[name]
         print(f"{name}: {'NOT FOUND' if needed is None else f'{needed} seeds: {words}'}", flush=True)
-    print(f"{len(options.names or BUGS) - missed} found, {missed} not")
+        if options.write:
+            write(found, options.seeds)
+    missed = sum(needed is None for needed in found.values())
+    print(f"{len(found) - missed} found, {missed} not")
     return 1 if missed else 0
 
 

@@ -20,7 +20,7 @@ TAIL_BYTES = 4096
 
 def damage(disk: MemoryDisk, chance: random.Random) -> str:
     """Do something to the files of a hub that has stopped; what, in words."""
-    harm: Callable[[MemoryDisk, random.Random], str] = chance.choice([_tail, _tail, _anywhere])
+    harm: Callable[[MemoryDisk, random.Random], str] = chance.choice([_tail, _newest, _anywhere])
     return harm(disk, chance)
 
 
@@ -36,11 +36,20 @@ def _tail(disk: MemoryDisk, chance: random.Random) -> str:
     return f"{path} {how} from {first} of {used}"
 
 
+def _newest(disk: MemoryDisk, chance: random.Random) -> str:
+    """One bit of the newest journal file, where it is used."""
+    path = journal.journal_files(disk)[-1]
+    return _flip(disk, path, chance.randrange(len(disk.read(path).rstrip(b"\0"))), chance)
+
+
 def _anywhere(disk: MemoryDisk, chance: random.Random) -> str:
-    """One byte of any file."""
+    """One bit of any file."""
     path = chance.choice([path for path in disk.paths() if disk.size(path)])
+    return _flip(disk, path, chance.randrange(disk.size(path)), chance)
+
+
+def _flip(disk: MemoryDisk, path: str, at: int, chance: random.Random) -> str:
     data = bytearray(disk.read(path))
-    at = chance.randrange(len(data))
     data[at] ^= 1 << chance.randrange(8)
     disk.put(path, bytes(data))
     return f"{path} flipped at {at} of {len(data)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from headrace.testing.disk import FaultyDisk, MemoryDisk
@@ -33,6 +33,12 @@ class WorldDisk(FaultyDisk):
         super().__init__(disk, short_writes)
         self._scheduler = scheduler
         self.failing: Failing | None = None
+        self._strike: tuple[int, Callable[[], None]] | None = None
+
+    def strike(self, calls: int, blow: Callable[[], None]) -> None:
+        """End the process so many calls from now, in the middle of one: before it has its effect, or before anybody
+        hears of it."""
+        self._strike = calls, blow
 
     @contextlib.contextmanager
     def call(self, kind: str, path: str) -> Iterator[None]:
@@ -41,10 +47,21 @@ class WorldDisk(FaultyDisk):
         failing = self.failing
         if failing is not None and failing.is_meant(kind, path) and scheduler.random.random() < failing.share:
             raise OSError(errno.EIO, "injected", path)
+        self._count_down()
         with super().call(kind, path):
             yield
+        self._count_down()
         self._wait(kind)
         self.calls.clear()
+
+    def _count_down(self) -> None:
+        if self._strike is not None:
+            calls, blow = self._strike
+            self._strike = calls - 1, blow
+            if calls <= 0:
+                self._strike = None
+                blow()
+                self._scheduler.park()  # for ever: there is no such process any more
 
     def _wait(self, kind: str) -> None:
         self._scheduler.pause(SECONDS.get(kind, 0.0) * self._scheduler.random.uniform(0.2, 3.0))

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
+import hashlib
+import os
 import signal
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import headrace.hub.hub as hub_module
+import headrace.hub.verbs as verbs_module
 from headrace.config.load import load
 from headrace.errors import HeadraceError
 from headrace.hub import Hub
@@ -18,6 +22,7 @@ from headrace.log.kafka.client import KafkaError
 from headrace.log.kafka.topics import create_missing
 from headrace.log.port import LogPort
 from headrace.log.struct_types import learn_struct_types
+from headrace.security import passwords
 from headrace.serving import runtime as runtime_module
 from headrace.serving.runtime import EXIT_LOG_FAILED, EXIT_OK, Life, Runtime
 from headrace.testing.disk import MemoryDisk
@@ -45,9 +50,34 @@ IMMORTALS = ("ping", "pong")
 """Those that the settings name."""
 REGISTERED = ("clerk",)
 """Those that somebody registers."""
-END_S = 60.0
+TOLD_S = 1.0
+"""So long after its log a hub may fail."""
+END_S = 15.0
 """So long a process may take to end when its log has failed."""
 LISTENERS = ("wallaroo", "ockam", "ignite", "fabric", "http")
+
+
+@functools.cache
+def _learn_once() -> None:
+    """All lives of all hubs are one process in truth."""
+    learn_struct_types()
+
+
+_return_types: dict[Any, Any] = {}
+_find_return_type = verbs_module._return_type
+
+
+def _return_type_of(handler: Callable[..., Any]) -> Any:
+    """What a handler returns, found once: each life of each hub asks."""
+    function = getattr(handler, "__func__", handler)
+    if function not in _return_types:
+        _return_types[function] = _find_return_type(handler)
+    return _return_types[function]
+
+
+def _quick_hash(secret: str, salt: bytes, *cost: int) -> bytes:
+    """Instead of scrypt, which is slow by intention."""
+    return hashlib.sha256(salt + secret.encode()).digest()
 
 
 class _OpenLog:
@@ -125,11 +155,13 @@ class HubProcess:
 
         def learned() -> None:
             self._of_strand().has_learned = True
-            learn_struct_types()
+            _learn_once()
 
         self.world.replace(hub_module, "OsDisk", lambda data: self._open_disk)
         self.world.replace(hub_module, "learn_struct_types", learned)
         self.world.replace(runtime_module, "Runtime", watched)
+        self.world.replace(verbs_module, "_return_type", _return_type_of)
+        self.world.replace(passwords, "_scrypt", _quick_hash)
         self.world.replace(gc, "freeze", lambda: None)  # no process here stays for long
 
     def address(self, listener: str) -> str:
@@ -160,6 +192,14 @@ class HubProcess:
         """What was not synced may be gone, in part."""
         self._end(silently=True)
         self.disk = self.disk.after_power_cut(self.world.random)
+        for staged in sorted((self.world.folder / "data" / "spark-staging").rglob("*.arrows")):
+            if self.world.random.random() < 0.5:  # these are not synced
+                os.truncate(staged, self.world.random.randint(0, staged.stat().st_size))
+
+    def strike(self, calls: int, *, power: bool) -> None:
+        """The same in the middle of a call of the disk, so many from now."""
+        if self._open_disk is not None:
+            self._open_disk.strike(calls, self.cut_power if power else self.kill)
 
     def stop(self) -> None:
         """SIGTERM."""
@@ -254,14 +294,18 @@ class HubProcess:
             self.wrong.append(f"life {life} left tasks: {left[:3]}")
 
     def check_end(self) -> None:
-        """A log that has failed ends its process, soon."""
-        log = None if self.hub is None else self.hub._log
-        if log is None or log.failed is None:
+        """A log that has failed tells its hub at once, and that ends its process soon."""
+        now_s, hub, machine = self.world.now_s, self.hub, self.machine
+        if hub is None or machine is None or hub._log.failed is None or machine.frozen_until_s > now_s - TOLD_S:
             self._failed_s = None
         elif self._failed_s is None:
-            self._failed_s = self.world.now_s
-        elif self.world.now_s > self._failed_s + END_S and not self.wrong:
-            self.wrong.append(f"the log failed at {self._failed_s:.1f} s, and the process lives on: {log.failed}")
+            self._failed_s = now_s
+        elif not self.wrong:
+            error, since_s = hub._log.failed, now_s - self._failed_s
+            if since_s > TOLD_S and not hub.has_failed:
+                self.wrong.append(f"the log failed, and {since_s:.1f} s later the hub did not know: {error}")
+            elif since_s > END_S:
+                self.wrong.append(f"the log failed, and {since_s:.1f} s later the process lives: {error}")
 
     def _serves(self, runtime: Runtime) -> None:
         machine = self._of_strand()

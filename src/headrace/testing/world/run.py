@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import importlib
 import logging
 import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
+from headrace.config import Config
 from headrace.hub import Hub
+from headrace.serving.runtime import preload
 from headrace.testing.world.aftermath import damage, indexes_are_new
 from headrace.testing.world.book import Book
 from headrace.testing.world.hub import HubProcess
@@ -44,6 +48,7 @@ class Outcome(NamedTuple):
 def run(seed: int, *, without: frozenset[str] = frozenset(), told: Callable[[str], None] | None = None) -> Outcome:
     """Everything that a seed says, without some actors or faults; `told` gets each line of the story. The same seed
     gives the same outcome, to the byte."""
+    _import_parts()
     logged = Logged()
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # vandals make it talk
     root = logging.getLogger("headrace")
@@ -51,6 +56,7 @@ def run(seed: int, *, without: frozenset[str] = frozenset(), told: Callable[[str
     root.addHandler(logged)
     root.setLevel(logging.WARNING)
     root.propagate = False
+    gc.freeze()  # what was there before need not be looked at when the world is cleared away
     complaints = sys.unraisablehook
     sys.unraisablehook = lambda _: None  # processes that were killed clean nothing up: that is the point
     try:
@@ -58,10 +64,18 @@ def run(seed: int, *, without: frozenset[str] = frozenset(), told: Callable[[str
             return _Life(world, logged, without).run()
     finally:
         gc.collect()
+        gc.unfreeze()
         sys.unraisablehook = complaints
         root.removeHandler(logged)
         root.setLevel(level)
         root.propagate = spread
+
+
+@functools.cache
+def _import_parts() -> None:
+    """What is imported throws dice: never inside of a world, where it would be done once and not again."""
+    importlib.import_module("multiprocessing.process")
+    preload(Config())
 
 
 class _Life:
@@ -151,7 +165,7 @@ class _Life:
                 return
         (hub.kill if chance.random() < 0.5 else hub.cut_power)()
         harm = "nothing"
-        if ends_cleanly and hub.kafka is None and chance.random() < 0.6 and "damage" not in self.without:
+        if ends_cleanly and hub.kafka is None and chance.random() < 0.8 and "damage" not in self.without:
             harm = damage(hub.disk, chance)
             self._logged.expected += OF_DAMAGE
         self.world.tell("world", f"{'stopped' if ends_cleanly else 'killed'}; {harm}")

@@ -106,6 +106,10 @@ class Scheduler:
         self._kept: list[Strand] = []
         """All there ever were: one that is never resumed must not be collected, or its `finally` would run."""
 
+    def number(self) -> int:
+        """One that nobody had before."""
+        return next(self._numbers)
+
     # -- for strands -----------------------------------------------------------------------------------------------
 
     def spawn(self, machine: Machine, name: str, function: Callable[[], object]) -> Strand:

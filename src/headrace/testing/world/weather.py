@@ -46,7 +46,7 @@ class Weather:
             ]
         self.faults = [fault for fault in faults if self.random.random() < 0.6]
         """Swarm testing: each seed has some of them, and so some for long."""
-        self.every_s = self.random.choice([0.3, 2.0, 8.0])
+        self.every_s = self.random.choice([0.3, 2.0, 8.0, 20.0])
         network = self.world.network.weather
         network.delay_s_max = self.random.choice([0.0006, 0.003, 0.2])
         network.split = self.random.choice([0.0, 0.1, 0.7])
@@ -91,12 +91,19 @@ class Weather:
     # -- faults ----------------------------------------------------------------------------------------------------
 
     def _kill(self) -> str:
-        self.hub.kill()
-        return ""
+        return self._end(power=False)
 
     def _cut_power(self) -> str:
-        self.hub.cut_power()
-        return ""
+        return self._end(power=True)
+
+    def _end(self, *, power: bool) -> str:
+        """Now, or in the middle of a call of the disk: what is to be torn has to be on its way."""
+        if self.random.random() < 0.3:
+            (self.hub.cut_power if power else self.hub.kill)()
+            return ""
+        calls = self.random.randint(0, 30)
+        self.hub.strike(calls, power=power)
+        return f"{calls} calls of the disk from now"
 
     def _stop(self) -> str:
         self.hub.stop()

@@ -97,8 +97,10 @@ async def call_verb(port: int, name: str, user: tuple[str, str] | None, body: di
         head += [f"Content-Length: {len(data)}", "Connection: close", "", ""]
         writer.write("\r\n".join(head).encode() + data)
         answer = await reader.read(-1)
-    finally:
-        writer.close()
+    except BaseException:
+        writer.transport.abort()  # or it would be done later, when nobody counts on it any more
+        raise
+    writer.close()
     status, _, rest = answer.partition(b"\r\n")
     head_end = rest.find(b"\r\n\r\n")
     if not status or head_end < 0:

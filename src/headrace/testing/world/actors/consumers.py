@@ -89,6 +89,10 @@ class CursorReader(Reader):
                 if saved["index"] < at:
                     self.book.wrong.append(f"{self.name}: the cursor was moved to {at} and stands at {saved['index']}")
                 self.saved = self.book.cursors[self.name, self.stream] = max(at, self.saved or 0)
+                if at and self.random.random() < 0.2:  # an older one that was on its way for long
+                    back = self.random.randrange(at)
+                    await self.verb("cursor.save", cursor=self.name, stream=self.stream, index=back)
+                    at = await self._position()
                 await asyncio.sleep(self.random.uniform(0, self.pace_s))
 
     async def _position(self) -> int:
