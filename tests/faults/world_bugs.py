@@ -69,10 +69,10 @@ BUGS = {
         "if crc32c(directory) != directory_crc or crc32c(body) != data_crc:",
         "if crc32c(directory) != directory_crc:",
     ),
-    "a torn tail counts": Bug(
+    "journal files go without a sync between them": Bug(
         "log/journal.py",
-        "found != magic or sequence != expected or end > len(data)",
-        "found != magic or sequence != expected",
+        "            self._disk.sync_dir(DIRECTORY)\n        self.spares += kept\n",
+        "        self._disk.sync_dir(DIRECTORY)\n        self.spares += kept\n",
     ),
     "the name of a new journal file is not synced": Bug(
         "log/journal.py",
@@ -180,8 +180,9 @@ BUGS = {
     ),
     "a WebSocket that says goodbye keeps a stop from the others": Bug(
         "serving/http_connection.py",
-        "        except InvalidState:\n            self.transport.close()\n",
-        "        finally:\n            pass\n",
+        "            except InvalidState:  # the peer is saying goodbye: those behind it have to be told all the same\n"
+        "                self.transport.close()\n",
+        "            finally:\n                pass\n",
     ),
     "Wallaroo acknowledges before the disk": Bug(
         "protocols/wallaroo/server.py",

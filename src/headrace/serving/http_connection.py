@@ -342,7 +342,10 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
             for finish in self._finish:
                 finish()
         else:
-            super().shutdown()
+            try:
+                super().shutdown()
+            except InvalidState:  # the peer is saying goodbye: those behind it have to be told all the same
+                self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -350,13 +353,6 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         self._unread.clear()
         if self._arrival is not None:
             self._arrival.close()
-
-    def shutdown(self) -> None:
-        """Uvicorn's own raises for a peer that is saying goodbye, and those behind it would never be told."""
-        try:
-            super().shutdown()
-        except InvalidState:
-            self.transport.close()
 
     def data_received(self, data: bytes) -> None:
         self._unread.add(data)
