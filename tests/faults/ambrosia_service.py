@@ -13,25 +13,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from headrace.protocols.ambrosia.client import Host, Immortal, fork, proxy_of
+from headrace.protocols.ambrosia.client import Host
+from headrace.testing.ping_pong import Counting, players
 
 NAME, READY, RESULT, CALLS, WINDOW = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), *map(int, sys.argv[4:6])
 
 
-class Counting(Immortal):
-    """What both sides have in common."""
+class Watched(Counting):
+    """Writes what it has seen when all have come."""
 
-    last: int = 0
     total: int = 0
-    wrong: list[str]
-
-    def __init__(self) -> None:
-        self.wrong = []
 
     def count(self, number: int) -> None:
-        if number != self.last + 1:
-            self.wrong.append(f"{number} after {self.last}")
-        self.last = number
+        super().count(number)
         self.total += number
 
     async def on_primary(self, itself: Any) -> None:
@@ -43,25 +37,6 @@ class Counting(Immortal):
         os.replace(beside, RESULT)
 
 
-class Pong(Counting):
-    @fork
-    def ping(self, number: int) -> None:
-        self.count(number)
-        self.peer(proxy_of(Ping), "ping").pong(number)
-
-
-class Ping(Counting):
-    def first_start(self) -> None:
-        for number in range(1, WINDOW + 1):
-            self.peer(proxy_of(Pong), "pong").ping(number)
-
-    @fork
-    def pong(self, number: int) -> None:
-        self.count(number)
-        if number + WINDOW <= CALLS:
-            self.peer(proxy_of(Pong), "pong").ping(number + WINDOW)
-
-
 def addresses() -> tuple[str, str]:
     try:
         ready = json.loads(READY.read_text())
@@ -71,5 +46,6 @@ def addresses() -> tuple[str, str]:
 
 
 if __name__ == "__main__":
-    host = Host({"ping": Ping, "pong": Pong}[NAME], name=NAME, receive="", send="", addresses=addresses)
+    ping, pong = players(CALLS, WINDOW, Watched)
+    host = Host({"ping": ping, "pong": pong}[NAME], name=NAME, receive="", send="", addresses=addresses)
     asyncio.run(host.run())

@@ -23,7 +23,7 @@ from websockets.exceptions import WebSocketException
 import headrace
 from headrace.config.address import split_address
 from headrace.errors import HeadraceError
-from headrace.protocols.ambrosia.client import Host, Immortal, fork, proxy_of
+from headrace.protocols.ambrosia.client import Host
 from headrace.protocols.errors import RemoteProtocolError
 from headrace.protocols.futoin import client as futoin
 from headrace.protocols.ockam import client as ockam
@@ -32,6 +32,7 @@ from headrace.protocols.perper.fabric.client import FabricClient, RpcError
 from headrace.protocols.perper.ignite.client import IgniteClient
 from headrace.protocols.wallaroo.client import Connector
 from headrace.protocols.wallaroo.sources import GenerateSource
+from headrace.testing.ping_pong import Counting, players
 
 LOST = (
     HeadraceError,
@@ -376,39 +377,6 @@ def _long(value: bytes) -> int:
     return int.from_bytes(value[1:9], "little", signed=True)
 
 
-class _Counting(Immortal):
-    """Numbers come by one, each once."""
-
-    last: int = 0
-    wrong: list[str]
-
-    def __init__(self) -> None:
-        self.wrong = []
-
-    def count(self, number: int) -> None:
-        if number != self.last + 1:
-            self.wrong.append(f"{number} after {self.last}")
-        self.last = number
-
-
-class Pong(_Counting):
-    @fork
-    def ping(self, number: int) -> None:
-        self.count(number)
-        self.peer(proxy_of(Ping), "ping").pong(number)
-
-
-class Ping(_Counting):
-    def first_start(self) -> None:
-        for number in range(1, WINDOW + 1):
-            self.peer(proxy_of(Pong), "pong").ping(number)
-
-    @fork
-    def pong(self, number: int) -> None:
-        self.count(number)
-        self.peer(proxy_of(Pong), "pong").ping(number + WINDOW)
-
-
 class AmbrosiaWorker(Worker):
     """Two immortals that call each other without end: a call that is lost, repeated or out of order is a wrong one."""
 
@@ -418,7 +386,7 @@ class AmbrosiaWorker(Worker):
         super().__init__(hub)
         self.hosts = {
             name: Host(kind, name=name, receive="", send="", addresses=lambda name=name: self._addresses(name))  # type: ignore[misc]
-            for name, kind in (("ping", Ping), ("pong", Pong))
+            for name, kind in zip(("ping", "pong"), players(None, WINDOW), strict=True)
         }
         self._high = dict.fromkeys(self.hosts, 0)
 
@@ -447,7 +415,7 @@ class AmbrosiaWorker(Worker):
             if not host._became_primary.is_set():
                 continue
             counting = host.immortal
-            assert isinstance(counting, _Counting)
+            assert isinstance(counting, Counting)
             self.wrong["lost"] += counting.last < self._high[name]
             self._high[name] = max(counting.last, self._high[name])
             if counting.wrong:

@@ -17,9 +17,12 @@ pytestmark = pytest.mark.slow
 
 SEEDS = 24
 """So many in CI, in about a minute."""
-FAILED: tuple[int, ...] = ()
-"""Every seed that found a bug of the hub. None yet: what failed so far were mistakes of the model."""
-QUICKLY_FOUND = ("a commit is acknowledged and never written", "compare and set does not compare")
+FAILED: dict[int, str] = {
+    6: "a WebSocket that said goodbye kept a stop from telling the others",
+    23: "a key that a transaction had looked at and then put was changed by another meanwhile, and nobody was told",
+}
+"""Every seed that found a bug of the hub, and which."""
+QUICKLY_FOUND = ("a commit is acknowledged and never written", "a repeated sequence is stored again")
 
 
 @pytest.mark.parametrize("seed", [*range(SEEDS), *(seed for seed in FAILED if seed >= SEEDS)])
@@ -72,4 +75,5 @@ def test_a_bug_on_purpose_is_found(name: str) -> None:
 
 def test_every_bug_on_purpose_names_one_place() -> None:
     for name, bug in BUGS.items():
-        assert (SOURCES / bug.path).read_text(encoding="utf-8").count(bug.right) == 1, name
+        for path, right, _ in bug.places:
+            assert (SOURCES / path).read_text(encoding="utf-8").count(right) == 1, name

@@ -1,9 +1,10 @@
 """Bugs on purpose: does the world find them, and how many seeds does it need?
 
-    python tests/faults/world_bugs.py [--seeds 40] [NAME …]
+    python tests/faults/world_bugs.py [--seeds 40] [--write] [NAME …]
 
 Each is a change of one place in a copy of the sources. The world then runs seed after seed on the copy until it says
-that something is wrong. A bug that it does not find within so many seeds is a hole in the world.
+that something is wrong. A bug that it does not find within so many seeds is a hole in the world. `--write` puts what
+was needed into the table in docs/how-to/world.md.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "src" / "headrace"
+PAGE = ROOT / "docs" / "how-to" / "world.md"
+BEGIN, END = "<!-- bugs: python tests/faults/world_bugs.py --write -->", "<!-- end of bugs -->"
 
 
 class Bug(NamedTuple):
@@ -27,6 +30,12 @@ class Bug(NamedTuple):
     path: str
     right: str
     wrong: str
+    also: tuple[str, str, str] | None = None
+    """A second one, where two parts keep the same promise."""
+
+    @property
+    def places(self) -> list[tuple[str, str, str]]:
+        return [(self.path, self.right, self.wrong), *([] if self.also is None else [self.also])]
 
 
 BUGS = {
@@ -60,10 +69,10 @@ BUGS = {
         "if crc32c(directory) != directory_crc or crc32c(body) != data_crc:",
         "if crc32c(directory) != directory_crc:",
     ),
-    "a torn tail counts": Bug(
+    "journal files go without a sync between them": Bug(
         "log/journal.py",
-        "found != magic or sequence != expected or end > len(data)",
-        "found != magic or sequence != expected",
+        "            self._disk.sync_dir(DIRECTORY)\n        self.spares += kept\n",
+        "        self._disk.sync_dir(DIRECTORY)\n        self.spares += kept\n",
     ),
     "the name of a new journal file is not synced": Bug(
         "log/journal.py",
@@ -95,6 +104,26 @@ BUGS = {
         "            pending = self._queue.popleft()\n            gathered",
         "            pending = self._queue.pop()\n            gathered",
     ),
+    "the end of a journal may be lost without a word": Bug(
+        "log/journal.py",
+        "        self.next_sequence = yield from scan(self._disk, proven.next_sequence)\n",
+        "        self.next_sequence = yield from scan(self._disk, 0)\n        return\n",
+        ("log/log.py", "        self._leave_proof()\n", ""),
+    ),
+    "what is damaged in a table is passed over": Bug(
+        "log/recovery.py", "            table.lose(damage)\n", "            pass\n"
+    ),
+    "threads read types before they are learned": Bug("hub/hub.py", "        learn_struct_types()\n", ""),
+    "retention does not ask cursors": Bug(
+        "log/retention.py",
+        "        lowest = min(min(cursors.values()), partition.next)\n",
+        "        lowest = partition.next\n",
+    ),
+    "a stream that is made again begins at 0": Bug(
+        "log/commit.py",
+        "        firsts = self._state.firsts_for(op.name, 0, op.partitions)\n        id",
+        "        firsts = [0] * op.partitions\n        id",
+    ),
     # The hub
     "a refused transaction is reported as done": Bug(
         "hub/hub.py",
@@ -105,7 +134,56 @@ BUGS = {
     "a removed user stays": Bug(
         "serving/tcp.py", "principal.watch(lambda: None if self.is_lost else self.rights_changed(principal))", "pass"
     ),
+    "anybody who writes may write the hub's own tables": Bug(
+        "security/reserved.py", "    return _pattern().fullmatch(name) is not None\n", "    return False\n"
+    ),
+    "Spark's sink forgets which batch was the last": Bug(
+        "spark/hub/sink_state.py", "    if commit.batch > state.batch:\n", "    if commit.batch >= state.batch:\n"
+    ),
+    "a replaced Spark driver may go on": Bug(
+        "spark/hub/sink_state.py", "    if run in state.replaced_runs:\n", "    if False:\n"
+    ),
+    "what Spark stages and what it remembers are two steps": Bug(
+        "spark/hub/staging_area.py",
+        "            results = await self._hub.transact(ops)\n",
+        "            results = await self._hub.transact(ops[:-1])\n            await self._hub.transact(ops[-1:])\n",
+    ),
     # Protocols
+    "a binding may link before its streams are there": Bug(
+        "protocols/ambrosia/coordinator/coordinator.py",
+        "            instance = await self._open_instance(name, None)\n",
+        "            instance = Instance(self.hub, self.store, name, registration, self.log_refused)\n"
+        "            self.instances[name] = instance\n"
+        "            await self._open_ports(instance, registration)\n"
+        "            self.ports[name].serve()\n"
+        "            await asyncio.sleep(0.5)\n"
+        "            await self.ports.pop(name).close()\n"
+        "            instance = await self._open_instance(name, None)\n",
+    ),
+    "a program of an old version loads a newer state": Bug(
+        "protocols/ambrosia/binding/engine.py", "        if known[-1] != kind:\n", "        if False:\n"
+    ),
+    "Wallaroo streams whose names meet are one": Bug(
+        "protocols/wallaroo/claims.py",
+        "        return name if is_free else naming.name_apart(self._rule, *parts)\n",
+        "        return name\n",
+        (
+            "protocols/wallaroo/claims.py",
+            "            if claim is not None and claim.owner != owner:\n",
+            "            if False:\n",
+        ),
+    ),
+    "what a transaction of Ignite has looked at may change": Bug(
+        "protocols/perper/transactions.py",
+        "            if place in self._seen:\n                self._must_hold.add(place)\n            self._writes",
+        "            self._writes",
+    ),
+    "a WebSocket that says goodbye keeps a stop from the others": Bug(
+        "serving/http_connection.py",
+        "            except InvalidState:  # the peer is saying goodbye: those behind it have to be told all the same\n"
+        "                self.transport.close()\n",
+        "            finally:\n                pass\n",
+    ),
     "Wallaroo acknowledges before the disk": Bug(
         "protocols/wallaroo/server.py",
         "        future = self.hub.transact(operations)\n",
@@ -166,10 +244,11 @@ def seeds_needed(bug: Bug, seeds: int) -> tuple[int | None, str]:
     """How many seeds the world needs to find it, and its first words; None when it does not."""
     with tempfile.TemporaryDirectory(prefix="headrace-bug-") as folder:
         shutil.copytree(SOURCES, Path(folder) / "headrace", ignore=shutil.ignore_patterns("__pycache__"))
-        path = Path(folder) / "headrace" / bug.path
-        text = path.read_text(encoding="utf-8")
-        assert text.count(bug.right) == 1, f"{bug.path} has {text.count(bug.right)} times {bug.right!r}"
-        path.write_text(text.replace(bug.right, bug.wrong), encoding="utf-8")
+        for name, right, wrong in bug.places:
+            path = Path(folder) / "headrace" / name
+            text = path.read_text(encoding="utf-8")
+            assert text.count(right) == 1, f"{name} has {text.count(right)} times {right!r}"
+            path.write_text(text.replace(right, wrong), encoding="utf-8")
         program = (
             "import sys\nfrom headrace.testing.world.run import run\n"
             "for seed in range(int(sys.argv[1])):\n"
@@ -187,17 +266,43 @@ def seeds_needed(bug: Bug, seeds: int) -> tuple[int | None, str]:
     return (int(number), words) if number else (None, "")
 
 
+def table(found: dict[str, int | None], seeds: int) -> list[str]:
+    """Rows for people, in the order of the list."""
+    rows = [f"| {name} | {f'more than {seeds}' if needed is None else needed} |" for name, needed in found.items()]
+    return ["| bug | seeds |", "|---|---|", *rows]
+
+
+def known() -> dict[str, int | None]:
+    """What the page says now."""
+    rows = (line.strip("| \n").split(" | ") for line in PAGE.read_text(encoding="utf-8").splitlines())
+    told = {row[0]: row[1] for row in rows if len(row) == 2 and row[0] in BUGS}
+    return {name: int(needed) if needed.isdigit() else None for name, needed in told.items()}
+
+
+def write(found: dict[str, int | None], seeds: int) -> None:
+    """Into the page; bugs that were not tried keep what it says of them."""
+    merged = known() | found
+    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
+    after = rest.split(END)[1]
+    rows = table({name: merged[name] for name in BUGS if name in merged}, seeds)
+    PAGE.write_text("\n".join([before + BEGIN, "", *rows, "", END + after]), encoding="utf-8")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=40, help="how many to try for each")
+    parser.add_argument("--write", action="store_true", help="put the result into the page")
     parser.add_argument("names", nargs="*", help="which; all without any")
     options = parser.parse_args()
-    missed = 0
+    found: dict[str, int | None] = {}
     for name in options.names or BUGS:
-        needed, words = seeds_needed(BUGS[name], options.seeds)
-        missed += needed is None
+        found[name], words = seeds_needed(BUGS[name], options.seeds)
+        needed = found[name]
         print(f"{name}: {'NOT FOUND' if needed is None else f'{needed} seeds: {words}'}", flush=True)
-    print(f"{len(options.names or BUGS) - missed} found, {missed} not")
+        if options.write:
+            write(found, options.seeds)
+    missed = sum(needed is None for needed in found.values())
+    print(f"{len(found) - missed} found, {missed} not")
     return 1 if missed else 0
 
 

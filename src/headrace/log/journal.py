@@ -417,7 +417,7 @@ class FileJournal(JournalPort):
                 kept.append(path + SPARE)
             else:
                 self._disk.unlink(path)
-        if finished:
+            # One by one: a power cut never brings a file back without the next, which would look like lost frames.
             self._disk.sync_dir(DIRECTORY)
         self.spares += kept
         return bool(finished)

@@ -24,6 +24,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
+from websockets.exceptions import InvalidState
 from websockets.frames import Frame
 
 from headrace.config.address import split_address
@@ -341,7 +342,10 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
             for finish in self._finish:
                 finish()
         else:
-            super().shutdown()
+            try:
+                super().shutdown()
+            except InvalidState:  # the peer is saying goodbye: those behind it have to be told all the same
+                self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import random
@@ -416,3 +417,20 @@ def test_files_that_went_do_not_come_back() -> None:
     made.cut_behind(99)
     for seed in range(20):
         assert journal.journal_files(disk.after_power_cut(random.Random(seed))) == [last]
+
+
+@pytest.mark.parametrize("spares_max", [0, 1])
+def test_a_power_cut_while_files_go_leaves_no_gap(spares_max: int) -> None:
+    chance = random.Random(1)
+    for calls in range(12):
+        disk = MemoryDisk()
+        write(disk, [1] * 12, file_bytes_max=100, spares_max=0).close()
+        faulty = FaultyDisk(disk)
+        made = FileJournal(faulty, 100, spares_max)
+        assert len(list(made.read(0))) == 12
+        faulty.kill(calls + 1, before=False)
+        with contextlib.suppress(DiskKilled):
+            made.cut_behind(10)
+        for _ in range(20):
+            left = disk.after_power_cut(chance)
+            assert not [found for found in scan(left) if isinstance(found, LostFrames)]

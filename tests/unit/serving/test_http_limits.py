@@ -329,3 +329,33 @@ async def test_half_a_websocket_message_is_counted_and_given_up(tmp_path: Path) 
         assert await peer.ended()
         assert served.ended("slow") == 1
         assert served.hub.intake.held_bytes == 0
+
+
+async def test_a_peer_that_says_goodbye_does_not_keep_a_stop_from_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = connections(monkeypatch, WebSocketConnection)
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        await send({"type": "websocket.send", "bytes": bytes(20_000_000) if scope["query_string"] else b""})
+        while (await receive())["type"] == "websocket.receive":
+            pass
+
+    hub = HubBase(Config(), tmp_path)
+    hub.mounts.mount("/ws", application, websocket_bytes_max=100_000)
+    listener = await serve(hub, "127.0.0.1:0")
+    served = Served(hub, listener.address)
+    leaving = await served.peer()
+    leaving.send(UPGRADE.replace(b"/ws", b"/ws?much"))  # which it never reads: the hub's goodbye waits behind it
+    await until(lambda: made and made[0].transport.get_write_buffer_size())
+    leaving.send(b"\x88\x82\0\0\0\0\x03\xe8")
+    await until(made[0].transport.is_closing)
+    staying = await served.peer()
+    assert await staying.send(UPGRADE).status() == 101
+    stopping = asyncio.ensure_future(listener.close())
+    assert await staying.reader.read() == b"\x82\0\x88\x02\x03\xf4"  # 1012: the service restarts
+    leaving.writer.transport.abort()
+    await stopping
+    await served.close()

@@ -87,10 +87,13 @@ class Transaction:
         return Outcome(holds and (value is not None or previous is not None), previous)
 
     def put_blindly(self, cache: TableCache, pairs: Iterable[tuple[bytes, bytes]]) -> None:
-        """Puts whose client does not learn what was there: they may not conflict by themselves."""
+        """Puts whose client does not learn what was there: they conflict only where it has looked before."""
         self._caches[cache.name] = cache
         for key, value in pairs:
-            self._writes[cache.name, key] = value
+            place = (cache.name, key)
+            if place in self._seen:
+                self._must_hold.add(place)
+            self._writes[place] = value
 
     def delete_many(self, cache: TableCache, keys: Iterable[bytes]) -> None:
         """Removals whose client does not learn whether there was anything."""

@@ -16,6 +16,8 @@ class Written(NamedTuple):
     acked: dict[int, int | None]
     """Number → index, if the protocol tells it."""
     sent: set[int]
+    elsewhere: list[str]
+    """Names that its stream may have instead."""
 
 
 class Register(NamedTuple):
@@ -23,7 +25,7 @@ class Register(NamedTuple):
 
     cache: str
     key: str
-    may_hold: set[bytes]
+    may_hold: set[bytes | None]
 
 
 class Counter(NamedTuple):
@@ -41,18 +43,27 @@ class Book:
     def __init__(self) -> None:
         self.written: list[Written] = []
         self.registers: list[Register] = []
+        """Keys of Ignite caches."""
+        self.rows: list[Register] = []
+        """Keys of tables."""
         self.counters: list[Counter] = []
+        self.banks: set[str] = set()
+        """Caches whose accounts add up to the same, always."""
+        self.cursors: dict[tuple[str, str], int] = {}
+        """(cursor, stream) → where it stands at least."""
         self.seen: dict[tuple[str, int], str] = {}
         """(stream, index) → record, as any consumer saw it."""
         self.trimmed: dict[str, int] = {}
         """Stream → first index that a trim has left, at most."""
+        self.retained: set[str] = set()
+        """Streams of which retention may take what no cursor needs."""
         self.wrong: list[str] = []
         """What a client itself found wrong."""
         self.checks: list[Callable[[], str]] = []
         """Asked at the end; empty when all is well."""
 
     def producer(self, name: str, stream: str, *, once: bool) -> Written:
-        written = Written(name, stream, once, {}, set())
+        written = Written(name, stream, once, {}, set(), [])
         self.written.append(written)
         return written
 
@@ -61,3 +72,12 @@ class Book:
         known = self.seen.setdefault((stream, index), record)
         if known != record:
             self.wrong.append(f"{stream}/{index} was {known} and is {record}")
+
+    def holds(self, register: Register, found: bytes | None) -> None:
+        """The only writer of a key has read it."""
+        if found not in register.may_hold:
+            self.wrong.append(f"{register.key} holds {found!r}, and may hold {told(register)}")
+
+
+def told(register: Register) -> list[str]:
+    return sorted(map(repr, register.may_hold))

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import gc
+import hashlib
+import os
+import signal
+from collections.abc import Callable, Coroutine
 from typing import Any
 
+import headrace.hub.hub as hub_module
+import headrace.hub.verbs as verbs_module
 from headrace.config.load import load
 from headrace.errors import HeadraceError
 from headrace.hub import Hub
-from headrace.log.backend import open_log
 from headrace.log.clock import SystemClock
 from headrace.log.kafka.cell import open_cell
 from headrace.log.kafka.client import KafkaError
 from headrace.log.kafka.topics import create_missing
-from headrace.log.log import Log
 from headrace.log.port import LogPort
-from headrace.serving.runtime import Runtime
+from headrace.log.struct_types import learn_struct_types
+from headrace.security import passwords
+from headrace.serving import runtime as runtime_module
+from headrace.serving.runtime import EXIT_LOG_FAILED, EXIT_OK, Life, Runtime
 from headrace.testing.disk import MemoryDisk
 from headrace.testing.kafka import FakeKafka
-from headrace.testing.world.disk import WorldDisk
+from headrace.testing.world.disk import Failing, WorldDisk
+from headrace.testing.world.loop import WorldLoop
 from headrace.testing.world.scheduler import Machine
 from headrace.testing.world.world import World
 
@@ -37,7 +47,37 @@ TINY = (
 """A log that seals, rolls, merges and takes snapshots all the time."""
 KAFKA = ("log.backend=kafka", "log.kafka.servers=fake:9092", "log.kafka.timeout_s=5")
 IMMORTALS = ("ping", "pong")
+"""Those that the settings name."""
+REGISTERED = ("clerk",)
+"""Those that somebody registers."""
+TOLD_S = 1.0
+"""So long after its log a hub may fail."""
+END_S = 15.0
+"""So long a process may take to end when its log has failed."""
 LISTENERS = ("wallaroo", "ockam", "ignite", "fabric", "http")
+
+
+@functools.cache
+def _learn_once() -> None:
+    """All lives of all hubs are one process in truth."""
+    learn_struct_types()
+
+
+_return_types: dict[Any, Any] = {}
+_find_return_type = verbs_module._return_type
+
+
+def _return_type_of(handler: Callable[..., Any]) -> Any:
+    """What a handler returns, found once: each life of each hub asks."""
+    function = getattr(handler, "__func__", handler)
+    if function not in _return_types:
+        _return_types[function] = _find_return_type(handler)
+    return _return_types[function]
+
+
+def _quick_hash(secret: str, salt: bytes, *cost: int) -> bytes:
+    """Instead of scrypt, which is slow by intention."""
+    return hashlib.sha256(salt + secret.encode()).digest()
 
 
 class _OpenLog:
@@ -51,6 +91,18 @@ class _OpenLog:
 
     async def give_up(self, name: str) -> None:
         """Nobody else listens."""
+
+
+class _WatchedRuntime(Runtime):
+    """Tells the world when a hub serves."""
+
+    on_start: Callable[[Runtime], None]
+
+    @classmethod
+    async def start(cls, loaded: Any, standby: Any = None) -> Runtime:
+        runtime = await super().start(loaded, standby)
+        cls.on_start(runtime)
+        return runtime
 
 
 class HubProcess:
@@ -67,11 +119,12 @@ class HubProcess:
         self.exit: str = ""
         """How the last life ended by itself; empty while it lasts."""
         self.ports = {name: world.network.free_port() for name in LISTENERS}
-        self.immortal_ports = {name: (world.network.free_port(), world.network.free_port()) for name in IMMORTALS}
+        names = (*IMMORTALS, *REGISTERED)
+        self.immortal_ports = {name: (world.network.free_port(), world.network.free_port()) for name in names}
         immortals = [
             f"ambrosia.immortals.{name}.{way}=127.0.0.1:{port}"
-            for name, ports in self.immortal_ports.items()
-            for way, port in zip(("receive", "send"), ports, strict=True)
+            for name in IMMORTALS
+            for way, port in zip(("receive", "send"), self.immortal_ports[name], strict=True)
         ]
         immortals += [f"ambrosia.immortals.{name}.checkpoint_log_bytes=4000" for name in IMMORTALS]
         listen = [f"listen.{name}=127.0.0.1:{port}" for name, port in self.ports.items()]
@@ -89,8 +142,27 @@ class HubProcess:
         self.loaded = load(environment={}, flags=(*flags, *(KAFKA if on_kafka else ())))
         if self.kafka is not None:
             create_missing(self.kafka, self.loaded.config.log.kafka)
-        self._stop: asyncio.Event | None = None
+        self._loop: WorldLoop | None = None
         self._open_disk: WorldDisk | None = None
+        self._failed_s: float | None = None
+        self.wrong: list[str] = []
+        """What it did that no hub may."""
+        self._replace_parts()
+
+    def _replace_parts(self) -> None:
+        """The disk of a process is the world's, and the world knows when it serves."""
+        watched = type("WatchedRuntime", (_WatchedRuntime,), {"on_start": staticmethod(self._serves)})
+
+        def learned() -> None:
+            self._of_strand().has_learned = True
+            _learn_once()
+
+        self.world.replace(hub_module, "OsDisk", lambda data: self._open_disk)
+        self.world.replace(hub_module, "learn_struct_types", learned)
+        self.world.replace(runtime_module, "Runtime", watched)
+        self.world.replace(verbs_module, "_return_type", _return_type_of)
+        self.world.replace(passwords, "_scrypt", _quick_hash)
+        self.world.replace(gc, "freeze", lambda: None)  # no process here stays for long
 
     def address(self, listener: str) -> str:
         return f"127.0.0.1:{self.ports[listener]}"
@@ -107,7 +179,9 @@ class HubProcess:
         self.lives += 1
         self.exit, self.hub = "", None
         life = self.lives
-        self.machine = self.world.start(f"hub-{life}", lambda: self._live(life))
+        self.machine, self._loop = self.world.machine(f"hub-{life}")
+        self.machine.has_learned = False
+        self._loop.start(lambda: self._live(life))
 
     def kill(self) -> None:
         """`kill -9`."""
@@ -118,11 +192,19 @@ class HubProcess:
         """What was not synced may be gone, in part."""
         self._end(silently=True)
         self.disk = self.disk.after_power_cut(self.world.random)
+        for staged in sorted((self.world.folder / "data" / "spark-staging").rglob("*.arrows")):
+            if self.world.random.random() < 0.5:  # these are not synced
+                os.truncate(staged, self.world.random.randint(0, staged.stat().st_size))
+
+    def strike(self, calls: int, *, power: bool) -> None:
+        """The same in the middle of a call of the disk, so many from now."""
+        if self._open_disk is not None:
+            self._open_disk.strike(calls, self.cut_power if power else self.kill)
 
     def stop(self) -> None:
         """SIGTERM."""
-        if self._stop is not None and self.hub is not None:
-            self._stop.set()
+        if self._loop is not None:
+            self._loop.send_signal(signal.SIGTERM)
 
     def take_over(self, zombie_s: float, *, frozen: bool) -> None:
         """On Kafka: another hub with an empty disk, while this one lives on for a while, awake or not."""
@@ -137,9 +219,16 @@ class HubProcess:
         self.exit = "taken over"
         self.start()
 
-    def fail_syncs(self, share: float) -> None:
+    def ask(self, question: Callable[[Hub], Coroutine[Any, Any, None]]) -> None:
+        """Run something in its process, beside all else."""
+        hub, loop = self.hub, self._loop
+        assert hub is not None
+        assert loop is not None
+        loop.call_soon_threadsafe(lambda: loop.create_task(question(hub)))
+
+    def fail_disk(self, failing: Failing | None) -> None:
         if self._open_disk is not None:
-            self._open_disk.failing = share
+            self._open_disk.failing = failing
 
     def limit_room(self, nbytes: int | None) -> None:
         """So much fits on the disk yet; None for as much as there is."""
@@ -155,39 +244,77 @@ class HubProcess:
 
     async def _live(self, life: int) -> None:
         try:
-            await self._run(life)
+            code = await self._run()
         except (HeadraceError, KafkaError) as error:
             self.world.tell("hub", f"life {life} could not start: {error}")
-            if life == self.lives:
-                self.exit = "failed"
+            how = "failed"
+        else:
+            await self._check_tasks(life, code)
+            how = {EXIT_OK: "stopped", EXIT_LOG_FAILED: "failed"}.get(code, f"ended with code {code}")
+            self.world.tell("hub", f"life {life} {how}")
+        if life == self.lives:
+            self.hub, self.exit = None, how
 
-    async def _run(self, life: int) -> None:
-        stop = self._stop = asyncio.Event()
+    async def _run(self) -> int:
+        """As `headrace up` does it; the exit code."""
         short = self.world.random.choice([None, None, 700, 4000])
         self._open_disk = disk = WorldDisk(self.disk, self.world.scheduler, short)
         (self.world.folder / "data").mkdir(exist_ok=True)
-        log = await asyncio.to_thread(self._open_log, disk)
+        life = Life(self.loaded, None, lambda announced: None)
+        if self.kafka is None:
+            return await life.run()
+        self._of_strand().has_learned = True
+        return await self._run_on_kafka(disk)
+
+    async def _run_on_kafka(self, disk: WorldDisk) -> int:
+        """Without the hubs that stand by: the log is open already."""
+        life, stop = self.lives, asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, stop.set)
+        assert self.kafka is not None
+        log = await asyncio.to_thread(open_cell, disk, SystemClock(), self.loaded.config.log, self.kafka)
         if life != self.lives:
-            return  # another has been started meanwhile
-        runtime = await Runtime.start(self.loaded, _OpenLog(log))
-        if life == self.lives:
-            self.hub = runtime.hub
-        self.world.tell("hub", f"life {life} serves; {len(log.recovered.damage)} damaged")
+            return EXIT_OK  # another has been started meanwhile
+        runtime = await runtime_module.Runtime.start(self.loaded, _OpenLog(log))
         waits: list[asyncio.Future[Any]] = [
             asyncio.ensure_future(stop.wait()),
             asyncio.ensure_future(runtime.hub.failed()),
         ]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        if life == self.lives:
-            self.hub = None
+        for wait in waits:
+            wait.cancel()
         await runtime.stop()
-        how = "failed" if runtime.hub.has_failed else "stopped"
-        if life == self.lives:
-            self.exit = how
-        self.world.tell("hub", f"life {life} {how}")
+        return EXIT_LOG_FAILED if runtime.hub.has_failed else EXIT_OK
 
-    def _open_log(self, disk: WorldDisk) -> Log:
-        settings = self.loaded.config.log
-        if self.kafka is None:
-            return open_log(disk, SystemClock(), settings)
-        return open_cell(disk, SystemClock(), settings, self.kafka)
+    async def _check_tasks(self, life: int, code: int) -> None:
+        await asyncio.sleep(0.1)  # for those that have been told to end
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        left = sorted(f"{task.get_name()}: {task.get_coro().__qualname__}" for task in others)  # type: ignore[union-attr]
+        if left and code == EXIT_OK:
+            self.wrong.append(f"life {life} left tasks: {left[:3]}")
+
+    def check_end(self) -> None:
+        """A log that has failed tells its hub at once, and that ends its process soon."""
+        now_s, hub, machine = self.world.now_s, self.hub, self.machine
+        if hub is None or machine is None or hub._log.failed is None or machine.frozen_until_s > now_s - TOLD_S:
+            self._failed_s = None
+        elif self._failed_s is None:
+            self._failed_s = now_s
+        elif not self.wrong:
+            error, since_s = hub._log.failed, now_s - self._failed_s
+            if since_s > TOLD_S and not hub.has_failed:
+                self.wrong.append(f"the log failed, and {since_s:.1f} s later the hub did not know: {error}")
+            elif since_s > END_S:
+                self.wrong.append(f"the log failed, and {since_s:.1f} s later the process lives: {error}")
+
+    def _serves(self, runtime: Runtime) -> None:
+        machine = self._of_strand()
+        if machine is self.machine:
+            self.hub = runtime.hub
+        damaged = len(runtime.hub._log.recovered.damage)
+        self.world.tell("hub", f"{machine.name} serves; {damaged} damaged")
+
+    def _of_strand(self) -> Machine:
+        strand = self.world.scheduler.current
+        assert strand is not None
+        return strand.machine

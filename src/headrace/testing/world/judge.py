@@ -4,103 +4,214 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import pyarrow as pa
 
+from headrace.errors import Damaged, HeadraceError
 from headrace.hub import Hub
-from headrace.testing.world.actors import NULL, plain
-from headrace.testing.world.book import Book, Written
+from headrace.protocols.perper.errors import PeerError
+from headrace.protocols.perper.ignite.binary import encode_string
+from headrace.protocols.perper.ignite.client import IgniteClient
+from headrace.testing.world.actors.actor import plain, soon
+from headrace.testing.world.actors.caches import ACCOUNTS, CREATE, GET, MONEY, account_key, number_of
+from headrace.testing.world.book import Book, Register, Written, told
 
 READ = 10_000
 
 
-async def judge(hub: Hub, book: Book) -> list[str]:
-    """What is wrong, in words; nothing when every promise was kept."""
-    wrong = list(book.wrong)
-    streams = sorted({written.stream for written in book.written})
-    for stream in streams:
-        producers = [written for written in book.written if written.stream == stream]
-        if not hub.has_stream(stream):
-            lost = sum(len(written.acked) for written in producers)
-            if lost:
-                wrong.append(f"{stream}: gone, with {lost} acknowledged records")
-            continue
-        stored, times = await _read(hub, stream)
-        if times != sorted(times):
-            wrong.append(f"{stream}: the time of its records goes back")
-        wrong += _stream(stream, stored, hub.bounds(stream), producers, book)
-    wrong += [found for check in book.checks if (found := check())]
+class Stored(NamedTuple):
+    """What a stream holds."""
+
+    records: dict[int, str]
+    damaged: set[int]
+    """Indexes that the hub says are damaged."""
+    times: list[int]
+    first: int
+    next: int
+
+
+class Judge:
+    """Of one hub, at one moment. Nothing may be damaged, unless somebody has damaged the disk."""
+
+    def __init__(self, hub: Hub, book: Book, *, is_damaged: bool = False) -> None:
+        self._hub = hub
+        self._book = book
+        self._is_damaged = is_damaged
+        self._lost_frames = any(not finding.stream for finding in hub._log.damage())
+        """The hub says that it has lost things of which it cannot tell whose they were."""
+
+    async def verdict(self) -> list[str]:
+        """What is wrong, in words; nothing when every promise was kept."""
+        book, hub = self._book, self._hub
+        wrong = list(book.wrong)
+        if not self._is_damaged:
+            wrong += [f"damage where nobody did any: {finding.text}" for finding in hub._log.damage()]
+        names = {name for each in book.written for name in (each.stream, *each.elsewhere)}
+        stored = {name: await self._read(name) for name in sorted(names) if hub.has_stream(name)}
+        for name, each in stored.items():
+            wrong += self._stream(name, each)
+        for written in book.written:
+            wrong += self._written(written, stored)
+        wrong += self._rows()
+        wrong += self._cursors()
+        wrong += [said for check in book.checks if (said := check())]
+        return wrong
+
+    async def _read(self, stream: str) -> Stored:
+        bounds = self._hub.bounds(stream)
+        found = Stored({}, set(), [], bounds.first, bounds.next)
+        at = bounds.first
+        while at < bounds.next:
+            try:
+                records = await self._hub.read(stream, at, limit=READ)
+            except Damaged as damage:
+                found.damaged.update(range(damage.first, damage.last + 1))
+                at = damage.last + 1
+                continue
+            indexes, payloads = records.column("index").to_pylist(), records.column("payload").to_pylist()
+            found.records.update(zip(indexes, map(plain, payloads), strict=True))
+            found.times.extend(records.column("time").cast(pa.int64()).to_pylist())
+            at = indexes[-1] + 1
+        return found
+
+    # -- streams ---------------------------------------------------------------------------------------------------
+
+    def _stream(self, stream: str, stored: Stored) -> Iterator[str]:
+        book = self._book
+        if stored.times != sorted(stored.times):
+            yield f"{stream}: the time of its records goes back"
+        if stored.first > book.trimmed.get(stream, 0) and stream not in book.retained:
+            yield f"{stream}: begins at {stored.first}, and nobody trimmed it above {book.trimmed.get(stream, 0)}"
+        whole = range(stored.first, stored.next)
+        missing = [index for index in whole if index not in stored.records and index not in stored.damaged]
+        if missing:
+            yield f"{stream}: no record at {missing[:5]}"
+        for (seen_in, index), record in book.seen.items():
+            is_kept = index >= stored.first and index not in stored.damaged
+            if seen_in == stream and is_kept and stored.records.get(index) != record:
+                yield f"{stream}/{index}: a consumer saw {record!r}, the log has {stored.records.get(index)!r}"
+        writers = {each.producer for each in book.written if stream in (each.stream, *each.elsewhere)}
+        strangers = {record.rpartition(":")[0] for record in stored.records.values()} - writers
+        for name in sorted(strangers):
+            yield f"{stream}: records of {name!r}, who never wrote there"
+
+    def _written(self, written: Written, streams: dict[str, Stored]) -> Iterator[str]:
+        """What one producer was promised."""
+        name = f"{written.stream} by {written.producer}"
+        names = [each for each in (written.stream, *written.elsewhere) if each in streams]
+        holding = {each: _places(streams[each], written) for each in names}
+        used = [each for each, places in holding.items() if places]
+        if len(used) > 1:
+            yield f"{name}: its records are in {used}"
+        if not used:
+            kept = [streams[each] for each in names if not streams[each].first]
+            is_told = self._may_miss(kept[0] if kept else None, len(written.acked))
+            if (kept or not names) and written.acked and not is_told:
+                yield f"{name}: gone, with {len(written.acked)} acknowledged records"
+            return
+        yield from self._producer(name, written, holding[used[0]], streams[used[0]])
+
+    def _producer(self, name: str, written: Written, places: dict[int, list[int]], stored: Stored) -> Iterator[str]:
+        unsent = places.keys() - written.sent
+        if unsent:
+            yield f"{name}: stored {sorted(unsent)[:5]}, which were never sent"
+        for number, index in written.acked.items():
+            is_kept = index is not None and index >= stored.first and index not in stored.damaged
+            if is_kept and index not in places.get(number, []):
+                yield f"{name}: {number} was acknowledged at {index} and is at {places.get(number, [])}"
+        lost = [number for number in written.acked if number not in places]
+        if stored.first == 0 and lost and not self._may_miss(stored, len(lost)):
+            yield f"{name}: lost {lost[:5]} of {len(written.acked)} acknowledged"
+        twice = [number for number, found in places.items() if len(found) > 1]
+        if written.once and twice:
+            yield f"{name}: stored twice: {twice[:5]}"
+        order = [min(places[number]) for number in sorted(places)]
+        if stored.first == 0 and order != sorted(order) and not stored.damaged:
+            yield f"{name}: out of order"
+
+    def _may_miss(self, stored: Stored | None, count: int) -> bool:
+        """Whether the hub says itself that so many records of a stream are lost."""
+        return self._lost_frames if stored is None else len(stored.damaged) >= count or not count
+
+    # -- tables and cursors ----------------------------------------------------------------------------------------
+
+    def _rows(self) -> Iterator[str]:
+        for row in self._book.rows:
+            try:
+                found = self._hub.get(row.cache, row.key.encode()) if self._hub.has_stream(row.cache) else None
+            except Damaged:
+                if not self._is_damaged:
+                    yield f"{row.key} is damaged"
+                continue
+            except HeadraceError as error:
+                yield f"{row.key} cannot be read: {error}"
+                continue
+            if found not in row.may_hold and not (self._lost_frames and not self._hub.has_stream(row.cache)):
+                yield f"{row.cache}/{row.key} holds {found!r}, and may hold {told(row)}"
+
+    def _cursors(self) -> Iterator[str]:
+        for (cursor, stream), least in self._book.cursors.items():
+            found = self._hub.cursor(cursor, stream) if self._hub.has_stream(stream) else None
+            if (found is None or found < least) and not self._lost_frames:
+                yield f"cursor {cursor} in {stream} was at {least} and is at {found}"
+            elif found is not None and self._hub.bounds(stream).first > max(found, self._book.trimmed.get(stream, 0)):
+                yield f"{stream} begins behind cursor {cursor}, which still needs {found}"
+
+
+def _places(stored: Stored, written: Written) -> dict[int, list[int]]:
+    """Number → indexes, of one producer's records."""
+    places: dict[int, list[int]] = defaultdict(list)
+    for index, record in stored.records.items():
+        name, _, number = record.rpartition(":")
+        if name == written.producer:
+            places[int(number)].append(index)
+    return places
+
+
+# -- caches ------------------------------------------------------------------------------------------------------------
+
+
+async def judge_caches(book: Book, port: int, *, is_damaged: bool) -> list[str]:
+    """The same of what Ignite's clients were promised, as one of them sees it."""
+    if not (book.registers or book.counters or book.banks):
+        return []
+    client = await soon(IgniteClient.connect("127.0.0.1", port))
+    wrong: list[str] = []
+
+    async def get(cache: str, key: bytes) -> bytes | None:
+        try:
+            await soon(client.request(CREATE, cache))
+            found: bytes = await soon(client.request(GET, key, cache=cache))
+        except PeerError as error:
+            if not is_damaged or "damaged" not in str(error):
+                wrong.append(f"{cache} cannot be read: {error}")
+            return None
+        return found
+
+    for register in book.registers:
+        found = await get(register.cache, encode_string(register.key))
+        if found is not None:
+            wrong += _register(register, found)
+    for bank in sorted(book.banks):
+        held = [await get(bank, account_key(account)) for account in range(ACCOUNTS)]
+        money = [number_of(each) for each in held if each is not None]
+        if len(money) == ACCOUNTS and any(money) and sum(money) != ACCOUNTS * MONEY:
+            wrong.append(f"the accounts of {bank} hold {money}, together {sum(money)}")
+    if book.counters:
+        found = await get(book.counters[0].cache, encode_string(book.counters[0].key))
+        wrong += [] if found is None else _counter(book, number_of(found))
+    await client.close()
     return wrong
 
 
-async def _read(hub: Hub, stream: str) -> tuple[dict[int, str], list[int]]:
-    """Records by their index, and the time of each."""
-    bounds = hub.bounds(stream)
-    stored: dict[int, str] = {}
-    times: list[int] = []
-    at = bounds.first
-    while at < bounds.next:
-        records = await hub.read(stream, at, limit=READ)
-        indexes, payloads = records.column("index").to_pylist(), records.column("payload").to_pylist()
-        stored.update(zip(indexes, map(plain, payloads), strict=True))
-        times += records.column("time").cast(pa.int64()).to_pylist()
-        at = indexes[-1] + 1
-    return stored, times
+def _register(register: Register, found: bytes) -> Iterator[str]:
+    if found not in register.may_hold:
+        yield f"{register.cache}/{register.key} holds {found!r}, and may hold {told(register)}"
 
 
-def _stream(
-    stream: str, stored: dict[int, str], bounds: tuple[int, int], producers: list[Written], book: Book
-) -> Iterator[str]:
-    first, end = bounds
-    if first > book.trimmed.get(stream, 0):
-        yield f"{stream}: begins at {first}, and nobody trimmed it above {book.trimmed.get(stream, 0)}"
-    missing = [index for index in range(first, end) if index not in stored]
-    if missing:
-        yield f"{stream}: no record at {missing[:5]}"
-    for (seen_in, index), record in book.seen.items():
-        if seen_in == stream and index >= first and stored.get(index) != record:
-            yield f"{stream}/{index}: a consumer saw {record!r}, the log has {stored.get(index)!r}"
-    places: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for index, record in stored.items():
-        name, _, number = record.rpartition(":")
-        places[name][int(number)].append(index)
-    for name in places.keys() - {written.producer for written in producers}:
-        yield f"{stream}: records of {name!r}, who never wrote there"
-    for written in producers:
-        yield from _producer(written, places[written.producer], first)
-
-
-def _producer(written: Written, places: dict[int, list[int]], first: int) -> Iterator[str]:
-    name = f"{written.stream} by {written.producer}"
-    unsent = places.keys() - written.sent
-    if unsent:
-        yield f"{name}: stored {sorted(unsent)[:5]}, which were never sent"
-    for number, index in written.acked.items():
-        if index is not None and index >= first and index not in places.get(number, []):
-            yield f"{name}: {number} was acknowledged at {index} and is at {places.get(number, [])}"
-    if first == 0:
-        lost = [number for number in written.acked if number not in places]
-        if lost:
-            yield f"{name}: lost {lost[:5]} of {len(written.acked)} acknowledged"
-    twice = [number for number, found in places.items() if len(found) > 1]
-    if written.once and twice:
-        yield f"{name}: stored twice: {twice[:5]}"
-    order = [min(places[number]) for number in sorted(places)]
-    if first == 0 and order != sorted(order):
-        yield f"{name}: out of order"
-
-
-def judge_caches(book: Book, get: dict[tuple[str, str], bytes]) -> Iterator[str]:
-    """The same of registers and counters, given what they hold now."""
-    for register in book.registers:
-        found = get[register.cache, register.key]
-        if found not in register.may_hold:
-            yield f"{register.cache}/{register.key} holds {found!r}, and may hold {sorted(register.may_hold)}"
-    if book.counters:
-        counter = book.counters[0]
-        found = get[counter.cache, counter.key]
-        value = 0 if found == NULL else int.from_bytes(found[1:], "little", signed=True)
-        least = sum(each.raised[0] for each in book.counters)
-        most = least + sum(each.raised[1] for each in book.counters)
-        if not least <= value <= most:
-            yield f"the counter is {value}; {least} times it was raised for sure, at most {most}"
+def _counter(book: Book, value: int) -> Iterator[str]:
+    least = sum(each.raised[0] for each in book.counters)
+    most = least + sum(each.raised[1] for each in book.counters)
+    if not least <= value <= most:
+        yield f"the counter is {value}; {least} times it was raised for sure, at most {most}"

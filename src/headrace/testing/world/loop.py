@@ -4,13 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from typing import Any
 
 from headrace.testing.world.network import Network, Server
 from headrace.testing.world.scheduler import Machine, Scheduler, Strand
 from headrace.testing.world.threads import Threads, WorldLock
+
+
+class WorldFuture(asyncio.Future[Any]):
+    """One that stands in sets where the seed says, and not where the memory had room for it."""
+
+    def __init__(self, number: int, loop: WorldLoop) -> None:
+        super().__init__(loop=loop)
+        self._number = number
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class WorldTask(asyncio.Task[Any]):
+    """The same of tasks."""
+
+    def __init__(self, number: int, coroutine: Coroutine[Any, Any, Any], loop: WorldLoop, **more: Any) -> None:
+        self._number = number
+        super().__init__(coroutine, loop=loop, **more)
+
+    def __hash__(self) -> int:
+        return self._number
 
 
 class _Selector:
@@ -39,7 +61,9 @@ class WorldLoop(asyncio.BaseEventLoop):
         self._strand: Strand | None = None
         self._selector = _Selector(self)
         self._turns: dict[Executor, WorldLock] = {}
+        self._signals: dict[int, Callable[[], object]] = {}
         self.set_exception_handler(self._unexpected)
+        self.set_task_factory(lambda loop, work, **more: WorldTask(scheduler.number(), work, self, **more))
 
     def start(self, main: Callable[[], Any]) -> Strand:
         """Run `main()`, a coroutine function, in a strand of its own."""
@@ -54,6 +78,9 @@ class WorldLoop(asyncio.BaseEventLoop):
     def _unexpected(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         self.machine.errors.append(error if error is not None else RuntimeError(str(context.get("message"))))
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return WorldFuture(self._scheduler.number(), self)
 
     # -- time ------------------------------------------------------------------------------------------------------
 
@@ -97,6 +124,19 @@ class WorldLoop(asyncio.BaseEventLoop):
 
         self._scheduler.spawn(self.machine, "pool", work)
         return future
+
+    # -- signals ---------------------------------------------------------------------------------------------------
+
+    def add_signal_handler(self, sig: int, callback: Callable[..., object], *args: Any) -> None:  # type: ignore[override]
+        self._signals[sig] = lambda: callback(*args)
+
+    def remove_signal_handler(self, sig: int) -> bool:
+        return self._signals.pop(sig, None) is not None
+
+    def send_signal(self, sig: int) -> None:
+        """From any strand, or none; nothing for a process that does not listen."""
+        if sig in self._signals:
+            self.call_soon_threadsafe(self._signals[sig])
 
     # -- network ---------------------------------------------------------------------------------------------------
 

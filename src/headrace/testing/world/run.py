@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
+import functools
 import gc
+import importlib
 import logging
 import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
-from headrace.errors import HeadraceError
-from headrace.protocols.perper.ignite.binary import encode_string
-from headrace.protocols.perper.ignite.client import IgniteClient
-from headrace.testing.world.actors import (
-    Actor,
-    FutoinPoller,
-    FutoinProducer,
-    Gatekeeper,
-    Guest,
-    IgniteCounter,
-    IgniteWriter,
-    ImmortalActor,
-    OckamConsumer,
-    OckamProducer,
-    Operator,
-    Producer,
-    Vandal,
-    WallarooProducer,
-)
+from headrace.config import Config
+from headrace.hub import Hub
+from headrace.serving.runtime import preload
+from headrace.testing.world.aftermath import damage, indexes_are_new
 from headrace.testing.world.book import Book
 from headrace.testing.world.hub import HubProcess
-from headrace.testing.world.judge import judge, judge_caches
+from headrace.testing.world.judge import Judge, judge_caches
+from headrace.testing.world.logged import OF_DAMAGE, Logged
+from headrace.testing.world.population import population
 from headrace.testing.world.scheduler import Stuck
 from headrace.testing.world.weather import Weather
 from headrace.testing.world.world import World, opened
@@ -38,6 +26,8 @@ from headrace.testing.world.world import World, opened
 STORM_S = 60.0
 CALM_S = 900.0
 """So long everything may take to catch up when the faults have stopped."""
+STOP_S = 60.0
+"""So long a clean stop may take."""
 
 
 class Outcome(NamedTuple):
@@ -55,59 +45,18 @@ class Outcome(NamedTuple):
     story: str
 
 
-class _Logged(logging.Handler):
-    """Errors that the hub did not expect: it logs them with their traceback."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.found: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        error = record.exc_info[1] if record.exc_info else None
-        expected = error is None or isinstance(error, HeadraceError) or "injected" in str(error)
-        if not expected:
-            self.found.append(f"{record.name}: {record.getMessage()}: {error!r}")
-
-
-def _population(world: World, hub: HubProcess, book: Book) -> list[Actor]:
-    """Who lives in this world; each seed leaves some out."""
-    chance = world.random
-    streams = ["orders", "clicks"][: chance.randint(1, 2)]
-    count = chance.choice([40, 150])
-    producers: list[type[Producer]] = [WallarooProducer, OckamProducer, FutoinProducer]
-    actors: list[Actor] = []
-    for kind in producers:
-        actors += [kind(n, hub, book, chance.choice(streams), count) for n in range(chance.randint(0, 2))]
-    if chance.random() < 0.6:
-        actors += [IgniteWriter(number, hub, book, count) for number in range(chance.randint(1, 2))]
-    if chance.random() < 0.5:
-        actors += [IgniteCounter(number, hub, book, count // 3) for number in range(2)]
-    if chance.random() < 0.6:
-        actors.append(OckamConsumer(0, hub, book, chance.choice(streams)))
-    if chance.random() < 0.6:
-        actors.append(FutoinPoller(0, hub, book, chance.choice(streams)))
-    if chance.random() < 0.5:
-        actors.append(Vandal(0, hub, book))
-    if chance.random() < 0.5:
-        actors.append(Operator(0, hub, book, streams))
-    if chance.random() < 0.4:
-        gatekeeper = Gatekeeper(0, hub, book)
-        actors += [gatekeeper, Guest(0, hub, book, gatekeeper)]
-    if chance.random() < 0.5:
-        actors += [ImmortalActor(number, hub, book, name) for number, name in enumerate(("ping", "pong"))]
-    return actors
-
-
 def run(seed: int, *, without: frozenset[str] = frozenset(), told: Callable[[str], None] | None = None) -> Outcome:
     """Everything that a seed says, without some actors or faults; `told` gets each line of the story. The same seed
     gives the same outcome, to the byte."""
-    logged = _Logged()
+    _import_parts()
+    logged = Logged()
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # vandals make it talk
     root = logging.getLogger("headrace")
     level, spread = root.level, root.propagate
     root.addHandler(logged)
     root.setLevel(logging.WARNING)
     root.propagate = False
+    gc.freeze()  # what was there before need not be looked at when the world is cleared away
     complaints = sys.unraisablehook
     sys.unraisablehook = lambda _: None  # processes that were killed clean nothing up: that is the point
     try:
@@ -115,21 +64,30 @@ def run(seed: int, *, without: frozenset[str] = frozenset(), told: Callable[[str
             return _Life(world, logged, without).run()
     finally:
         gc.collect()
+        gc.unfreeze()
         sys.unraisablehook = complaints
         root.removeHandler(logged)
         root.setLevel(level)
         root.propagate = spread
 
 
+@functools.cache
+def _import_parts() -> None:
+    """What is imported throws dice: never inside of a world, where it would be done once and not again."""
+    importlib.import_module("multiprocessing.process")
+    preload(Config())
+
+
 class _Life:
-    def __init__(self, world: World, logged: _Logged, without: frozenset[str]) -> None:
+    def __init__(self, world: World, logged: Logged, without: frozenset[str]) -> None:
         self.world = world
         self.book = Book()
         self.hub = HubProcess(world, on_kafka=world.random.random() < 0.3)
-        self.actors = [actor for actor in _population(world, self.hub, self.book) if actor.name not in without]
+        self.actors = [actor for actor in population(world, self.hub, self.book) if actor.name not in without]
         self.weather = Weather(self.hub, self.actors)
         self.weather.faults = [fault for fault in self.weather.faults if fault[0] not in without]
         self.wrong: list[str] = []
+        self.without = without
         self._logged = logged
 
     def run(self) -> Outcome:
@@ -144,11 +102,13 @@ class _Life:
         try:
             self._until(lambda: world.now_s > STORM_S or self._done(), STORM_S + 1)
             self.weather.calm()
-            if not self._until(lambda: self._done() and self.hub.is_up, CALM_S):
+            if not self._until(lambda: self._done() and self.hub.is_up, CALM_S) and not self.wrong:
                 late = [actor.name for actor in self.actors if not actor.is_done]
                 self.wrong.append(f"{CALM_S:.0f} s after the faults had stopped {late or 'the hub'} had not caught up")
-            else:
+            if not self.wrong:
                 self._judge()
+            if not self.wrong:
+                self._aftermath()
         except Stuck as error:
             self.wrong.append(str(error))
         self.wrong += [f"logged: {found}" for found in self._logged.found]
@@ -166,39 +126,67 @@ class _Life:
     def _crashed(self) -> bool:
         machines = [self.hub.machine, *(actor.machine for actor in self.actors)]
         errors = [(machine.name, error) for machine in machines if machine is not None for error in machine.errors]
-        if errors and not self.wrong:
+        if not self.wrong:
             self.wrong += [f"{name}: {type(error).__name__}: {error}" for name, error in errors]
+            self.wrong += self.hub.wrong
         return bool(self.wrong)
 
-    def _judge(self) -> None:
+    def _judge(self, *, is_damaged: bool = False) -> None:
         verdict: list[str] = []
         ended: list[bool] = []
 
-        async def look() -> None:
-            hub = self.hub.hub
-            assert hub is not None
-            verdict.extend(await judge(hub, self.book))
+        async def look(hub: Hub) -> None:
+            verdict.extend(await Judge(hub, self.book, is_damaged=is_damaged).verdict())
             ended.append(True)
 
         async def look_at_caches() -> None:
-            client = await IgniteClient.connect("127.0.0.1", self.hub.ports["ignite"])
-            held: dict[tuple[str, str], bytes] = {}
-            for cache, key, _ in (*self.book.registers, *self.book.counters):
-                await client.request(1052, cache)
-                held[cache, key] = await client.request(1000, encode_string(key), cache=cache)
-            verdict.extend(judge_caches(self.book, held))
+            verdict.extend(await judge_caches(self.book, self.hub.ports["ignite"], is_damaged=is_damaged))
             ended.append(True)
 
-        assert self.hub.hub is not None
-        self.hub.hub._loop.call_soon_threadsafe(lambda: asyncio.ensure_future(look()))
-        if self.book.registers or self.book.counters:
-            self.world.start("judge", look_at_caches)
-        else:
-            ended.append(True)
-        self._until(lambda: len(ended) == 2, CALM_S)
-        if len(ended) < 2:
+        self.hub.ask(look)
+        self.world.start("judge", look_at_caches)
+        if not self._until(lambda: len(ended) == 2, CALM_S):
             self.wrong.append("the judge could not read everything")
         self.wrong += verdict
+
+    # -- when all is quiet -----------------------------------------------------------------------------------------
+
+    def _aftermath(self) -> None:
+        """The hub ends, and starts again; its disk may have been damaged meanwhile."""
+        chance, hub = self.world.random, self.hub
+        self.weather.is_over = True
+        for actor in self.actors:
+            actor.kill()
+        ends_cleanly = chance.random() < 0.7
+        if ends_cleanly:
+            hub.stop()
+            if not self._until(lambda: hub.exit == "stopped", STOP_S):
+                self.wrong.append(f"told to stop, the hub has not within {STOP_S:.0f} s: {hub.exit or 'it runs'}")
+                return
+        (hub.kill if chance.random() < 0.5 else hub.cut_power)()
+        harm = "nothing"
+        if ends_cleanly and hub.kafka is None and chance.random() < 0.8 and "damage" not in self.without:
+            harm = damage(hub.disk, chance)
+            self._logged.expected += OF_DAMAGE
+        self.world.tell("world", f"{'stopped' if ends_cleanly else 'killed'}; {harm}")
+        hub.start()
+        self._until(lambda: hub.is_up or bool(hub.exit), CALM_S)
+        if hub.is_up:
+            self._judge(is_damaged=harm != "nothing")
+            self._append()
+        elif harm == "nothing":
+            self.wrong.append(f"the hub does not start again: {hub.exit or 'it takes too long'}")
+
+    def _append(self) -> None:
+        verdict: list[list[str]] = []
+
+        async def append(hub: Hub) -> None:
+            verdict.append(await indexes_are_new(hub, self.book))
+
+        self.hub.ask(append)
+        if not self._until(lambda: bool(verdict), CALM_S):
+            self.wrong.append("nothing can be appended any more")
+        self.wrong += [found for each in verdict for found in each]
 
     def _outcome(self) -> Outcome:
         world = self.world

@@ -41,6 +41,8 @@ class Machine:
         """How far its clock is ahead of the world's."""
         self.errors: list[BaseException] = []
         """What nobody caught."""
+        self.has_learned = True
+        """Whether msgspec knows all types of the process: two threads that read one for the first time end it."""
 
     def __repr__(self) -> str:
         return f"<{self.name}{' (dead)' if self.is_dead else ''}>"
@@ -104,10 +106,16 @@ class Scheduler:
         self._kept: list[Strand] = []
         """All there ever were: one that is never resumed must not be collected, or its `finally` would run."""
 
+    def number(self) -> int:
+        """One that nobody had before."""
+        return next(self._numbers)
+
     # -- for strands -----------------------------------------------------------------------------------------------
 
     def spawn(self, machine: Machine, name: str, function: Callable[[], object]) -> Strand:
         """Begin a strand soon."""
+        if self.current is not None and self.current.machine is machine and not machine.has_learned:
+            machine.errors.append(RuntimeError(f"thread {name} begins before the struct types are learned"))
         strand = Strand(self, machine, name, function)
         self._kept.append(strand)
         self._resume_at(self.now_s + self.step_s(), strand)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import os
@@ -48,6 +49,7 @@ def substituted(scheduler: Scheduler, network: Network, threads: Threads) -> Ite
         (threading, "RLock", threads.RLock),
         (threading, "Event", threads.Event),
         (threading, "Condition", threads.Condition),
+        (asyncio.BaseProtocol, "__hash__", _numbered(scheduler)),
         (runtime, "find_trim", lambda: None),  # what memory is free depends on more than the seed
         (sockets, "bound", lambda host, port: Socket((HOST, port or network.free_port()), ("", 0))),
         (sockets, "deepen_backlog", lambda server: None),
@@ -60,7 +62,8 @@ def substituted(scheduler: Scheduler, network: Network, threads: Threads) -> Ite
     random.seed(scheduler.random.random())
     try:
         for owner, name, value in replaced:
-            setattr(owner, name, value if isinstance(value, type) else _here_only(value, getattr(owner, name)))
+            is_whole = isinstance(value, type) or isinstance(owner, type)
+            setattr(owner, name, value if is_whole else _here_only(value, getattr(owner, name)))
         yield
     finally:
         for owner, name, value in before:
@@ -78,6 +81,18 @@ def _here_only(ours: Callable[..., Any], real: Callable[..., Any]) -> Callable[.
         return (ours if this_thread() == here else real)(*args, **kwargs)
 
     return choose
+
+
+def _numbered(scheduler: Scheduler) -> Callable[..., Any]:
+    """A hash that follows from the seed: sets of connections are gone through in its order."""
+
+    def number(protocol: Any) -> int:
+        found: int | None = protocol.__dict__.get("_world_number")
+        if found is None:
+            found = protocol.__dict__["_world_number"] = scheduler.number()
+        return found
+
+    return number
 
 
 def _has_news(transport: Transport, events: int = 0) -> bool:

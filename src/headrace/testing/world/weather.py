@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from headrace.log.directory import FOLDERS
+from headrace.log.journal import PROOF
 from headrace.testing.kafka import Fault
-from headrace.testing.world.actors import Actor
+from headrace.testing.world.actors.actor import Actor
+from headrace.testing.world.disk import Failing
 from headrace.testing.world.hub import HubProcess
 
 RESTART_S = 1.0
@@ -21,6 +24,8 @@ class Weather:
         self.random = self.world.random
         self.actors = [actor for actor in actors if actor.can_die]
         self.is_calm = False
+        self.is_over = False
+        """Nobody starts the hub again."""
         self.counts: dict[str, int] = {}
         faults: list[tuple[str, Callable[[], str | None]]] = [
             ("kill", self._kill),
@@ -41,7 +46,7 @@ class Weather:
             ]
         self.faults = [fault for fault in faults if self.random.random() < 0.6]
         """Swarm testing: each seed has some of them, and so some for long."""
-        self.every_s = self.random.choice([0.3, 2.0, 8.0])
+        self.every_s = self.random.choice([0.3, 2.0, 8.0, 20.0])
         network = self.world.network.weather
         network.delay_s_max = self.random.choice([0.0006, 0.003, 0.2])
         network.split = self.random.choice([0.0, 0.1, 0.7])
@@ -59,15 +64,16 @@ class Weather:
 
     async def look_after(self) -> None:
         """Start the hub again whenever it has ended: its supervisor."""
-        while True:
-            hub = self.hub
+        hub = self.hub
+        while not self.is_over:
+            hub.check_end()
             machine = hub.machine
             if machine is None or machine.is_dead or hub.exit:
                 await asyncio.sleep(RESTART_S * self.random.uniform(0.1, 2))
                 if hub.exit == "failed":  # the kernel may have dropped what it could not write
                     hub.cut_power()
                 elif hub.exit:
-                    hub.kill()
+                    self.random.choice([hub.kill, hub.cut_power])()
                 hub.start()
             await asyncio.sleep(0.05)
 
@@ -75,7 +81,7 @@ class Weather:
         """No more faults."""
         self.is_calm = True
         self.world.network.heal()
-        self.hub.fail_syncs(0)
+        self.hub.fail_disk(None)
         self.hub.limit_room(None)
         if self.hub.kafka is not None:
             self.hub.kafka.is_down = False
@@ -85,20 +91,30 @@ class Weather:
     # -- faults ----------------------------------------------------------------------------------------------------
 
     def _kill(self) -> str:
-        self.hub.kill()
-        return ""
+        return self._end(power=False)
 
     def _cut_power(self) -> str:
-        self.hub.cut_power()
-        return ""
+        return self._end(power=True)
+
+    def _end(self, *, power: bool) -> str:
+        """Now, or in the middle of a call of the disk: what is to be torn has to be on its way."""
+        if self.random.random() < 0.3:
+            (self.hub.cut_power if power else self.hub.kill)()
+            return ""
+        calls = self.random.randint(0, 30)
+        self.hub.strike(calls, power=power)
+        return f"{calls} calls of the disk from now"
 
     def _stop(self) -> str:
         self.hub.stop()
         return ""
 
     def _fail_sync(self) -> str:
-        self.hub.fail_syncs(0.05)
-        return ""
+        folder = self.random.choice(["", "", *FOLDERS, PROOF])
+        kinds = self.random.choice([("sync",), ("sync",), ("sync", "sync_dir"), ("sync", "write", "create", "rename")])
+        share = self.random.choice([0.05, 1.0])
+        self.hub.fail_disk(Failing(share, kinds, folder))
+        return f"{'/'.join(kinds)} in {folder or 'any folder'}, {share:.0%}"
 
     def _fill_disk(self) -> str:
         room, seconds = self.random.choice([0, 500, 5000]), self.random.uniform(0.5, 5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ class World:
         self.outside = Machine("world")
         self.threads = Threads(self.scheduler, self.outside)
         self.story = Story(told)
+        self._restoring = ExitStack()
 
     @property
     def now_s(self) -> float:
@@ -41,6 +42,14 @@ class World:
 
     def tell(self, who: str, what: str) -> None:
         self.story.tell(self.now_s, who, what)
+
+    def replace(self, owner: Any, name: str, value: Any) -> None:
+        """Something of real code, for as long as the world is open."""
+        self._restoring.callback(setattr, owner, name, getattr(owner, name))
+        setattr(owner, name, value)
+
+    def close(self) -> None:
+        self._restoring.close()
 
     def machine(self, name: str) -> tuple[Machine, WorldLoop]:
         """A new process with an event loop."""
@@ -66,4 +75,7 @@ def opened(seed: int, told: Callable[[str], None] | None = None) -> Iterator[Wor
     with tempfile.TemporaryDirectory(prefix="headrace-world-") as folder:
         world = World(seed, Path(folder), told)
         with substituted(world.scheduler, world.network, world.threads):
-            yield world
+            try:
+                yield world
+            finally:
+                world.close()

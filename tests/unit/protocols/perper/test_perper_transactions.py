@@ -86,6 +86,8 @@ async def test_every_operation_inside_of_a_transaction() -> None:
         (SERIALIZABLE, OPTIMISTIC, True, False, False),
         (READ_COMMITTED, PESSIMISTIC, True, False, False),
         (REPEATABLE_READ, OPTIMISTIC, False, True, True),  # a blind write
+        (READ_COMMITTED, OPTIMISTIC, True, True, False),  # looked at, then written: nothing may come between
+        (REPEATABLE_READ, OPTIMISTIC, True, True, False),
     ],
 )
 async def test_what_conflicts(isolation: int, concurrency: int, reads: bool, writes: bool, holds: bool) -> None:

@@ -1,0 +1,247 @@
+"""Writers of tables: by Ignite's thin protocol, in transactions too, and by the verbs of tables."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from headrace.protocols.perper.errors import PeerError
+from headrace.protocols.perper.ignite.binary import encode_long, encode_string
+from headrace.protocols.perper.ignite.client import IgniteClient
+from headrace.protocols.perper.ignite.configuration import TRANSACTIONAL, Configuration
+from headrace.testing.world.actors.actor import LOST, Actor, Refused, encoded, soon
+from headrace.testing.world.book import Book, Counter, Register
+from headrace.testing.world.hub import HubProcess
+
+NULL = b"e"
+"""What Ignite answers for a key that is not there."""
+GET, PUT, PUT_IF_ABSENT, REPLACE_IF_EQUALS, CREATE, CREATE_CONFIGURED = 1000, 1001, 1002, 1010, 1052, 1054
+BEGIN, END = 4000, 4001
+OPTIMISTIC = 0
+READ_COMMITTED, REPEATABLE_READ, SERIALIZABLE = 0, 1, 2
+IN_TRANSACTION = 2
+ACCOUNTS = 4
+MONEY = 1000
+OPENED = encode_string("opened")
+
+
+class IgniteActor(Actor):
+    """A thin client that connects again whenever it has to."""
+
+    cache = ""
+
+    async def work(self) -> None:
+        while not self.has_ended():
+            with contextlib.suppress(PeerError, *LOST):
+                client = await soon(IgniteClient.connect("127.0.0.1", self.port("ignite")))
+                await self.prepare(client)
+                while not self.has_ended():
+                    await self.step(client)
+                    await asyncio.sleep(self.random.uniform(0, 0.4))
+            await self.retry()
+
+    def has_ended(self) -> bool:
+        raise NotImplementedError
+
+    async def prepare(self, client: IgniteClient) -> None:
+        await soon(client.request(CREATE, self.cache))
+
+    async def step(self, client: IgniteClient) -> None:
+        raise NotImplementedError
+
+
+class IgniteWriter(IgniteActor):
+    """The only writer of its keys, who reads what it has written."""
+
+    kind = "ignite"
+
+    def __init__(self, number: int, hub: HubProcess, book: Book, count: int) -> None:
+        super().__init__(number, hub, book)
+        self.cache = f"cache-{number % 2}"
+        self.count = count
+        self.next = 0
+        self.registers = [Register(self.cache, f"{self.name}/{key}", {NULL}) for key in range(3)]
+        book.registers += self.registers
+
+    def has_ended(self) -> bool:
+        return self.next >= self.count
+
+    async def step(self, client: IgniteClient) -> None:
+        register = self.random.choice(self.registers)
+        key = encode_string(register.key)
+        if self.random.random() < 0.5:
+            found = await soon(client.request(GET, key, cache=self.cache))
+            self.book.holds(register, found)
+            return
+        value = encode_string(f"{self.name}={self.next}")
+        register.may_hold.add(value)
+        await soon(client.request(PUT, key, value, cache=self.cache))
+        register.may_hold.intersection_update({value})
+        self.next += 1
+
+
+class IgniteCounter(IgniteActor):
+    """Raises a number that others raise too: compare, set, and count what was answered. It never sees less than it has
+    seen, or made of it."""
+
+    kind = "counter"
+    cache = "cache-0"
+    KEY = "number"
+
+    def __init__(self, number: int, hub: HubProcess, book: Book, count: int) -> None:
+        super().__init__(number, hub, book)
+        self.count = count
+        self.counter = Counter(self.cache, self.KEY, [0, 0])
+        self.seen = 0
+        book.counters.append(self.counter)
+
+    def has_ended(self) -> bool:
+        return self.counter.raised[0] >= self.count
+
+    async def prepare(self, client: IgniteClient) -> None:
+        await super().prepare(client)
+        await soon(client.request(PUT_IF_ABSENT, encode_string(self.KEY), encode_long(0), cache=self.cache))
+
+    async def step(self, client: IgniteClient) -> None:
+        key = encode_string(self.KEY)
+        old = await soon(client.request(GET, key, cache=self.cache))
+        value = number_of(old)
+        if value < self.seen:
+            self.book.wrong.append(f"{self.name} saw the counter at {self.seen}, and then at {value}")
+        self.seen = value
+        self.counter.raised[1] += 1
+        was_set = await soon(client.request(REPLACE_IF_EQUALS, key, old, encode_long(value + 1), cache=self.cache))
+        self.counter.raised[1] -= 1
+        if was_set:
+            self.counter.raised[0] += 1
+            self.seen = value + 1
+
+
+class Bank(IgniteActor):
+    """Moves money between accounts, each time in one transaction. What was looked at and then written is unchanged when
+    a transaction commits, whatever its isolation: so the sum stays."""
+
+    kind = "bank"
+    cache = "bank"
+
+    def __init__(self, number: int, hub: HubProcess, book: Book, count: int) -> None:
+        super().__init__(number, hub, book)
+        self.left = count
+        book.banks.add(self.cache)
+
+    def has_ended(self) -> bool:
+        return self.left <= 0
+
+    async def prepare(self, client: IgniteClient) -> None:
+        await soon(client.request(CREATE_CONFIGURED, Configuration({0: self.cache, 2: TRANSACTIONAL})))
+        tx = await self._begin(client, SERIALIZABLE)
+        if await self._get(client, OPENED, tx) == NULL:
+            for account in (*map(account_key, range(ACCOUNTS)), OPENED):
+                await soon(client.request(PUT, account, encode_long(MONEY), cache=self.cache, **tx))
+        await self._end(client, tx)
+
+    async def step(self, client: IgniteClient) -> None:
+        isolation = self.random.choice([READ_COMMITTED, REPEATABLE_READ, SERIALIZABLE])
+        tx = await self._begin(client, isolation)
+        accounts = self.random.sample(range(ACCOUNTS), ACCOUNTS)
+        held = {account: number_of(await self._get(client, account_key(account), tx)) for account in accounts}
+        giver, taker, amount = *accounts[:2], self.random.randint(1, 50)
+        for account, now in ((giver, held[giver] - amount), (taker, held[taker] + amount)):
+            await soon(client.request(PUT, account_key(account), encode_long(now), cache=self.cache, **tx))
+        await self._end(client, tx)
+        if isolation == SERIALIZABLE and sum(held.values()) != ACCOUNTS * MONEY:
+            self.book.wrong.append(f"{self.name} saw {held} in a transaction that was committed")
+        self.left -= 1
+
+    async def _get(self, client: IgniteClient, key: bytes, tx: dict[str, int]) -> bytes:
+        found: bytes = await soon(client.request(GET, key, cache=self.cache, **tx))
+        return found
+
+    async def _begin(self, client: IgniteClient, isolation: int) -> dict[str, int]:
+        number = await soon(client.request(BEGIN, OPTIMISTIC, isolation, 0, None))
+        return {"flags": IN_TRANSACTION, "transaction": number}
+
+    async def _end(self, client: IgniteClient, tx: dict[str, int]) -> None:
+        await soon(client.request(END, tx["transaction"], True))
+
+
+class TableWriter(Actor):
+    """The only writer of its keys in a table, by verbs: puts, removals and several at once."""
+
+    kind = "table"
+    table = "table"
+
+    def __init__(self, number: int, hub: HubProcess, book: Book, count: int) -> None:
+        super().__init__(number, hub, book)
+        self.left = count
+        self.registers = [Register(self.table, f"{self.name}/{key}", {None}) for key in range(4)]
+        book.rows += self.registers
+
+    async def work(self) -> None:
+        while self.left > 0:
+            with contextlib.suppress(Refused, *LOST):
+                await self.verb("table.create", table=self.table)
+                while self.left > 0:
+                    await self._step()
+                    self.left -= 1
+                    await asyncio.sleep(self.random.uniform(0, 0.8))
+            await self.retry()
+
+    async def _step(self) -> None:
+        what = self.random.choice(["get", "put", "put-many", "delete", "compare"])
+        register = self.random.choice(self.registers)
+        key, value = encoded(register.key.encode()), f"{self.name}={self.left}".encode()
+        if what == "get":
+            found = (await self.verb("table.get", table=self.table, key=key))["value"]
+            self.book.holds(register, None if found is None else decoded(found))
+        elif what == "compare":
+            await self._compare(register, key, value)
+        elif what == "put-many":
+            items = [(encoded(each.key.encode()), encoded(value)) for each in self.registers]
+            with changing(self.registers, value):
+                await self.verb("table.put-many", table=self.table, items=items)
+        elif what == "put":
+            with changing([register], value):
+                await self.verb("table.put", table=self.table, key=key, value=encoded(value))
+        else:
+            with changing([register], None):
+                await self.verb("table.delete", table=self.table, key=key)
+
+    async def _compare(self, register: Register, key: str, value: bytes) -> None:
+        """One that does not fit changes nothing; one that fits does."""
+        known = next(iter(register.may_hold)) if len(register.may_hold) == 1 else None
+        if known is None:
+            return
+        asked: dict[str, Any] = {"table": self.table, "key": key, "value": encoded(value)}
+        if (await self.verb("table.put", **asked, expect_value=encoded(b"what never was")))["applied"]:
+            self.book.wrong.append(f"{register.key} was set although it held something else")
+        with changing([register], value):
+            changed = await self.verb("table.put", **asked, expect_value=encoded(known))
+        if not changed["applied"]:
+            self.book.wrong.append(f"{register.key} was not set, as if it did not hold {known!r}")
+
+
+@contextlib.contextmanager
+def changing(registers: list[Register], value: bytes | None) -> Iterator[None]:
+    """Until it is answered they may hold the old or the new, and the new from then on."""
+    for register in registers:
+        register.may_hold.add(value)
+    yield
+    for register in registers:
+        register.may_hold.intersection_update({value})
+
+
+def decoded(value: str) -> bytes:
+    return base64.b64decode(value)
+
+
+def account_key(account: int) -> bytes:
+    return encode_string(f"account {account}")
+
+
+def number_of(value: bytes) -> int:
+    """A long as Ignite sends it; 0 where there is none."""
+    return 0 if value == NULL else int.from_bytes(value[1:9], "little", signed=True)

@@ -1,0 +1,75 @@
+"""When all is quiet: the hub ends once more, its disk may be damaged, and it starts again.
+
+Whatever it has then is what was promised. What a damaged disk has taken it names, and it uses no index again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable
+
+from headrace.errors import HeadraceError
+from headrace.hub import Hub
+from headrace.log import journal
+from headrace.log.batch import Batch
+from headrace.testing.disk import MemoryDisk
+from headrace.testing.world.book import Book
+
+TAIL_BYTES = 4096
+
+
+def damage(disk: MemoryDisk, chance: random.Random) -> str:
+    """Do something to the files of a hub that has stopped; what, in words."""
+    harm: Callable[[MemoryDisk, random.Random], str] = chance.choice([_tail, _newest, _anywhere])
+    return harm(disk, chance)
+
+
+def _tail(disk: MemoryDisk, chance: random.Random) -> str:
+    """The last bytes of the newest journal file that are used."""
+    path = journal.journal_files(disk)[-1]
+    data = disk.read(path)
+    used = len(data.rstrip(b"\0"))
+    first = max(0, used - chance.choice([1, 20, 300, TAIL_BYTES]))
+    how = chance.choice(["cut", "zeroed", "garbled"])
+    rest = {"cut": b"", "zeroed": bytes(used - first), "garbled": chance.randbytes(used - first)}[how]
+    disk.put(path, data[:first] + rest + (b"" if how == "cut" else data[used:]))
+    return f"{path} {how} from {first} of {used}"
+
+
+def _newest(disk: MemoryDisk, chance: random.Random) -> str:
+    """One bit of the newest journal file, where it is used."""
+    path = journal.journal_files(disk)[-1]
+    return _flip(disk, path, chance.randrange(len(disk.read(path).rstrip(b"\0"))), chance)
+
+
+def _anywhere(disk: MemoryDisk, chance: random.Random) -> str:
+    """One bit of any file."""
+    path = chance.choice([path for path in disk.paths() if disk.size(path)])
+    return _flip(disk, path, chance.randrange(disk.size(path)), chance)
+
+
+def _flip(disk: MemoryDisk, path: str, at: int, chance: random.Random) -> str:
+    data = bytearray(disk.read(path))
+    data[at] ^= 1 << chance.randrange(8)
+    disk.put(path, bytes(data))
+    return f"{path} flipped at {at} of {len(data)}"
+
+
+async def indexes_are_new(hub: Hub, book: Book) -> list[str]:
+    """Append to each stream: no index that anybody ever saw comes again."""
+    return [found async for found in _indexes_are_new(hub, book)]
+
+
+async def _indexes_are_new(hub: Hub, book: Book) -> AsyncIterator[str]:
+    for stream in sorted({written.stream for written in book.written}):
+        known = [index for each in book.written if each.stream == stream for index in each.acked.values()]
+        known += [index for seen_in, index in book.seen if seen_in == stream]
+        highest = max((index for index in known if index is not None), default=-1)
+        if hub.has_stream(stream):
+            try:
+                first = (await hub.append(stream, Batch.one(b"new"))).first
+            except HeadraceError as error:
+                yield f"{stream} takes no more records: {error}"
+                continue
+            if first <= highest:
+                yield f"{stream}: index {first} is given again; {highest} was given before"

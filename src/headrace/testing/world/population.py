@@ -1,0 +1,61 @@
+"""Who lives in a world: each seed leaves some out."""
+
+from __future__ import annotations
+
+from headrace.testing.world.actors.actor import Actor
+from headrace.testing.world.actors.caches import Bank, IgniteCounter, IgniteWriter, TableWriter
+from headrace.testing.world.actors.consumers import CursorReader, FutoinPoller, OckamConsumer, Reader
+from headrace.testing.world.actors.immortals import ClerkActor, ImmortalActor
+from headrace.testing.world.actors.people import Gatekeeper, Guest, Operator, Vandal
+from headrace.testing.world.actors.producers import (
+    FutoinProducer,
+    OckamProducer,
+    Producer,
+    SdkProducer,
+    WallarooProducer,
+)
+from headrace.testing.world.actors.spark import Checkpoint, SparkDriver
+from headrace.testing.world.book import Book
+from headrace.testing.world.hub import HubProcess
+from headrace.testing.world.world import World
+
+PRODUCERS: tuple[type[Producer], ...] = (WallarooProducer, OckamProducer, FutoinProducer, SdkProducer)
+READERS: tuple[type[Reader], ...] = (OckamConsumer, FutoinPoller, CursorReader)
+
+
+def population(world: World, hub: HubProcess, book: Book) -> list[Actor]:
+    chance = world.random
+    streams = ["orders", "clicks"][: chance.randint(1, 2)]
+    count = chance.choice([20, 40, 150])
+    pace_s = chance.choice([0.1, 0.5, 4.0])
+    producers = [
+        kind(number, hub, book, chance.choice(streams), count, pace_s)
+        for kind in PRODUCERS
+        for number in range(chance.choice([0, 0, 1, 2]))
+    ]
+    actors: list[Actor] = [*producers]
+    if chance.random() < 0.4:
+        actors += [IgniteWriter(number, hub, book, count) for number in range(chance.randint(1, 2))]
+    if chance.random() < 0.3:
+        actors += [IgniteCounter(number, hub, book, count // 3) for number in range(2)]
+    if chance.random() < 0.3:
+        actors += [Bank(number, hub, book, count // 4) for number in range(chance.randint(1, 3))]
+    if chance.random() < 0.3:
+        actors += [TableWriter(number, hub, book, count) for number in range(chance.randint(1, 2))]
+    actors += [reader(0, hub, book, chance.choice(streams)) for reader in READERS if chance.random() < 0.4]
+    if chance.random() < 0.3:
+        actors.append(Vandal(0, hub, book))
+    operators = [Operator(0, hub, book, streams)] if chance.random() < 0.5 else []
+    if chance.random() < 0.3 and not any(operator.trims for operator in operators):  # no query survives a trim
+        checkpoint, stream = Checkpoint(), chance.choice(streams)
+        drivers = range(chance.randint(1, 2))
+        actors += [SparkDriver(number, hub, book, stream, producers, checkpoint) for number in drivers]
+    actors += operators
+    if chance.random() < 0.3:
+        gatekeeper = Gatekeeper(0, hub, book)
+        actors += [gatekeeper, Guest(0, hub, book, gatekeeper)]
+    if chance.random() < 0.3:
+        actors += [ImmortalActor(number, hub, book, name) for number, name in enumerate(("ping", "pong"))]
+    if chance.random() < 0.3:
+        actors.append(ClerkActor(0, hub, book))
+    return actors
