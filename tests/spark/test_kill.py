@@ -176,9 +176,8 @@ def test_exactly_once_through_kills_of_drivers_and_hubs(stage: Stage) -> None:
     assert stage.results() == list(range(total))
 
 
-@pytest.mark.needs("javac")
 def test_two_drivers_on_one_checkpoint(stage: Stage) -> None:
-    """The older one, in micro-batches, is fenced off by the newer one, in real time; the results stay exact."""
+    """The older one is fenced off; the results stay exact."""
     stage.produce()
     stage.start_driver()
     first = stage.driver
@@ -186,7 +185,7 @@ def test_two_drivers_on_one_checkpoint(stage: Stage) -> None:
     assert first is not None
     os.killpg(first.pid, signal.SIGSTOP)
     stage.produce()
-    stage.start_driver(REAL_TIME, "java")
+    stage.start_driver()
     wait_until(lambda: stage.out() == 2 * RECORDS_PER_APPEND, "the second driver", 200)
     os.killpg(first.pid, signal.SIGCONT)
     for _ in range(3):

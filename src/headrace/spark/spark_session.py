@@ -54,6 +54,8 @@ def tuned_settings(cores: int) -> dict[str, str]:
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.streaming.stateStore.providerClass": STATE_STORE,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        # Real-time mode takes no other. A new checkpoint can change its trigger and its engine later.
+        "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
         "spark.sql.streaming.noDataProgressEventInterval": "2000",
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
