@@ -14,6 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from hubs import ThreadHub
+from live_queries import BATCH, Start
 from spark_support import JAVA_OPTIONS, environment
 
 WARM_S = 600
@@ -64,6 +65,18 @@ def hub(shared_hub: ThreadHub, spark: Any, engine: str) -> ThreadHub:
 def name(request: pytest.FixtureRequest) -> str:
     """A stream name that no other test uses."""
     return request.node.name.replace("[", "-").replace("]", "")
+
+
+@pytest.fixture
+def start(spark: Any, hub: ThreadHub, name: str, tmp_path: Path) -> Start:
+    """Start a query into `name=out`."""
+
+    def starting(frame: Any, batch: str = BATCH, checkpoint: Path = tmp_path, **options: Any) -> Any:
+        writer = frame.writeStream.format("headrace").option("checkpointLocation", str(checkpoint))
+        writer = writer.options(**{"stream": f"{name}=out", **options}).outputMode("update")
+        return writer.trigger(realTime=batch).start()
+
+    return starting
 
 
 @pytest.fixture(autouse=True)

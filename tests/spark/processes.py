@@ -1,7 +1,7 @@
 """Processes for the kill tests: a hub and a driver that can be killed at any point.
 
-The hub is the real one plus one trap: when the file `trap` in its directory says `commit PID` or `stage PID`, the next
-commit (after it is durable, before it is answered) or the next stage kills that process group.
+The hub is the real one plus one trap: when the file `trap` in its directory says `stage PID`, `commit PID` or
+`append PID`, the next of these by Spark kills that process group, once it is durable and before it is answered.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def hub_main(data: str, address: str, ready: str) -> None:
     from headrace.spark.hub import supervisor
     from headrace.spark.hub.staging_area import StagingArea
 
-    _set_traps(StagingArea, Path(ready).parent / "trap")
+    _set_traps(StagingArea, Hub, Path(ready).parent / "trap")
 
     async def main() -> None:
         log = LogSection(data=data, seal_age_s=1.0, maintenance_interval_s=0.2)
@@ -47,17 +47,20 @@ def hub_main(data: str, address: str, ready: str) -> None:
     asyncio.run(main())
 
 
-def _set_traps(staging: Any, trap: Path) -> None:
+def _set_traps(staging: Any, hub: Any, trap: Path) -> None:
+    def spring(name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            kind, process = trap.read_text().split()
+            if kind == name:
+                trap.unlink()
+                os.killpg(int(process), signal.SIGKILL)
+
     def trapped(name: str) -> Any:
         real = getattr(staging, name)
 
         async def method(self: Any, request: Any) -> Any:
             result = await real(self, request)
-            with contextlib.suppress(FileNotFoundError):
-                kind, process = trap.read_text().split()
-                if kind == name:
-                    trap.unlink()
-                    os.killpg(int(process), signal.SIGKILL)
+            spring(name)
             return result
 
         method.__annotations__ = real.__annotations__
@@ -65,6 +68,15 @@ def _set_traps(staging: Any, trap: Path) -> None:
 
     for name in ("commit", "stage"):
         setattr(staging, name, trapped(name))
+    append = hub.append
+
+    def trapped_append(self: Any, *arguments: Any, **options: Any) -> Any:
+        future = append(self, *arguments, **options)
+        if (options.get("producer") or "").startswith("spark/"):
+            future.add_done_callback(lambda done: spring("append"))
+        return future
+
+    hub.append = trapped_append
 
 
 def driver_main(address: str, checkpoint: str, java_options: str, real_time: str = "") -> None:

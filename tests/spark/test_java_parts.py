@@ -199,6 +199,24 @@ def test_offsets_are_the_same_bytes(ask: Ask, partitions: list[int] | None) -> N
     assert ask("offset", json=made, options=options) == {"json": made}
 
 
+@pytest.mark.parametrize("hub", ["h", "another"])
+def test_a_batch_says_in_both_engines_from_where_to_where_it_read(ask: Ask, hub: str) -> None:
+    def at(*begin: int, to: tuple[int, ...], id: int = 1, cursor: str | None = "c", **more: Any) -> str:
+        return json.dumps(offsets.make({"a": offsets.Position(id, begin, to)}, cursor, "h") | more)
+
+    two = [at(0, 0, 2, to=(8, 6, 3)), at(0, 0, 2, to=(7, 9, 3))]
+    for before, planned in (
+        ([at(0, 0, to=(5, 6)), at(0, 0, to=(4, 9))], two),
+        ([], two),
+        (None, two),
+        ([at(0, to=(5,))], [at(7, to=(9,), id=2, cursor=None)]),
+        ([], [at(1, 2, to=(3, 4), partitions=[1]), "12"]),
+    ):
+        lines = None if before is None else "\n".join(before)
+        answer = ask("ranges", before=lines, planned="\n".join(planned), hub=hub)
+        assert answer["ranges"] == offsets.read_ranges(before, planned, hub)
+
+
 @pytest.mark.parametrize(
     "text",
     ["earliest", "latest", "cursor", "17", "2026-11-15T08:00:00Z", "2026-11-15 08:00:00.123456+02:00", "2026-11-15"],

@@ -3,50 +3,18 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hubs import ThreadHub
+from live_queries import WAIT_S, Start, failure, results, wait_for
 from support.until import wait_until
 
-from headrace.log.batch import Batch
 from headrace.spark import read_stream
+from headrace.spark.hub.result_ends import producer_name
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.needs("javac"), pytest.mark.usefixtures("engine")]
-BATCH = "5 seconds"  # as short as Spark allows
-WAIT_S = 300.0
-Start = Callable[..., Any]
-
-
-@pytest.fixture
-def start(spark: Any, hub: ThreadHub, name: str, tmp_path: Path) -> Start:
-    """Start a query into `name=out`."""
-
-    def starting(frame: Any, batch: str = BATCH, checkpoint: Path = tmp_path, **options: Any) -> Any:
-        writer = frame.writeStream.format("headrace").option("checkpointLocation", str(checkpoint))
-        writer = writer.options(**{"stream": f"{name}=out", **options}).outputMode("update")
-        return writer.trigger(realTime=batch).start()
-
-    return starting
-
-
-def results(hub: ThreadHub, name: str) -> list[bytes]:
-    return hub.payloads(f"{name}=out") if hub.hub.streams(f"{name}=out") else []
-
-
-def wait_for(hub: ThreadHub, name: str, count: int, query: Any = None) -> None:
-    def there() -> bool:
-        assert query is None or query.isActive, query.exception()
-        return len(results(hub, name)) >= count
-
-    wait_until(there, f"{count} results", WAIT_S)
-
-
-def failure(query: Any) -> str:
-    wait_until(lambda: not query.isActive, "the query to fail", WAIT_S)
-    return str(query.exception())
 
 
 def test_a_record_becomes_none_one_or_many_rows_and_a_restart_goes_on(
@@ -71,7 +39,7 @@ def test_a_record_becomes_none_one_or_many_rows_and_a_restart_goes_on(
     wait_for(hub, name, len(expected) + 2, again)
     again.stop()
     assert results(hub, name) == [*expected, b"2", b"2"]
-    assert hub.hub.producer(f"{name}=out", f"spark/{query.id}/{name}/0") == len(counts) + 1
+    assert hub.hub.producers(f"{name}=out") == {producer_name(query.id, again.runId, name, 0): len(counts) + 1}
 
 
 def test_batches_follow_each_other_and_an_old_checkpoint_does_no_harm(
@@ -96,20 +64,18 @@ def test_batches_follow_each_other_and_an_old_checkpoint_does_no_harm(
     assert results(hub, name) == [*(b"%d" % number for number in range(sent)), b"last"]
 
 
-def test_whoever_is_behind_is_fenced(hub: ThreadHub, spark: Any, name: str, start: Start) -> None:
+def test_the_older_of_two_drivers_is_fenced(hub: ThreadHub, spark: Any, name: str, start: Start) -> None:
+    """The newer one is a hub's caller here: `test_kill.py` has two processes."""
     hub.create(name)
     query = start(read_stream(spark, name).select("payload"), "10 minutes")
     hub.append(name, [b"a"])
     wait_for(hub, name, 1, query)
-    producer = f"spark/{query.id}/{name}/0"
-    hub.run(_append(hub, f"{name}=out", b"of another driver", producer))
+    begin = {"query": query.id, "run": "newer", "batch": 0, "stream": f"{name}=out"}
+    answer = hub.call("spark.begin", begin | {"sources": [{"cursor": None, "stream": name, "next": [0]}]})
+    assert answer[0]["next"] == [1]
     hub.append(name, [b"b"])
     assert "Fenced" in failure(query)
-    assert results(hub, name) == [b"a", b"of another driver"]
-
-
-async def _append(hub: ThreadHub, stream: str, payload: bytes, producer: str) -> None:
-    await hub.hub.append(stream, Batch.one(payload), producer=producer, sequence=50)
+    assert results(hub, name) == [b"a"]
 
 
 def test_types_and_partitions(hub: ThreadHub, spark: Any, name: str, start: Start) -> None:

@@ -104,6 +104,8 @@ class Traffic:
         """A batch of a query: its sources are known by the cursor, which is the pipeline's name."""
         with contextlib.suppress(msgspec.MsgspecError):  # whoever stored it says so
             for source in msgspec.msgpack.decode(state, type=SinkState).sources:
+                if source.cursor is None:
+                    continue
                 with self._lock:
                     known = self._pipelines.setdefault(source.cursor, Lineage(set(), set(), 0.0))
                     known.reads.add(source.stream)

@@ -112,6 +112,8 @@ class Commit:
                 return self._delete_cursor(op)
             case ops.SetProducer():
                 return self._set_producer(op)
+            case ops.RenameProducer():
+                return self._rename_producer(op)
             case ops.Trim():
                 return self._trim(op)
             case ops.RegisterCheckpoint():
@@ -146,23 +148,11 @@ class Commit:
             if many:
                 raise ConditionFailed(position, f"sequence {sequence} of producer {op.producer!r} is stored already")
             return ops.Appended(last.first, last.count, True)
-        self._check_producer(partition, op.producer, last)
+        if last is None:
+            limits.check_producer(self._settings, partition, op.producer)
         appended = self._store(partition, op.batch, op.producer.encode(), sequence)
         self._set_pending_producer(partition, op.producer, ProducerState(sequence, appended.first, appended.count))
         return appended
-
-    def _check_producer(self, partition: Partition, producer: str, last: ProducerState | None) -> None:
-        size = len(producer.encode(errors="ignore"))  # nothing is left of what UTF-8 does not have
-        if not 0 < size <= frame.PRODUCER_BYTES_MAX or size != len(producer.encode(errors="surrogatepass")):
-            raise BadRequest(f"a producer's name has 1 to {frame.PRODUCER_BYTES_MAX} bytes of UTF-8")
-        count = len(partition.producers)
-        if last is None and count >= self._settings.producers_max:
-            raise LimitExceeded(
-                f"producers of stream {partition.stream!r} partition {partition.number}",
-                count + 1,
-                self._settings.producers_max,
-                "log.producers_max",
-            )
 
     def _set_pending_producer(self, partition: Partition, name: str, state: ProducerState | None) -> None:
         self._touched[id(partition)] = partition
@@ -332,10 +322,17 @@ class Commit:
         partition = self._state.stream(op.stream).partition(op.partition)
         if op.sequence is not None and not 0 <= op.sequence < 2**64:
             raise BadRequest(f"producer {op.producer!r}: sequence {op.sequence} is not from 0 to 2^64-1")
-        self._check_producer(partition, op.producer, partition.producer(op.producer))
+        if partition.producer(op.producer) is None:
+            limits.check_producer(self._settings, partition, op.producer)
         state = None if op.sequence is None else ProducerState(op.sequence, 0, 0)
         self._set_pending_producer(partition, op.producer, state)
         self._event(frame.ProducerSet(partition.stream_id, partition.number, op.producer, op.sequence))
+
+    def _rename_producer(self, op: ops.RenameProducer) -> None:
+        last = self._state.stream(op.stream).partition(op.partition).producer(op.producer)
+        if last is not None:
+            self._set_producer(ops.SetProducer(op.stream, op.to, last.sequence, op.partition))
+            self._set_producer(ops.SetProducer(op.stream, op.producer, None, op.partition))
 
     def _trim(self, op: ops.Trim) -> int:
         stream = self._state.stream(op.stream)

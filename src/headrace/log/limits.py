@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from headrace.config.sections import Log
 from headrace.errors import BadRequest, LimitExceeded
+from headrace.log import frame
+from headrace.log.partition import Partition
 
 
 def check_name(settings: Log, what: str, name: str) -> None:
@@ -19,3 +21,14 @@ def check_partitions(settings: Log, name: str, partitions: int) -> None:
         raise BadRequest(f"stream {name!r} needs at least one partition, not {partitions}")
     if partitions > settings.partitions_max:
         raise LimitExceeded(f"partitions of stream {name!r}", partitions, settings.partitions_max, "log.partitions_max")
+
+
+def check_producer(settings: Log, partition: Partition, producer: str) -> None:
+    """Refuse a producer that is new in a partition."""
+    size = len(producer.encode(errors="ignore"))  # nothing is left of what UTF-8 does not have
+    if not 0 < size <= frame.PRODUCER_BYTES_MAX or size != len(producer.encode(errors="surrogatepass")):
+        raise BadRequest(f"a producer's name has 1 to {frame.PRODUCER_BYTES_MAX} bytes of UTF-8")
+    count = len(partition.producers)
+    if count >= settings.producers_max:
+        what = f"producers of stream {partition.stream!r} partition {partition.number}"
+        raise LimitExceeded(what, count + 1, settings.producers_max, "log.producers_max")

@@ -143,6 +143,16 @@ class SetProducer(msgspec.Struct, frozen=True, gc=False):
     partition: int = 0
 
 
+class RenameProducer(msgspec.Struct, frozen=True, gc=False):
+    """Give a producer another name. It keeps its last sequence, whatever is stored until then; appends `after` a
+    sequence under its old name are `Fenced` from then on. Nothing happens to a producer that is not known."""
+
+    stream: str
+    producer: str
+    to: str
+    partition: int = 0
+
+
 class StreamOptions(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """How a stream is kept and acknowledged."""
 
@@ -256,6 +266,7 @@ Op = (
     | SaveCursor
     | DeleteCursor
     | SetProducer
+    | RenameProducer
     | CreateStream
     | GrowStream
     | SetOptions

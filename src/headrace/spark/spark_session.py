@@ -22,7 +22,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import headrace
-from headrace.spark.engine import choose_engine, engine_settings
+from headrace.spark.engine import EXTENSIONS, choose_engine, engine_settings
 from headrace.spark.hub_client import Access, access_to
 from headrace.spark.java import Java, cache_directory, find_java, write_executable
 from headrace.spark.source.cursors import listen, session_name
@@ -54,6 +54,8 @@ def tuned_settings(cores: int) -> dict[str, str]:
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.streaming.stateStore.providerClass": STATE_STORE,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        # Real-time mode takes no other. A new checkpoint can change its trigger and its engine later.
+        "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
         "spark.sql.streaming.noDataProgressEventInterval": "2000",
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
@@ -253,19 +255,20 @@ def engine_of(spark: Any) -> str:
 
 def _register(spark: Any, access: Access) -> str:
     """The Python source under a name of its own, to which the Java source hands over what only Python can do; and as
-    "headrace" where there is no Java source, which Spark alone can tell. The answer is the engine."""
+    "headrace", where Spark takes the Java source first if there is one. The answer is the engine."""
     # Spark refuses a Python source that takes filters, unless this is set.
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(bound_source(access, PYTHON_NAME))
-    try:
-        spark.dataSource.register(bound_source(access))
-        return "python"
-    except PySparkException as error:
-        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
-            raise
     for name, value in (("hub", access.address), ("token", access.token), ("ca", access.ca)):
         if value is None:
             spark.conf.unset(f"{DEFAULTS}.{name}")
         else:
             spark.conf.set(f"{DEFAULTS}.{name}", value)
-    return "java"
+    try:
+        spark.dataSource.register(bound_source(access))
+    except PySparkException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+        return "java"
+    # Spark does not say so where it has found our Python source by itself.
+    return "java" if EXTENSIONS in (spark.conf.get("spark.sql.extensions", "") or "") else "python"

@@ -264,6 +264,9 @@ class SparkMetrics:
         self.batch_records = make.counter("headrace_pipeline_records_total", "Records pipelines have processed")
         self.commits = make.counter("headrace_spark_commits_total", "Batches of Spark sinks", ["outcome"])
         self.staged_bytes = make.counter("headrace_spark_staged_bytes_total", "Bytes that Spark tasks staged")
+        source = ["query", "stream", "partition"]
+        self.position = make.gauge("headrace_spark_position", "Where the results of a real-time query end", source)
+        self.lag = make.gauge("headrace_spark_lag_records", "Records that a real-time query has no results of", source)
 
 
 class ProcessMetrics:

@@ -34,6 +34,7 @@ public final class Parts {
           case "frame" -> frame(asked, answer);
           case "scan" -> scan(asked, answer);
           case "offset" -> offset(asked, answer);
+          case "ranges" -> ranges(asked, answer);
           case "point" -> point(asked, answer);
           default -> throw new IllegalArgumentException(line);
         }
@@ -109,6 +110,13 @@ public final class Parts {
         Hub.JSON.getTypeFactory().constructMapType(Map.class, String.class, String.class));
     Position parsed = Position.parse(asked.get("json").asText());
     answer.put("json", Position.of(parsed.streams(), SourceOptions.of(options)).json());
+  }
+
+  private static void ranges(JsonNode asked, ObjectNode answer) throws Exception {
+    JsonNode before = asked.get("before");
+    List<Ranges> found = Ranges.of(asked.get("planned").asText(), before.isNull() ? null : before.asText());
+    ArrayNode ranges = answer.putArray("ranges");
+    found.forEach(one -> one.write(ranges.addObject(), asked.get("hub").asText()));
   }
 
   private static void point(JsonNode asked, ObjectNode answer) {

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from unit.log.helpers import again, do, fill, maintain, payloads
 
-from headrace.errors import BadRequest, ConditionFailed, UnknownStream
+from headrace.errors import BadRequest, ConditionFailed, Fenced, UnknownStream
 from headrace.log import ops
 from headrace.log.batch import Batch
 from headrace.log.log import Log
@@ -153,6 +153,19 @@ def test_a_producer_can_be_set_back_and_forgotten(log: Log) -> None:
     assert log.partition("orders").producers["p"].sequence == 60
     log = again(log)
     assert log.partition("orders").producers["p"].sequence == 60
+
+
+def test_a_producer_that_is_renamed_keeps_what_was_on_its_way_and_fences_its_old_name(log: Log) -> None:
+    do(log, ops.Append("orders", Batch.one(b"a"), 0, "old", 3))
+    log.submit([ops.Append("orders", Batch.one(b"b"), 0, "old", 5, after=3)])
+    log.submit([ops.RenameProducer("orders", "old", "new")])
+    late = log.submit([ops.Append("orders", Batch.one(b"c"), 0, "old", 7, after=5)])
+    log.commit_once()
+    assert isinstance(late.error, Fenced)
+    assert {name: state.sequence for name, state in log.partition("orders").producers.items()} == {"new": 5}
+    do(log, ops.RenameProducer("orders", "nobody", "p"))
+    log = again(log)
+    assert log.producers("orders") == {"new": 5}
 
 
 @pytest.mark.parametrize("sequence", [None, -1, 2**64])

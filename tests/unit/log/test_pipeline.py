@@ -198,7 +198,9 @@ def transactions(generator: random.Random) -> Iterator[list[ops.Op]]:
                 return generator.choice([move, ops.DeleteCursor(generator.choice("cd"), "s", partition)])
             case _:
                 sequence = generator.choice([None, generator.randrange(20)])
-                return ops.SetProducer("s", generator.choice("pq"), sequence, partition)
+                name = generator.choice("pq")
+                rename = ops.RenameProducer("s", name, "q" if name == "p" else "p", partition)
+                return generator.choice([rename, ops.SetProducer("s", name, sequence, partition)])
 
     while True:
         if generator.random() < 0.03:

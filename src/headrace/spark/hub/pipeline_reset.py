@@ -91,11 +91,13 @@ class Resets:
         plan = ResetPlan(name, str(checkpoint), checkpoint.exists(), moves)
         if request.dry_run:
             return plan
+        # First out of the way: with it, a query whose results are forgotten would store them again.
+        aside = await asyncio.to_thread(set_aside, checkpoint)
         if request.to != "cursor" and moves:
             steps: list[Op] = [SaveCursor(name, move.stream, move.after, move.partition, True) for move in moves]
             await self._hub.transact(steps)
-            await self._positions.forget(Forget(name))
-        await asyncio.to_thread(shutil.rmtree, checkpoint, ignore_errors=True)
+            await self._positions.forget(Forget(name, sorted({move.stream for move in moves})))
+        await asyncio.to_thread(shutil.rmtree, aside, ignore_errors=True)
         logger.info("a pipeline was reset", extra=fields(pipeline=name, checkpoint=str(checkpoint)))
         return plan
 
@@ -119,6 +121,21 @@ class Resets:
                     move = await planned_move(self._hub, stream, partition, before, request.to)
                     moves.append(PipelineMove(stream=stream, **msgspec.structs.asdict(move)))
         return moves
+
+
+def set_aside(checkpoint: Path) -> Path:
+    """Give a checkpoint, if there is one, a name under which nobody finds it."""
+    aside = checkpoint.with_name(f".{checkpoint.name}.reset")
+    shutil.rmtree(aside, ignore_errors=True)
+    try:
+        checkpoint.rename(aside)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise BadRequest(
+            f"the checkpoint {checkpoint} cannot be removed ({error.strerror}); nothing was reset"
+        ) from error
+    return aside
 
 
 def _is_among(stream: str, patterns: list[str] | None) -> bool:

@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 
 from headrace.errors import Forbidden, UnknownStream
-from headrace.log.ops import SaveCursor
+from headrace.log.ops import Put, SaveCursor
 from headrace.security import current, is_listed, is_own_cursor
-from headrace.spark.hub.sink_state import SINKS, check_rights, sink_states
+from headrace.spark.hub.result_ends import folded, forget_producers
+from headrace.spark.hub.sink_state import SINKS, SourcePosition, check_rights, sink_states
 
 
 class Describe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -34,9 +35,14 @@ class ReadPosition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Forget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A cursor whose stored results no longer say where to go on."""
+    """A cursor whose stored results no longer say where to go on: in these streams, or in all."""
 
     cursor: str
+    streams: list[str] | None = None
+
+    def means(self, source: SourcePosition) -> bool:
+        """Whether this is about a source."""
+        return source.cursor == self.cursor and (self.streams is None or source.stream in self.streams)
 
 
 class MoveCursor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -90,8 +96,8 @@ class Positions:
         """
         info = self._hub.stream(request.stream)
         known = [self._hub.cursor(request.cursor, request.stream, partition) for partition in range(info.partitions)]
-        for _, _, state in await sink_states(self._hub):
-            for source in state.sources:
+        for key, _, state in await sink_states(self._hub):
+            for source in folded(self._hub, key.decode(), state):
                 if (source.cursor, source.stream) == (request.cursor, request.stream):
                     for partition, after in enumerate(source.next[: info.partitions]):
                         if after is not None:
@@ -101,16 +107,20 @@ class Positions:
     async def streams_behind(self, cursor: str) -> set[str]:
         """The streams whose records stand behind results that a query with this cursor has stored."""
         states = await sink_states(self._hub)
-        return {source.stream for _, _, state in states for source in state.sources if source.cursor == cursor}
+        sources = [source for key, _, state in states for source in folded(self._hub, key.decode(), state)]
+        return {source.stream for source in sources if source.cursor == cursor}
 
     async def forget(self, request: Forget) -> int:
         """Let a query begin anew although results of it are stored; how many sinks were concerned."""
         changed = 0
         for key, value, state in await sink_states(self._hub):
-            kept = [source for source in state.sources if source.cursor != request.cursor]
-            if len(kept) != len(state.sources):
-                encoded = msgspec.msgpack.encode(msgspec.structs.replace(state, sources=kept))
-                changed += (await self._hub.put(SINKS, key, encoded, value)).applied
+            sources = folded(self._hub, key.decode(), state)
+            kept = [source for source in sources if not request.means(source)]
+            if len(kept) != len(sources):
+                encoded = msgspec.msgpack.encode(msgspec.structs.replace(state, sources=kept, live=None))
+                producers = forget_producers(self._hub, key.decode(), state)
+                await self._hub.transact([Put(SINKS, key, encoded, value), *producers])
+                changed += 1
         return changed
 
     async def move_cursor(self, request: MoveCursor) -> None:

@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from headrace.config import PipelineEntry
 from headrace.errors import BadRequest, HeadraceError
 from headrace.pages import Listed
 from headrace.security import Principal, current
+from headrace.spark.hub.live_results import Progress
 from headrace.spark.pipelines.report import Report
 
 PIPELINES = "spark/pipelines"
@@ -53,9 +55,11 @@ def read_definition(key: bytes, value: bytes) -> Definition:
 
 
 class Heard(msgspec.Struct, frozen=True):
-    """The answer to a report: whether someone asked the pipeline to stop."""
+    """The answer to a report: whether someone asked the pipeline to stop; and how many records a pipeline in real time
+    has no results of yet."""
 
     stop: bool
+    lag: int | None = None
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -81,14 +85,17 @@ class Registry:
         self._hub = hub
         self._reports: dict[str, tuple[Report, int]] = {}
         self._stopping: dict[str, str] = {}
+        self._positions: dict[str, tuple[int, int]] = {}
         self.apart: set[str] = set()
         """Those that run in a process of their own, although they may stand in the configuration."""
         self.on_stop: Callable[[str], None] = lambda name: None
         """Told of every request to stop."""
         self.on_refused: Callable[[str], None] = lambda name: None
         """Told of every pipeline whose user may not run it any more."""
+        self.live: Callable[[str], Progress | None] = lambda name: None
+        """How far a pipeline in real time has come: Spark says so only when a batch ends."""
         self._unwatch: dict[str, Callable[[], None]] = {}
-        self._configured = {entry.name: Definition(**msgspec.structs.asdict(entry)) for entry in hub.config.pipeline}
+        self._configured = {entry.name: Definition(**structs.asdict(entry)) for entry in hub.config.pipeline}
 
     def register(self) -> None:
         """Offer the verbs, and count the pipelines."""
@@ -151,11 +158,25 @@ class Registry:
         if before is not None and before.run == request.run and request.batch > before.batch:
             self._hub.metrics.spark.batch_seconds.observe(request.batch_ms / 1000)
             self._hub.metrics.spark.batch_records.inc(max(0, request.rows - before.rows))
-        self.note(request)
+        report, lag = self._with_progress(request)
+        self.note(report)
         principal = current()
         self._unwatch.pop(request.name, lambda: None)()
         self._unwatch[request.name] = principal.watch(lambda: self._rights_changed(request.name, principal))
-        return Heard(stop=request.run != "" and self._stopping.get(request.name) == request.run)
+        return Heard(stop=request.run != "" and self._stopping.get(request.name) == request.run, lag=lag)
+
+    def _with_progress(self, report: Report) -> tuple[Report, int | None]:
+        """A report with the lag and the rate of a pipeline in real time, and that lag."""
+        now = self.live(report.name) if report.state == "running" else None
+        before = self._positions.pop(report.name, None)
+        if now is None:
+            return report, None
+        time_us = self._hub.clock.now_us()
+        self._positions[report.name] = (now.position, time_us)
+        rate = report.rows_per_s
+        if before is not None and time_us > before[1]:
+            rate = max(0, now.position - before[0]) * 1_000_000 / (time_us - before[1])
+        return structs.replace(report, lag=now.lag, rows_per_s=rate), now.lag
 
     def _rights_changed(self, name: str, principal: Principal) -> None:
         """A pipeline works in the name of the user whose token it has. What it reads and stores is refused as for
@@ -164,7 +185,7 @@ class Registry:
         if report is None or report.state not in ALIVE or principal.may("write", verb="pipeline.report"):
             return
         error = f"the user {principal.name!r}, in whose name it runs, may not run it any more"
-        self.note(msgspec.structs.replace(report, state="failed", error=error))
+        self.note(structs.replace(report, state="failed", error=error))
         self.on_refused(name)
 
     def last_report(self, name: str) -> Report | None:

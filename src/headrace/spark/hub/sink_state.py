@@ -7,6 +7,7 @@ The rules for a commit of batch b with digest d by run r:
     b is known with the same digest d      → acknowledged again, nothing stored
     b is known with another digest         → refused: the checkpoint was lost or changed behind the hub's back
     b is older than what is remembered     → refused, for the same reason
+    b begins below where results end       → refused, for the same reason (`result_ends.py`)
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
+from msgspec import structs
 
 from headrace.errors import Fenced, Forbidden, HeadraceError
 from headrace.security import current
@@ -43,12 +45,28 @@ class UnreadableRow(HeadraceError):
 
 
 class SourcePosition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How far the reader behind a cursor had come when a batch was stored; `next` by partition, None where it is not
-    read."""
+    """How far a batch read a stream: `next` by partition, None where it is not read; `first` where the batch begins, if
+    that is known. A source without a cursor, or of another hub, has none here."""
 
-    cursor: str
+    cursor: str | None
     stream: str
     next: list[int | None]
+    first: list[int | None] = []
+
+
+class LiveSource(msgspec.Struct, frozen=True):
+    """Partitions of a stream that a query reads in real time."""
+
+    cursor: str | None
+    stream: str
+    partitions: list[int]
+
+
+class Live(msgspec.Struct, frozen=True):
+    """What a query in real time writes to and reads. Producers of that stream say how far its results are stored."""
+
+    stream: str
+    sources: list[LiveSource]
 
 
 class SinkState(msgspec.Struct, frozen=True):
@@ -61,6 +79,7 @@ class SinkState(msgspec.Struct, frozen=True):
     time_us: int = 0
     sources: list[SourcePosition] = []
     owner: str = ""
+    live: Live | None = None
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -109,11 +128,11 @@ def check_run(state: SinkState, query: str, run: str) -> None:
 
 def after_commit(state: SinkState, commit: Commit, time_us: int) -> SinkState:
     """The state once a batch is stored."""
-    return msgspec.structs.replace(
+    return structs.replace(
         after_takeover(state, commit.run, time_us),
         batch=commit.batch,
         digests=[*state.digests, (commit.batch, commit.digest)][-BATCHES_REMEMBERED:],
-        sources=commit.sources or state.sources,
+        sources=[structs.replace(source, first=[]) for source in commit.sources] or state.sources,
     )
 
 
@@ -123,7 +142,7 @@ def after_takeover(state: SinkState, run: str, time_us: int) -> SinkState:
     if state.run not in ("", run):
         replaced = [*replaced, state.run][-RUNS_REMEMBERED:]
     owner = current().name if state.owner in UNOWNED else state.owner
-    return msgspec.structs.replace(state, run=run, replaced_runs=replaced, time_us=time_us, owner=owner)
+    return structs.replace(state, run=run, replaced_runs=replaced, time_us=time_us, owner=owner)
 
 
 def check_owner(state: SinkState, query: str) -> None:
@@ -137,6 +156,13 @@ def check_owner(state: SinkState, query: str) -> None:
 async def sink_states(hub: Any) -> list[tuple[bytes, bytes, SinkState]]:
     """All that is remembered: the query, the state as it is stored, and what that means."""
     await hub.create_table(SINKS)
+    return known_sinks(hub)
+
+
+def known_sinks(hub: Any) -> list[tuple[bytes, bytes, SinkState]]:
+    """The same, where nobody may wait: nothing before the first query."""
+    if not hub.has_stream(SINKS):
+        return []
     rows: list[tuple[bytes, bytes, SinkState]] = hub.set_aside.read(SINKS, hub.items(SINKS), read_sink)
     return rows
 

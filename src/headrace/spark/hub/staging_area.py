@@ -34,7 +34,7 @@ import msgspec
 
 from headrace.errors import LimitExceeded
 from headrace.log.batch import Batch
-from headrace.log.ops import ABSENT, Append, Delete, Put
+from headrace.log.ops import Append, Delete, Put
 from headrace.spark.hub.batch_files import (
     Group,
     NotStaged,
@@ -48,6 +48,7 @@ from headrace.spark.hub.batch_files import (
     sync_files,
     write_chunk,
 )
+from headrace.spark.hub.result_ends import check_begin, end_live, put_state, take_over
 from headrace.spark.hub.sink_state import (
     SINKS,
     Commit,
@@ -56,7 +57,6 @@ from headrace.spark.hub.sink_state import (
     SinkState,
     UnreadableRow,
     after_commit,
-    after_takeover,
     check_owner,
     check_rights,
     check_run,
@@ -187,10 +187,12 @@ class StagingArea:
                 self._hub.metrics.spark.commits.labels(outcome=outcome).inc()
 
     async def _commit(self, request: Commit) -> Committed:
-        async with self._alone(request.query) as state:
+        async with self.charged(request.query, request.run) as charged:
+            state = await end_live(self._hub, request.query, charged)
             if not is_new(state, request):
                 await asyncio.to_thread(drop_batches, self._query_path(request.query), request.batch)
                 return Committed(applied=False)
+            check_begin(self._hub, state, request)
             with self._reading(request):
                 return Committed(applied=True, appended=await self._store_new(request, state))
 
@@ -198,7 +200,7 @@ class StagingArea:
         """Store a batch that was not begun yet."""
         unfinished = UnfinishedCommit(request, slice_bytes=int(self._hub.config.log.batch_bytes_max) // 2)
         survey = await asyncio.to_thread(survey_of, self._slices(unfinished))
-        check_rights(set(survey.streams), {source.stream for source in request.sources})
+        check_rights(set(survey.streams), {source.stream for source in request.sources if source.cursor})
         if survey.slices > 1:
             self._check_slices(survey, request, state)
         await self._make_streams(survey, request)
@@ -283,8 +285,7 @@ class StagingArea:
                 ops.append(Put(UNFINISHED, key, msgspec.msgpack.encode(note)))
             else:
                 state = after_commit(await self._state(request.query), request, self._hub.clock.now_us())
-                known = self._hub.get(SINKS, key)
-                ops.append(Put(SINKS, key, msgspec.msgpack.encode(state), ABSENT if known is None else known))
+                ops.append(put_state(self._hub, request.query, state))
                 if survey.slices > 1:
                     ops.append(Delete(UNFINISHED, key))
             results = await self._hub.transact(ops)
@@ -301,16 +302,20 @@ class StagingArea:
 
     async def _take_charge(self, query: str, run: str) -> None:
         """Note a run that is new, so that an older one that still lives is refused from now on."""
-        if (await self._owned_state(query)).run == run:
-            return
+        if (await self._owned_state(query)).run != run:
+            async with self.charged(query, run):
+                pass
+
+    @contextlib.asynccontextmanager
+    async def charged(self, query: str, run: str) -> AsyncIterator[SinkState]:
+        """The state of a query with this run in charge, and nobody else at work on it."""
         async with self._alone(query) as state:
-            if state.run == run:
-                return
             check_run(state, query, run)
-            # What an older run staged counts towards the limits of a batch, and can never be committed.
-            await asyncio.to_thread(shutil.rmtree, self._query_path(query), True)
-            value = msgspec.msgpack.encode(after_takeover(state, run, self._hub.clock.now_us()))
-            await self._hub.put(SINKS, query.encode(), value)
+            if state.run != run:
+                # What an older run staged counts towards the limits of a batch, and can never be committed.
+                await asyncio.to_thread(shutil.rmtree, self._query_path(query), True)
+                state = await take_over(self._hub, query, state, run)
+            yield state
 
     async def _state(self, query: str) -> SinkState:
         await self._hub.create_table(SINKS)

@@ -20,6 +20,7 @@ from headrace.errors import BadRequest
 from headrace.serving.listener import Listener
 from headrace.spark.hub import child_process
 from headrace.spark.hub.dead_letters import DeadLetters
+from headrace.spark.hub.live_results import LiveResults
 from headrace.spark.hub.pipeline_processes import PipelineProcesses
 from headrace.spark.hub.pipeline_reset import Resets
 from headrace.spark.hub.positions import Positions
@@ -44,7 +45,10 @@ async def start(hub: Hub) -> Listener:
     positions = Positions(hub)
     registry = Registry(hub)
     processes = PipelineProcesses(hub, registry, lambda name: _launch(hub, [name]))
-    for part in (positions, registry, processes, Resets(hub, registry, positions, processes), DeadLetters(hub)):
+    live = LiveResults(hub, staging.charged)
+    registry.live = live.progress
+    resets = Resets(hub, registry, positions, processes)
+    for part in (live, positions, registry, processes, resets, DeadLetters(hub)):
         part.register()
     task = asyncio.create_task(_supervise(hub, registry)) if registry.to_run() else None
 

@@ -33,7 +33,7 @@ final class Appender implements DataWriter<InternalRow> {
   private static final ThreadLocal<Appender> OF_THIS_TASK = new ThreadLocal<>();
   private final SinkOptions options;
   private final Record record;
-  private final boolean isOnce;
+  private final String run;
   private final Deque<Sent> underWay = new ArrayDeque<>();
   private Rows rows;
   private int sealed;
@@ -50,10 +50,11 @@ final class Appender implements DataWriter<InternalRow> {
   /** All that the driver need know: everything is stored. */
   private record Done() implements WriterCommitMessage {}
 
-  Appender(SinkOptions options, boolean isOnce) {
+  /** `run`: in whose name results are stored once; null where they may come again. */
+  Appender(SinkOptions options, String run) {
     this.options = options;
     this.record = options.record();
-    this.isOnce = isOnce;
+    this.run = run;
     this.rows = new Rows(record);
     OF_THIS_TASK.set(this);
   }
@@ -69,10 +70,14 @@ final class Appender implements DataWriter<InternalRow> {
    */
   synchronized long attach(String stream, int partition, LongSupplier reading) throws IOException {
     position = reading;
-    if (isOnce) {
-      producer = "spark/" + options.query() + "/" + stream + "/" + partition;
+    if (run != null) {
+      producer = "spark/" + options.query() + "/" + run + "/" + stream + "/" + partition;
       stored = options.hub().producer(options.stream(), 0, producer);
       sequence = stored;
+      if (stored < 0) {
+        throw new HubError("fenced", "query " + options.query() + ": run " + run
+            + " was replaced by another, or its results were forgotten. Only one driver may run a query");
+      }
     }
     return stored;
   }

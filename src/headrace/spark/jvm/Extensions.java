@@ -52,7 +52,7 @@ public final class Extensions extends AbstractFunction1<SparkSessionExtensions, 
         Seen seen = new Seen();
         seen.walk(plan, false);
         if (seen.sources > 0) {
-          sink.plan(new Plan(seen.sources, seen.holding, seen.hasState, seen.tasks));
+          sink.plan(new Plan(seen.sources, seen.holding, seen.hasState, seen.tasks, seen.starts));
         }
       }
       return plan;
@@ -62,6 +62,7 @@ public final class Extensions extends AbstractFunction1<SparkSessionExtensions, 
   /** What a walk through a plan has seen so far. For one thread. */
   private static final class Seen {
     private final List<String> holding = new ArrayList<>();
+    private final List<Ranges> starts = new ArrayList<>();
     private int sources;
     private int tasks;
     private boolean hasState;
@@ -72,6 +73,9 @@ public final class Extensions extends AbstractFunction1<SparkSessionExtensions, 
       if (plan instanceof RealTimeStreamScanExec scan) {
         sources++;
         tasks += scan.inputPartitions().size();
+        if (scan.stream() instanceof StreamScan own) {
+          starts.addAll(own.starts());
+        }
       } else if (plan instanceof ShuffleExchangeLike exchange && !isBroadcast) {
         tasks += exchange.numPartitions();
       }

@@ -4,9 +4,10 @@ import java.util.List;
 
 /**
  * What `Extensions` saw of a real-time plan: how many sources, the operators that may hold records back, whether it
- * keeps state, and how many tasks run at once. Immutable, so safe for all threads.
+ * keeps state, how many tasks run at once, and where it begins to read those sources that are ours. Immutable, so safe
+ * for all threads.
  */
-record Plan(int sources, List<String> holding, boolean hasState, int tasks) {
+record Plan(int sources, List<String> holding, boolean hasState, int tasks, List<Ranges> starts) {
   /** How results are delivered: what was asked for, if this plan allows it, or what suits it. */
   String delivery(String asked) {
     if ("staged".equals(asked)) {
@@ -24,6 +25,10 @@ record Plan(int sources, List<String> holding, boolean hasState, int tasks) {
     if (sources != 1) {
       throw BadOption.because("delivery=once needs a query with one source; this one has " + sources
           + ". Use delivery=direct (at least once) or micro-batches (exactly once)");
+    }
+    if (starts.isEmpty()) {
+      throw BadOption.because("delivery=once needs a source of format headrace: of no other is it known which records "
+          + "have results. Use delivery=direct (at least once) or micro-batches");
     }
     if (!holding.isEmpty()) {
       throw BadOption.because("delivery=once needs a plan through which records pass one by one, and "

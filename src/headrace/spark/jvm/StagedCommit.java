@@ -1,6 +1,5 @@
 package headrace.spark;
 
-import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.FileNotFoundException;
@@ -13,8 +12,6 @@ import java.util.Arrays;
 import java.util.Comparator;
 import java.util.HexFormat;
 import java.util.List;
-import java.util.Map;
-import java.util.TreeMap;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.sql.SparkSession;
@@ -31,14 +28,14 @@ final class StagedCommit {
 
   /** Commit a micro-batch. The digest is one of the source offsets that Spark wrote down before it ran the batch. */
   static void ofBatch(SinkOptions options, long batch, WriterCommitMessage[] messages) throws IOException {
-    String planned = options.checkpoint() == null ? null : plannedOffsets(options.checkpoint(), batch);
+    String planned = options.checkpoint() == null ? null : planned(options.checkpoint(), batch);
     List<Stager.Part> parts = parts(messages);
     if (parts.isEmpty()) {
       return;
     }
     // Without a checkpoint of its own a query never comes back: its run says enough.
     String digest = planned == null ? "run:" + parts.get(0).run() : "offsets:" + sha256(planned).substring(0, 32);
-    commit(options, batch, parts, digest, planned == null ? "" : planned);
+    commit(options, batch, parts, digest, planned == null ? List.of() : Ranges.of(planned, before(options, batch)));
   }
 
   /** Commit a batch write without a name: nobody compares it with anything. */
@@ -46,7 +43,7 @@ final class StagedCommit {
     List<Stager.Part> parts = parts(messages);
     if (!parts.isEmpty()) {
       long rows = parts.stream().mapToLong(Stager.Part::rows).sum();
-      commit(options, 0, parts, "rows:" + rows + ":0000000000000000", "");
+      commit(options, 0, parts, "rows:" + rows + ":0000000000000000", List.of());
     }
   }
 
@@ -55,8 +52,8 @@ final class StagedCommit {
         .sorted(Comparator.comparingInt(Stager.Part::part)).toList();
   }
 
-  private static void commit(SinkOptions options, long batch, List<Stager.Part> parts, String digest, String planned)
-      throws IOException {
+  private static void commit(SinkOptions options, long batch, List<Stager.Part> parts, String digest,
+      List<Ranges> sources) throws IOException {
     ObjectNode request = Hub.request().put("query", parts.get(0).query()).put("run", parts.get(0).run())
         .put("batch", batch).put("digest", digest).put("partitions", options.partitions());
     ArrayNode staged = request.putArray("parts");
@@ -66,7 +63,8 @@ final class StagedCommit {
             .put("crc", part.crc());
       }
     }
-    sources(planned, options.hub().access().address(), request.putArray("sources"));
+    ArrayNode read = request.putArray("sources");
+    sources.forEach(source -> source.write(read.addObject(), options.hub().access().address()));
     options.hub().call("spark.commit", request);
   }
 
@@ -83,42 +81,22 @@ final class StagedCommit {
     }
   }
 
-  /** How far a batch read the sources that name a cursor at this hub: by cursor and stream, the slower where two do. */
-  private static void sources(String planned, String hub, ArrayNode out) throws IOException {
-    Map<String, Map<String, Long[]>> byCursor = new TreeMap<>();
-    for (String line : planned.split("\n")) {
-      JsonNode offset = line.startsWith("{") ? Hub.JSON.readTree(line) : Hub.JSON.nullNode();
-      if (offset.path("cursor").isTextual() && offset.path("hub").asText().equals(hub)) {
-        Map<String, Long[]> streams = byCursor.computeIfAbsent(offset.get("cursor").asText(), name -> new TreeMap<>());
-        for (Map.Entry<String, JsonNode> stream : offset.path("streams").properties()) {
-          Long[] next = read(stream.getValue().get("next"), offset.get("partitions"));
-          streams.merge(stream.getKey(), next, StagedCommit::slower);
-        }
-      }
+  /** The offsets of the batch before, empty for the first; null when Spark does not keep them any more. */
+  private static String before(SinkOptions options, long batch) throws IOException {
+    try {
+      return batch == 0 ? "" : plannedOffsets(options.checkpoint(), batch - 1);
+    } catch (FileNotFoundException gone) {
+      return null;
     }
-    byCursor.forEach((cursor, streams) -> streams.forEach((stream, next) -> {
-      ObjectNode source = out.addObject().put("cursor", cursor).put("stream", stream);
-      Arrays.stream(next).forEach(source.putArray("next")::add);
-    }));
   }
 
-  private static Long[] read(JsonNode next, JsonNode only) {
-    Long[] after = new Long[next.size()];
-    for (int partition = 0; partition < after.length; partition++) {
-      boolean isRead = only == null;
-      for (int number = 0; only != null && number < only.size(); number++) {
-        isRead |= only.get(number).asInt() == partition;
-      }
-      after[partition] = isRead ? next.get(partition).asLong() : null;
+  private static String planned(String checkpoint, long batch) throws IOException {
+    try {
+      return plannedOffsets(checkpoint, batch);
+    } catch (FileNotFoundException missing) {
+      throw new IOException("Spark has not written down what batch " + batch + " reads: in real-time mode a sink needs "
+          + "spark.sql.extensions=headrace.spark.Extensions, which headrace.spark.session() sets", missing);
     }
-    return after;
-  }
-
-  private static Long[] slower(Long[] left, Long[] right) {
-    Long[] slower = new Long[Math.min(left.length, right.length)];
-    Arrays.setAll(slower, at -> left[at] == null ? right[at] : right[at] == null ? left[at]
-        : Long.valueOf(Math.min(left[at], right[at])));
-    return slower;
   }
 
   /** What Spark planned for a batch: the offsets of its sources, a line each. */
@@ -128,9 +106,6 @@ final class StagedCommit {
     try (InputStream file = files.open(path)) {
       // Line 1 is the version and line 2 holds times and settings, which may differ between two plans of one batch.
       return new String(file.readAllBytes(), StandardCharsets.UTF_8).split("\n", 3)[2];
-    } catch (FileNotFoundException missing) {
-      throw new IOException("Spark has not written down what batch " + batch + " reads: in real-time mode a sink needs "
-          + "spark.sql.extensions=headrace.spark.Extensions, which headrace.spark.session() sets", missing);
     }
   }
 

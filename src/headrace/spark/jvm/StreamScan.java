@@ -160,6 +160,20 @@ final class StreamScan
     });
   }
 
+  /** Where the real-time batch that was planned last begins. */
+  List<Ranges> starts() {
+    List<Ranges> starts = new ArrayList<>();
+    liveStart.streams().forEach((name, at) -> {
+      Long[] next = new Long[at.next().length];
+      for (int partition = 0; partition < next.length; partition++) {
+        boolean isRead = options.partitions() == null || options.partitions().contains(partition);
+        next[partition] = isRead ? at.next()[partition] : null;
+      }
+      starts.add(new Ranges(options.hub().access().address(), options.cursor(), name, new Long[0], next));
+    });
+    return starts;
+  }
+
   @Override
   public Offset mergeOffsets(PartitionOffset[] offsets) {
     Map<String, Position.OfStream> at = new LinkedHashMap<>();

@@ -1,5 +1,6 @@
 package headrace.spark;
 
+import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.IOException;
 import java.io.UncheckedIOException;
@@ -42,7 +43,7 @@ final class StreamSink implements StreamingWrite {
         throw BadOption.because("delivery=" + options.delivery() + " needs real-time mode, and "
             + "spark.sql.extensions=headrace.spark.Extensions, which headrace.spark.session() sets");
       }
-      return new Writers(options, null);
+      return new Writers(options, null, null);
     }
     String delivery = plan.delivery(options.delivery());
     plan.checkSlots(slots(plan.tasks()));
@@ -53,7 +54,29 @@ final class StreamSink implements StreamingWrite {
           + "since its last batch come again. Give each row its `key`, and fold by it");
     }
     isStaged = false;
-    return new Writers(options, delivery);
+    return new Writers(options, delivery, begin(delivery));
+  }
+
+  /**
+   * The hub puts this run in charge, so that any other is refused from now on, and notes where the results of each
+   * source partition end. The answer is the run.
+   */
+  private String begin(String delivery) {
+    SparkContext context = SparkSession.active().sparkContext();
+    String run = context.getLocalProperty("spark.jobGroup.id");
+    ObjectNode request = Hub.request().put("query", options.query()).put("run", run)
+        .put("batch", Long.parseLong(context.getLocalProperty("streaming.sql.batchId")))
+        .put("stream", options.stream());
+    ArrayNode sources = request.putArray("sources");
+    if (delivery.equals("once")) {
+      plan.starts().forEach(start -> start.write(sources.addObject(), options.hub().access().address()));
+    }
+    try {
+      options.hub().call("spark.begin", request);
+    } catch (IOException error) {
+      throw new UncheckedIOException(error.getMessage(), error);
+    }
+    return run;
   }
 
   /** How many tasks can run at once. Executors of a cluster may still be on their way. */
@@ -116,15 +139,15 @@ final class StreamSink implements StreamingWrite {
     StagedCommit.abort(options, batch, messages);
   }
 
-  /** Makes the writers of tasks; `delivery` is null for staged rows. */
-  private record Writers(SinkOptions options, String delivery) implements StreamingDataWriterFactory {
+  /** Makes the writers of tasks; `delivery` and `run` are null for staged rows. */
+  private record Writers(SinkOptions options, String delivery, String run) implements StreamingDataWriterFactory {
     @Override
     public DataWriter<InternalRow> createWriter(int part, long task, long batch) {
       if (delivery != null) {
-        return new Appender(options, delivery.equals("once"));
+        return new Appender(options, delivery.equals("once") ? run : null);
       }
-      String run = TaskContext.get().getLocalProperty("spark.jobGroup.id");
-      String name = run == null ? "run" : run;
+      String group = TaskContext.get().getLocalProperty("spark.jobGroup.id");
+      String name = group == null ? "run" : group;
       return new Stager(options, new Stager.Part(options.query(), name, batch, part, task, 0, 0, 0));
     }
   }

@@ -179,6 +179,8 @@ class Runner:
             answer = self._reporting.call("pipeline.report", msgspec.structs.asdict(running.report))
         except HeadraceError:
             return False
+        if answer.get("lag") is not None:
+            running.report.lag = answer["lag"]
         if answer["stop"]:
             running.stop()
         return True

@@ -16,7 +16,6 @@ import functools
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -30,7 +29,7 @@ from headrace.spark.hub_client import HubPort, shared_port
 from headrace.spark.options import SOURCE_COLUMNS, SinkOptions
 from headrace.spark.pipelines.archive_storage import local_path
 from headrace.spark.sink.rows import ACCEPTED, OutgoingRows, rows_digest
-from headrace.spark.source.offsets import cursor_positions
+from headrace.spark.source.offsets import read_ranges
 from headrace.spark.source.scan import freeze_garbage
 
 CHUNK_BYTES = 4 << 20
@@ -110,8 +109,15 @@ class _Writer:
         size, crc = outgoing.finish()
         return StagedPart(query, run, part, attempt, size, crc, count, digest)
 
-    def finish(self, messages: Sequence[StagedPart | None], batch: int, planned: list[str] | None = None) -> None:
-        """Make everything staged part of the log, in the order of the tasks. `planned`: the offsets of the sources."""
+    def finish(
+        self,
+        messages: Sequence[StagedPart | None],
+        batch: int,
+        planned: list[str] | None = None,
+        before: list[str] | None = None,
+    ) -> None:
+        """Make everything staged part of the log, in the order of the tasks. `planned` are the offsets of the sources,
+        `before` those of the batch before."""
         staged = sorted((part for part in messages if part is not None), key=lambda part: part.part)
         if not staged:
             return
@@ -124,7 +130,7 @@ class _Writer:
             "batch": batch,
             "digest": digest,
             "parts": [{name: getattr(part, name) for name in PART_FIELDS} for part in staged if part.size],
-            "sources": source_positions(planned or [], self.options.access.address),
+            "sources": read_ranges(before, planned or [], self.options.access.address),
             "partitions": self.options.partitions,
         }
         self.port.call("spark.commit", request)
@@ -151,7 +157,8 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
         return self.stage(iterator, query, run, batch, digest_rows=digest_rows)
 
     def commit(self, messages: list[StagedPart | None], batchId: int) -> None:
-        self.finish(messages, batchId, planned_offsets(self.options.checkpoint, batchId))
+        before = planned_offsets(self.options.checkpoint, batchId - 1) if batchId else []
+        self.finish(messages, batchId, planned_offsets(self.options.checkpoint, batchId), before)
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
@@ -186,13 +193,3 @@ def planned_offsets(checkpoint: str | None, batch: int) -> list[str] | None:
         return None
     # Line 1 is the version and line 2 holds times and settings, which may differ between two plans of one batch.
     return lines[2:]
-
-
-def source_positions(planned: Sequence[str], hub: str) -> list[dict[str, Any]]:
-    """How far a batch read the sources that name a cursor at this hub."""
-    return [
-        {"cursor": cursor, "stream": stream, "next": next_}
-        for (at, cursor), streams in cursor_positions(planned).items()
-        if at == hub
-        for stream, next_ in streams.items()
-    ]

@@ -83,6 +83,37 @@ def cursor_positions(offsets: Iterable[Any]) -> dict[tuple[str, str], NextIndexe
     return by_cursor
 
 
+def read_ranges(before: Sequence[Any] | None, planned: Sequence[Any], hub: str) -> list[dict[str, Any]]:
+    """How far a batch read each stream, and from where: by cursor, which counts only at its own hub, and stream.
+
+    `before` are the offsets of the batch before, empty for the first; None when they are not known: then neither is
+    where this batch begins.
+    """
+    found: dict[tuple[str | None, str], tuple[list[int | None], list[int | None]]] = {}
+    for number, offset in enumerate(map(own_offset, planned)):
+        only = offset.get("partitions")
+        known = positions_of(before[number]) if before is not None and number < len(before) else {}
+        for stream, position in positions_of(offset).items():
+            begins = _begins(known.get(stream), position)
+            first = [at if only is None or partition in only else None for partition, at in enumerate(begins)]
+            next_ = [at if only is None or partition in only else None for partition, at in enumerate(position.next)]
+            key = (offset["cursor"] if offset["hub"] == hub else None, stream)
+            if key in found:
+                first, next_ = _slower(found[key][0], first), _slower(found[key][1], next_)
+            found[key] = (first, next_)
+    return [
+        {"cursor": cursor, "stream": stream, "next": next_, "first": [] if before is None else first}
+        for (cursor, stream), (first, next_) in found.items()
+    ]
+
+
+def _begins(before: Position | None, after: Position) -> tuple[int, ...]:
+    """Where a batch begins with a stream: where the one before ended, or where the query began with it."""
+    if before is None or before.id != after.id:
+        return after.begin
+    return before.next + after.begin[len(before.next) :]
+
+
 def own_offset(offset: Any) -> Offset:
     """An offset, or its JSON as Spark writes it down; empty for one of another source."""
     if isinstance(offset, str):
@@ -165,11 +196,7 @@ def ranges_between(start: Offset, end: Offset) -> list[Range]:
     before = positions_of(start)
     ranges = []
     for name, after in positions_of(end).items():
-        known = before.get(name)
-        begins = after.begin
-        if known is not None and known.id == after.id:
-            begins = known.next + after.begin[len(known.next) :]
-        for partition, (begin, stop) in enumerate(zip(begins, after.next, strict=True)):
+        for partition, (begin, stop) in enumerate(zip(_begins(before.get(name), after), after.next, strict=True)):
             if stop > begin:
                 ranges.append(Range(name, partition, begin, stop))
     return ranges

@@ -12,6 +12,7 @@ from headrace.errors import BadRequest
 from headrace.hub import Hub
 from headrace.hub.verbs import Nothing
 from headrace.security import EVERYTHING
+from headrace.spark.hub.live_results import Progress
 from headrace.spark.hub.registry import Definition, PipelineName, Registry, UnknownPipeline
 from headrace.spark.pipelines.report import Report
 from headrace.testing import FakeClock, memory_hub
@@ -98,3 +99,19 @@ async def test_a_pipeline_that_no_longer_reports_is_lost(registry: Registry, clo
     assert (await registry.status(PipelineName("p"))).state == state
     clock.advance(60)
     assert (await registry.status(PipelineName("p"))).state == "lost"
+
+
+async def test_a_pipeline_in_real_time_shows_its_lag_and_rate_while_a_batch_runs(
+    registry: Registry, clock: FakeClock
+) -> None:
+    progress = Progress(100, 40)
+    registry.live = lambda name: progress if name == "live" else None
+    assert (await registry.report(Report("live", rows_per_s=7.0))).lag == 40
+    clock.advance(2)
+    progress = Progress(700, 5)
+    assert (await registry.report(Report("live"))).lag == 5
+    report = registry.last_report("live")
+    assert report is not None
+    assert (report.lag, report.rows_per_s) == (5, 300.0)
+    assert (await registry.report(Report("micro", lag=3))).lag is None
+    assert (await registry.report(Report("live", state="stopped"))).lag is None

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
+from support.spark_batches import Driver, payloads
 
 from headrace.config import Config, Grant, Spark
 from headrace.config import Log as LogSection
@@ -25,29 +26,6 @@ from headrace.spark.sink.rows import OutgoingRows, to_records
 from headrace.testing import FakeClock, memory_hub
 
 
-class Driver:
-    """What Spark's tasks and driver do, without Spark."""
-
-    def __init__(self, area: StagingArea, query: str = "q", run: str = "r1") -> None:
-        self.area = area
-        self.query = query
-        self.run = run
-
-    async def stage(
-        self, batch: int, payloads: list[bytes], *, part: int = 0, attempt: int = 0, to: str = "out"
-    ) -> Part:
-        sent: list[tuple[int, bytes]] = []
-        outgoing = OutgoingRows(lambda offset, chunk: sent.append((offset, chunk)), 256, lambda stream: 1)
-        outgoing.write(to, to_records(pa.record_batch({"payload": pa.array(payloads, pa.binary())})))
-        size, crc = outgoing.finish()
-        for offset, chunk in sent:
-            await self.area.stage(Stage(self.query, self.run, batch, part, attempt, offset, chunk))
-        return Part(part, attempt, size, crc)
-
-    async def commit(self, batch: int, parts: list[Part], digest: str = "d", **more: Any) -> staging_area.Committed:
-        return await self.area.commit(Commit(self.query, self.run, batch, digest, parts, **more))
-
-
 @pytest.fixture
 async def hub() -> AsyncIterator[Hub]:
     async with memory_hub() as opened:
@@ -61,13 +39,6 @@ def area(hub: Hub, tmp_path: Path) -> StagingArea:
 
 def staged(directory: Path) -> list[Path]:
     return list(directory.rglob("*.arrows"))
-
-
-async def payloads(hub: Hub, stream: str = "out") -> list[bytes]:
-    if not hub.streams(stream):
-        return []
-    bounds = hub.bounds(stream)
-    return [value for batch in hub.scan(stream, bounds.first, bounds.next) for value in batch["payload"].to_pylist()]
 
 
 async def test_parts_become_records_in_order(hub: Hub, area: StagingArea, tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from pyspark.sql.types import StructType
 from headrace.spark.errors import DataLoss
 from headrace.spark.hub_client import StreamState
 from headrace.spark.options import parse_source
-from headrace.spark.sink.writers import source_positions
 from headrace.spark.source import offsets
 from headrace.spark.source.data_source import StreamReader
 from headrace.spark.source.offsets import Position, Range
@@ -147,8 +146,6 @@ def test_a_cursor_stays_with_the_slower_of_two_sources() -> None:
         assert offsets.cursor_positions(order) == {("hub:1", "c"): {"a": [100, 7]}}
     texts = [json.dumps(slow), json.dumps(fast)]
     assert offsets.cursor_positions([*texts, "no JSON", "7"]) == {("hub:1", "c"): {"a": [100, 7]}}
-    assert source_positions(texts, "hub:1") == [{"cursor": "c", "stream": "a", "next": [100, 7]}]
-    assert source_positions(texts, "another hub") == []
 
 
 def test_partitions_that_are_not_read_have_no_position() -> None:
@@ -180,3 +177,24 @@ def test_a_source_moves_its_cursor_where_it_reads_and_may_leave_it(monkeypatch: 
     assert port.moves == [("c", {"a": [None, 8]})]
     StreamReader(parse_source(given | {"moveCursor": "false"}), StructType()).commit(end)
     assert len(port.moves) == 1
+
+
+def test_a_batch_says_from_where_to_where_it_read() -> None:
+    def at(*begin: int, to: tuple[int, ...], id: int = 1) -> offsets.Offset:
+        return offsets.make({"a": Position(id, begin, to)}, "c", "h")
+
+    before = [at(0, 0, to=(5, 6)), at(0, 0, to=(4, 9))]
+    after = [at(0, 0, 2, to=(8, 6, 3)), at(0, 0, 2, to=(7, 9, 3))]
+    (found,) = offsets.read_ranges(before, after, "h")
+    assert found == {"cursor": "c", "stream": "a", "first": [4, 6, 2], "next": [7, 6, 3]}
+    (first,) = offsets.read_ranges([], after[:1], "h")
+    assert first["first"] == [0, 0, 2]
+    (unknown,) = offsets.read_ranges(None, after[:1], "h")
+    assert (unknown["first"], unknown["next"]) == ([], [8, 6, 3])
+    (elsewhere,) = offsets.read_ranges(before, after[:1], "another hub")
+    assert elsewhere["cursor"] is None
+    (again,) = offsets.read_ranges([at(0, to=(5,))], [at(7, to=(9,), id=2)], "h")
+    assert again["first"] == [7]
+    (some,) = offsets.read_ranges([], [at(1, 2, to=(3, 4)) | {"partitions": [1]}], "h")
+    assert (some["first"], some["next"]) == ([None, 2], [None, 4])
+    assert offsets.read_ranges([], ["not ours", "{}"], "h") == []
