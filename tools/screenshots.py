@@ -83,9 +83,10 @@ def _choose_session(page: Any) -> None:
 def _choose_immortal(page: Any) -> None:
     page.locator("tr", has_text="demo-ledger").first.click()
     page.get_by_role("button", name="Take a checkpoint").click()
+    page.get_by_role("button", name="Take it").click()
     page.locator(".timeline .checkpoint").first.wait_for()
     page.locator("#note").filter(has_not_text="checkpoint").wait_for(state="attached")
-    page.locator(".timeline circle").first.wait_for()
+    page.locator(".timeline .message").first.wait_for()
 
 
 SHOTS = (

@@ -129,7 +129,7 @@ def test_retention_is_changed_where_it_is_shown(hub: HubProcess, filled: headrac
     dialog = page.get_by_role("dialog")
     expect(dialog.locator("[data-preview]")).to_contain_text("Nothing is removed.")
     dialog.get_by_label("Keep for so many hours").fill("48")
-    expect(dialog.locator(".command")).to_contain_text('"retention_age_s":172800')
+    expect(dialog.locator(".command")).to_contain_text("headrace stream set kept --retain-age 48h")
     dialog.get_by_role("button", name="Change").click()
     expect(page.get_by_role("button", name="kept 2 days")).to_be_visible()
     assert filled.call("stream.describe", {"stream": "kept"})["options"]["retention_age_s"] == 172800
@@ -180,6 +180,8 @@ def test_users_are_added_given_a_token_and_removed(
     row = page.locator("tbody tr", has_text="ben")
     row.get_by_role("button").click()
     page.get_by_role("menuitem", name="New token…").click()
+    expect(dialog.locator(".command")).to_contain_text("headrace user token ben")
+    dialog.get_by_role("button", name="Make a token").click()
     expect(dialog).to_contain_text("It is shown this once")
     dialog.get_by_role("button", name="Close").click()
     expect(row.locator("[data-title=Tokens]")).to_have_text("1")

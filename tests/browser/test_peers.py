@@ -9,10 +9,11 @@ import pytest
 from playwright.sync_api import Page, expect
 from support.background import Background
 from support.hub_process import HubProcess
-from support.until import until
+from support.until import DEADLINE_S, until
 
 import headrace
 from headrace.config.address import split_address
+from headrace.immortals import method, serve
 from headrace.protocols.ambrosia.client import Host, Immortal, impulse
 from headrace.protocols.perper.fabric.client import FabricClient
 from headrace.protocols.perper.ignite.binary import encode_string
@@ -112,9 +113,11 @@ def test_an_immortal_has_a_timeline_and_is_replayed_for_a_debugger(
     detail = page.get_by_label("Timeline", exact=True).first
     expect(detail).to_contain_text('"amount":5')
     page.get_by_role("button", name="Take a checkpoint").click()
+    expect(page.locator(".command")).to_contain_text("headrace immortal checkpoint counter")
+    page.get_by_role("button", name="Take it").click()
     expect(detail.locator("svg.timeline .checkpoint")).to_have_count(2)
     background.run(add(host, 37))
-    expect(detail.locator("svg.timeline circle")).to_have_count(3)
+    expect(detail.locator("svg.timeline .message")).to_have_count(3)
     expect(page.get_by_role("button", name="Take a checkpoint")).to_be_focused()
     expect(detail.locator(".events li.checkpoint")).to_have_count(2)
 
@@ -178,3 +181,62 @@ def test_executions_show_state_worker_and_duration(
     expect(first).to_have_count(0)
     background.run(fabric.close())
     background.run(ignite.close())
+
+
+class Shop(Immortal):
+    """One that says what can be called of it."""
+
+    orders: list[str] = []  # noqa: RUF012
+
+    @method
+    def order(self, item: str) -> int:
+        self.orders.append(item)
+        return len(self.orders)
+
+    @method
+    async def approve(self, item: str) -> bool:
+        self.later("1d", self.order, item)
+        return await self.token(bool)
+
+
+def test_an_immortal_is_seen_from_inside_called_and_given_what_it_waits_for(
+    hub: HubProcess, client: headrace.Client, open_page: OpenPage, background: Background
+) -> None:
+    closed = asyncio.Event()
+
+    async def shop() -> None:
+        async with serve(Shop, "shop", hub=hub.addresses["flight"]):
+            await closed.wait()
+
+    served = background.start(shop())
+    page = open_page(f"{hub.page}/#/immortals/shop")
+    state = page.get_by_label("State", exact=True)
+    expect(state).to_contain_text('"orders": []')
+    dialog = page.get_by_role("dialog")
+    page.get_by_role("button", name="Call a method").click()
+    dialog.get_by_label("Arguments").fill('{"item": "pear"}')
+    dialog.get_by_label("Method").select_option("order")
+    expect(dialog.locator(".command")).to_contain_text("""headrace immortal call shop order '{"item": "pear"}'""")
+    dialog.get_by_role("button", name="Call", exact=True).click()
+    expect(dialog).to_contain_text("shop.order returned1")
+    dialog.get_by_role("button", name="Close").click()
+    expect(state).to_contain_text('"pear"')
+    expect(page.locator(".timeline .message.answered text")).to_have_text("order")
+    expect(page.locator(".events")).to_contain_text('order from outside {"item":"pear"} returned 1 after')
+    page.get_by_role("button", name="Take a checkpoint").click()
+    dialog.get_by_role("button", name="Take it").click()
+    expect(page.locator("#note")).to_have_text("The checkpoint is on disk.")
+    client.call("immortal.call", {"name": "shop", "method": "approve", "arguments": {"item": "fig"}, "wait_s": 0})
+    waits = page.get_by_label("What it waits for")
+    expect(waits).to_contain_text("approve waits for token")
+    expect(waits.get_by_label("Timers to come")).to_contain_text('{"item":"fig"}')
+    waits.get_by_role("button", name="Fulfil…").click()
+    dialog.get_by_role("button", name="Fulfil").click()
+    expect(waits).not_to_contain_text("approve waits for token")
+    page.get_by_label("State in which checkpoint").fill("1")
+    expect(page.get_by_label("State of the immortal")).to_contain_text("checkpoint")
+    expect(state).to_contain_text('"pear"')
+    page.get_by_label("State in which checkpoint").fill("0")
+    expect(page.get_by_label("State of the immortal")).to_contain_text("before index 0")
+    background.call(closed.set)
+    served.result(DEADLINE_S)

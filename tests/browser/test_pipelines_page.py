@@ -42,6 +42,7 @@ def test_one_that_cannot_run_says_why(hub: HubProcess, client: headrace.Client, 
     page = open_page(f"{hub.page}/#/pipelines")
     card = page.get_by_label("Pipeline nowhere")
     card.get_by_role("button", name="Start").click()
+    page.get_by_role("dialog").get_by_role("button", name="Start").click()
     expect(card).to_contain_text(re.compile("starting|failed"))
     expect(card).to_contain_text("/no/such/file.py", timeout=SPARK_MS)
     expect(card.locator(".alarm")).to_contain_text("there is no file", timeout=SPARK_MS)
@@ -63,6 +64,7 @@ def test_a_pipeline_is_created_started_stopped_and_reset(tmp_path: Path, open_pa
         dialog.get_by_role("button", name="Create").click()
         card = page.get_by_label("Pipeline copies")
         card.get_by_role("button", name="Start").click()
+        dialog.get_by_role("button", name="Start").click()
         expect(card.locator(".pill").first).to_have_text("running", timeout=SPARK_MS)
         expect(card).to_contain_text("Rows so far50", timeout=SPARK_MS)
         expect(card.get_by_role("button", name="Reset")).to_be_disabled()
@@ -80,6 +82,7 @@ def test_a_pipeline_is_created_started_stopped_and_reset(tmp_path: Path, open_pa
         assert client.call("cursor.get", {"cursor": "copies", "stream": "orders"})["index"] == 0
         expect(card.get_by_role("button", name="Start")).to_be_enabled()
         card.get_by_role("button", name="Start").click()
+        dialog.get_by_role("button", name="Start").click()
         expect(card.locator(".pill").first).to_have_text("running", timeout=SPARK_MS)
         while client.bounds("copied").next < 100:
             page.wait_for_timeout(100)

@@ -61,7 +61,7 @@ def see_how_far_behind_a_consumer_is(hand: Hand) -> None:
 
 def move_a_cursor_back(hand: Hand) -> None:
     hand.go("Cursors")
-    hand.click(hand.page.locator("tr", has_text="billing").get_by_role("button"))
+    hand.click(hand.page.locator("tr", has_text="billing").get_by_role("button", name="Reset"))
     expect(hand.page.locator("[data-preview]")).to_contain_text("4 records are read again")
     hand.click("Move the cursor")
     expect(hand.page.locator("tbody tr", has_text="billing")).to_contain_text("20 records")

@@ -1,4 +1,4 @@
-"""Ways to the console: keyboard, light and dark, a narrow window, a password, ten thousand streams, no hub."""
+"""Ways to the console: keyboard, light and dark, a narrow window, a password, no hub."""
 
 from __future__ import annotations
 
@@ -96,31 +96,20 @@ def test_light_and_dark(hub: HubProcess, open_page: OpenPage) -> None:
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
 
 
+NARROW = """(width) => new Promise((done) => {
+  const look = () => (document.documentElement.scrollWidth <= width ? done() : requestAnimationFrame(look));
+  look();
+})"""
+"""Until nothing is wider: the map is laid out anew in the frame after the window changed."""
+
+
 @pytest.mark.parametrize("path", ["", "overview", "streams", "cursors", "sessions", "pipelines", "settings"])
 def test_nothing_is_wider_than_a_narrow_window(hub: HubProcess, open_page: OpenPage, path: str) -> None:
     page = open_page(f"{hub.page}/#/{path}")
     page.set_viewport_size({"width": 800, "height": 700})
     expect(page.locator("h1")).to_be_visible()
     expect(page.locator("#pulse")).to_contain_text("records/s in")
-    page.wait_for_function("document.documentElement.scrollWidth <= 800")  # the map is drawn anew with the next pulse
-
-
-def test_ten_thousand_streams_stay_quick(hub: HubProcess, client: headrace.Client, open_page: OpenPage) -> None:
-    for number in range(10_000):
-        client.call("stream.create", {"stream": f"many/{number:05}"})
-    page = open_page(f"{hub.page}/#/streams")
-    expect(page.locator("tbody tr")).to_have_count(100)
-    page.get_by_label("Filter streams").fill("many/09876")
-    expect(page.locator("tbody tr")).to_have_count(1)
-    took_ms = page.evaluate(
-        """async () => {
-            const began = performance.now();
-            await fetch("/api/v1/console.streams", {method: "POST", headers: {"Content-Type": "application/json"},
-                body: JSON.stringify({order: "records", limit: 100})}).then((answer) => answer.json());
-            return performance.now() - began;
-        }"""
-    )
-    assert took_ms < 5_000
+    page.evaluate(NARROW, 800)
 
 
 def test_who_are_you(tmp_path: Path, open_page: OpenPage, request: pytest.FixtureRequest) -> None:

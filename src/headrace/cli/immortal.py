@@ -107,10 +107,10 @@ def log(
     request = {"name": name, "start": start, "limit": limit}
     messages = answer.request("immortal.log", request, list[LoggedMessage])
     rows = [
-        [m.index, m.sequence, _time(m.time_us), m.sender, m.kind, m.method, m.call_number, m.text or m.base64]
+        [m.index, m.sequence, _time(m.time_us), m.sender, m.kind, m.name or m.method, m.call_number, m.text or m.base64]
         for m in messages
     ]
-    columns = ["#index", "#record", "time", "sender", "kind", "#method", "#call", "arguments"]
+    columns = ["#index", "#record", "time", "sender", "kind", "method", "#call", "arguments"]
     answer.table(messages, columns, rows, empty="nothing logged")
 
 

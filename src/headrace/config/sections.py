@@ -228,7 +228,12 @@ class Http(Section, frozen=True):
     connections_max: Annotated[Count, Meta(description="Open HTTP connections")] = 2_000
     hosts: Annotated[list[str], Meta(description="Names besides localhost that a loopback listener answers to")] = []
     console: Annotated[bool, Meta(description="Serve the web console")] = True
+    console_pages_max: Annotated[Count, Meta(description="Open pages of the console")] = 64
+    console_mutes_max: Annotated[Count, Meta(description="Muted alarms")] = 1_000
     history: Annotated[bool, Meta(description="Keep a day of rates, lags and events for the console")] = True
+    history_bytes_max: Annotated[Bytes, Meta(description="What that day may take on disk; the oldest goes first")] = (
+        32 * MIB
+    )
 
 
 class User(Section, frozen=True):

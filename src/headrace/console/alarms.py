@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from headrace.log.ops import CursorInfo
 
 MUTES = "console/mutes"
-MUTES_MAX = 1000
 MUTED_S_MAX = 30 * 86400
 STUCK_S = 60.0
 STUCK_SAID = 20
@@ -99,6 +98,7 @@ class Alarms:
         add("alarm.mute", MuteRequest, self.mute, right="admin", summary="Say nothing of an alarm for some time")
         add("alarm.unmute", UnmuteRequest, self.unmute, right="admin", summary="Say it again")
         self._muted()  # rows that mean nothing are named at the start
+        self._hub.metrics.before_scrape(lambda: self._hub.metrics.console.mutes.set(len(self._muted())))
 
     def take(self) -> list[Alarm]:
         """All of them now."""
@@ -111,8 +111,10 @@ class Alarms:
 
     async def mute(self, asked: MuteRequest) -> Mute:
         """Until a moment that the answer names."""
-        if asked.alarm not in self._muted() and len(self._muted()) >= MUTES_MAX:
-            raise LimitExceeded("muted alarms", MUTES_MAX + 1, MUTES_MAX, "console MUTES_MAX")
+        limit = self._hub.config.http.console_mutes_max
+        if asked.alarm not in self._muted() and len(self._muted()) >= limit:
+            self._hub.metrics.console.refused.labels(limit="http.console_mutes_max").inc()
+            raise LimitExceeded("muted alarms", limit + 1, limit, "http.console_mutes_max")
         until_us = self._hub.clock.now_us() + int(asked.for_s * 1_000_000)
         made = Mute(current().name, until_us, asked.note)
         await self._hub.create_table(MUTES)

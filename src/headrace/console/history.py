@@ -1,8 +1,8 @@
 """A day of the hub, kept by the hub: rates, lags, latencies, and what happened.
 
 The stream `console/history` has a record every `STEP_S` seconds (type `sample`) and one for each event (type `event`),
-as JSON. Retention keeps it to a day and to `BYTES_MAX`. It is the hub's own: the verb `console.history` shows of it
-what the caller may read. `http.history = false` turns it off.
+as JSON. Retention keeps it to a day and to `http.history_bytes_max`. It is the hub's own: the verb `console.history`
+shows of it what the caller may read. `http.history = false` turns it off.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ logger = logging.getLogger("headrace.console")
 STREAM = "console/history"
 STEP_S = 15.0
 DAY_S = 86400.0
-BYTES_MAX = 32 << 20
 NAMED_MAX = 20
 """Streams and cursors that a sample names: those with the highest rate and the greatest lag."""
 POINTS_MAX = 2000
@@ -115,9 +114,14 @@ class History:
         self._happened("takeover" if cluster else "start", title, ["overview"])
 
     def register(self) -> None:
+        self._hub.metrics.before_scrape(self._measure)
         self._hub.verbs.register(
             "console.history", HistoryRequest, self.history, right="read", summary="A day of the hub", filters=True
         )
+
+    def _measure(self) -> None:
+        stored = self._hub.stored_bytes(STREAM) if self._hub.has_stream(STREAM) else 0
+        self._hub.metrics.console.history_bytes.set(stored)
 
     def take(self, sample: Sample) -> None:
         """A second has passed. What is due is written beside: nobody waits for it."""
@@ -145,13 +149,19 @@ class History:
             # in a thread: a hub may have very many streams
             moments = await asyncio.to_thread(lambda: list(self._moments(gathered)))
             rows = [("event", event) for event in events] + [("sample", moment) for moment in moments]
-            if not self._hub.has_stream(STREAM):
-                options = StreamOptions(retention_age_s=DAY_S, retention_bytes=BYTES_MAX)
-                await self._hub.create_stream(STREAM, options=options)
+            await self._make_stream()
             encoded = [msgspec.json.encode(row) for _, row in rows]
             await self._hub.append(STREAM, Batch.of(encoded, types=[kind for kind, _ in rows]))
         except HeadraceError as error:
             logger.warning("the history of the last seconds is not kept: %s", error)
+
+    async def _make_stream(self) -> None:
+        """As the settings say now: they may have been others when it was made."""
+        options = StreamOptions(retention_age_s=DAY_S, retention_bytes=self._hub.config.http.history_bytes_max)
+        if not self._hub.has_stream(STREAM):
+            await self._hub.create_stream(STREAM, options=options)
+        elif self._hub.stream(STREAM).options != options:
+            await self._hub.set_options(STREAM, options)
 
     def _moments(self, gathered: list[Sample]) -> Iterator[Moment]:
         if not gathered:

@@ -32,7 +32,6 @@ logger = logging.getLogger("headrace.console")
 INTERVAL_S = 1.0
 KEPT = 300
 """Samples kept, so that a page that is opened has a past."""
-WATCHERS_MAX = 64
 WAITING_MAX = 5
 """A page that falls this many samples behind is cut off; it connects again."""
 MOVED_PAUSE_S = 0.1
@@ -182,6 +181,7 @@ class Pulse:
         self._watchers: set[Watcher] = set()
         self._quantiles = Quantiles(hub.metrics.log.commit_seconds)
         self._before: tuple[float, dict[str, float]] | None = None
+        hub.metrics.before_scrape(lambda: hub.metrics.console.pages.set(len(self._watchers)))
         self._task = asyncio.create_task(self._run(), name="console-pulse")
 
     async def close(self) -> None:
@@ -213,8 +213,10 @@ class Pulse:
 
     def check_room(self) -> None:
         """Raise when no more pages may watch."""
-        if len(self._watchers) >= WATCHERS_MAX:
-            raise LimitExceeded("open console pages", len(self._watchers) + 1, WATCHERS_MAX, "console WATCHERS_MAX")
+        limit = self._hub.config.http.console_pages_max
+        if len(self._watchers) >= limit:
+            self._hub.metrics.console.refused.labels(limit="http.console_pages_max").inc()
+            raise LimitExceeded("open console pages", limit + 1, limit, "http.console_pages_max")
 
     async def watch(self, shown: Shown | None = None, principal: Principal = EVERYTHING) -> AsyncIterator[Event]:
         """First the past, then what happens, as far as `principal` may know it. Ends when the watcher is too slow or

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
+from hashlib import sha256
 from importlib import resources
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from headrace.console.alarms import Alarms
+from headrace.console.changes import Changes
 from headrace.console.history import History
 from headrace.console.map import Maps
 from headrace.console.parquet import Downloads
@@ -60,14 +62,17 @@ MEDIA_TYPES = {
 
 
 def load_files() -> dict[str, tuple[bytes, str]]:
-    """Path → contents and media type, for everything that the package ships."""
+    """Path → contents and media type, for everything that the package ships. The page names all scripts, so that the
+    browser asks for them at once, and not for each only when another has named it."""
     files: dict[str, tuple[bytes, str]] = {}
     for file in resources.files("headrace.console").joinpath("static").iterdir():
         kind = MEDIA_TYPES.get(file.name.rpartition(".")[2])
         if kind is not None:
-            path = "/" if file.name == "index.html" else f"/console/{file.name}"
-            files[path] = (file.read_bytes(), kind)
-    return files
+            files[f"/console/{file.name}"] = (file.read_bytes(), kind)
+    page, kind = files.pop("/console/index.html")
+    scripts = sorted(path for path in files if path.endswith(".js"))
+    links = "".join(f'<link rel="modulepreload" href="{path}">' for path in scripts).encode()
+    return {"/": (page.replace(b"</head>", links + b"</head>"), kind)} | files
 
 
 class Console:
@@ -77,6 +82,7 @@ class Console:
         self._hub = hub
         self._pulse = pulse
         self._files = load_files()
+        self._tags = {path: f'"{sha256(file).hexdigest()[:16]}"' for path, (file, _) in self._files.items()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -103,7 +109,10 @@ class Console:
         if file is None:
             return Response(f"there is nothing at {path}", 404, HEADERS, media_type="text/plain")
         contents, kind = file
-        return Response(contents, headers=HEADERS, media_type=kind)
+        headers = HEADERS | {"ETag": self._tags[path]}
+        if self._tags[path] in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers=headers)
+        return Response(contents, headers=headers, media_type=kind)
 
     async def _watched(self, request: Request) -> tuple[Principal, Shown | None]:
         """Who asks, and the stream that the page shows, if it does; whoever may not read is refused."""
@@ -150,6 +159,7 @@ async def start(hub: Hub) -> Listener | None:
     history = History(hub, views, pipelines) if hub.config.http.history else None
     if history is not None:
         history.register()
+        Changes(hub, history).register()
 
     async def beside(sample: Sample) -> None:
         await pipelines.take()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
+from headrace.admin.requests import Asked
 from headrace.console.state_machines import Machine, machines
 from headrace.hub.sessions import SessionInfo
 from headrace.hub.verbs import Nothing
@@ -21,11 +22,15 @@ SHOWN_APART = frozenset(
 WAITING = {"unconfirmed_pushes": "pushes not confirmed", "waiting": "answers not sent", "to_write": "messages to write"}
 
 
-class SessionsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`text` narrows by protocol, peer or stream; `ended` shows the last ended sessions instead of the open ones."""
+class SessionsRequest(Asked, frozen=True):
+    """`text` narrows by protocol, peer or stream; `ended` shows the last ended sessions instead of the open ones; `id`
+    names one that is wanted, whatever page it is on."""
 
     text: str = ""
     ended: bool = False
+    offset: Annotated[int, msgspec.Meta(ge=0)] = 0
+    limit: Annotated[int, msgspec.Meta(ge=1, le=SESSIONS_MAX)] = 100
+    id: int | None = None
 
 
 class Flow(msgspec.Struct, frozen=True):
@@ -55,10 +60,11 @@ class SessionRow(msgspec.Struct, frozen=True):
 
 
 class SessionsPage(msgspec.Struct, frozen=True):
-    """`total` counts all that match; `rows` are the first of them."""
+    """`total` counts all that match; `rows` are a page of them; `chosen` is the one that was asked for by its id."""
 
     total: int
     rows: list[SessionRow]
+    chosen: SessionRow | None = None
 
 
 class SessionViews:
@@ -78,8 +84,11 @@ class SessionViews:
 
     async def sessions(self, asked: SessionsRequest) -> SessionsPage:
         """Open ones oldest first, ended ones newest first."""
-        infos = [info for info in self._hub.sessions.list(ended=asked.ended) if _fits(info, asked.text.lower())]
-        return SessionsPage(len(infos), [row_of(info) for info in infos[:SESSIONS_MAX]])
+        listed = self._hub.sessions.list(ended=asked.ended)
+        infos = [info for info in listed if _fits(info, asked.text.lower())]
+        page = infos[asked.offset : asked.offset + asked.limit]
+        chosen = next((row_of(info) for info in listed if info.id == asked.id), None)
+        return SessionsPage(len(infos), [row_of(info) for info in page], chosen)
 
 
 def _fits(info: SessionInfo, text: str) -> bool:

@@ -255,6 +255,18 @@ class SqlMetrics:
         self.result_bytes = make.counter("headrace_sql_result_bytes_total", "Bytes of results")
 
 
+class ConsoleMetrics:
+    """The web console. Each has its limit in the settings."""
+
+    def __init__(self, make: Maker) -> None:
+        self.pages = make.gauge("headrace_console_pages", "Open pages of the console: at most http.console_pages_max")
+        self.mutes = make.gauge("headrace_console_mutes", "Muted alarms: at most http.console_mutes_max")
+        self.history_bytes = make.gauge(
+            "headrace_console_history_bytes", "What the history of the console takes: about http.history_bytes_max"
+        )
+        self.refused = make.counter("headrace_console_refused_total", "Pages and mutes refused by a limit", ["limit"])
+
+
 class SparkMetrics:
     """Pipelines that the hub supervises."""
 
@@ -293,6 +305,7 @@ class Metrics:
         self.intake = IntakeMetrics(make)
         self.verbs = VerbMetrics(make)
         self.sql = SqlMetrics(make)
+        self.console = ConsoleMetrics(make)
         self.spark = SparkMetrics(make)
         self.process = ProcessMetrics(make)
         self._before_scrape: list[Callable[[], None]] = []

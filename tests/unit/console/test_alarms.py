@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace.config import Config, Grant, Listen
+from headrace.config import Config, Grant, Http, Listen
 from headrace.console import alarms as alarms_module
 from headrace.console.alarms import MUTES, Alarm, Alarms, MuteRequest, UnmuteRequest
 from headrace.console.pipelines import PipelineViews
@@ -193,16 +193,23 @@ async def test_a_mute_says_who_until_when_and_why_and_ends_by_itself(hub: Hub) -
     assert list(hub.items(MUTES)) == []
 
 
-async def test_mutes_are_bounded(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(alarms_module, "MUTES_MAX", 2)
-    alarms = Alarms(hub)
-    for name in ("a", "b", "b"):
-        await alarms.mute(MuteRequest(name, 60))
-    with pytest.raises(LimitExceeded):
+async def test_mutes_are_bounded_by_a_setting_and_counted() -> None:
+    async with memory_hub(Config(http=Http(console_mutes_max=2)), clock=FakeClock()) as hub:
+        alarms = Alarms(hub)
+        alarms.register()
+        for name in ("a", "b", "b"):
+            await alarms.mute(MuteRequest(name, 60))
+        with pytest.raises(LimitExceeded, match="http.console_mutes_max"):
+            await alarms.mute(MuteRequest("c", 60))
+        text = hub.metrics.text()
+        assert b"headrace_console_mutes 2.0" in text
+        assert b'headrace_console_refused_total{limit="http.console_mutes_max"} 1.0' in text
+        await alarms.unmute(UnmuteRequest("a"))
         await alarms.mute(MuteRequest("c", 60))
-    await alarms.unmute(UnmuteRequest("a"))
-    await alarms.mute(MuteRequest("c", 60))
-    alarms.register()
+
+
+async def test_a_mute_names_an_alarm_and_lasts_for_some_time_but_not_for_ever(hub: Hub) -> None:
+    Alarms(hub).register()
     for wrong in ({"for_s": 0}, {"for_s": alarms_module.MUTED_S_MAX + 1}, {"for_s": 1, "alarm": ""}):
         with pytest.raises(BadRequest):
             await ask(hub, "alarm.mute", **({"alarm": "c"} | wrong))

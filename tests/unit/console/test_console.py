@@ -128,21 +128,23 @@ async def test_the_pulse_counts_what_happens(hub: Hub) -> None:
     await pulse.close()
 
 
-async def test_watchers_are_bounded_and_slow_ones_are_cut_off(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulse_module, "WATCHERS_MAX", 2)
-    pulse = Pulse(hub)
-    watchers = [pulse.watch(), pulse.watch()]
-    for watcher in watchers:
-        await anext(watcher)
-    with pytest.raises(LimitExceeded):
-        await anext(pulse.watch())
-    for _ in range(pulse_module.WAITING_MAX + 1):
-        pulse._publish(pulse.sample())
-    seen = [samples async for samples in watchers[0]]
-    assert 0 < len(seen) <= pulse_module.WAITING_MAX + 1
-    await pulse.close()
-    async for _ in watchers[1]:
-        pass
+async def test_watchers_are_bounded_by_a_setting_and_slow_ones_are_cut_off() -> None:
+    async with memory_hub(Config(http=Http(console_pages_max=2)), clock=FakeClock()) as hub:
+        pulse = Pulse(hub)
+        watchers = [pulse.watch(), pulse.watch()]
+        for watcher in watchers:
+            await anext(watcher)
+        assert b"headrace_console_pages 2.0" in hub.metrics.text()
+        with pytest.raises(LimitExceeded, match="http.console_pages_max"):
+            await anext(pulse.watch())
+        assert b'headrace_console_refused_total{limit="http.console_pages_max"} 1.0' in hub.metrics.text()
+        for _ in range(pulse_module.WAITING_MAX + 1):
+            pulse._publish(pulse.sample())
+        seen = [samples async for samples in watchers[0]]
+        assert 0 < len(seen) <= pulse_module.WAITING_MAX + 1
+        await pulse.close()
+        async for _ in watchers[1]:
+            pass
 
 
 async def test_a_hub_that_stops_ends_the_watching(hub: Hub) -> None:
@@ -199,6 +201,30 @@ async def test_files_have_a_strict_policy(hub: Hub) -> None:
     await pulse.close()
 
 
+async def test_scripts_are_asked_for_at_once_and_only_if_they_have_changed(hub: Hub) -> None:
+    pulse = Pulse(hub)
+    app = Console(hub, pulse)
+    _, _, page = await get(app, "/")
+    for path in load_files():
+        assert not path.endswith(".js") or f'<link rel="modulepreload" href="{path}">'.encode() in page
+        _, headers, _ = await get(app, path)
+        assert (await get(app, path, headers=((b"if-none-match", headers[b"etag"]),)))[0::2] == (304, b"")
+        assert (await get(app, path, headers=((b"if-none-match", b'"other"'),)))[0] == 200
+    await pulse.close()
+
+
+async def test_a_pulse_stays_small_however_much_is_wrong(hub: Hub) -> None:
+    await hub.create_stream("s")
+    await hub.append("s", Batch.of([b"x"]))
+    for number in range(300):
+        await hub.save_cursor(f"a-consumer-with-a-long-name-{number}", "s", 0)
+    assert isinstance(hub.clock, FakeClock)
+    hub.clock.advance(61)
+    pulse = Pulse(hub)
+    assert len(msgspec.json.encode(pulse.sample())) < 8_000
+    await pulse.close()
+
+
 def test_the_whole_page_is_light() -> None:
     assert sum(len(contents) for contents, _ in load_files().values()) < 300_000
 
@@ -251,12 +277,16 @@ async def test_one_second_without_numbers_is_not_the_end_of_the_pulse(
     await pulse.close()
 
 
-async def test_a_page_too_many_is_told_so(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulse_module, "WATCHERS_MAX", 0)
-    pulse = Pulse(hub)
-    status, _, body = await get(Console(hub, pulse), "/console/live")
-    assert (status, b"open console pages" in body) == (LimitExceeded.status, True)
-    await pulse.close()
+async def test_a_page_too_many_is_told_so() -> None:
+    async with memory_hub(Config(http=Http(console_pages_max=1)), clock=FakeClock()) as hub:
+        pulse = Pulse(hub)
+        watcher = pulse.watch()
+        await anext(watcher)
+        status, _, body = await get(Console(hub, pulse), "/console/live")
+        assert (status, b"open console pages" in body) == (LimitExceeded.status, True)
+        await pulse.close()
+        async for _ in watcher:
+            pass
 
 
 async def test_the_pulse_needs_the_right_to_read() -> None:

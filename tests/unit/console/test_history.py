@@ -79,7 +79,7 @@ async def test_a_record_every_fifteen_seconds_survives_a_new_start(world: World)
 async def test_it_is_small_bounded_and_the_hubs_own(world: World) -> None:
     await world.pass_s(15)
     options = world.hub.stream(STREAM).options
-    assert (options.retention_age_s, options.retention_bytes) == (DAY_S, history_module.BYTES_MAX)
+    assert (options.retention_age_s, options.retention_bytes) == (DAY_S, world.hub.config.http.history_bytes_max)
     assert is_reserved(STREAM)
     for number in range(25):
         await world.hub.create_stream(f"s{number}")
@@ -89,6 +89,19 @@ async def test_it_is_small_bounded_and_the_hubs_own(world: World) -> None:
     records = await world.hub.read(STREAM, 0)
     last = msgspec.json.decode(records.column("payload")[-1].as_py())
     assert len(last["lags"]) == history_module.NAMED_MAX
+
+
+async def test_what_it_takes_is_a_setting_that_a_new_start_obeys() -> None:
+    async with memory_hub(clock=FakeClock()) as hub:
+        world = World(hub)
+        world.history.register()
+        assert b"headrace_console_history_bytes 0.0" in hub.metrics.text()
+        await world.pass_s(15)
+        assert b"headrace_console_history_bytes 0.0" not in hub.metrics.text()
+        hub.config = Config(http=Http(history_bytes_max=1 << 20))
+        await world.pass_s(15)
+        assert hub.stream(STREAM).options.retention_bytes == 1 << 20
+        await world.pulse.close()
 
 
 async def test_many_moments_are_put_together(world: World) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from headrace.console.sessions import Flow, row_of
@@ -84,6 +85,22 @@ async def test_sessions_are_filtered_by_protocol_peer_and_stream(hub: Hub) -> No
     first.close("went away")
     [ended] = (await views.sessions(SessionsRequest(ended=True))).rows
     assert (ended.reason, ended.writes) == ("went away", ["orders"])
+
+
+async def test_very_many_sessions_come_in_pages_and_a_chosen_one_is_always_there(hub: Hub) -> None:
+    from headrace.console.sessions import SESSIONS_MAX, SessionsRequest, SessionViews
+
+    views = SessionViews(hub)
+    for number in range(1_000):
+        hub.sessions.open("ockam", f"10.0.0.1:{number}", lambda: {"state": "open"}).uses("write", f"s{number}")
+    first = await views.sessions(SessionsRequest())
+    assert (first.total, len(first.rows), first.chosen) == (1_000, 100, None)
+    assert len(msgspec.json.encode(first)) < 40_000, "what a page asks for each second"
+    last = await views.sessions(SessionsRequest(offset=990, limit=SESSIONS_MAX, id=first.rows[0].id))
+    assert [row.peer for row in last.rows] == [f"10.0.0.1:{number}" for number in range(990, 1_000)]
+    assert last.chosen == first.rows[0]
+    gone = await views.sessions(SessionsRequest(ended=True, id=first.rows[0].id))
+    assert (gone.rows, gone.chosen) == ([], None)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 // What somebody should look at, in groups, each a way to where it can be seen and mended.
 
 import { call } from "./api.js";
-import { ask, attempt, choice, command, curl, field, menu } from "./dialogs.js";
+import { ask, attempt, choice, curl, field, form, menu } from "./dialogs.js";
 import { count, fill, h, moment, place, seconds } from "./dom.js";
 
 const SHOWN = 4;
@@ -116,23 +116,26 @@ export function alarmsPanel(view) {
   }
 
   async function mute(one) {
+    const asked = (values) => ({ alarm: one.key, for_s: Number(values.for), note: values.note });
     const answer = await ask(
       "Mute this alarm",
-      [
-        h("p", {}, one.title, ". Everybody who opens the console sees who muted it, until when and why."),
-        choice("For", "for", [
-          ["3600", "an hour"],
-          ["86400", "a day"],
-          ["604800", "a week"],
-        ]),
-        field("Why", "note", { maxlength: 500, placeholder: "consumer is being replaced" }),
-        command(curl("alarm.mute", { alarm: one.key, for_s: 3600 })),
-      ],
+      form(
+        [
+          h("p", {}, one.title, ". Everybody who opens the console sees who muted it, until when and why."),
+          choice("For", "for", [
+            ["3600", "an hour"],
+            ["86400", "a day"],
+            ["604800", "a week"],
+          ]),
+          field("Why", "note", { maxlength: 500, placeholder: "consumer is being replaced" }),
+        ],
+        (values) => curl("alarm.mute", asked(values)),
+      ),
       { ok: "Mute" },
     );
     if (!answer) return;
     await attempt(
-      () => call("alarm.mute", { alarm: one.key, for_s: Number(answer.for), note: answer.note }),
+      () => call("alarm.mute", asked(answer)),
       "Muted. It comes back by itself.",
     );
   }

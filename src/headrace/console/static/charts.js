@@ -1,9 +1,13 @@
 // Small line charts as SVG, with their scale in words.
 
-import { bytes, fill, h, svg } from "./dom.js";
+import { callIfThere } from "./api.js";
+import { bytes, fill, h, place, svg } from "./dom.js";
 
 const WIDTH = 300;
 const HEIGHT = 80;
+const MARKS_MAX = 60;
+const NEAR = 0.015;
+const RECENT_MS = 5000;
 
 // One or more lines on one scale from zero. `format` says a value with its unit.
 export class LineChart {
@@ -57,11 +61,33 @@ export class LineChart {
     });
   }
 
-  // endMs: when the last value was, if that is not now.
-  update(series, stepS = 1, endMs = null) {
+  // Drag over it to see these minutes in the history; `shown` says of what.
+  linkTo(shown = {}) {
+    this.element.title = "Drag to see these minutes in the history";
+    this.onSpan((from, to) => {
+      location.hash = place(["events"], { ...shown, since: this.timeUs(from), until: this.timeUs(to) });
+    });
+    return this;
+  }
+
+  // When it was at a part of the width.
+  timeUs(part) {
+    const spanS = Math.max(1, (this.series?.[0].length ?? 1) - 1) * this.stepS;
+    return Math.round(((this.endMs ?? Date.now()) - (1 - part) * spanS * 1000) * 1000);
+  }
+
+  // endMs: when the last value was, if that is not now. marks: events to show at their times.
+  update(series, stepS = 1, endMs = null, marks = []) {
     this.series = series;
     this.stepS = stepS;
     this.endMs = endMs;
+    const [firstUs, lastUs] = [this.timeUs(0), this.timeUs(1)];
+    const step = (stepS * 1e6) / (lastUs - firstUs); // what was within a step of the ends is shown there: a start is before the first value
+    this.marks = marks
+      .map((one) => ({ ...one, part: (one.time_us - firstUs) / (lastUs - firstUs) }))
+      .filter((one) => one.part >= -step && one.part <= 1 + step)
+      .map((one) => ({ ...one, part: Math.min(1, Math.max(0, one.part)) }))
+      .slice(-MARKS_MAX);
     const length = Math.max(...series.map((values) => values.length));
     const top = nice(Math.max(...series.flat().filter((value) => value !== null), 0), this.unit);
     this.top.textContent = this.format(top);
@@ -70,6 +96,10 @@ export class LineChart {
     fill(
       this.lines,
       series.map((values, which) => drawn(values, top, which)),
+      this.marks.map(({ part, kind, title }) => {
+        const x = (part * WIDTH).toFixed(1);
+        return svg("path", { class: `mark of-${kind}`, d: `M${x} 0V${HEIGHT}` }, svg("title", {}, title));
+      }),
     );
     this.say();
   }
@@ -96,7 +126,8 @@ export class LineChart {
         ? null
         : `${this.names[which] ? `${this.names[which]} ` : ""}${this.format(one[index])}`,
     );
-    this.read.textContent = [this.when((length - 1 - index) * this.stepS), ...values.filter(Boolean)].join(" · ");
+    const near = this.marks.filter((one) => Math.abs(one.part - this.at) < NEAR).map((one) => one.title);
+    this.read.textContent = [this.when((length - 1 - index) * this.stepS), ...values.filter(Boolean), ...near.slice(-1)].join(" · ");
   }
 }
 
@@ -133,6 +164,29 @@ function nice(value, thousand) {
   while (value / scale >= thousand) scale *= thousand;
   const ten = 10 ** Math.floor(Math.log10(value / scale));
   return [1, 1.5, 2, 3, 4, 5, 6, 8, 10].map((one) => one * ten * scale).find((one) => one >= value);
+}
+
+// What happened in the last minutes, for the marks of a chart: asked for now and then, and kept until it is asked again.
+export class Recent {
+  constructor(spanS) {
+    this.spanS = spanS;
+    this.askedMs = 0;
+    this.events = [];
+  }
+
+  now() {
+    if (Date.now() - this.askedMs > RECENT_MS) {
+      this.askedMs = Date.now();
+      this.ask().catch(() => {}); // the page says that the hub is away
+    }
+    return this.events;
+  }
+
+  async ask() {
+    const nowUs = Date.now() * 1000;
+    const asked = { since_us: nowUs - this.spanS * 1e6, until_us: nowUs + 60e6, points: 1 };
+    this.events = (await callIfThere("console.history", asked, { events: [] })).events;
+  }
 }
 
 export const legend = (names) =>

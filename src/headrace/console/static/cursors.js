@@ -1,7 +1,7 @@
 // Who reads what, how far behind they are, and how to move them.
 
 import { call } from "./api.js";
-import { ask, attempt } from "./dialogs.js";
+import { ask, attempt, choice, command, field, form, line, menu } from "./dialogs.js";
 import { count, empty, fill, h, head, number, pill, seconds, streamLink } from "./dom.js";
 import { liveTable } from "./table.js";
 
@@ -46,6 +46,7 @@ export async function cursorsPage(root, parts, view) {
               { type: "button", onclick: () => reset(row), "aria-label": `Reset ${row.name} of ${row.stream}` },
               "Reset",
             ),
+            menu(`What else to do with ${row.name} of ${row.stream}`, [{ title: "Forget…", danger: true, on: () => forget(row) }]),
           ),
       },
     ],
@@ -70,59 +71,54 @@ export async function cursorsPage(root, parts, view) {
   }
 
   async function reset(row) {
-    const to = h(
-      "select",
-      { name: "to", "aria-label": "Where to", onchange: preview },
-      h("option", { value: "earliest" }, "the earliest record"),
-      h("option", { value: "latest" }, "the end"),
-      h("option", { value: "index" }, "an index"),
-      h("option", { value: "time" }, "a time (UTC)"),
-    );
-    const index = h("input", {
-      name: "index",
-      type: "number",
-      min: 0,
-      value: row.index,
-      "aria-label": "Index",
-      oninput: preview,
-    });
-    const time = h("input", { name: "time", type: "datetime-local", step: 1, "aria-label": "Time", oninput: preview });
-    const shown = h("p", { role: "status", "data-preview": "" }, "…");
-    const target = () =>
-      to.value === "index"
-        ? Number(index.value)
-        : to.value === "time"
-          ? { time_us: Date.parse(`${time.value}Z`) * 1000 }
-          : to.value;
-    const request = (dry) => ({
-      cursor: row.name,
-      stream: row.stream,
-      partition: row.partition,
-      to: target(),
-      dry_run: dry,
-    });
-    async function preview() {
-      index.hidden = to.value !== "index";
-      time.hidden = to.value !== "time";
-      if (to.value === "time" && !time.value) {
-        shown.textContent = "Choose a time.";
-        return;
-      }
-      try {
-        const [move] = await call("cursor.reset", request(true));
-        shown.textContent = `From ${number(move.before ?? 0)} to ${number(move.after)}: ${number(move.read_again)} records are read again, ${number(move.skipped)} are skipped.`;
-      } catch (error) {
-        shown.textContent = error.message;
-      }
-    }
-    preview();
+    const where = choice("Move to", "to", [
+      ["earliest", "the earliest record"],
+      ["latest", "the end"],
+      ["index", "an index"],
+      ["time", "a time (UTC)"],
+    ]);
+    const index = field("Index", "index", { type: "number", min: 0, value: row.index });
+    const time = field("Time (UTC)", "time", { type: "datetime-local", step: 1 });
+    const target = (values) =>
+      values.to === "index"
+        ? Number(values.index)
+        : values.to === "time"
+          ? { time_us: Date.parse(`${values.time}Z`) * 1000 }
+          : values.to;
+    const request = (values, dry) => ({ cursor: row.name, stream: row.stream, partition: row.partition, to: target(values), dry_run: dry });
+    const said = (values) => (values.to === "index" ? values.index : values.to === "time" ? `${values.time}Z` : values.to);
     const answer = await ask(
       `Reset ${row.name} of ${row.stream}`,
-      [h("div", { class: "bar" }, "Move to", to, index, time), shown],
+      form(
+        [where, index, time],
+        (values) => line(["cursor", "reset", row.name, row.stream], { to: said(values), partition: row.partition }),
+        async (values) => {
+          index.hidden = values.to !== "index";
+          time.hidden = values.to !== "time";
+          if (values.to === "time" && !values.time) return "Choose a time.";
+          const [move] = await call("cursor.reset", request(values, true));
+          return `From ${number(move.before ?? 0)} to ${number(move.after)}: ${number(move.read_again)} records are read again, ${number(move.skipped)} are skipped.`;
+        },
+      ),
       { ok: "Move the cursor", danger: true },
     );
     if (!answer) return;
-    await attempt(() => call("cursor.reset", request(false)), `Moved ${row.name}.`);
+    await attempt(() => call("cursor.reset", request(answer, false)), `Moved ${row.name}.`);
+    await view.now();
+  }
+
+  async function forget(row) {
+    const holds = row.lag ? `${count(row.lag, "record")} that it has not read may go, if nobody else holds them.` : "It has read everything.";
+    const sure = await ask(
+      `Forget ${row.name} of ${row.stream}`,
+      [
+        h("p", {}, `Its position is lost, and it holds nothing back any more. ${holds} A consumer that comes back begins where a new one would.`),
+        command(line(["cursor", "delete", row.name, row.stream], { partition: row.partition })),
+      ],
+      { ok: "Forget the cursor", danger: true },
+    );
+    if (!sure) return;
+    await attempt(() => call("cursor.delete", { cursor: row.name, stream: row.stream, partition: row.partition }), `Forgot ${row.name}.`);
     await view.now();
   }
 

@@ -1,7 +1,7 @@
 // Dead letters: streams named <stream>.dead, with the reason that each record came there.
 
 import { call } from "./api.js";
-import { ask, attempt } from "./dialogs.js";
+import { ask, attempt, command, line } from "./dialogs.js";
 import { asText, count, decode, empty, fill, h, head, hex, moment, number, streamLink } from "./dom.js";
 import { table } from "./table.js";
 
@@ -83,18 +83,22 @@ export async function deadPage(root, parts, view) {
 
   async function redrive(row, letters) {
     const places = [...new Set(letters.map((one) => one.stream))].join(", ");
+    const request = { stream: row.name, before: letters.at(-1).index + 1 };
     const sure = await ask(
       `Send again to ${places}`,
-      h(
-        "p",
-        {},
-        `${count(letters.length, "record is", "records are")} appended to ${places} as they were, and leave ${row.name} in the same step.`,
-      ),
+      [
+        h(
+          "p",
+          {},
+          `${count(letters.length, "record is", "records are")} appended to ${places} as they were, and leave ${row.name} in the same step.`,
+        ),
+        command(line(["pipeline", "redrive", row.name])),
+      ],
       { ok: "Send again" },
     );
     if (!sure) return;
     await attempt(
-      () => call("dead.redrive", { stream: row.name, before: letters.at(-1).index + 1 }),
+      () => call("dead.redrive", request),
       `Sent ${count(letters.length, "record")} again.`,
     );
     await view.now();

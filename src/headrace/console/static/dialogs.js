@@ -99,6 +99,39 @@ export const curl = (verb, request) =>
 // As a shell reads it.
 export const quoted = (text) => (/^[\w.,:/@%+=-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 
+// The same on the command line. An option without a value is left out, `true` is a flag, a list is said once for each.
+export function line(words, options = {}) {
+  const given = Object.entries(options).filter(([, value]) => value !== null && value !== undefined && value !== "" && value !== false);
+  const said = given.flatMap(([name, value]) => (value === true ? [`--${name}`] : [value].flat().map((one) => `--${name} ${quoted(String(one))}`)));
+  return ["headrace", ...words.map((word) => quoted(String(word))), ...said].join(" ");
+}
+
+// Fields, what will happen and the command that does the same, both said again with every key. `preview(values)` returns words,
+// elements or a promise of these.
+export function form(fields, tell, preview = null) {
+  const shown = preview ? h("div", { role: "status", "data-preview": "" }) : null;
+  const told = h("div", {});
+  const body = h("div", {}, fields, shown, told);
+  let asked = 0;
+  async function say() {
+    asked += 1;
+    const mine = asked;
+    const values = Object.fromEntries([...body.querySelectorAll("[name]")].map((one) => [one.name, one.value]));
+    fill(told, command(tell(values)));
+    if (!preview) return;
+    let words;
+    try {
+      words = await preview(values);
+    } catch (error) {
+      words = h("p", { class: "bad" }, error.message);
+    }
+    if (mine === asked) fill(shown, typeof words === "string" ? h("p", {}, words) : words);
+  }
+  body.addEventListener("input", say);
+  say();
+  return body;
+}
+
 export const field = (title, name, attributes = {}) =>
   h("label", { class: "block" }, title, h("input", { name, autocomplete: "off", ...attributes }));
 

@@ -32,6 +32,9 @@ export function refill(parent, ...children) {
   return read && parent.firstChild ? parent : fill(parent, ...children);
 }
 
+// As JSON, also with numbers of 64 bits.
+export const json = (value, indent = 0) => JSON.stringify(value, (_, one) => (typeof one === "bigint" ? String(one) : one), indent);
+
 const plain = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 export const number = (value) => plain.format(value);
 

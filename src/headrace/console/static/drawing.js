@@ -6,6 +6,7 @@ import { compact, fill, h, number } from "./dom.js";
 const ROW = { stream: 46, tight: 30 };
 const TIGHT_FROM = 60;
 const NODE = { width: 250, least: 92 };
+const BESIDE = 12;
 const NARROW = 560;
 const LABELS_MAX = 40;
 const DOTS_MAX = 240;
@@ -13,7 +14,9 @@ const HEIGHT_MAX = 640;
 const EDGE_TEXT = "11px system-ui, sans-serif";
 
 export class MapDrawing {
-  constructor() {
+  // onLaid() when columns have other places than before.
+  constructor(onLaid) {
+    this.onLaid = onLaid;
     this.still = h("canvas", { "aria-hidden": "true" });
     this.moving = h("canvas", { "aria-hidden": "true" });
     this.canvases = h("div", { class: "map-canvases" }, this.still, this.moving);
@@ -37,7 +40,7 @@ export class MapDrawing {
     this.nodes = new Map();
     this.edges = [];
     this.marked = null;
-    this.frames = 0;
+    this.dots = 0;
     this.observer = new ResizeObserver(() => this.lay());
     this.observer.observe(this.element);
     this.themes = new MutationObserver(() => this.draw());
@@ -74,7 +77,8 @@ export class MapDrawing {
       .map((edge) => ({ rate: 0, lag: 0, trouble: "", ...edge, from: this.nodes.get(edge.source), to: this.nodes.get(edge.target) }));
     if (changed) this.place();
     for (const node of this.nodes.values()) this.say(node);
-    this.lay();
+    if (changed) this.lay();
+    else this.draw();
   }
 
   // Columns by how many steps records have made; streams that nobody writes stand first.
@@ -122,20 +126,24 @@ export class MapDrawing {
     this.wide = Math.max(NODE.least, Math.min(NODE.width, Math.floor((width - gaps * gap) / this.layers.length)));
     const step = Math.max(this.wide + gap, (width - this.wide) / Math.max(1, gaps));
     this.element.classList.toggle("narrow", width < NARROW);
-    const longest = Math.max(...this.layers.map((column) => column.length));
+    // streams that are connected to nothing stand side by side
+    const beside = this.layers.length > 1 ? 1 : Math.max(1, Math.floor((width + BESIDE) / (this.wide + BESIDE)));
+    const longest = Math.max(...this.layers.map((column) => Math.ceil(column.length / beside)));
     this.row = longest > TIGHT_FROM ? ROW.tight : ROW.stream;
     const content = longest * this.row + 8;
     const high = Math.min(content, Math.max(240, Math.min(HEIGHT_MAX, innerHeight - 190)));
     this.element.style.height = `${high}px`;
     this.space.style.height = `${content}px`;
-    this.space.style.width = `${step * gaps + this.wide}px`;
+    this.space.style.width = `${step * gaps + beside * this.wide + (beside - 1) * BESIDE}px`;
     this.element.classList.toggle("tight", this.row === ROW.tight);
     this.layers.forEach((column, at) => {
       // a short column beside a long one stays in view while that is scrolled
-      const floats = column.length * this.row <= high;
-      const top = ((floats ? high : content) - column.length * this.row) / 2;
+      const rows = Math.ceil(column.length / beside);
+      const floats = rows * this.row <= high;
+      const top = ((floats ? high : content) - rows * this.row) / 2;
       column.forEach((node, place) => {
-        Object.assign(node, { x: at * step, base: top + place * this.row + 4, floats });
+        const x = at * step + Math.floor(place / rows) * (this.wide + BESIDE);
+        Object.assign(node, { x, base: top + (place % rows) * this.row + 4, floats });
         node.element.style.width = `${this.wide}px`;
         node.element.style.height = `${this.row - 8}px`;
       });
@@ -145,6 +153,7 @@ export class MapDrawing {
       if (canvas.width !== across || canvas.height !== down) Object.assign(canvas, { width: across, height: down });
       Object.assign(canvas.style, { width: `${this.element.clientWidth}px`, height: `${high}px` });
     }
+    this.onLaid(this.columns());
     this.draw();
   }
 
@@ -274,12 +283,13 @@ export class MapDrawing {
 
   frame(now) {
     this.tick = requestAnimationFrame((next) => this.frame(next));
-    this.frames += 1;
     if (!this.visible || this.motion.matches || document.body.classList.contains("lost")) return;
+    const flowing = this.visible.filter(({ edge, dim }) => edge.rate && !dim);
+    if (!flowing.length && !this.dots) return; // nothing moves: the picture stays, and costs nothing
     const pen = cleared(this.moving);
     let dots = 0;
-    for (const [at, { edge, curve, dim }] of this.visible.entries()) {
-      if (!edge.rate || dim || dots >= DOTS_MAX) continue;
+    for (const [at, { edge, curve }] of flowing.entries()) {
+      if (dots >= DOTS_MAX) break;
       const many = 1 + Math.min(3, Math.floor(Math.log10(1 + edge.rate)));
       pen.fillStyle = this.colours[edge.trouble];
       for (let dot = 0; dot < many; dot += 1) {
@@ -290,6 +300,7 @@ export class MapDrawing {
         dots += 1;
       }
     }
+    this.dots = dots;
   }
 }
 

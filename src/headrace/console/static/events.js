@@ -23,7 +23,7 @@ const CHARTS = [
 ];
 
 export async function eventsPage(root, parts, view) {
-  const told = h("p", { class: "alarm", role: "status", hidden: true });
+  const told = h("section", { class: "card", "aria-label": "What changed", hidden: true });
   const ranges = h(
     "span",
     { class: "group", role: "group", "aria-label": "How far back" },
@@ -44,9 +44,14 @@ export async function eventsPage(root, parts, view) {
         title: "",
         cell: (row) =>
           h(
-            "button",
-            { type: "button", class: "quiet-button", onclick: () => look({ since: row.time_us - BEFORE_S * 1e6, until: row.time_us + AFTER_S * 1e6 }) },
-            "Zoom",
+            "span",
+            { class: "actions" },
+            h(
+              "button",
+              { type: "button", class: "quiet-button", onclick: () => look({ since: row.time_us - BEFORE_S * 1e6, until: row.time_us + AFTER_S * 1e6 }) },
+              "Zoom",
+            ),
+            row.kind === "alarm" ? h("a", { href: place(["events"], { before: row.time_us }) }, "What changed before") : null,
           ),
       },
     ],
@@ -66,9 +71,42 @@ export async function eventsPage(root, parts, view) {
   );
   if (view.shown.before) {
     const at = Number(view.shown.before);
-    told.hidden = false;
-    told.textContent = `What changed before ${moment(at).slice(0, 19)} UTC: the half hour before it, and five minutes after.`;
     view.keep({ since: at - BEFORE_S * 1e6, until: at + AFTER_S * 1e6, last: null });
+    tell(at);
+  }
+
+  // What differs between the last five minutes before a moment and those before them.
+  async function tell(at) {
+    const found = await callIfThere("console.changes", { before_us: at }, null);
+    if (found === null) return;
+    const value = (one, figure) => (one.unit === "ms" ? seconds(figure / 1000) : number(figure));
+    told.hidden = false;
+    fill(
+      told,
+      h("h2", {}, `What changed before ${moment(at).slice(0, 19)} UTC`),
+      h("p", { class: "quiet" }, "The five minutes before it, beside the twenty-five before them; below, all that happened."),
+      found.changes.length
+        ? h(
+            "ul",
+            { class: "changes" },
+            found.changes.map((one) =>
+              h(
+                "li",
+                {},
+                h("a", { href: place(one.page) }, one.what),
+                `: ${value(one, one.was)} → `,
+                h("b", {}, value(one, one.became)),
+                one.unit === "ms" ? "" : ` ${one.unit}`,
+              ),
+            ),
+          )
+        : h("p", {}, "No figure has doubled or halved."),
+      h(
+        "ul",
+        { class: "changes" },
+        found.events.map((one) => h("li", {}, h("span", { class: "still quiet" }, `${moment(one.time_us).slice(11, 19)} `), pill(one.kind, KINDS[one.kind]), " ", one.page.length ? h("a", { href: place(one.page) }, one.title) : one.title)),
+      ),
+    );
   }
 
   // last: seconds back from now; or since and until.
@@ -88,7 +126,7 @@ export async function eventsPage(root, parts, view) {
       chart.element,
     );
     const taken = keys.map((key) => (typeof key === "function" ? key : (one) => one[key]));
-    return { element, update: (found) => chart.update(taken.map((take) => found.moments.map((one) => (one ? take(one) : null))), found.step_us / 1e6, (found.since_us + found.step_us * (found.moments.length - 1)) / 1000) };
+    return { element, update: (found) => chart.update(taken.map((take) => found.moments.map((one) => (one ? take(one) : null))), found.step_us / 1e6, (found.since_us + found.step_us * (found.moments.length - 1)) / 1000, found.events) };
   }
   let shown = null;
   const at = (part) => shown.since_us + part * shown.step_us * (shown.moments.length - 1);

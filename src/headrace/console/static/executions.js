@@ -1,7 +1,7 @@
 // Executions of Perper agents: what was called, who works on it, how long it takes.
 
 import { callIfThere } from "./api.js";
-import { count, empty, fill, h, head, moment, pill, seconds } from "./dom.js";
+import { count, empty, fill, h, head, json, moment, number, pill, seconds } from "./dom.js";
 import { liveTable } from "./table.js";
 
 const LIMIT = 500;
@@ -47,6 +47,25 @@ export async function executionsPage(root, parts, view) {
     ],
     { label: "Executions", key: (row) => row.execution, empty: none },
   );
+  const agents = liveTable(
+    [
+      { title: "Agent", cell: (row) => row.agent },
+      { title: "Instance", wrap: true, cell: (row) => row.instance ?? "–" },
+      { title: "Process", cell: (row) => (row.process ? pill(row.process.state, row.process.state === "running" ? "good" : "warn") : h("span", { class: "quiet" }, "not run by headrace")) },
+      { title: "Runner", minor: true, cell: (row) => h("code", {}, row.process ? `${row.runner}, pid ${row.process.process_id ?? "–"}` : "") },
+      { title: "Restarts", number: true, minor: true, cell: (row) => row.process?.restarts ?? "–" },
+    ],
+    { label: "Agents", key: (row) => row.at, empty: empty("No agent instances.", "headrace agents run CONFIG starts and stops processes for them.") },
+  );
+  const caches = liveTable(
+    [
+      { title: "Cache", wrap: true, cell: (row) => row.name },
+      { title: "Kind", cell: (row) => pill(row.kind) },
+      { title: "Entries", number: true, cell: (row) => (row.size === null ? "–" : number(row.size)) },
+      { title: "Listeners", number: true, cell: (row) => number(row.listeners) },
+    ],
+    { label: "Caches", key: (row) => row.name, stamp: (row) => json(row), empty: empty("No caches.", "Ignite clients make them.") },
+  );
   fill(
     root,
     head(
@@ -55,9 +74,17 @@ export async function executionsPage(root, parts, view) {
     ),
     h("div", { class: "bar" }, which, search, said),
     h("div", { class: "card" }, rows.element),
+    h(
+      "div",
+      { class: "halves" },
+      h("section", { class: "card" }, h("h2", {}, "Agents"), agents.element),
+      h("section", { class: "card" }, h("h2", {}, "Caches"), caches.element),
+    ),
   );
 
   async function refresh() {
+    agents.update((await callIfThere("agents.list", {}, [])).map((one, at) => ({ ...one, at })));
+    caches.update(await callIfThere("agents.caches", {}, []));
     const found = await callIfThere("agents.executions", { limit: LIMIT }, null);
     const wanted = search.value.toLowerCase();
     const kept = (found ?? []).filter(

@@ -1,10 +1,12 @@
 // AMBROSIA immortals: their state, the timeline of their calls and checkpoints, and replays for debugging.
 
 import { call, callIfThere } from "./api.js";
-import { ask, attempt, choice, copy } from "./dialogs.js";
-import { bytes, count, empty, facts, fill, h, head, meter, moment, number, pill, refill, streamLink } from "./dom.js";
+import { attempt, menu } from "./dialogs.js";
+import { bytes, count, empty, facts, fill, h, head, meter, moment, number, pill, refill, seconds, streamLink } from "./dom.js";
 import { liveTable } from "./table.js";
-import { said, timeline } from "./timeline.js";
+import { callMethod, checkpoint, forget, handOver, register, replay } from "./immortal_actions.js";
+import { lookPanel } from "./immortal_look.js";
+import { said, timeline, title as named } from "./timeline.js";
 
 const kinds = { running: "good", debugging: "good", standby: "good", absent: "warn", unregistered: "" };
 const ENTRIES = 200;
@@ -82,21 +84,23 @@ export async function immortalsPage(root, [chosen], view) {
   );
   const title = h("h2", {});
   const badge = h("span", {});
-  const take = h(
-    "button",
-    {
-      type: "button",
-      onclick: () => attempt(() => call("immortal.checkpoint", { name: state.name }), "The checkpoint is on disk."),
-    },
-    "Take a checkpoint",
-  );
-  const again = h("button", { type: "button", class: "main", onclick: () => replay(state.one) }, "Replay");
+  const after = (work) => async () => {
+    if (await work(state.one)) await view.now();
+  };
+  const take = h("button", { type: "button", onclick: after(checkpoint) }, "Take a checkpoint");
+  const again = h("button", { type: "button", onclick: after(replay) }, "Replay");
+  const ring = h("button", { type: "button", class: "main", onclick: () => state.methods && callMethod(state.one, state.methods).then(() => view.now()) }, "Call a method");
+  const more = menu("What else to do with this immortal", () => [
+    state.one.standbys ? { title: "Hand over to a standby…", on: after(handOver) } : null,
+    { title: "Forget…", danger: true, on: after(forget) },
+  ]);
+  const inside = lookPanel(view);
   const about = h("div", {});
   const picture = h("div", {});
   const text = h(
     "p",
     { class: "quiet", role: "status" },
-    "Point at a mark to see what it is; the list below has all of them.",
+    "Choose a message to see it here; the list below has all of them.",
   );
   const earlier = h(
     "button",
@@ -109,8 +113,9 @@ export async function immortalsPage(root, [chosen], view) {
   const detail = h(
     "section",
     { class: "card", "aria-label": "Timeline", hidden: true },
-    h("div", { class: "bar" }, title, badge, h("span", { class: "push" }), take, again),
+    h("div", { class: "bar" }, title, badge, h("span", { class: "push" }), ring, take, again, more),
     about,
+    inside.element,
     picture,
     text,
     h("div", { class: "bar" }, earlier, newest, range),
@@ -121,6 +126,7 @@ export async function immortalsPage(root, [chosen], view) {
     head(
       "Immortals",
       "Services that survive a crash without losing a call: every message is logged before it is delivered.",
+      h("button", { type: "button", class: "main", onclick: () => register().then((done) => done && view.now()) }, "Register an immortal"),
     ),
     h("div", { class: "card" }, rows.element),
     replays,
@@ -146,6 +152,12 @@ export async function immortalsPage(root, [chosen], view) {
 
   async function show(one) {
     state.one = one;
+    const asked = JSON.stringify([one.name, one.described, one.state]); // another program may have other methods
+    if (state.asked !== asked) {
+      state.asked = asked;
+      state.methods = await methodsOf(one);
+    }
+    await inside.update(one, state.methods);
     const now = JSON.stringify([one, state.start]);
     if (now === state.drawn) return;
     const entries = one.registered
@@ -157,6 +169,7 @@ export async function immortalsPage(root, [chosen], view) {
     fill(badge, pill(one.state, kinds[one.state] ?? "warn"));
     take.disabled = one.state !== "running";
     again.disabled = !one.checkpoints.length;
+    ring.hidden = !state.methods?.methods.length;
     refill(
       about,
       facts([
@@ -182,10 +195,12 @@ export async function immortalsPage(root, [chosen], view) {
       picture,
       entries.length
         ? timeline(entries, one.checkpoints, (entry) => {
-            text.textContent = `#${entry.sequence} ${moment(entry.time_us)} UTC: ${said(entry)} ${short(entry)}`;
+            text.textContent = `#${entry.sequence} ${moment(entry.time_us)} UTC: ${said(entry)} ${short(entry)}${answered(entry)}`;
           })
         : empty("Nothing logged yet."),
     );
+    const strip = picture.querySelector(".timeline-scroll");
+    if (strip && state.start === null) strip.scrollLeft = strip.scrollWidth; // the newest
     earlier.disabled = state.first <= one.log_first;
     newest.disabled = state.start === null;
     range.textContent = entries.length
@@ -210,16 +225,16 @@ export async function immortalsPage(root, [chosen], view) {
     view.now();
   }
 
-  function line({ entry, checkpoint }, one) {
-    if (checkpoint) {
+  function line({ entry, checkpoint: saved }, one) {
+    if (saved) {
       return h(
         "li",
         { class: "checkpoint" },
-        h("span", { class: "still" }, moment(checkpoint.time_us)),
+        h("span", { class: "still" }, moment(saved.time_us)),
         " ",
         pill("checkpoint", "warn"),
-        ` ${checkpoint.id}, ${bytes(checkpoint.size)}, stands for all before index ${number(checkpoint.position)} `,
-        h("button", { type: "button", onclick: () => replay(one, checkpoint.id) }, "Replay from here"),
+        ` ${saved.id}, ${bytes(saved.size)}, stands for all before index ${number(saved.position)} `,
+        h("button", { type: "button", onclick: () => replay(one, saved.id).then((done) => done && view.now()) }, "Replay from here"),
       );
     }
     return h(
@@ -228,65 +243,17 @@ export async function immortalsPage(root, [chosen], view) {
       h("span", { class: "still" }, moment(entry.time_us)),
       ` #${number(entry.sequence)} `,
       pill(entry.kind),
-      entry.sender ? ` from ${entry.sender}` : "",
-      entry.method === null ? "" : ` method ${entry.method}`,
+      " ",
+      named(entry) === entry.kind ? "" : h("b", {}, named(entry)),
+      entry.sender ? ` from ${entry.sender}` : entry.caller === "@outside" ? " from outside" : "",
       " ",
       h("code", {}, short(entry)),
+      entry.answer ? h("span", { class: entry.answer.raised ? "bad" : "good" }, answered(entry)) : "",
       h("span", { class: "quiet" }, ` ${bytes(entry.bytes)}`),
+      state.methods?.methods.some((each) => each.name === entry.name)
+        ? h("button", { type: "button", class: "quiet-button", onclick: () => callMethod(one, state.methods, entry).then(() => view.now()) }, "Call again…")
+        : "",
     );
-  }
-
-  async function replay(one, from = null) {
-    const answer = await ask(
-      `Replay ${one.name} for debugging`,
-      [
-        h(
-          "p",
-          {},
-          "The hub opens a pair of ports. A binding that connects to them gets the checkpoint and every message logged after it, as if it were the immortal; what it answers goes nowhere.",
-        ),
-        choice(
-          "From",
-          "checkpoint",
-          [...one.checkpoints]
-            .reverse()
-            .map((checkpoint) => [
-              checkpoint.id,
-              `checkpoint ${checkpoint.id}, before index ${number(checkpoint.position)}, ${moment(checkpoint.time_us)} UTC`,
-            ]),
-          { value: from },
-        ),
-        choice("As", "upgrade", [
-          ["no", "the same code: find out what happened"],
-          ["yes", "upgraded code: find out what would have happened"],
-        ]),
-      ],
-      { ok: "Open the ports" },
-    );
-    if (!answer) return;
-    await attempt(async () => {
-      const ports = await call("immortal.replay", {
-        name: one.name,
-        checkpoint: Number(answer.checkpoint),
-        upgrade: answer.upgrade === "yes",
-      });
-      await view.now();
-      const command = `run(YourImmortal, name="${one.name}", receive="${ports.receive}", send="${ports.send}")`;
-      await ask(
-        "The ports are open",
-        [
-          facts([
-            ["Receive", h("code", {}, ports.receive)],
-            ["Send", h("code", {}, ports.send)],
-            ["Replays", `${count(ports.next - ports.first, "message")} behind checkpoint ${ports.checkpoint}`],
-          ]),
-          h("p", {}, "Connect the binding, for instance in a debugger:"),
-          h("pre", {}, command),
-          h("button", { type: "button", onclick: () => copy(command, "the call") }, "Copy"),
-        ],
-        { ok: "Close", cancel: false },
-      );
-    });
   }
 
   async function end(one) {
@@ -299,4 +266,9 @@ export async function immortalsPage(root, [chosen], view) {
   await view.every(refresh);
 }
 
-const short = (entry) => (entry.text ?? entry.base64 ?? "").slice(0, 120);
+const short = (entry) => (entry.text ?? entry.base64 ?? "").slice(0, 160);
+
+const answered = ({ answer }) => (answer ? ` ${answer.raised ? "raised" : "returned"} ${answer.text.slice(0, 160) || "nothing"} after ${seconds(answer.after_us / 1e6)}` : "");
+
+// What can be called of it, if its program has said so.
+const methodsOf = async (one) => (one.described ? call("immortal.methods", { name: one.name }) : null);

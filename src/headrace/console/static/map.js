@@ -40,8 +40,8 @@ export async function mapPage(root, parts, view) {
       view.now();
     },
   });
-  const drawing = new MapDrawing();
   const heads = h("div", { class: "map-heads", "aria-hidden": "true" });
+  const drawing = new MapDrawing((columns) => fill(heads, columns.map(columnHead)));
   const none = h("div", {});
   const map = h("div", { class: "card map-card", hidden: true }, heads, drawing.element, legend());
   fill(
@@ -77,16 +77,14 @@ export async function mapPage(root, parts, view) {
     }
     fill(none);
     drawing.update(found.nodes.map(shown), found.edges);
-    fill(
-      heads,
-      drawing.columns().map(({ kind, x, width }) => {
-        const title = h("span", {}, HEADS[kind]);
-        Object.assign(title.style, { left: `${x}px`, width: `${width}px` });
-        return title;
-      }),
-    );
   }
   await view.every(refresh);
+}
+
+function columnHead({ kind, x, width }) {
+  const title = h("span", {}, HEADS[kind]);
+  Object.assign(title.style, { left: `${x}px`, width: `${width}px` });
+  return title;
 }
 
 // A node with its words and where it leads.

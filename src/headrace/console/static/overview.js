@@ -2,8 +2,9 @@
 
 import { alarmsPanel } from "./alarms.js";
 import { call } from "./api.js";
-import { LineChart, legend } from "./charts.js";
-import { bytes, count, fill, h, head, number, seconds } from "./dom.js";
+import { LineChart, Recent, legend } from "./charts.js";
+import { ask, attempt, field, form, line, note } from "./dialogs.js";
+import { bytes, count, facts, fill, h, head, number, seconds } from "./dom.js";
 import { liveTable } from "./table.js";
 
 const perSecond = Object.assign((value) => `${bytes(value)}/s`, { inBytes: true });
@@ -86,6 +87,7 @@ export async function overviewPage(root, parts, view) {
   const quiet = h("span", {});
   const alarms = alarmsPanel(view);
   const cards = CARDS.map(card);
+  const recent = new Recent(300);
   const counts = h("span", { class: "quiet" });
   const services = h("p", { class: "quiet" });
   const listeners = liveTable(
@@ -102,7 +104,7 @@ export async function overviewPage(root, parts, view) {
   );
   fill(
     root,
-    head("Overview", quiet),
+    head("Overview", quiet, h("button", { type: "button", onclick: backUp }, "Back up…")),
     alarms.element,
     h(
       "div",
@@ -119,6 +121,34 @@ export async function overviewPage(root, parts, view) {
     ),
   );
 
+  async function backUp() {
+    const answer = await ask(
+      "Back up this hub",
+      form(
+        field("Directory on the hub's machine, below log.backup_root", "path", { required: true, value: new Date().toISOString().slice(0, 16).replace(":", "") }),
+        (values) => line(["backup", values.path]),
+        () => "The log is copied there and checked. All that has been acknowledged until then is in it, and the hub works on meanwhile.",
+      ),
+      { ok: "Back up" },
+    );
+    if (!answer) return;
+    note("Backing up…");
+    await attempt(async () => {
+      const made = await call("hub.backup", { path: answer.path });
+      await ask(
+        "Backed up, and checked",
+        facts([
+          ["Directory", h("code", {}, made.path)],
+          ["Holds", `${count(made.records, "record")} of ${count(made.streams, "stream")}`],
+          ["Size", `${bytes(made.bytes)} in ${count(made.files, "file")}`],
+          ["Shares with the data directory", made.linked_bytes ? `${bytes(made.linked_bytes)}: copy it elsewhere to be safe from the loss of this disk` : null],
+          ["Took", seconds(made.seconds)],
+        ]),
+        { ok: "Close", cancel: false },
+      );
+    });
+  }
+
   view.onPulse((taken) => {
     if (!taken.length) return;
     const samples = taken.map((sample) => ({
@@ -128,7 +158,7 @@ export async function overviewPage(root, parts, view) {
     const last = samples.at(-1);
     quiet.textContent = `Headrace ${info.version} · up ${seconds(info.uptime_s + (Date.now() - opened) / 1000)}${info.data && ` · data in ${info.data}`}`;
     alarms.update(last);
-    for (const one of cards) one.update(samples, last);
+    for (const one of cards) one.update(samples, last, recent.now());
     counts.textContent = `${count(last.streams, "stream")} · ${count(last.tables, "table")}`;
     listeners.update(
       Object.entries(info.listeners)
@@ -143,7 +173,7 @@ export async function overviewPage(root, parts, view) {
 }
 
 function card({ title, keys, names = [], format, figure, unit }) {
-  const chart = new LineChart(`${title}, the last minutes`, format, names);
+  const chart = new LineChart(`${title}, the last minutes`, format, names).linkTo();
   const shown = h("div", { class: "figure" });
   const element = h(
     "section",
@@ -152,9 +182,9 @@ function card({ title, keys, names = [], format, figure, unit }) {
     shown,
     chart.element,
   );
-  function update(samples, last) {
+  function update(samples, last, events) {
     fill(shown, figure(last), " ", h("small", {}, typeof unit === "function" ? unit(last) : unit));
-    chart.update(keys.map((key) => samples.map((sample) => sample[key])));
+    chart.update(keys.map((key) => samples.map((sample) => sample[key])), 1, null, events);
   }
   return { element, update };
 }

@@ -1,8 +1,8 @@
 // The Spark pipelines that this hub knows: how they do, and start, stop, reset.
 
 import { call } from "./api.js";
-import { LineChart } from "./charts.js";
-import { ask, attempt, choice, field } from "./dialogs.js";
+import { LineChart, Recent } from "./charts.js";
+import { ask, attempt, choice, command, field, form, line, menu } from "./dialogs.js";
 import { bytes, count, empty, facts, fill, h, head, number, pill, refill, seconds, streamLink } from "./dom.js";
 import { table } from "./table.js";
 
@@ -19,6 +19,7 @@ const CHARTS = [
 export async function pipelinesPage(root, parts, view) {
   const body = h("div", {});
   const cards = new Map();
+  const recent = new Recent(180);
   const none = h(
     "div",
     { class: "card" },
@@ -64,26 +65,21 @@ export async function pipelinesPage(root, parts, view) {
       key,
       format,
       figure: h("div", { class: "figure small" }),
-      chart: new LineChart(`${title} of ${name}`, format),
+      chart: new LineChart(`${title} of ${name}`, format).linkTo(),
       title,
     }));
     const about = h("div", {});
     const failure = h("div", { class: "alarm bad", hidden: true });
-    const start = h(
-      "button",
-      {
-        type: "button",
-        class: "main",
-        onclick: () => act("pipeline.start", name, `Started ${name}; Spark needs some seconds.`),
-      },
-      "Start",
-    );
-    const stop = h("button", { type: "button", onclick: () => stopped(name) }, "Stop");
-    const reset = h("button", { type: "button", onclick: () => resetPipeline(name) }, "Reset");
+    const [begin, end, back] = [
+      h("button", { type: "button", class: "main", onclick: () => start(name) }, "Start"),
+      h("button", { type: "button", onclick: () => stop(name) }, "Stop"),
+      h("button", { type: "button", onclick: () => reset(name) }, "Reset"),
+    ];
+    const more = menu(`What else to do with ${name}`, [{ title: "Delete…", danger: true, on: () => remove(name) }]);
     const element = h(
       "section",
       { class: "card pipeline", "aria-label": `Pipeline ${name}` },
-      h("div", { class: "bar" }, h("h2", {}, name), badge, h("span", { class: "push" }), start, stop, reset),
+      h("div", { class: "bar" }, h("h2", {}, name), badge, h("span", { class: "push" }), begin, end, back, more),
       failure,
       h(
         "div",
@@ -99,13 +95,14 @@ export async function pipelinesPage(root, parts, view) {
       failure.textContent = report?.error ? `Last error: ${report.error}` : "";
       for (const one of charts) {
         one.figure.textContent = one.format(report?.[one.key] ?? 0);
-        one.chart.update([history.length ? history.map((moment) => moment[one.key]) : [0]]);
+        one.chart.update([history.length ? history.map((moment) => moment[one.key]) : [0]], 1, null, recent.now());
       }
-      start.disabled = ALIVE.includes(status.state) || definition === null;
-      start.title = definition === null ? "It is not defined at this hub: start it where it ran." : "";
-      stop.disabled = !ALIVE.includes(status.state);
-      reset.disabled = ALIVE.includes(status.state);
-      reset.title = reset.disabled ? "Stop it first." : "";
+      begin.disabled = ALIVE.includes(status.state) || definition === null;
+      begin.title = definition === null ? "It is not defined at this hub: start it where it ran." : "";
+      more.disabled = definition === null;
+      end.disabled = !ALIVE.includes(status.state);
+      back.disabled = ALIVE.includes(status.state);
+      back.title = back.disabled ? "Stop it first." : "";
       refill(
         about,
         facts([
@@ -124,93 +121,108 @@ export async function pipelinesPage(root, parts, view) {
     return { element, update };
   }
 
-  async function act(verb, name, done) {
-    await attempt(() => call(verb, { name }), done);
+  async function sure(title, words, told, options, work, done) {
+    if (!(await ask(title, [h("p", {}, words), command(told)], options))) return;
+    await attempt(work, done);
     await view.now();
   }
 
-  async function stopped(name) {
-    const sure = await ask(
-      `Stop ${name}`,
-      h("p", {}, "It ends after the batch under way, and goes on from there when it is started again."),
-      { ok: "Stop" },
+  const start = (name) =>
+    sure(
+      `Start ${name}`,
+      "The hub runs it in a process of its own. It goes on where its stored results end; Spark needs some seconds.",
+      line(["pipeline", "start", name]),
+      { ok: "Start" },
+      () => call("pipeline.start", { name }),
+      `Started ${name}; Spark needs some seconds.`,
     );
-    if (sure) await act("pipeline.stop", name, `Asked ${name} to stop.`);
-  }
 
-  async function resetPipeline(name) {
-    const to = choice("Where it goes on", "to", [
-      ["cursor", "where its stored results end"],
-      ["earliest", "at the earliest record: results are stored again"],
-      ["latest", "at the end: what waits is left out"],
-      ["time", "at a time (UTC)"],
-    ]);
+  const stop = (name) =>
+    sure(
+      `Stop ${name}`,
+      "It ends after the batch under way, and goes on from there when it is started again.",
+      line(["pipeline", "stop", name]),
+      { ok: "Stop" },
+      () => call("pipeline.stop", { name }),
+      `Asked ${name} to stop.`,
+    );
+
+  const remove = (name) =>
+    sure(
+      `Delete ${name}`,
+      "Its definition goes; if it runs, it stops. Its results stay, and so do its cursors: a pipeline that gets the same name goes on where this one was.",
+      line(["pipeline", "delete", name]),
+      { ok: "Delete", danger: true },
+      () => call("pipeline.delete", { name }),
+      `Deleted ${name}.`,
+    );
+
+  async function reset(name) {
     const time = field("Time (UTC)", "time", { type: "datetime-local", step: 1 });
-    const shown = h("div", { role: "status", "data-preview": "" });
-    const select = to.querySelector("select");
-    const input = time.querySelector("input");
-    const target = () => (select.value === "time" ? { time_us: Date.parse(`${input.value}Z`) * 1000 } : select.value);
-    async function preview() {
-      time.hidden = select.value !== "time";
-      if (select.value === "time" && !input.value) {
-        fill(shown, "Choose a time.");
-        return;
-      }
-      try {
-        fill(shown, previewed(await call("pipeline.reset", { name, to: target(), dry_run: true })));
-      } catch (error) {
-        fill(shown, h("p", { class: "bad" }, error.message));
-      }
-    }
-    select.addEventListener("change", preview);
-    input.addEventListener("input", preview);
-    preview();
+    const target = (values) => (values.to === "time" ? { time_us: Date.parse(`${values.time}Z`) * 1000 } : values.to);
     const answer = await ask(
       `Reset ${name}`,
-      [
-        h(
-          "p",
-          {},
-          "Its checkpoint is forgotten, as after a change of what it computes. Open windows and other state are lost.",
-        ),
-        to,
-        time,
-        shown,
-      ],
+      form(
+        [
+          h("p", {}, "Its checkpoint is forgotten, as after a change of what it computes. Open windows and other state are lost."),
+          choice("Where it goes on", "to", [
+            ["cursor", "where its stored results end"],
+            ["earliest", "at the earliest record: results are stored again"],
+            ["latest", "at the end: what waits is left out"],
+            ["time", "at a time (UTC)"],
+          ]),
+          time,
+        ],
+        (values) => line(["pipeline", "reset", name], { start: values.to === "cursor" ? null : values.to === "time" ? `${values.time}Z` : values.to }),
+        async (values) => {
+          time.hidden = values.to !== "time";
+          if (values.to === "time" && !values.time) return "Choose a time.";
+          return previewed(await call("pipeline.reset", { name, to: target(values), dry_run: true }));
+        },
+      ),
       { ok: "Reset", danger: true },
     );
     if (!answer) return;
-    await attempt(() => call("pipeline.reset", { name, to: target() }), `Reset ${name}.`);
+    await attempt(() => call("pipeline.reset", { name, to: target(answer) }), `Reset ${name}.`);
     await view.now();
   }
 
   async function create() {
     const answer = await ask(
       "Create a pipeline",
-      [
-        field("Name", "name", { required: true }),
-        h(
-          "label",
-          { class: "block" },
-          "SQL",
-          h("textarea", {
-            name: "sql",
-            required: true,
-            placeholder: "SELECT type, count(*) AS n FROM stream('orders') GROUP BY type",
+      form(
+        [
+          field("Name", "name", { required: true }),
+          h(
+            "label",
+            { class: "block" },
+            "SQL",
+            h("textarea", {
+              name: "sql",
+              required: true,
+              placeholder: "SELECT type, count(*) AS n FROM stream('orders') GROUP BY type",
+            }),
+          ),
+          field("Stream for the results", "into", { required: true }),
+          h(
+            "div",
+            { class: "fields" },
+            field("A batch every", "trigger", { placeholder: "1 second" }),
+            choice("Output mode", "output_mode", [
+              ["append", "append"],
+              ["update", "update"],
+              ["complete", "complete"],
+            ]),
+          ),
+        ],
+        (values) =>
+          line(["pipeline", "create", values.name || "NAME"], {
+            sql: values.sql,
+            into: values.into,
+            trigger: values.trigger,
+            "output-mode": values.output_mode === "append" ? null : values.output_mode,
           }),
-        ),
-        field("Stream for the results", "into", { required: true }),
-        h(
-          "div",
-          { class: "fields" },
-          field("A batch every", "trigger", { placeholder: "1 second" }),
-          choice("Output mode", "output_mode", [
-            ["append", "append"],
-            ["update", "update"],
-            ["complete", "complete"],
-          ]),
-        ),
-      ],
+      ),
       { ok: "Create" },
     );
     if (!answer) return;

@@ -2,7 +2,7 @@
 
 import { call, callIfThere } from "./api.js";
 import { LineChart } from "./charts.js";
-import { attempt, copy, menu } from "./dialogs.js";
+import { attempt, copy, line, menu } from "./dialogs.js";
 import { bytes, count, empty, fill, h, head, number, seconds } from "./dom.js";
 import { table } from "./table.js";
 
@@ -52,7 +52,7 @@ export async function queryPage(root, parts, view) {
         "Recent queries",
       ),
     ),
-    h("div", { class: "card" }, h("div", { class: "editing" }, editor, offers), h("div", { class: "bar tight" }, run, cancel, limit, said)),
+    h("div", { class: "card" }, h("div", { class: "editing" }, editor, offers), h("div", { class: "bar tight" }, run, cancel, limit, said, h("span", { class: "push" }), h("button", { type: "button", class: "quiet-button", onclick: () => copy(line(["sql", editor.value.trim()], { limit: limit.value }), "the command") }, "Copy command"))),
     result,
   );
   const state = { id: null, at: 0, offers: [], word: "" };

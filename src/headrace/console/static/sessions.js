@@ -1,13 +1,15 @@
 // Who is connected, in which state, and how the last ones ended.
 
 import { call } from "./api.js";
-import { count, empty, facts, fill, h, head, meter, moment, number, pill, refill, seconds, streamLink } from "./dom.js";
+import { count, empty, facts, fill, h, head, json, meter, moment, number, pill, refill, seconds, streamLink } from "./dom.js";
 import { diagram } from "./machine.js";
-import { liveTable } from "./table.js";
+import { liveTable, pager } from "./table.js";
+
+const ROWS = 100;
 
 export async function sessionsPage(root, [chosen, ...rest], view) {
   const machines = new Map((await call("console.machines")).map((one) => [`${one.protocol}/${one.name}`, one]));
-  const state = { id: chosen ? Number(chosen) : null, drawn: null };
+  const state = { id: chosen ? Number(chosen) : null, drawn: null, offset: 0 };
   const which = h(
     "select",
     {
@@ -15,6 +17,7 @@ export async function sessionsPage(root, [chosen, ...rest], view) {
       value: view.shown.which ?? "open",
       onchange: () => {
         view.keep({ which: which.value === "open" ? null : which.value });
+        state.offset = 0;
         view.now();
       },
     },
@@ -28,10 +31,14 @@ export async function sessionsPage(root, [chosen, ...rest], view) {
     value: view.shown.text ?? "",
     oninput: () => {
       view.keep({ text: search.value });
+      state.offset = 0;
       view.now();
     },
   });
-  const said = h("span", { class: "quiet push", role: "status" });
+  const places = pager(ROWS, "session", (offset) => {
+    state.offset = offset;
+    view.now();
+  });
   const title = h("h2", {});
   const about = h("div", {});
   const diagrams = h("div", {});
@@ -80,6 +87,7 @@ export async function sessionsPage(root, [chosen, ...rest], view) {
     {
       label: "Sessions",
       key: (row) => row.id,
+      stamp: (row) => json(row),
       empty: none,
       onOpen: async (row) => {
         state.id = row.id;
@@ -93,14 +101,14 @@ export async function sessionsPage(root, [chosen, ...rest], view) {
   fill(
     root,
     head("Sessions", "Connections of all protocols. Open one to see where it stands in its protocol's state machine."),
-    h("div", { class: "bar" }, which, search, said),
+    h("div", { class: "bar" }, which, search, places.element),
     h("div", { class: "card" }, rows.element),
     detail,
   );
 
   async function refresh() {
     const ended = which.value === "ended";
-    const page = await call("console.sessions", { text: search.value, ended });
+    const page = await call("console.sessions", { text: search.value, ended, offset: state.offset, limit: ROWS, id: state.id });
     fill(
       none,
       ended
@@ -108,11 +116,8 @@ export async function sessionsPage(root, [chosen, ...rest], view) {
         : empty("Nobody is connected.", "The addresses of the listeners are on the overview."),
     );
     rows.update(page.rows);
-    said.textContent =
-      page.total > page.rows.length
-        ? `${number(page.rows.length)} of ${number(page.total)}`
-        : count(page.total, "session");
-    show(page.rows.find((row) => row.id === state.id));
+    places.update(state.offset, page.total);
+    show(page.chosen);
   }
 
   function show(row) {

@@ -1,9 +1,9 @@
 // One stream: its records, live or anywhere in its past, who writes and who reads.
 
 import { call } from "./api.js";
-import { LineChart } from "./charts.js";
+import { LineChart, Recent } from "./charts.js";
 import { cursorState } from "./cursors.js";
-import { ask, attempt, choice, field, menu } from "./dialogs.js";
+import { ask, attempt, choice, curl, field, form, line, menu } from "./dialogs.js";
 import {
   bytes,
   count,
@@ -23,11 +23,12 @@ import {
 } from "./dom.js";
 import { fits, short, showRecord } from "./record.js";
 import { Reading } from "./reading.js";
-import { deleteStream, editOptions, growStream, trimStream } from "./streams.js";
+import { deleteStream, editOptions, growStream, rewindStream, trimStream } from "./streams.js";
 import { liveTable } from "./table.js";
 
 const PAGE = 200;
-const LIVE_KEPT = 1000;
+const LIVE_KEPT = 1000; // and filtered
+const LIVE_SHOWN = 200; // of them: a page with thousands of elements cannot keep up with what comes
 const SEARCH_PAGE = 1000;
 const SEARCH_PAGES = 50;
 
@@ -58,6 +59,7 @@ export async function streamPage(root, [stream], view) {
     {
       label: "Records",
       key: (one) => `${one.partition}/${one.index}`,
+      stamp: () => "a record never changes",
       empty: empty("No records here.", "Send one with the button above, or wait for a producer."),
       onOpen: select,
       isOpen: (one) => state.selected === `${one.partition}/${one.index}`,
@@ -95,6 +97,7 @@ export async function streamPage(root, [stream], view) {
         { title: "Rate over the last day", on: () => (location.hash = place(["events"], { stream, last: 86400 })) },
         { title: "More partitions…", on: () => growStream(stream).then((done) => done && location.reload()) },
         { title: "Trim…", on: () => trimStream(stream) },
+        seen.writers.some((one) => one.protocol === "wallaroo") ? { title: "Have it sent again…", on: () => rewindStream(stream) } : null,
         {
           title: "Delete…",
           danger: true,
@@ -211,9 +214,8 @@ export async function streamPage(root, [stream], view) {
 
   function draw(words = null) {
     const wanted = filters.values();
-    const kept = state.records.filter((record) => fits(record, wanted));
-    if (state.following) kept.reverse();
-    rows.update(kept);
+    const kept = filters.used() ? state.records.filter((record) => fits(record, wanted)) : state.records;
+    rows.update(state.following ? kept.slice(-LIVE_SHOWN).reverse() : kept);
     search.hidden = !filters.used() || (reading.atEnd && !state.following);
     earlier.disabled = state.following || reading.atStart;
     later.disabled = state.following || reading.atEnd;
@@ -223,7 +225,7 @@ export async function streamPage(root, [stream], view) {
     said.textContent =
       words ??
       (state.following
-        ? `Live: ${count(kept.length, "record")} of the last ${number(state.records.length)}`
+        ? `Live: ${count(Math.min(kept.length, LIVE_SHOWN), "record")} of the last ${number(state.records.length)}`
         : reading.chosen.length === 1
           ? `Index ${range}: ${count(kept.length, "record")}`
           : `${count(kept.length, "record")}, oldest first`);
@@ -237,18 +239,34 @@ export async function streamPage(root, [stream], view) {
     if (matchMedia("(max-width: 1000px)").matches) detail.scrollIntoView(); // it stands below the list there
   }
 
+  function asked(answer) {
+    const record =
+      answer.form === "text"
+        ? { text: answer.payload }
+        : { payload: encode((answer.payload.match(/[0-9a-f]{2}/gi) ?? []).map((pair) => parseInt(pair, 16))) };
+    if (answer.type) record.type = answer.type;
+    if (answer.key) record.key = encode(utf8(answer.key));
+    return { stream, partition: Number(answer.partition ?? 0), records: [record] };
+  }
+
   async function send() {
     const answer = await ask(
       `Send a record to ${stream}`,
-      [
-        h("label", { class: "block" }, "Payload", h("textarea", { name: "payload" })),
-        choice("The payload is", "form", [
-          ["text", "text"],
-          ["hex", "bytes in hex"],
-        ]),
-        h("div", { class: "fields" }, field("Type", "type"), field("Key", "key")),
-        many ? choice("Partition", "partition", seen.bounds.map((_, at) => [at, String(at)]), { value: reading.chosen[0] }) : null,
-      ],
+      form(
+        [
+          h("label", { class: "block" }, "Payload", h("textarea", { name: "payload" })),
+          choice("The payload is", "form", [
+            ["text", "text"],
+            ["hex", "bytes in hex"],
+          ]),
+          h("div", { class: "fields" }, field("Type", "type"), field("Key", "key")),
+          many ? choice("Partition", "partition", seen.bounds.map((_, at) => [at, String(at)]), { value: reading.chosen[0] }) : null,
+        ],
+        (values) =>
+          values.form === "text"
+            ? line(["append", stream, values.payload], { type: values.type, key: values.key, partition: many ? values.partition : null })
+            : curl("stream.append", asked(values)),
+      ),
       {
         ok: "Send",
         check: (values) =>
@@ -258,14 +276,8 @@ export async function streamPage(root, [stream], view) {
       },
     );
     if (!answer) return;
-    const record =
-      answer.form === "text"
-        ? { text: answer.payload }
-        : { payload: encode((answer.payload.match(/[0-9a-f]{2}/gi) ?? []).map((pair) => parseInt(pair, 16))) };
-    if (answer.type) record.type = answer.type;
-    if (answer.key) record.key = encode(utf8(answer.key));
     await attempt(async () => {
-      await call("stream.append", { stream, partition: Number(answer.partition ?? 0), records: [record] });
+      await call("stream.append", asked(answer));
       if (!state.following) await follow();
     }, "Sent, and on disk.");
   }
@@ -340,7 +352,8 @@ function filterFields(view, changed) {
 function aboutStream(stream) {
   const quiet = h("span", {});
   const kept = h("button", { type: "button", class: "quiet-button edit", title: "Change", onclick: () => editOptions(stream) });
-  const chart = new LineChart("Records per second", (value) => `${number(value)} records/s`);
+  const chart = new LineChart("Records per second", (value) => `${number(value)} records/s`).linkTo({ stream });
+  const recent = new Recent(120);
   const numbers = h("div", { class: "numbers" });
   const figures = h("div", { class: "card summary" }, numbers, chart.element);
   const writers = liveTable(
@@ -406,7 +419,7 @@ function aboutStream(stream) {
         ["Furthest behind", row.cursors ? count(row.lag, "record") : "no cursors"],
       ]),
     );
-    chart.update([rates.length ? rates : [0]]);
+    chart.update([rates.length ? rates : [0]], 1, null, recent.now());
     writers.update([
       ...writing.map((one) => ({
         key: `s${one.session}`,

@@ -1,9 +1,9 @@
 // All streams, a page at a time.
 
 import { call } from "./api.js";
-import { ask, attempt, choice, command, curl, field, menu, quoted } from "./dialogs.js";
-import { bytes, count, empty, fill, h, head, number, streamLink } from "./dom.js";
-import { liveTable } from "./table.js";
+import { ask, attempt, choice, command, field, form, line, menu } from "./dialogs.js";
+import { bytes, count, empty, fill, h, head, json, number, streamLink } from "./dom.js";
+import { liveTable, pager } from "./table.js";
 
 const ROWS = 100;
 
@@ -36,7 +36,10 @@ export async function streamsPage(root, parts, view) {
     h("option", { value: "" }, "Streams"),
     h("option", { value: "all" }, "With the hub's own"),
   );
-  const places = h("div", { class: "bar" });
+  const places = pager(ROWS, "stream", (offset) => {
+    asked.offset = offset;
+    view.now();
+  });
   const sort = {
     by: "name",
     descending: false,
@@ -90,7 +93,7 @@ export async function streamsPage(root, parts, view) {
           ]),
       },
     ],
-    { label: "Streams", key: (row) => row.name, sort, empty: none },
+    { label: "Streams", key: (row) => row.name, stamp: (row) => json(row), sort, empty: none },
   );
   fill(
     root,
@@ -99,7 +102,7 @@ export async function streamsPage(root, parts, view) {
       "A stream keeps records in order; every protocol reads and writes the same ones.",
       h("button", { class: "main", type: "button", onclick: create }, "Create a stream"),
     ),
-    h("div", { class: "bar" }, search, kind, h("span", { class: "push" }), places),
+    h("div", { class: "bar" }, search, kind, places.element),
     h("div", { class: "card" }, rows.element),
   );
 
@@ -116,37 +119,32 @@ export async function streamsPage(root, parts, view) {
           ),
     );
     rows.update(page.rows);
-    const step = (by) => () => {
-      asked.offset += by;
-      view.now();
-    };
-    fill(
-      places,
-      h("button", { type: "button", disabled: asked.offset === 0, onclick: step(-ROWS) }, "Previous"),
-      h(
-        "span",
-        { class: "quiet" },
-        page.total
-          ? `${number(asked.offset + 1)} to ${number(Math.min(asked.offset + ROWS, page.total))} of ${number(page.total)}`
-          : "none",
-      ),
-      h("button", { type: "button", disabled: asked.offset + ROWS >= page.total, onclick: step(ROWS) }, "Next"),
-    );
+    places.update(asked.offset, page.total);
   }
 
   async function create() {
     const answer = await ask(
       "Create a stream",
-      [
-        field("Name", "name", { required: true }),
-        field("Partitions", "partitions", { type: "number", min: 1, value: 1, required: true }),
-        field("Keep for so many hours (empty: for ever)", "hours", { type: "number", min: 0, step: "any" }),
-        field("Keep so many MiB for each partition (empty: all)", "size", { type: "number", min: 1 }),
-        choice("Forget what all cursors have read", "cursors", [
-          ["no", "no"],
-          ["yes", "yes"],
-        ]),
-      ],
+      form(
+        [
+          field("Name", "name", { required: true }),
+          field("Partitions", "partitions", { type: "number", min: 1, value: 1, required: true }),
+          field("Keep for so many hours (empty: for ever)", "hours", { type: "number", min: 0, step: "any" }),
+          field("Keep so many MiB for each partition (empty: all)", "size", { type: "number", min: 1 }),
+          choice("Forget what all cursors have read", "cursors", [
+            ["no", "no"],
+            ["yes", "yes"],
+          ]),
+        ],
+        (values) =>
+          line(["stream", "create", values.name || "NAME"], {
+            partitions: values.partitions === "1" ? null : values.partitions,
+            "retain-age": values.hours && `${values.hours}h`,
+            "retain-bytes": values.size && `${values.size}MiB`,
+            "retain-cursors": values.cursors === "yes",
+            new: true,
+          }),
+      ),
       { ok: "Create" },
     );
     if (!answer) return;
@@ -183,31 +181,29 @@ export async function editOptions(stream) {
     }
     return options;
   };
-  const shown = h("p", { role: "status", "data-preview": "" });
-  const told = h("div", {});
-  const body = h(
-    "div",
-    {},
-    field("Keep for so many hours (empty: for ever)", "retention_age_s", { type: "number", min: 0, step: "any", value: now.retention_age_s ? now.retention_age_s / 3600 : "" }),
-    field("Keep so many MiB for each partition (empty: all)", "retention_bytes", { type: "number", min: 0, step: "any", value: now.retention_bytes ? now.retention_bytes / 1048576 : "" }),
-    choice("Forget what all cursors have read", "cursors", [["no", "no"], ["yes", "yes"]], { value: now.retention_cursors ? "yes" : "no" }),
-    field("Wait for slow cursors at most so many hours (empty: as long as it takes)", "max_hold_s", { type: "number", min: 0, step: "any", value: now.max_hold_s ? now.max_hold_s / 3600 : "" }),
-    shown,
-    told,
+  const holding = seen.cursors.filter((one) => one.lag || one.holds);
+  const body = form(
+    [
+      field("Keep for so many hours (empty: for ever)", "retention_age_s", { type: "number", min: 0, step: "any", value: now.retention_age_s ? now.retention_age_s / 3600 : "" }),
+      field("Keep so many MiB for each partition (empty: all)", "retention_bytes", { type: "number", min: 0, step: "any", value: now.retention_bytes ? now.retention_bytes / 1048576 : "" }),
+      choice("Forget what all cursors have read", "cursors", [["no", "no"], ["yes", "yes"]], { value: now.retention_cursors ? "yes" : "no" }),
+      field("Wait for slow cursors at most so many hours (empty: as long as it takes)", "max_hold_s", { type: "number", min: 0, step: "any", value: now.max_hold_s ? now.max_hold_s / 3600 : "" }),
+    ],
+    (values) =>
+      line(["stream", "set", stream], {
+        "retain-age": values.retention_age_s ? `${values.retention_age_s}h` : "off",
+        "retain-bytes": values.retention_bytes ? `${values.retention_bytes}MiB` : "off",
+        "max-hold": values.max_hold_s ? `${values.max_hold_s}h` : "off",
+        [values.cursors === "yes" ? "retain-cursors" : "no-retain-cursors"]: true,
+      }),
+    (values) =>
+      [
+        values.retention_age_s || values.retention_bytes || values.cursors === "yes"
+          ? "Records that are past this go with the next sweep, and cannot be brought back."
+          : "Nothing is removed.",
+        holding.length && !values.max_hold_s ? `${count(holding.length, "cursor still holds", "cursors still hold")} records: what they need stays.` : "",
+      ].join(" "),
   );
-  function preview() {
-    const answer = Object.fromEntries([...body.querySelectorAll("[name]")].map((one) => [one.name, one.value]));
-    const holding = seen.cursors.filter((one) => one.lag || one.holds);
-    shown.textContent = [
-      answer.retention_age_s || answer.retention_bytes || answer.cursors === "yes"
-        ? "Records that are past this go with the next sweep, and cannot be brought back."
-        : "Nothing is removed.",
-      holding.length && !answer.max_hold_s ? `${count(holding.length, "cursor still holds", "cursors still hold")} records: what they need stays.` : "",
-    ].join(" ");
-    fill(told, command(curl("stream.set-options", { stream, options: value(answer) })));
-  }
-  body.addEventListener("input", preview);
-  preview();
   const answer = await ask(`Options of ${stream}`, body, { ok: "Change" });
   return Boolean(answer) && attempt(() => call("stream.set-options", { stream, options: value(answer) }), `Changed ${stream}.`);
 }
@@ -219,11 +215,13 @@ export async function growStream(stream) {
   const least = seen.row.partitions + 1;
   const answer = await ask(
     `More partitions for ${stream}`,
-    [
-      h("p", {}, `It has ${seen.row.partitions}. A stream never gets fewer, and records stay in the partition that they are in.`),
-      field("Partitions", "partitions", { type: "number", min: least, value: least, required: true }),
-      command(`headrace stream grow ${quoted(stream)} ${least}`),
-    ],
+    form(
+      [
+        h("p", {}, `It has ${seen.row.partitions}. A stream never gets fewer, and records stay in the partition that they are in.`),
+        field("Partitions", "partitions", { type: "number", min: least, value: least, required: true }),
+      ],
+      (values) => line(["stream", "grow", stream, values.partitions]),
+    ),
     { ok: "Grow" },
   );
   return Boolean(answer) && attempt(() => call("stream.grow", { stream, partitions: Number(answer.partitions) }), `Grew ${stream}.`);
@@ -255,7 +253,7 @@ export async function trimStream(stream) {
     const [first, next] = seen.bounds[chosen()];
     const keep = Math.min(Math.max(Number(input.value), first), next);
     const late = seen.cursors.filter((one) => one.partition === chosen() && one.index < keep);
-    fill(told, command(`headrace stream trim ${quoted(stream)} ${keep}${chosen() ? ` --partition ${chosen()}` : ""}`));
+    fill(told, command(line(["stream", "trim", stream, keep], { partition: chosen() || null })));
     shown.textContent = `${count(keep - first, "record")} of ${number(next - first)} go, and cannot be brought back.${late.length ? ` Not read yet by ${late.map((one) => one.name).join(", ")}.` : ""}`;
   }
   function choose() {
@@ -275,6 +273,29 @@ export async function trimStream(stream) {
       `Trimmed ${stream}.`,
     )
   );
+}
+
+// Have the connectors of a stream send again what they have sent. Whether it was done.
+export async function rewindStream(stream) {
+  const point = (values) => (values.from === "start" ? null : Number(values.point));
+  const at = field("The last message id that counts as stored", "point", { type: "number", min: 0, value: 0 });
+  const answer = await ask(
+    `Send ${stream} again`,
+    form(
+      [
+        choice("From", "from", [["start", "the beginning"], ["point", "behind a message id"]]),
+        at,
+        choice("Connections of the third version", "how", [["restart", "are told to start over"], ["close", "are closed"]]),
+      ],
+      (values) => line(["stream", "rewind", stream], { "to-start": values.from === "start", to: values.from === "start" ? null : values.point, close: values.how === "close" }),
+      (values) => {
+        at.hidden = values.from === "start";
+        return "Wallaroo connectors of this stream send again what comes after it. Records stay where they are: what is sent again is appended again.";
+      },
+    ),
+    { ok: "Send again", danger: true },
+  );
+  return Boolean(answer) && attempt(() => call("stream.rewind", { stream, point: point(answer), how: answer.how }), `The connectors of ${stream} send again.`);
 }
 
 // Remove a stream for good, after its name was typed. Whether it was done.
@@ -302,7 +323,7 @@ export async function deleteStream(stream) {
         `All ${count(row.records, "record")} (${bytes(row.bytes)}), its cursors and checkpoints go, and cannot be brought back.${users ? ` It is ${users}.` : ""}`,
       ),
       field("Type its name to confirm", "name", { required: true }),
-      command(`headrace stream delete ${quoted(stream)}`),
+      command(line(["stream", "delete", stream])),
     ],
     {
       ok: "Delete",

@@ -1,9 +1,10 @@
 // Tables that change under the reader's hands: rows and cells that stay the same are left alone, with their focus.
 
-import { fill, h } from "./dom.js";
+import { count, fill, h, number } from "./dom.js";
 
 // columns: { title, cell(row), number, wrap, minor and least (left out where it is narrow), sort }; sort: { by, descending, on(by) }.
-// options: label, key(row), empty (an element), onOpen(row), isOpen(row).
+// options: label, key(row), empty (an element), onOpen(row), isOpen(row), and stamp(row): rows with the same stamp look the same,
+// and their cells are not made again.
 export function liveTable(columns, options) {
   const lines = new Map();
   const body = h("tbody", {});
@@ -37,7 +38,9 @@ export function liveTable(columns, options) {
       const key = String(options.key(row));
       const line = lines.get(key) ?? made(key);
       Object.assign(line.row, row);
-      cells(line);
+      const stamp = options.stamp?.(row);
+      if (stamp === undefined || stamp !== line.stamp) cells(line);
+      line.stamp = stamp;
       if (options.onOpen) line.element.setAttribute("aria-selected", String(options.isOpen?.(line.row) ?? false));
       if (body.children[place] !== line.element) body.insertBefore(line.element, body.children[place] ?? null);
     });
@@ -131,6 +134,23 @@ export function table(columns, rows, options) {
   const made = liveTable(columns, { key: (row) => rows.indexOf(row), ...options, key: options.key ?? counter() });
   made.update(rows);
   return made.element;
+}
+
+// Which page of a list this is, and the way to the others; only how many there are where one page holds all.
+export function pager(rows, thing, go) {
+  let at = 0;
+  const button = (title, by) => h("button", { type: "button", onclick: () => go(Math.max(0, at + by)) }, title);
+  const [previous, next] = [button("Previous", -rows), button("Next", rows)];
+  const said = h("span", { class: "quiet", role: "status" });
+  function update(offset, total) {
+    at = offset;
+    const to = Math.min(offset + rows, total);
+    previous.hidden = next.hidden = total <= rows && !offset;
+    previous.disabled = !offset;
+    next.disabled = to >= total;
+    said.textContent = next.hidden ? count(total, thing) : `${number(offset + 1)} to ${number(to)} of ${number(total)}`;
+  }
+  return { element: h("div", { class: "bar push" }, previous, said, next), update };
 }
 
 function counter() {

@@ -1,8 +1,8 @@
 // Tables, and the entries of one: keys and values as text, JSON or bytes.
 
 import { call } from "./api.js";
-import { ask, attempt, command, curl, field, menu, quoted } from "./dialogs.js";
-import { asText, bytes, count, decode, empty, encode, fill, h, head, hex, number, place, utf8 } from "./dom.js";
+import { ask, attempt, command, curl, field, form, line, menu, note } from "./dialogs.js";
+import { asText, bytes, count, decode, empty, encode, fill, h, head, hex, json, number, place, utf8 } from "./dom.js";
 import { liveTable } from "./table.js";
 
 const ROWS = 100;
@@ -49,6 +49,7 @@ export async function tablesPage(root, parts, view) {
     {
       label: "Tables",
       key: (row) => row.name,
+      stamp: (row) => json(row),
       empty: empty("No tables.", "A table maps keys to values; Perper caches and the SDK make them: hub.table(\"stock\")."),
     },
   );
@@ -64,7 +65,11 @@ export async function tablesPage(root, parts, view) {
   );
 
   async function create() {
-    const answer = await ask("Create a table", field("Name", "table", { required: true }), { ok: "Create" });
+    const answer = await ask(
+      "Create a table",
+      form(field("Name", "table", { required: true }), (values) => curl("table.create", { table: values.table || "NAME" })),
+      { ok: "Create" },
+    );
     if (!answer) return;
     await attempt(() => call("table.create", answer), `Created ${answer.table}.`);
     await view.now();
@@ -105,6 +110,7 @@ export async function tablePage(root, [table], view) {
       h("button", { type: "button", class: "main", onclick: () => put(null) }, "Set a key"),
       menu("What to do with this table", [
         { title: "Remove all keys…", danger: true, on: clear },
+        { title: "Accept damage…", danger: true, on: acceptDamage },
         { title: "Delete the table…", danger: true, on: drop },
       ]),
     ),
@@ -129,18 +135,26 @@ export async function tablePage(root, [table], view) {
   }
 
   async function put(row) {
+    const asked = (values) => ({
+      table,
+      key: row ? row.key : encode(utf8(values.key)),
+      value: encode(utf8(values.value)),
+      ...(row ? { expect_value: row.value } : {}),
+    });
     const answer = await ask(
       row ? `Change ${shown(row.key)}` : `Set a key of ${table}`,
-      [
-        field("Key", "key", { required: true, value: row ? shown(row.key) : "", readonly: Boolean(row) }),
-        h("label", { class: "block" }, "Value", h("textarea", { name: "value", value: row ? shown(row.value) : "" })),
-        row ? h("p", { class: "quiet" }, "Nothing is changed if somebody else has changed it meanwhile.") : null,
-      ],
+      form(
+        [
+          field("Key", "key", { required: true, value: row ? shown(row.key) : "", readonly: Boolean(row) }),
+          h("label", { class: "block" }, "Value", h("textarea", { name: "value", value: row ? shown(row.value) : "" })),
+          row ? h("p", { class: "quiet" }, "Nothing is changed if somebody else has changed it meanwhile.") : null,
+        ],
+        (values) => curl("table.put", asked(values)),
+      ),
       { ok: "Set" },
     );
     if (!answer) return;
-    const request = { table, key: row ? row.key : encode(utf8(answer.key)), value: encode(utf8(answer.value)) };
-    if (row) request.expect_value = row.value;
+    const request = asked(answer);
     await attempt(async () => {
       const done = await call("table.put", request);
       if (!done.applied) throw new Error("Somebody else has changed this key meanwhile. Nothing was changed; look again.");
@@ -162,10 +176,27 @@ export async function tablePage(root, [table], view) {
   async function clear() {
     const sure = await ask(
       `Remove all keys of ${table}`,
-      [h("p", {}, "All entries go in one step, and cannot be brought back."), command(`headrace table clear ${quoted(table)}`)],
+      [h("p", {}, "All entries go in one step, and cannot be brought back."), command(line(["table", "clear", table]))],
       { ok: "Remove all", danger: true },
     );
     if (sure) await attempt(() => call("table.clear", { table }), "Removed all keys.");
+    await view.now();
+  }
+
+  async function acceptDamage() {
+    const sure = await ask(
+      `Accept the damage of ${table}`,
+      [
+        h("p", {}, "For a table that the hub refuses to serve because records of it cannot be read. What they said is given up: keys may have an older value, be missing, or still be there. A table without damage stays as it is."),
+        command(line(["table", "accept-damage", table])),
+      ],
+      { ok: "Serve what is left", danger: true },
+    );
+    if (!sure) return;
+    await attempt(async () => {
+      const lost = await call("table.accept-damage", { table });
+      note(lost.first === null ? "This table has no damage." : `Served again, without what was lost in its records ${number(lost.first)} to ${number(lost.last)}.`);
+    });
     await view.now();
   }
 

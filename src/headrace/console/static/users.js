@@ -1,7 +1,7 @@
 // Who may do what: users, their roles and tokens.
 
 import { call } from "./api.js";
-import { ask, attempt, command, copy, curl, field, menu, quoted } from "./dialogs.js";
+import { ask, attempt, command, copy, field, form, line, menu } from "./dialogs.js";
 import { count, empty, facts, fill, h, head, pill } from "./dom.js";
 import { liveTable } from "./table.js";
 
@@ -49,23 +49,15 @@ export async function usersPage(root, parts, view) {
 
   async function add(row) {
     const name = field("Name", "user", { required: true, value: row?.user ?? "", readonly: Boolean(row) });
-    const told = h("div", {});
-    const body = h(
-      "div",
-      {},
-      row || rowsThere() ? null : h("p", {}, "This is the first user: from then on everybody must sign in, and you, too. Give it the role admin."),
-      name,
-      field("Roles, with spaces between", "roles", { required: true, value: row?.roles.join(" ") ?? (rowsThere() ? "reader" : "admin"), placeholder: "admin, writer, reader or your own" }),
-      field(row ? "New password (empty: none)" : "Password (empty: only tokens)", "secret", { type: "password", autocomplete: "new-password" }),
-      told,
+    const body = form(
+      [
+        row || rowsThere() ? null : h("p", {}, "This is the first user: from then on everybody must sign in, and you, too. Give it the role admin."),
+        name,
+        field("Roles, with spaces between", "roles", { required: true, value: row?.roles.join(" ") ?? (rowsThere() ? "reader" : "admin"), placeholder: "admin, writer, reader or your own" }),
+        field(row ? "New password (empty: none)" : "Password (empty: only tokens)", "secret", { type: "password", autocomplete: "new-password" }),
+      ],
+      (values) => line(["user", "add", values.user || "NAME"], { role: values.roles.trim().split(/\s+/), token: !values.secret }),
     );
-    const tell = () => {
-      const roles = body.querySelector("[name=roles]").value.trim().split(/\s+/);
-      const who = body.querySelector("[name=user]").value || "NAME";
-      fill(told, command(`headrace user add ${quoted(who)} ${roles.map((role) => `--role ${quoted(role)}`).join(" ")}`));
-    };
-    body.addEventListener("input", tell);
-    tell();
     const answer = await ask(row ? `Change ${row.user}` : "Add a user", body, { ok: row ? "Change" : "Add" });
     if (!answer) return;
     const request = { user: answer.user, roles: answer.roles.trim().split(/\s+/) };
@@ -77,6 +69,12 @@ export async function usersPage(root, parts, view) {
   const rowsThere = () => rows.element.querySelector("tbody tr") !== null;
 
   async function token(row) {
+    const sure = await ask(
+      `A new token for ${row.user}`,
+      [h("p", {}, `Whoever has it may do what ${row.user} may. The others stay valid.`), command(line(["user", "token", row.user]))],
+      { ok: "Make a token" },
+    );
+    if (!sure) return;
     await attempt(async () => {
       const made = await call("user.token", { user: row.user });
       await view.now();
@@ -95,7 +93,7 @@ export async function usersPage(root, parts, view) {
   async function remove(row) {
     const sure = await ask(
       `Remove ${row.user}`,
-      [h("p", {}, "Open connections of this user end at once; the tokens are gone."), command(curl("user.remove", { user: row.user }))],
+      [h("p", {}, "Open connections of this user end at once; the tokens are gone."), command(line(["user", "rm", row.user]))],
       { ok: "Remove", danger: true },
     );
     if (!sure) return;

@@ -15,7 +15,14 @@ import msgspec
 
 from headrace.errors import BadRequest, Forbidden, HeadraceError, MethodRaised, StillRunning
 from headrace.hub.verbs import HttpForm, Nothing, Right, Verbs
-from headrace.protocols.ambrosia.binding.methods import CANCEL_METHOD, FULFIL_METHOD, INSTANCES_METHOD, method_id
+from headrace.protocols.ambrosia.binding.look import Look
+from headrace.protocols.ambrosia.binding.methods import (
+    CANCEL_METHOD,
+    FULFIL_METHOD,
+    INSTANCES_METHOD,
+    LOOK_METHOD,
+    method_id,
+)
 from headrace.protocols.ambrosia.codec import BodyKind, Return
 from headrace.protocols.ambrosia.coordinator.coordinator import Coordinator
 from headrace.protocols.ambrosia.coordinator.instance import Instance
@@ -66,6 +73,13 @@ class InstancesRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pattern: str = "*"
     after: str = ""
     limit: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1_000
+
+
+class LookRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One immortal; of a keyed one, an instance."""
+
+    name: str
+    key: str | None = None
 
 
 class FulfilRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -123,6 +137,7 @@ class CallVerbs:
             http=put,
         )
         add("immortal.instances", InstancesRequest, self.instances, right="read", filters=True, summary="Keys in order")
+        add("immortal.look", LookRequest, self.look, right="read", filters=True, summary="How one is now")
         add("immortal.cancel", CancelRequest, self.cancel, right="write", filters=True, summary="Cancel a call")
 
     async def describe(self, request: DescribeRequest) -> None:
@@ -191,6 +206,18 @@ class CallVerbs:
         if answer is None:
             raise StillRunning(f"immortal {request.name!r} has no program that could answer: start it")
         return msgspec.json.decode(_called(request.name, answer).value, type=list[str])
+
+    async def look(self, request: LookRequest) -> Look:
+        """Its state, which methods wait for what, timers to come and what is being done outside."""
+        instance = self._permitted(request.name, "read", "immortal.look")
+        interface = await self.methods(MethodsRequest(request.name))  # others would not understand the question
+        if interface.keyed and request.key is None:
+            raise BadRequest(f"{request.name!r} is keyed: say which instance is meant by the key")
+        arguments = msgspec.json.encode({} if request.key is None else {KEY_FIELD: request.key})
+        answer = await self._coordinator.outside.ask(instance, LOOK_METHOD, arguments, WAIT_S_MAX)
+        if answer is None:
+            raise StillRunning(f"immortal {request.name!r} has no program that could answer: start it")
+        return msgspec.json.decode(_called(request.name, answer).value, type=Look)
 
     async def fulfil(self, request: FulfilRequest) -> Called:
         """Give a waiting method its value."""

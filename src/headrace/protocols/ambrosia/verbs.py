@@ -2,21 +2,46 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import Annotated, Any, Self
 
 import msgspec
 
-from headrace.errors import BadRequest
+from headrace.errors import BadRequest, LimitExceeded
 from headrace.hub.verbs import Nothing, Verbs
 from headrace.log.ops import CheckpointInfo
 from headrace.pages import Listed
+from headrace.protocols.ambrosia.binding.keyed import read_state
+from headrace.protocols.ambrosia.binding.methods import (
+    ATTEMPT_METHOD,
+    CANCEL_METHOD,
+    CLOCK_METHOD,
+    DEADLINE_METHOD,
+    FULFIL_METHOD,
+    OUTSIDE_METHOD,
+    TIMER_METHOD,
+)
+from headrace.protocols.ambrosia.codec import BodyKind
 from headrace.protocols.ambrosia.coordinator.coordinator import Coordinator
 from headrace.protocols.ambrosia.coordinator.debug_session import DebugSession
 from headrace.protocols.ambrosia.coordinator.instance import Instance
+from headrace.protocols.ambrosia.coordinator.outside import OUTSIDE
 from headrace.protocols.ambrosia.coordinator.store import producer_of
 from headrace.protocols.ambrosia.description import DescribedMessage, describe_messages
 from headrace.protocols.ambrosia.settings import ImmortalSection
+
+CHECKPOINT_SHOWN_BYTES_MAX = 64 << 20
+OWN_WORDS = {
+    OUTSIDE_METHOD: "effect done",
+    DEADLINE_METHOD: "sleep begun",
+    TIMER_METHOD: "timer due",
+    ATTEMPT_METHOD: "effect failed",
+    FULFIL_METHOD: "fulfil",
+    CANCEL_METHOD: "cancel",
+    CLOCK_METHOD: "clock",
+}
+"""What programs of `headrace.immortals` tell themselves, and others them, by numbers of our own."""
 
 
 class NameRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,6 +80,27 @@ class EndReplayRequest(NameRequest, frozen=True):
     receive: str
 
 
+class StateRequest(NameRequest, frozen=True):
+    """A checkpoint; of a keyed immortal also which instance, or none for the keys."""
+
+    checkpoint: int
+    key: str | None = None
+
+
+class StateInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of the last moment before a checkpoint in which no method waited; `since` messages came after it.
+    `keys` are those of a keyed immortal, if no key was asked for."""
+
+    checkpoint: int
+    position: int
+    time_us: int
+    kind: str = ""
+    state: Any = None
+    since: int = 0
+    timers: int = 0
+    keys: list[str] | None = None
+
+
 class Peer(msgspec.Struct, frozen=True):
     """What was accepted from one sender."""
 
@@ -85,9 +131,19 @@ class ImmortalInfo(msgspec.Struct, frozen=True, kw_only=True):
     undelivered: int = 0
     """Logged messages that the binding was not sent yet."""
     standbys: int = 0
+    described: bool = False
+    """Whether its program has said what can be called of it."""
     senders: list[Peer] = []
     checkpoints: list[CheckpointInfo] = []
     last_error: str | None = None
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a method answered to a call from outside: the beginning of it, and how long that took."""
+
+    raised: bool
+    text: str
+    after_us: int
 
 
 class LoggedMessage(DescribedMessage, frozen=True, kw_only=True):
@@ -96,6 +152,9 @@ class LoggedMessage(DescribedMessage, frozen=True, kw_only=True):
     index: int
     time_us: int
     sender: str | None
+    name: str | None = None
+    """Of the method, if the program has said what its methods are called; of our own, what it is about."""
+    answer: Answer | None = None
 
 
 class DebugPorts(msgspec.Struct, frozen=True):
@@ -143,6 +202,7 @@ class ImmortalVerbs:
             listed_by=lambda each: [each.name],
         )
         add("immortal.log", LogRequest, self.log, right="read", summary="Logged messages, decoded")
+        add("immortal.state", StateRequest, self.state, right="read", summary="The state in a checkpoint")
         add("immortal.checkpoint", NameRequest, self.checkpoint, right="write", summary="Take a checkpoint now")
         add("immortal.hand-over", NameRequest, self.hand_over, right="write", summary="Let a standby take over now")
         add("immortal.replay", ReplayRequest, self.replay, right="admin", summary="Serve a debugging binding")
@@ -158,6 +218,20 @@ class ImmortalVerbs:
     async def list_immortals(self, request: Listed) -> Iterable[ImmortalInfo]:
         """All of them by name, those that were only called too."""
         return (self._info(instance) for _, instance in sorted(self._coordinator.instances.items()))
+
+    async def state(self, request: StateRequest) -> StateInfo:
+        """Of a program of `headrace.immortals`: others write their checkpoints as they like."""
+        instance = self._coordinator.find(request.name)
+        info = next((each for each in instance.checkpoints() if each.id == request.checkpoint), None)
+        if info is None:
+            raise BadRequest(f"immortal {request.name!r} has no checkpoint {request.checkpoint}")
+        if info.size > CHECKPOINT_SHOWN_BYTES_MAX:
+            raise LimitExceeded("bytes of a checkpoint to show", info.size, CHECKPOINT_SHOWN_BYTES_MAX, "no setting")
+        blob = b"".join([piece async for piece in self._coordinator.hub.read_checkpoint(info.id)])
+        found = await asyncio.to_thread(read_state, blob, request.key)
+        if found is None:
+            raise BadRequest(f"checkpoint {info.id} of {request.name!r} is in a form of its program's own")
+        return StateInfo(checkpoint=info.id, position=info.position, time_us=info.time_us, **found)
 
     async def checkpoint(self, request: NameRequest) -> CheckpointInfo:
         """Take one and wait for it."""
@@ -201,7 +275,24 @@ class ImmortalVerbs:
         bounds = hub.bounds(instance.names.log)
         start = max(bounds.first, bounds.next - request.limit) if request.start is None else request.start
         batch = await hub.read(instance.names.log, start, limit=request.limit, max_bytes=16 << 20)
-        return [message for row in batch.to_pylist() for message in decoded_row(row)]
+        interface = self._coordinator.store.interface(request.name)
+        names = OWN_WORDS | {each.id: each.name for each in (interface.methods if interface is not None else ())}
+        return [
+            msgspec.structs.replace(
+                message, name=names.get(message.method or 0), answer=self._answer(request.name, message)
+            )
+            for row in batch.to_pylist()
+            for message in decoded_row(row)
+        ]
+
+    def _answer(self, name: str, message: LoggedMessage) -> Answer | None:
+        if message.caller != OUTSIDE or message.call_number is None:
+            return None
+        said = self._coordinator.outside.answer_to(name, message.call_number)
+        if said is None:
+            return None
+        text = said.value.decode(errors="replace")
+        return Answer(said.kind == BodyKind.EXCEPTION, text, max(0, said.time_us - message.time_us))
 
     def _info(self, instance: Instance) -> ImmortalInfo:
         hub, registration, link = self._coordinator.hub, instance.registration, instance.primary
@@ -235,6 +326,7 @@ class ImmortalVerbs:
             pending=pending,
             undelivered=max(0, bounds.next - position),
             standbys=len(instance.standbys),
+            described=self._coordinator.store.interface(instance.name) is not None,
             senders=senders,
             checkpoints=instance.checkpoints(),
             last_error=instance.last_error,

@@ -131,14 +131,14 @@ class Cell:
     """An object of an immortal's class, with all that belongs to it."""
 
     __slots__ = (
-        "_waiting_calls", "busy", "call_count", "calls", "effect_count", "effects", "engine", "immortal",
-        "journal_bytes", "key", "origin", "random", "saved", "tasks", "timers",
+        "busy", "call_count", "calls", "effect_count", "effects", "engine", "immortal",
+        "journal_bytes", "key", "origin", "random", "saved", "tasks", "timers", "waiting_calls",
     )  # fmt: skip
 
     def __init__(self, engine: Engine, key: str | None, immortal: Immortal) -> None:
         self.engine = engine
         self.key = key
-        self.calls: dict[int, tuple[Result[Any], Any]] = {}
+        self.calls: dict[int, tuple[Result[Any], Any, str, int]] = {}
         self.call_count = 0
         self.effects: dict[int, Effect] = {}
         self.effect_count = 0
@@ -150,7 +150,7 @@ class Cell:
         self.saved: SavedState | None = None
         self.journal_bytes = 0
         self.busy = False
-        self._waiting_calls: deque[tuple[str, Callable[[], Any], Call | None]] = deque()
+        self.waiting_calls: deque[tuple[str, Callable[[], Any], Call | None]] = deque()
         self.adopt(immortal)
 
     def adopt(self, immortal: Immortal) -> None:
@@ -163,7 +163,7 @@ class Cell:
     @property
     def quiet(self) -> bool:
         """Whether the state is all there is: no method waits, and nothing is to be done outside."""
-        return not self.tasks and not self.effects and not self._waiting_calls
+        return not self.tasks and not self.effects and not self.waiting_calls
 
     def remember(self) -> SavedState:
         """Note the state of a quiet moment."""
@@ -242,7 +242,7 @@ class Cell:
             return known.invoke(self.immortal, message.arguments)
 
         if self.busy and self.key is not None:
-            self._waiting_calls.append((method.name, invoke, message))
+            self.waiting_calls.append((method.name, invoke, message))
         else:
             self._run(method.name, invoke, message)
 
@@ -268,8 +268,8 @@ class Cell:
             if message is not None:
                 self.origin.pop(message.call_number, None)
             self._ended(name, message, task._value, task._error)
-            if self._waiting_calls and not self.busy:
-                self._run(*self._waiting_calls.popleft())
+            if self.waiting_calls and not self.busy:
+                self._run(*self.waiting_calls.popleft())
 
         task.when_done(ended)
         task.step()
@@ -306,7 +306,7 @@ class Cell:
         waiting = self.calls.pop(message.call_number, None)
         if waiting is None:
             return
-        result, returns = waiting
+        result, returns, _, _ = waiting
         if message.kind == BodyKind.EXCEPTION:
             result.resolve(None, RemoteError(_text(message.value)))
         elif message.kind == BodyKind.EMPTY:
@@ -331,7 +331,7 @@ class Cell:
         self.engine.need_message()
         self.call_count += 1
         result: Result[Any] = Result()
-        self.calls[self.call_count] = (result, returns)
+        self.calls[self.call_count] = (result, returns, destination, method)
         self.engine.emit_call(self, destination, method, arguments, self.call_count)
         return result
 

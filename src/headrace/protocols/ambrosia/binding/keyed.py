@@ -4,13 +4,14 @@ otherwise. A cell in which a method waits stays in memory until that ends; its c
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from headrace.protocols.ambrosia import codec
 from headrace.protocols.ambrosia.binding.cell import Cell, SavedState
 from headrace.protocols.ambrosia.binding.immortal import Immortal, StateError
+from headrace.protocols.ambrosia.binding.look import readable
 from headrace.protocols.ambrosia.binding.methods import (
     ATTEMPT_METHOD,
     CANCEL_METHOD,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 LIVE_MAX: Final = 1_000
 JOURNAL_BYTES_MAX: Final = 4 << 10
+KEYS_SHOWN_MAX: Final = 1_000
 
 
 class SavedCells(msgspec.Struct, array_like=True):
@@ -43,6 +45,26 @@ class SavedCells(msgspec.Struct, array_like=True):
     """Keys of cells in which a method waits."""
     timers: dict[str, list[tuple[int, int]]]
     """Of all others: when, and which."""
+
+
+def read_state(blob: bytes, key: str | None) -> dict[str, Any] | None:
+    """What a checkpoint says of the state, for people who look; None if no program of ours wrote it."""
+    try:
+        (form, *_) = msgspec.msgpack.decode(blob, type=list[msgspec.Raw])
+        if msgspec.msgpack.decode(form) == KeyedCells.FORMAT:
+            cells = msgspec.msgpack.decode(blob, type=SavedCells).cells
+            if key is None or key not in cells:
+                return {"keys": sorted(cells)[:KEYS_SHOWN_MAX]}
+            blob = cells[key]
+        saved = msgspec.msgpack.decode(blob, type=SavedState)
+    except (msgspec.MsgspecError, ValueError):
+        return None
+    return {
+        "kind": saved.kind,
+        "state": readable(saved.state),
+        "since": len(saved.journal),
+        "timers": len(saved.timers),
+    }
 
 
 class KeyedCells:

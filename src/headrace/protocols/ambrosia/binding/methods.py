@@ -32,6 +32,8 @@ FULFIL_METHOD: Final = -105
 CANCEL_METHOD: Final = -106
 INSTANCES_METHOD: Final = -107
 """A query that every keyed immortal answers: the keys of its instances."""
+LOOK_METHOD: Final = -108
+"""A query that every immortal answers: how it is now (`look.py`)."""
 CLOCK_METHOD: Final = -110
 """The time, eight bytes in front of the messages of a record: from the hub, to immortals that want it."""
 OWN_NAMES: Final = {"@fulfil": FULFIL_METHOD, "@cancel": CANCEL_METHOD}

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace.protocols.ambrosia.binding.methods import INSTANCES_METHOD
+from headrace.protocols.ambrosia.binding.look import look
+from headrace.protocols.ambrosia.binding.methods import INSTANCES_METHOD, LOOK_METHOD
 from headrace.protocols.ambrosia.binding.values import to_json
 from headrace.protocols.ambrosia.codec import BodyKind, Call, Return
 from headrace.protocols.ambrosia.interface import KEY_FIELD
@@ -51,6 +52,8 @@ def _ask(engine: Engine, message: Call) -> Any:
     if engine.keyed is not None:
         key = key_in(message.arguments)
         immortal = engine.keyed.look(key)
+    if message.method == LOOK_METHOD:
+        return look(immortal._cell)
     method = immortal.__methods__.get(message.method)
     if method is None or not method.is_query:
         raise LookupError(f"there is no query {message.method}")

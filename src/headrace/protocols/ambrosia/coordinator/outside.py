@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -38,6 +38,8 @@ SWEEP_COUNT: Final = 500
 TURN_S: Final = 0.02
 NUMBER_BITS: Final = 62
 IDEMPOTENCY_KEY_BYTES_MAX: Final = 256
+ANSWERS_SHOWN_MAX: Final = 1_000
+ANSWER_SHOWN_BYTES: Final = 2_000
 
 
 class Kept(msgspec.Struct, omit_defaults=True):
@@ -73,6 +75,14 @@ def read_kept(key: bytes, value: bytes) -> tuple[str, str, Kept]:
     return name, idempotency_key, msgspec.msgpack.decode(value, type=Kept)
 
 
+class Answered(msgspec.Struct, frozen=True):
+    """What a method said, the beginning of it, and when; kept for a while for people who look."""
+
+    kind: BodyKind
+    value: bytes
+    time_us: int
+
+
 class _Waiting:
     """Callers who wait for one answer."""
 
@@ -106,6 +116,7 @@ class OutsideCalls:
         self._numbers: dict[tuple[str, str], Kept] = {}  # the same from the other side
         self._unsaved: dict[str, dict[str, Kept]] = defaultdict(dict)
         self._saving: dict[str, set[asyncio.Future[list[object]]]] = defaultdict(set)
+        self._answers: OrderedDict[tuple[str, int], Answered] = OrderedDict()
         self._flush: asyncio.TimerHandle | None = None
         self._sweep: asyncio.TimerHandle | None = None
 
@@ -230,6 +241,7 @@ class OutsideCalls:
         for message in decode_messages(calls.payload(), addressed=False):
             if not isinstance(message, Return):
                 continue
+            self._note(name, message)
             waiting = self._waiting.get((name, message.call_number))
             if waiting is not None and not waiting.future.done():
                 waiting.future.set_result(message)
@@ -240,6 +252,17 @@ class OutsideCalls:
                 self._unsaved[name][key] = kept
         if self._unsaved and self._flush is None:
             self._flush = asyncio.get_running_loop().call_later(FLUSH_S, self._flush_all)
+
+    def _note(self, name: str, message: Return) -> None:
+        """The first counts: in a recovery it is said again."""
+        said = Answered(message.kind, message.value[:ANSWER_SHOWN_BYTES], self._hub.clock.now_us())
+        self._answers.setdefault((name, message.call_number), said)
+        if len(self._answers) > ANSWERS_SHOWN_MAX:
+            self._answers.popitem(last=False)
+
+    def answer_to(self, name: str, number: int) -> Answered | None:
+        """What was answered to one of the last calls."""
+        return self._answers.get((name, number))
 
     def _flush_all(self) -> None:
         self._flush = None
