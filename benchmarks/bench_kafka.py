@@ -150,6 +150,17 @@ async def broker_pause_s(hub: Hub, brokers: Brokers, topic: str) -> float:
     return longest
 
 
+def brokers_are_lacking(servers: str) -> bool:
+    """Whether there is nothing to measure with; then it is said why."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+    from test_programs import lacking
+
+    line = "" if servers else lacking("kafka")
+    if line:
+        print(f"left out: {line}")
+    return bool(line)
+
+
 @contextmanager
 def cluster(directory: Path, servers: str) -> Iterator[str]:
     """Brokers, if none are named."""
@@ -244,11 +255,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--servers", default="", help="brokers that run already")
     arguments = parser.parse_args()
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
-    from test_programs import lacking
-
-    if not arguments.servers and (line := lacking("kafka")):
-        print(f"left out: {line}")
+    if brokers_are_lacking(arguments.servers):
         return
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     place = tempfile.TemporaryDirectory(dir=arguments.directory, prefix="headrace-bench-")

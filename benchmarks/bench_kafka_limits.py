@@ -21,7 +21,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench_kafka import cluster, progress
+from bench_kafka import brokers_are_lacking, cluster, progress
 
 from headrace.config import Config, Kafka, Log
 from headrace.hub import Hub
@@ -106,6 +106,8 @@ def main() -> None:
     if arguments.take:
         take_over(*arguments.take)
         return
+    if brokers_are_lacking(arguments.servers):
+        return
     place = tempfile.TemporaryDirectory(dir=arguments.directory, prefix="headrace-bench-")
     with place as made, cluster(Path(made), arguments.servers) as servers:
         for what, count in (("streams", arguments.streams), ("producers", arguments.producers)):
@@ -113,5 +115,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
     main()

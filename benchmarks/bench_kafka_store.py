@@ -19,7 +19,7 @@ import uuid
 from pathlib import Path
 
 import msgspec
-from bench_kafka import cluster
+from bench_kafka import brokers_are_lacking, cluster
 
 from headrace.config import Kafka, Log
 from headrace.log import ops
@@ -113,6 +113,8 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
+    if brokers_are_lacking(arguments.servers):
+        return
     place = tempfile.TemporaryDirectory(dir=arguments.directory, prefix="headrace-bench-")
     with place as made, cluster(Path(made), arguments.servers) as servers:
         for store in ("kafka", (Path(made) / "far").as_uri()):

@@ -26,7 +26,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from bench_kafka import cluster, progress
+from bench_kafka import brokers_are_lacking, cluster, progress
 
 import headrace
 from headrace.config import Kafka
@@ -187,11 +187,7 @@ def main() -> None:
     parser.add_argument("--session", type=float, default=6, help="cluster.session_timeout_s")
     parser.add_argument("--listeners", default="all", help="`all`, or names with commas between them")
     arguments = parser.parse_args()
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
-    from test_programs import lacking
-
-    if not arguments.servers and (line := lacking("kafka")):
-        print(f"left out: {line}")
+    if brokers_are_lacking(arguments.servers):
         return
     listeners = LISTENERS if arguments.listeners == "all" else tuple(arguments.listeners.split(","))
     place = tempfile.TemporaryDirectory(dir=arguments.directory, prefix="headrace-bench-")

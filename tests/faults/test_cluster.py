@@ -6,7 +6,6 @@ import asyncio
 import signal
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,6 +24,7 @@ from headrace.log import ops
 from headrace.log.batch import Batch
 from headrace.log.clock import SystemClock
 from headrace.log.disk import OsDisk
+from headrace.log.kafka import journal
 from headrace.log.kafka.cell import open_cell
 from headrace.log.kafka.client import connect
 from headrace.log.struct_types import learn_struct_types
@@ -92,13 +92,6 @@ def test_a_follower_says_so_and_leads_to_the_owner(new_cluster: MakeCluster) -> 
         assert forwarded in get(follower, "/metrics")[1]
 
 
-def test_http_may_be_redirected(new_cluster: MakeCluster) -> None:
-    with new_cluster("cluster.forward=redirect") as cluster:
-        owner, (follower,) = cluster.wait_for_owner(), cluster.followers
-        with urllib.request.urlopen(f"{follower.page}/", timeout=60) as answer:
-            assert answer.geturl() == f"{owner.page}/"
-
-
 def test_a_hub_that_slept_is_fenced_and_ends_with_code_4(new_cluster: MakeCluster) -> None:
     with new_cluster() as cluster:
         owner, (follower,) = cluster.wait_for_owner(), cluster.followers
@@ -130,7 +123,7 @@ def test_a_planned_stop_hands_over_in_less_than_a_session(new_cluster: MakeClust
             futures = []
             stopping = threading.Thread(target=owner.stop)
             with client.writer("s", producer="p", sequence=0, retry_s=60) as writer:
-                for number in range(2_000):
+                for number in range(1_000):
                     futures.append(writer.append([b"%d" % number]))
                     if number == 200:
                         futures[0].result(60)
@@ -142,13 +135,14 @@ def test_a_planned_stop_hands_over_in_less_than_a_session(new_cluster: MakeClust
             stopping.join()
             wait_until(lambda: get(follower, "/health?cell=0")[0] == 200)
             assert time.monotonic() - began < 60
-            assert client.read("s").to_arrow().column("payload").to_pylist() == [b"%d" % n for n in range(2_000)]
+            assert client.read("s").to_arrow().column("payload").to_pylist() == [b"%d" % n for n in range(1_000)]
         assert "hands over" in owner.log.read_text()
         assert "fenced" not in owner.log.read_text()
 
 
-def test_three_hubs_that_claim_at_once(brokers: Brokers, tmp_path: Path) -> None:
+def test_three_hubs_that_claim_at_once(brokers: Brokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each in turn owns the cell for a while: none that lost it has written anything that counts."""
+    monkeypatch.setattr(journal, "CLAIM_WAIT_S", (0.1, 0.5))
     learn_struct_types()
     chosen, kafka = new_cell(brokers.servers)
     kafka.close()
@@ -190,13 +184,13 @@ def test_three_hubs_that_claim_at_once(brokers: Brokers, tmp_path: Path) -> None
 
 def test_hubs_and_brokers_die_under_load(brokers: Brokers, tmp_path: Path) -> None:
     """The short form of `takeovers.py`."""
-    said = takeovers.run(tmp_path, brokers, 3, 1, seed=5)
+    said = takeovers.run(tmp_path, brokers, seed=5)
     assert "none lost, none twice" in said
 
 
 async def test_strict_reads_are_refused_by_a_hub_that_slept(new_cluster: MakeCluster) -> None:
     """No two hubs ever answer: the one that woke up refuses, before it knows that it was replaced."""
-    settings = ("log.kafka.strict_reads=true", "log.kafka.lease_s=4s")
+    settings = ("log.kafka.strict_reads=true", "log.kafka.lease_s=3s")
     with new_cluster(*settings) as cluster:
         owner, (follower,) = cluster.wait_for_owner(), cluster.followers
         loop = asyncio.get_running_loop()

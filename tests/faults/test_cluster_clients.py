@@ -11,7 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from faults import test_flight_kill, test_futoin_kill, test_ockam_kill, test_perper_kill
+from faults import (
+    test_flight_kill,
+    test_futoin_kill,
+    test_immortals_under_fire,
+    test_ockam_kill,
+    test_perper_kill,
+)
 from kafka_brokers import Brokers
 from support.cluster import FailoverHub
 
@@ -30,7 +36,8 @@ pytestmark = [
 @pytest.fixture(autouse=True)
 def hubs_are_clusters(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(FailoverHub, "servers", brokers.servers)
-    for module in (test_flight_kill, test_futoin_kill, test_ockam_kill, test_perper_kill):
+    modules = (test_flight_kill, test_futoin_kill, test_immortals_under_fire, test_ockam_kill, test_perper_kill)
+    for module in modules:
         monkeypatch.setattr(module, "HubProcess", FailoverHub)
     monkeypatch.setattr(test_flight_kill, "KILLS", 2)
     monkeypatch.setattr(test_futoin_kill, "ROUNDS", 2)
@@ -72,6 +79,15 @@ def test_pyignite(up: FailoverHub) -> None:
 
 def test_perper_agents(up: FailoverHub, tmp_path: Path) -> None:
     test_perper_kill.test_executions_streams_and_listeners_survive(up, tmp_path)
+
+
+def test_immortals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program of an immortal knows one hub, which does not own the log; its ports are the owner's, whichever it
+    is."""
+    monkeypatch.setattr(test_immortals_under_fire, "CALLS", 24)
+    monkeypatch.setattr(test_immortals_under_fire, "VICTIMS", ["hub", "shop", "hub"])
+    test_immortals_under_fire.test_every_call_is_made_once_whatever_is_killed(tmp_path)
+    assert FailoverHub.clusters[tmp_path].epoch() >= 3, "two takeovers"
 
 
 @pytest.mark.parametrize("dialect", ["v3", "draft"])

@@ -116,6 +116,22 @@ def test_sdk_and_http_clients(tmp_path: Path) -> None:
         assert client.bounds("appended").next == clients[1].done, "none twice, though it carries no sequence"
 
 
+def test_an_sdk_that_knows_two_hubs_goes_on_when_its_own_is_gone(tmp_path: Path) -> None:
+    """It talks to the owner itself, which stops for good."""
+    with FakeCluster(tmp_path, only=("flight", "http")) as cluster:
+        owner, follower = (hub.addresses["flight"] for hub in (cluster.owner, cluster.follower))
+        with headrace.connect(f"{owner},{follower}") as client:
+            client.create("appended")
+            clients = [
+                Counting("append", lambda: client.append("appended", [b"x"])),
+                Counting("verb", lambda: client.bounds("appended")),
+            ]
+            through_a_hand_over(cluster, *clients)
+            assert {each.name: each.errors for each in clients if each.errors} == {}
+            assert client.bounds("appended").next == clients[0].done
+            assert client.address == follower
+
+
 def test_ockam_and_wallaroo_clients(tmp_path: Path) -> None:
     with (
         FakeCluster(tmp_path, only=("ockam", "wallaroo", "http")) as cluster,

@@ -22,6 +22,7 @@ from headrace.errors import StoreUnavailable
 from headrace.log.cached_store import CachedStore
 from headrace.log.disk import OsDisk
 from headrace.log.journal_port import Unrecoverable
+from headrace.log.kafka import journal
 from headrace.log.kafka.client import KafkaPort
 from headrace.log.kafka.messages import Kind, decode
 from headrace.log.kafka.topic_store import TopicStore
@@ -88,7 +89,8 @@ def test_two_owners_at_once(cell: Cell) -> None:
     assert cell.judge() >= 4 * LOAD
 
 
-def test_three_claims_at_once(cell: Cell) -> None:
+def test_three_claims_at_once(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "CLAIM_WAIT_S", (0.1, 0.5))
     barrier = threading.Barrier(3)
 
     def claim(number: int) -> Log:

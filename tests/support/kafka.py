@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kafka_brokers import Brokers, Listener, NoJars, fetch
+from kafka_brokers import START_QUICKLY, Brokers, Listener, NoJars, fetch, share_classes, sharing
 from support.programs import leave_out, needs
 from support.proxy import Proxy
 
@@ -33,7 +33,8 @@ class SharedBrokers(Brokers):
             Listener("FAR", "PLAINTEXT", [proxy.port for proxy in self.proxies]),
             Listener("SECURE", "SASL_SSL"),
         ]
-        super().__init__(directory, extra=_secure(key, certificate), listeners=listeners)
+        options = (*START_QUICKLY, *sharing())
+        super().__init__(directory, extra=_secure(key, certificate), options=options, listeners=listeners)
         for proxy, broker in zip(self.proxies, self.brokers, strict=True):
             proxy.target = ("127.0.0.1", broker.ports["FAR"])
 
@@ -75,6 +76,7 @@ def broker_cluster() -> Iterator[SharedBrokers]:
     needs("kafka")
     try:
         fetch()
+        share_classes()
     except NoJars as error:
         leave_out(f"the log on real Kafka brokers: {error}")
     with tempfile.TemporaryDirectory(prefix="headrace-kafka-") as directory:

@@ -32,6 +32,10 @@ ATTEMPT = "grpc.min_reconnect_backoff_ms"
 ATTEMPT_MS_MIN = 5_000
 # After a hub has said that another takes over.
 AGAIN_S = 0.1
+# What gRPC says of a call that it could send to nobody.
+SENT_TO_NOBODY = "failed to connect to all addresses"
+# Several calls that find a hub gone at the same time mean one move.
+MOVE_S = 0.5
 
 
 # What gRPC says when nobody listens there, or nobody does any more.
@@ -66,7 +70,8 @@ def to_headrace_error(error: BaseException, address: str, *, has_tls: bool | Non
 
 
 class Connection:
-    """One Flight client and what every call of it carries. `tls` may be a file of authorities, or its contents."""
+    """A Flight client and what every call of it carries. `tls` may be a file of authorities, or its contents. There may
+    be several addresses, `host:port,host:port`: the next one is used when nobody is at this one any more."""
 
     def __init__(
         self,
@@ -81,9 +86,10 @@ class Connection:
         learn_struct_types()  # the threads of an application may share the client
         _check_secrets(token, user, password)
         target = resolve(address, token=token, user=user, password=password, tls=tls)
-        location = _location(target.address)
-        self._has_tls: bool | None = location.startswith(TLS_SCHEME)  # None once the hub has answered
-        self.address = location.partition("://")[2]
+        self._locations = _locations(target.address)
+        self._has_tls: bool | None = self._locations[0].startswith(TLS_SCHEME)  # None once the hub has answered
+        self._current = 0
+        self._moved_at = 0.0
         self.timeout_s = timeout_s
         self._headers = _headers(target.token, target.user, target.password)
         attempt_ms = max(ATTEMPT_MS_MIN, int(timeout_s * 1000))
@@ -91,9 +97,19 @@ class Connection:
         if not isinstance(target.tls, bool):
             options["tls_root_certs"] = _certificates(target.tls)
         try:
-            self.flight = flight.FlightClient(location, **options)
+            self._clients = [flight.FlightClient(location, **options) for location in self._locations]
         except pa.ArrowInvalid:  # such as half a pair of brackets, or two ports
             raise BadRequest(f"the address {address!r} is not host:port, such as {DEFAULT_ADDRESS}") from None
+
+    @property
+    def flight(self) -> flight.FlightClient:
+        """That of the address in use."""
+        return self._clients[self._current]
+
+    @property
+    def address(self) -> str:
+        """The one in use."""
+        return self._locations[self._current].partition("://")[2]
 
     def options(self, timeout_s: float | None = None) -> flight.FlightCallOptions:
         """What one call carries. Without a timeout it may last as long as it likes."""
@@ -109,8 +125,19 @@ class Connection:
         self._has_tls = None
 
     def failure(self, error: BaseException) -> HeadraceError:
-        """What an error of this connection means."""
-        return to_headrace_error(error, self.address, has_tls=self._has_tls)
+        """What an error of this connection means. Whoever asks again does so at the next address, if nobody is at this
+        one any more."""
+        found = to_headrace_error(error, self.address, has_tls=self._has_tls)
+        if len(self._locations) > 1 and isinstance(found, Unreachable) and not isinstance(found, NotBegun):
+            self._move_on()
+            if SENT_TO_NOBODY in str(error):
+                return NotBegun(str(found))
+        return found
+
+    def _move_on(self) -> None:
+        now = time.monotonic()
+        if now > self._moved_at + MOVE_S:
+            self._moved_at, self._current = now, (self._current + 1) % len(self._locations)
 
     def call(self, verb: str, params: object) -> bytes:
         """Run a verb; its result as JSON."""
@@ -134,7 +161,8 @@ class Connection:
 
     def close(self) -> None:
         """Give the connection up."""
-        self.flight.close()
+        for client in self._clients:
+            client.close()
 
 
 def decode_result(data: bytes, kind: type[Result]) -> Result:
@@ -154,7 +182,8 @@ def _certificates(authority: str | Path | bytes) -> bytes:
         raise BadRequest(f"the certificates in {authority} cannot be read: {error.strerror}") from None
 
 
-def _location(address: str) -> str:
+def _locations(address: str) -> list[str]:
+    """Of one hub, or of several with commas between them; the scheme stands before the first."""
     scheme, separator, rest = address.partition("://")
     if not separator:
         scheme, rest = "grpc", address
@@ -165,10 +194,11 @@ def _location(address: str) -> str:
     if scheme not in (*PLAIN_SCHEMES, TLS_SCHEME):
         raise BadRequest(f"the address {address!r} must be host:port, grpc://host:port or grpc+tls://host:port")
     try:
-        split_address(rest)
+        for each in rest.split(","):
+            split_address(each)
     except ValueError:
         raise BadRequest(f"the address {address!r} is not host:port, such as {DEFAULT_ADDRESS}") from None
-    return f"{scheme}://{rest}"
+    return [f"{scheme}://{each}" for each in rest.split(",")]
 
 
 def _trace_headers() -> list[tuple[bytes, bytes]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import urllib.request
 from collections.abc import Iterator
 
 import pyarrow.flight as flight
@@ -49,6 +50,13 @@ def test_flight_names_the_owner_and_the_way_that_is_there(cluster: FakeCluster) 
         assert asked.do_get(info.endpoints[0].ticket).read_all().num_rows == 1
     with flight.FlightClient(f"grpc://{owner}") as asked:
         assert asked.get_flight_info(descriptors[0]).endpoints[0].locations == [], "there is no better place"
+
+
+def test_http_leads_to_the_owner(cluster: FakeCluster) -> None:
+    with urllib.request.urlopen(f"http://{cluster.addresses['http']}/", timeout=60) as answer:
+        hub = cluster.owner if redirects(cluster) else cluster.follower
+        assert answer.geturl() == f"http://{hub.addresses['http']}/"
+        assert "<title>" in answer.read().decode(), "the console is the owner's"
 
 
 @pytest.mark.parametrize("dialect", ["v3", "draft"])
