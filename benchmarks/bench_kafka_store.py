@@ -36,6 +36,10 @@ RECORD = b"x" * 100
 BATCH = 1000
 AHEAD = 64
 """Batches that wait at once."""
+SEGMENTS_MIN = 10
+"""So many segments at least: with few megabytes they are smaller than usual."""
+SEALED_S = 120.0
+"""So long it is waited until most is sealed."""
 
 
 def fill(log: OpenLog, megabytes: int) -> None:
@@ -53,6 +57,9 @@ def fill(log: OpenLog, megabytes: int) -> None:
             del waiting[0]
     while not waiting[-1].done:
         time.sleep(0.001)
+    deadline = time.monotonic() + SEALED_S
+    while log.state.tail_bytes > 2 * log.settings.segment_bytes and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
 def read_all(log: OpenLog) -> float:
@@ -77,7 +84,8 @@ def measure_store(directory: Path, servers: str, store: str, megabytes: int, rou
     settings = Kafka(servers=servers, prefix=f"bench-{uuid.uuid4().hex[:8]}", store=store)
     create_missing(connect(settings), settings)
     # One piece for all of it: no snapshot is taken, so all of the journal has to be read.
-    log_settings = Log(kafka=settings, journal_file_bytes=2**40, journal_bytes_max=2**40)
+    size = min(Log().segment_bytes, megabytes * 1_000_000 // SEGMENTS_MIN)
+    log_settings = Log(kafka=settings, journal_file_bytes=2**40, journal_bytes_max=2**40, segment_bytes=size)
     print(f"-- store {store.partition(':')[0]}")
     first, _ = open_again(directory / "first", log_settings)
     fill(first, megabytes)

@@ -14,6 +14,7 @@ import pytest
 from faults import takeovers
 from kafka_brokers import Brokers
 from support.cluster import SESSION_TIMEOUT_S, HubCluster, get
+from support.hub_process import HubProcess
 from support.kafka import new_cell
 from support.until import wait_until
 
@@ -68,9 +69,18 @@ def stored(address: str) -> list[bytes]:
         return client.read("s").to_arrow().column("payload").to_pylist()
 
 
-def test_a_follower_says_so_and_leads_to_the_owner(new_cluster: MakeCluster) -> None:
-    with new_cluster() as cluster:
-        owner, (follower,) = cluster.wait_for_owner(), cluster.followers
+def roles(cluster: HubCluster, asked: HubProcess) -> dict[str, str]:
+    return {hub["hub"]: hub["role"] for hub in cluster.status(asked)["hubs"]}
+
+
+def test_a_follower_says_so_leads_to_the_owner_and_takes_its_place(new_cluster: MakeCluster) -> None:
+    """Beside it is a hub that stays cold, until it is needed."""
+    with new_cluster(count=3) as cluster:
+        owner, (follower, cold) = cluster.wait_for_owner(), cluster.followers
+        expected = {"hub-1": "owner", "hub-2": "follower", "hub-3": "cold"}
+        wait_until(lambda: roles(cluster, follower) == expected, "one follows, one stays cold")
+        assert "cold beside cell 0, which hub-1 owns" in get(cold, "/health")[1]
+        assert "headrace_cluster_follows 0.0" in get(cold, "/metrics")[1]
         assert get(follower, "/health")[0] == 200
         assert "follower of cell 0, which hub-1 owns" in get(follower, "/health")[1]
         assert get(follower, "/health?cell=0")[0] == 503
@@ -83,13 +93,16 @@ def test_a_follower_says_so_and_leads_to_the_owner(new_cluster: MakeCluster) -> 
             client.create("s")
             client.append("s", [b"1"])
             found = client.call("cluster.status", {})
-        assert [(hub["hub"], hub["role"]) for hub in found["hubs"]] == [("hub-1", "owner"), ("hub-2", "follower")]
         assert found["asked"] == "hub-1", "the owner has answered"
         assert cluster.status(follower)["asked"] == "hub-2", "it answers for itself over HTTP"
         assert get(follower, "/api/v1/stream.list", b"{}")[0] == 200
         assert "<title>" in get(follower, "/")[1], "the console is the owner's"
         forwarded = 'headrace_cluster_forwarded_total{listener="flight"}'
         assert forwarded in get(follower, "/metrics")[1]
+        cluster.kill_owner()
+        assert cluster.find_owner() is follower, "the group chooses the one that follows"
+        wait_until(lambda: roles(cluster, follower)["hub-3"] == "follower", "the cold one follows")
+        assert stored(cold.addresses["flight"]) == [b"1"]
 
 
 def test_a_hub_that_slept_is_fenced_and_ends_with_code_4(new_cluster: MakeCluster) -> None:
