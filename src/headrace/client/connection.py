@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 import pyarrow as pa
 import pyarrow.flight as flight
+from pyarrow.flight import FlightCallOptions, FlightClient
 
 from headrace.client.tls_trouble import explain
 from headrace.config.address import split_address
@@ -97,12 +98,12 @@ class Connection:
         if not isinstance(target.tls, bool):
             options["tls_root_certs"] = _certificates(target.tls)
         try:
-            self._clients = [flight.FlightClient(location, **options) for location in self._locations]
+            self._clients = [FlightClient(location, **options) for location in self._locations]
         except pa.ArrowInvalid:  # such as half a pair of brackets, or two ports
             raise BadRequest(f"the address {address!r} is not host:port, such as {DEFAULT_ADDRESS}") from None
 
     @property
-    def flight(self) -> flight.FlightClient:
+    def flight(self) -> FlightClient:
         """That of the address in use."""
         return self._clients[self._current]
 
@@ -111,9 +112,9 @@ class Connection:
         """The one in use."""
         return self._locations[self._current].partition("://")[2]
 
-    def options(self, timeout_s: float | None = None) -> flight.FlightCallOptions:
+    def options(self, timeout_s: float | None = None) -> FlightCallOptions:
         """What one call carries. Without a timeout it may last as long as it likes."""
-        return flight.FlightCallOptions(timeout=timeout_s, headers=[*self._headers, *_trace_headers()])
+        return FlightCallOptions(timeout=timeout_s, headers=[*self._headers, *_trace_headers()])
 
     @contextlib.contextmanager
     def translated(self) -> Iterator[None]:
