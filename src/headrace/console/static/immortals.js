@@ -160,9 +160,8 @@ export async function immortalsPage(root, [chosen], view) {
     await inside.update(one, state.methods);
     const now = JSON.stringify([one, state.start]);
     if (now === state.drawn) return;
-    const entries = one.registered
-      ? await call("immortal.log", { name: one.name, start: state.start, limit: ENTRIES })
-      : [];
+    const logged = one.registered ? await call("immortal.log", { name: one.name, start: state.start, limit: ENTRIES }) : [];
+    const entries = logged.filter((entry) => entry.name !== "clock"); // what time it was; each message has that already
     state.drawn = now;
     state.first = entries[0]?.index ?? one.log_first;
     title.textContent = one.name;
