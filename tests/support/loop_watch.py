@@ -36,23 +36,28 @@ def watch(file: Path) -> None:
     run: Any = asyncio.Handle._run
     notes = file.open("a", buffering=1)
     begins_s = 0.0
-    collections = 0
+    collections: list[str] = []
+    collects_from_s = 0.0
 
-    def collected(phase: str, info: object) -> None:
-        nonlocal collections
-        collections += 1
+    def collected(phase: str, info: dict[str, int]) -> None:
+        nonlocal collects_from_s
+        if phase == "start":
+            collects_from_s = time.thread_time()
+            return
+        took_ms = (time.thread_time() - collects_from_s) * 1000
+        collections.append(f"{took_ms:.1f} ms of it for garbage of generation {info['generation']}")
 
     def watched(handle: Any) -> None:
         nonlocal begins_s
         callback = handle._callback
-        before = collections
+        collections.clear()
         began_s = time.thread_time()
         run(handle)
         took_s = time.thread_time() - began_s
         if took_s > LONG_S:
             begins_s = begins_s or time.monotonic() + START_S
             if time.monotonic() > begins_s:
-                garbage = " (with a collection of garbage)" if collections > before else ""
+                garbage = f" ({'; '.join(collections)})" if collections else ""
                 notes.write(f"{took_s * 1000:.1f} {_name(callback)}{garbage}\n")
 
     gc.callbacks.append(collected)

@@ -40,6 +40,10 @@ Result = TypeVar("Result")
 Reason = Literal["silent", "slow", "strangers", "bytes", "files"]
 
 
+def _ended(why: str) -> None:
+    """A connection that is gone already."""
+
+
 class Arrival:
     """One connection."""
 
@@ -155,6 +159,7 @@ class Intake:
             return
         self._arrivals.discard(arrival)
         arrival.is_gone = True
+        arrival.end = _ended  # nothing is to be ended any more: the connection can be freed without a search for cycles
         self._strangers[arrival.listener].pop(arrival, None)
         self.held_bytes -= arrival.held_bytes
         arrival.held_bytes = 0
@@ -192,9 +197,10 @@ class Intake:
         return True
 
     def _end(self, arrival: Arrival, reason: Reason, why: str) -> None:
+        end = arrival.end
         self.left(arrival)
         self._count(reason, arrival.listener)
-        arrival.end(why)
+        end(why)
 
     def _count(self, reason: Reason, listener: str) -> None:
         self._metrics.ended.labels(protocol=listener, reason=reason).inc()

@@ -66,6 +66,10 @@ class Session:
             details=details,
         )
 
+    def forget(self) -> None:
+        """It has ended: whoever described it can be freed without a search for cycles."""
+        self._describe = dict
+
     def close(self, reason: str | None = None) -> None:
         """Note the end. Further calls do nothing, so that every way out of a server may call it."""
         self._owner.ended(self, reason)
@@ -105,6 +109,7 @@ class Sessions:
             return
         info = session.info()
         self._ended.append(msgspec.structs.replace(info, closed_us=self.now_us(), reason=reason))
+        session.forget()
         self._changed(session.protocol, -1)
 
     def list(self, protocol: str | None = None, *, ended: bool = False) -> list[SessionInfo]:

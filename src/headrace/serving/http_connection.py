@@ -32,7 +32,7 @@ from headrace.errors import LimitExceeded
 from headrace.hub.intake import Arrival
 from headrace.hub.peers import address_from
 from headrace.hub.turns import TURN_S, Turns
-from headrace.serving.listener import keep_alive
+from headrace.serving.listener import keep_alive, let_go
 from headrace.units import KIB
 
 if TYPE_CHECKING:
@@ -157,6 +157,7 @@ class HttpConnection(HttpToolsProtocol):
         self._unread.clear()
         if self._arrival is not None:
             self._arrival.close()
+        let_go(self.transport)
 
     def data_received(self, data: bytes) -> None:
         self._unread.add(data)

@@ -50,6 +50,12 @@ async def open_server(
     return server
 
 
+def let_go(transport: asyncio.BaseTransport) -> None:
+    """Of a connection that is gone. asyncio's transports hold a method of their own, so that only the garbage collector
+    would free them: a crowd that comes and goes would keep it busy. Others have no such thing."""
+    getattr(transport, "__dict__", {}).pop("_read_ready_cb", None)
+
+
 def keep_alive(transport: asyncio.BaseTransport) -> None:
     """Let the kernel ask a silent peer whether it is still there, and end the connection when it is not."""
     connected = transport.get_extra_info("socket")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import ctypes.util
+import gc
 import os
 import threading
 import time
@@ -21,6 +22,8 @@ MUCH_BYTES = 64 * MIB
 PIECES_BYTES = 16 * MIB
 """So much may have come in pieces since they were last given back."""
 PIECES_S = 0.1
+COLLECT_AFTER = (2_000, 3, 200)
+"""New objects, and how often each generation but the oldest is looked at before the next is."""
 PAUSE_MAX = 64
 """The most looks, one every `QUIET_S`, between two tries that did not help."""
 
@@ -41,6 +44,15 @@ def find_trim() -> Callable[[int], int] | None:
     except (OSError, AttributeError):
         return None
     return trim
+
+
+def settle() -> None:
+    """What there is by now stays: Python's garbage collector need not look at it again and again. It looks at the rest
+    less often than it would by itself, since all waits for it: at few objects in one go, and at everything only when a
+    million have come. Of a connection that is gone little is left for it."""
+    gc.freeze()
+    gc.set_threshold(*COLLECT_AFTER)
+    give_back()
 
 
 def give_back() -> None:

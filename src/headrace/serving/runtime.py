@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import importlib
 import importlib.abc
 import importlib.util
@@ -41,7 +40,7 @@ from headrace.protocols.descriptor import protocols
 from headrace.security import Security
 from headrace.serving import files
 from headrace.serving.listener import Listener
-from headrace.serving.memory import find_trim, give_back, resident_bytes, trim_when_quiet
+from headrace.serving.memory import find_trim, resident_bytes, settle, trim_when_quiet
 from headrace.telemetry.log_lines import fields
 from headrace.telemetry.metrics import ProcessMetrics, counted
 from headrace.telemetry.tracing import start as start_tracing
@@ -325,8 +324,7 @@ class Life:
     async def _serve(self, loaded: Loaded) -> int:
         standby = self._standby
         runtime = await Runtime.start(loaded, standby)
-        gc.freeze()  # what there is by now stays: the collector need not look at it again and again
-        give_back()
+        settle()
         try:
             if standby is None:
                 hub = runtime.hub

@@ -29,7 +29,7 @@ from headrace.hub.turns import TURN_S
 from headrace.security import Principal
 from headrace.security.admission import Quick
 from headrace.serving import sockets
-from headrace.serving.listener import keep_alive, open_server
+from headrace.serving.listener import keep_alive, let_go, open_server
 from headrace.units import KIB
 
 if TYPE_CHECKING:
@@ -107,6 +107,10 @@ def address_of(server: asyncio.Server) -> str:
     return join_address(host, port)
 
 
+def _watches_nothing() -> None:
+    """There is nothing to be told of."""
+
+
 class TcpConnection:
     """One peer. The order of bases is `class Connection(TcpConnection, asyncio.Protocol)`."""
 
@@ -134,6 +138,7 @@ class TcpConnection:
         self._reading = True
         self._waits_for_hub = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self._unwatch: Callable[[], None] = _watches_nothing
 
     # What a protocol fills in.
 
@@ -227,6 +232,9 @@ class TcpConnection:
         self.closed(error)
         if self.handle is not None:
             self.handle.close(self.last_error or (str(error) if error else None))
+        self._unwatch()
+        self._unwatch = _watches_nothing
+        let_go(self.transport)
 
     def eof_received(self) -> bool:
         """The peer has said all it will, and may still listen. TLS has no connections that are closed by half."""
@@ -276,7 +284,7 @@ class TcpConnection:
     def belongs_to(self, principal: Principal) -> Principal:
         """The peer is known from now on, and `rights_changed` is called when it may do something else."""
         self.principal = principal
-        principal.watch(lambda: None if self.is_lost else self.rights_changed(principal))
+        self._unwatch = principal.watch(lambda: None if self.is_lost else self.rights_changed(principal))
         return principal
 
     def write(self, data: bytes) -> None:

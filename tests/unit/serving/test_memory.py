@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 
 import pytest
@@ -116,3 +117,14 @@ def test_the_pieces_of_large_messages_are_given_back_at_once() -> None:
     gives_back.after(1)
     assert trims == [0, 0]
     memory.GivesBack(None).after(memory.PIECES_BYTES)
+
+
+def test_the_collector_looks_at_everything_seldom() -> None:
+    before = gc.get_threshold()
+    try:
+        memory.settle()
+        assert gc.get_threshold() == memory.COLLECT_AFTER
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)

@@ -58,6 +58,11 @@ class Stream:
         return Ticket(self.id, last_id, count, self.generation)
 
 
+def _accepts_none(cookie: bytes) -> bool:
+    """Of a session that has ended."""
+    return False
+
+
 class ServerSession:
     """One connection, seen from the hub."""
 
@@ -142,6 +147,7 @@ class ServerSession:
         if self.state is not SessionState.DISCONNECTED:
             self._advance(SessionEvent.CLOSE)
         self.buffer.release()
+        self._accepts_cookie = _accepts_none  # whoever was asked can be freed without a search for cycles
 
     def fail(self, reason: str) -> list[Request]:
         """End with an ERROR frame: for the peer's faults, and when the hub cannot go on."""

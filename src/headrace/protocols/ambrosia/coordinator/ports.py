@@ -23,7 +23,7 @@ from headrace.hub.intake import Arrival, Intake
 from headrace.protocols.ambrosia.coordinator.link import Link
 from headrace.protocols.ambrosia.settings import Sockets
 from headrace.security import Principal
-from headrace.serving.listener import open_server
+from headrace.serving.listener import let_go, open_server
 
 logger = logging.getLogger("headrace.ambrosia")
 GRACE_S: Final = 1.0
@@ -105,6 +105,7 @@ class _Socket(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End of file or reset: the link is lost. It never means data."""
         self._unwatch()
+        let_go(self.transport)
         self.ports.left(self)
         if self._arrival is not None:
             self._arrival.close()
