@@ -6,6 +6,9 @@ were last seen, so of two members that want the same thing one gets it:
     GROUP/member/NAME       a count that the member raises every `beat_s`
     GROUP/partition/N       the name of the member that reads it
 
+A `/` in the name of a group is `%2F` there, so that no row of one group is a row of another, and rows that mean nothing
+are left alone.
+
 A member whose count has stood still for `expire_s`, by the clock of whoever looks, is gone: no two clocks are compared.
 The others take its partitions over and go on where its cursor stands. Positions are cursors named as the group, one in
 each partition. A record may come twice after a hand-over, and is never left out.
@@ -39,12 +42,17 @@ class GroupTable:
 
     def __init__(self, client: Client, stream: str, group: str) -> None:
         self._table = client.create_table(f"{stream}.groups")
-        self._group = group
+        self._group = group.replace("%", "%25").replace("/", "%2F")
 
     def rows(self, kind: str) -> dict[str, bytes]:
         """Of members, or of partitions."""
         prefix = f"{self._group}/{kind}/".encode()
-        return {key[len(prefix) :].decode(): value for key, value in self._table.items() if key.startswith(prefix)}
+        rows = {key[len(prefix) :]: value for key, value in self._table.items() if key.startswith(prefix)}
+        return {name.decode(): value for name, value in rows.items() if _is_text(name)}
+
+    def owners(self) -> dict[int, bytes]:
+        """The member that reads a partition, of those that have one."""
+        return {int(number): owner for number, owner in self.rows("partition").items() if number.isdecimal()}
 
     def put(self, kind: str, name: str, value: bytes, expect: bytes | None = None, *, is_new: bool = False) -> bool:
         """Set a row if it is as expected."""
@@ -54,6 +62,14 @@ class GroupTable:
     def delete(self, kind: str, name: str, expect: bytes | None = None) -> None:
         """Remove a row if it is as expected."""
         self._table.delete(f"{self._group}/{kind}/{name}", expect="any" if expect is None else expect)
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 class Group:
@@ -117,11 +133,12 @@ class Group:
         """Say that we are there, see who else is, and take or give partitions."""
         self._table.put("member", self.member, str(beat).encode())
         members = self._alive()
-        owners = {int(number): owner.decode() for number, owner in self._table.rows("partition").items()}
+        owners = self._table.owners()
         partitions = self._client.describe(self.stream).partitions
         share = -(-partitions // len(members))
-        mine = {number for number, owner in owners.items() if owner == self.member and number < partitions}
-        free = [number for number in range(partitions) if owners.get(number) not in members]
+        mine = {number for number, owner in owners.items() if owner == self.member.encode() and number < partitions}
+        there = {member.encode() for member in members}
+        free = [number for number in range(partitions) if owners.get(number) not in there]
         for number in free[: max(0, share - len(mine))]:
             if self._claim(number, owners.get(number)):
                 mine.add(number)
@@ -145,10 +162,8 @@ class Group:
             self._table.delete("member", name, rows[name])
         return alive | {self.member}
 
-    def _claim(self, number: int, owner: str | None) -> bool:
-        if owner is None:
-            return self._table.put("partition", str(number), self.member.encode(), is_new=True)
-        return self._table.put("partition", str(number), self.member.encode(), owner.encode())
+    def _claim(self, number: int, owner: bytes | None) -> bool:
+        return self._table.put("partition", str(number), self.member.encode(), owner, is_new=owner is None)
 
     def _release(self, number: int) -> None:
         with self._lock:

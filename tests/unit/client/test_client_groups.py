@@ -74,6 +74,32 @@ def test_two_groups_do_not_know_each_other(hub):
         assert sorted(take(one, 4)) == sorted(take(two, 4)) == [0, 1, 2, 3]
 
 
+def wait_for_beats(hub, *groups):
+    """Each has looked around several times."""
+
+    def beats(group):
+        rows = dict(hub.table("wide.groups").items())
+        return max(int(value) for key, value in rows.items() if key.endswith(b"/member/" + group.member.encode()))
+
+    begun = [beats(group) for group in groups]
+    wait_until(lambda: all(beats(group) > before + 2 for group, before in zip(groups, begun, strict=True)))
+
+
+@pytest.mark.parametrize("name", ["g/member", "g/partition", "g%2Fmember"])
+def test_groups_whose_names_begin_alike_do_not_know_each_other(hub, name):
+    with hub.group("wide", name, **QUICK) as other, hub.group("wide", "g", **QUICK) as group:
+        wait_for_beats(hub, group, other)
+        assert group.partitions == other.partitions == [0, 1, 2, 3]
+
+
+def test_rows_that_mean_nothing_are_left_alone(hub):
+    rows = {b"g/partition/x": b"1", b"g/partition/\xff": b"1", b"g/partition/0": b"\xff", b"g/member/\xff": b"1"}
+    hub.create_table("wide.groups").put_many(rows.items())
+    with hub.group("wide", "g", **QUICK) as group:
+        wait_for_beats(hub, group)
+        assert group.partitions == [0, 1, 2, 3]
+
+
 def test_a_member_that_is_killed_is_replaced_and_nothing_is_left_out(hub, served):
     environment = os.environ | {"PYTHONPATH": str(Path(headrace.__file__).parent.parent)}
     victim = subprocess.Popen(

@@ -179,7 +179,7 @@ class CallVerbs:
         )
         if method.query:
             asking = self._coordinator.outside.ask(instance, method.id, arguments, request.wait_s)
-            answer = await self._while_permitted(request.name, "read", asking)
+            answer = await self._while_permitted(request.name, "read", "immortal.call", asking)
             if answer is None:
                 raise StillRunning(f"immortal {request.name!r} has no program that could answer: start it")
         else:
@@ -187,7 +187,7 @@ class CallVerbs:
             calling = self._coordinator.outside.call(
                 instance, method.id, arguments, request.idempotency_key, request.wait_s
             )
-            answer = await self._while_permitted(request.name, "write", calling)
+            answer = await self._while_permitted(request.name, "write", "immortal.call", calling)
         if answer is None and request.wait_s:
             raise StillRunning(
                 f"{request.name}.{request.method} is logged and not answered yet; the same call with the same "
@@ -202,7 +202,8 @@ class CallVerbs:
         if interface is None or not interface.keyed:
             raise BadRequest(f"immortal {request.name!r} is not keyed: it is one instance")
         arguments = msgspec.json.encode({"pattern": request.pattern, "after": request.after, "limit": request.limit})
-        answer = await self._coordinator.outside.ask(instance, INSTANCES_METHOD, arguments, WAIT_S_MAX)
+        asking = self._coordinator.outside.ask(instance, INSTANCES_METHOD, arguments, WAIT_S_MAX)
+        answer = await self._while_permitted(request.name, "read", "immortal.instances", asking)
         if answer is None:
             raise StillRunning(f"immortal {request.name!r} has no program that could answer: start it")
         return msgspec.json.decode(_called(request.name, answer).value, type=list[str])
@@ -223,21 +224,21 @@ class CallVerbs:
         """Give a waiting method its value."""
         instance = self._permitted(request.name, "write", "immortal.fulfil")
         arguments = msgspec.json.encode({"token": request.token, "value": request.value, "error": request.error})
-        return await self._tell(instance, FULFIL_METHOD, arguments)
+        return await self._tell(instance, "immortal.fulfil", FULFIL_METHOD, arguments)
 
     async def cancel(self, request: CancelRequest) -> Called:
         """Let a method that is under way end."""
         instance = self._permitted(request.name, "write", "immortal.cancel")
         number = self._coordinator.outside.number_of(instance.name, request.idempotency_key)
         arguments = msgspec.json.encode({"call": number, "reason": request.reason})
-        return await self._tell(instance, CANCEL_METHOD, arguments)
+        return await self._tell(instance, "immortal.cancel", CANCEL_METHOD, arguments)
 
-    async def _tell(self, instance: Instance, method: int, arguments: bytes) -> Called:
-        answer = await self._coordinator.outside.call(instance, method, arguments, uuid.uuid4().hex, WAIT_S_MAX)
-        return _called(instance.name, answer)
+    async def _tell(self, instance: Instance, verb: str, method: int, arguments: bytes) -> Called:
+        telling = self._coordinator.outside.call(instance, method, arguments, uuid.uuid4().hex, WAIT_S_MAX)
+        return _called(instance.name, await self._while_permitted(instance.name, "write", verb, telling))
 
     async def _while_permitted(
-        self, name: str, right: Right, answer: Coroutine[Any, Any, Return | None]
+        self, name: str, right: Right, verb: str, answer: Coroutine[Any, Any, Return | None]
     ) -> Return | None:
         """An answer is only for those who may still have it. A call that is logged goes on without them."""
         caller, answered = current(), asyncio.ensure_future(answer)
@@ -245,7 +246,7 @@ class CallVerbs:
 
         def look() -> None:
             try:
-                self._check(caller, name, right, "immortal.call")
+                self._check(caller, name, right, verb)
             except HeadraceError as error:
                 if not refused.done():
                     refused.set_result(error)
