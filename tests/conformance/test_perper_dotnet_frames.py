@@ -323,13 +323,13 @@ async def test_states_with_keys_of_several_types(wire: Wire) -> None:
     assert await wire.ask(1020, i32(0), state) == bytes(8)
 
 
-async def test_sql_of_linq_is_refused_and_the_connection_goes_on(wire: Wire) -> None:
+async def test_sql_of_linq_without_a_query_entity_is_refused_and_the_connection_goes_on(wire: Wire) -> None:
     await wire.ask(1053, configuration("numbers"))
     query = string("numbers") + i32(1024) + i32(-1) + string('select _T0._KEY, _T0._VAL from "numbers".X as _T0')
     query += i32(0) + b"\1" + bytes(6) + struct.pack("<q", 0) + b"\0"
     status, message = await wire.refused(2004, query, "numbers")
-    assert status == 100
-    assert "SQL" in message
+    assert status == 1
+    assert message == "Failed to set schema for DB connection for thread [schema=numbers]"
     assert await wire.ask(1020, i32(0), "numbers") == bytes(8)
 
 

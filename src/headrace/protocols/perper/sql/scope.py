@@ -87,13 +87,15 @@ class CacheSource:
         if isinstance(cache, StreamCache):
             self._indexes = np.sort(np.fromiter(cache.all_indexes(), np.int64))
         has_long_keys = isinstance(cache, StreamCache) and cache.has_long_keys
-        self.schema = table.schema_with(kinds.BIGINT if has_long_keys else None)
+        self._columns = table.all_columns(kinds.BIGINT if has_long_keys else None)
+        self.schema = pa.schema([(column.name, column.kind.arrow) for column in self._columns.values()])
 
     def scan(self, columns: list[str], bounds: Bounds) -> Iterator[tuple[int, pa.RecordBatch]]:
         entries = self._entries()
+        wanted = [self._columns[name] for name in columns]
         while rows := list(islice(entries, BATCH_ROWS)):
             try:
-                batch = self._table.batch(columns, rows, self._fabric.registry.schema)
+                batch = self._table.batch(wanted, rows, self._fabric.registry.schema)
             except PeerError as error:
                 raise BadSql(error.message) from None
             except IndexError:

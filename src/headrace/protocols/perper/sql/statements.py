@@ -54,6 +54,7 @@ class Statements:
         self._check = check
         self._uses = uses
         self._open: set[Answer] = set()
+        self._is_closed = False
 
     @property
     def _engine(self) -> Engine:
@@ -129,7 +130,7 @@ class Statements:
 
     async def _ask(self, question: Question, schema: str, timeout_s: float, rows_max: int | None) -> Answer:
         scope = CacheScope(self._fabric, self._principal, self._uses, schema)
-        timer = None
+        timer = answer = None
         try:
             query = await self._engine.begin_in_turn(
                 question.text, self._principal, parameters=question.parameters, rows_max=rows_max, scope=scope
@@ -141,10 +142,15 @@ class Statements:
                 timer = asyncio.get_running_loop().call_later(timeout_s, query.cancel, late)
             await answer.open()
         except HeadraceError as error:
+            if answer is not None:
+                self._open.discard(answer)
             raise _in_own_words(error) from None
         finally:
             if timer is not None:
                 timer.cancel()
+        if self._is_closed:
+            self.ended(answer)
+            raise Refused("the client is gone")
         answer.owners = scope.owners
         return answer
 
@@ -156,6 +162,7 @@ class Statements:
 
     def close(self) -> None:
         """The client is gone."""
+        self._is_closed = True
         if self._open:
             self._fabric.run(closed([*self._open]))
         self._open.clear()

@@ -136,15 +136,15 @@ class Table:
 
     # rows of entries
 
-    def schema_with(self, key_kind: Kind | None) -> pa.Schema:
+    def all_columns(self, key_kind: Kind | None = None) -> dict[str, Column]:
         """All columns. `key_kind` is that of the keys, if the entity does not say it and somebody else knows."""
+        columns = dict(self._by_name)
         if key_kind is not None and self.key_type is None:
-            self._by_name[KEY] = self._by_name[KEY]._replace(kind=key_kind)
-        return pa.schema([(column.name, column.kind.arrow) for column in self._by_name.values()])
+            columns[KEY] = columns[KEY]._replace(kind=key_kind)
+        return columns
 
-    def batch(self, names: list[str], entries: Iterable[tuple[bytes, bytes]], schemas: Schemas) -> pa.RecordBatch:
+    def batch(self, columns: list[Column], entries: Iterable[tuple[bytes, bytes]], schemas: Schemas) -> pa.RecordBatch:
         """The rows of those entries that belong to the table."""
-        columns = [self._by_name[name] for name in names]
         cells: list[list[Any]] = [[] for _ in columns]
         for key, value in entries:
             if self._is_row(value):
@@ -157,7 +157,7 @@ class Table:
                 arrays.append(_array(each, column.kind))
             except (pa.ArrowException, OverflowError) as error:
                 raise Refused(f"column {column.name} of cache {self.cache!r}: {error}") from None
-        return pa.record_batch(arrays, names=names)
+        return pa.record_batch(arrays, names=[column.name for column in columns])
 
     def _is_row(self, value: bytes) -> bool:
         """Whether a value is of the type that the table is about."""
