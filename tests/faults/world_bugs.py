@@ -178,12 +178,6 @@ BUGS = {
         "            if place in self._seen:\n                self._must_hold.add(place)\n            self._writes",
         "            self._writes",
     ),
-    "a WebSocket that says goodbye keeps a stop from the others": Bug(
-        "serving/http_connection.py",
-        "            except InvalidState:  # the peer is saying goodbye: those behind it have to be told all the same\n"
-        "                self.transport.close()\n",
-        "            finally:\n                pass\n",
-    ),
     "Wallaroo acknowledges before the disk": Bug(
         "protocols/wallaroo/server.py",
         "        future = self.hub.transact(operations)\n",

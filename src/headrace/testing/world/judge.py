@@ -92,9 +92,11 @@ class Judge:
             if seen_in == stream and is_kept and stored.records.get(index) != record:
                 yield f"{stream}/{index}: a consumer saw {record!r}, the log has {stored.records.get(index)!r}"
         writers = {each.producer for each in book.written if stream in (each.stream, *each.elsewhere)}
-        strangers = {record.rpartition(":")[0] for record in stored.records.values()} - writers
-        for name in sorted(strangers):
-            yield f"{stream}: records of {name!r}, who never wrote there"
+        for index, record in stored.records.items():
+            name, _, number = record.rpartition(":")
+            if name not in writers or not number.isdecimal():
+                yield f"{stream}/{index}: {record!r} was never written there"
+                break
 
     def _written(self, written: Written, streams: dict[str, Stored]) -> Iterator[str]:
         """What one producer was promised."""
@@ -164,7 +166,7 @@ def _places(stored: Stored, written: Written) -> dict[int, list[int]]:
     places: dict[int, list[int]] = defaultdict(list)
     for index, record in stored.records.items():
         name, _, number = record.rpartition(":")
-        if name == written.producer:
+        if name == written.producer and number.isdecimal():
             places[int(number)].append(index)
     return places
 
