@@ -131,7 +131,10 @@ BUGS = {
         "future.set_result([None] * 9)\n                else:",
     ),
     "nobody is told when the log has failed": Bug("hub/hub.py", "self._failed.set_result(error)", "pass"),
-    "a removed user stays": Bug(
+    "who is signed in keeps the rights of that moment": Bug(
+        "security/rights.py", "        for principal in held:\n            self._renew(principal)\n", ""
+    ),
+    "the sessions of a removed user are not ended": Bug(
         "serving/tcp.py", "principal.watch(lambda: None if self.is_lost else self.rights_changed(principal))", "pass"
     ),
     "anybody who writes may write the hub's own tables": Bug(

@@ -53,6 +53,7 @@ class Judge:
             wrong += self._stream(name, each)
         for written in book.written:
             wrong += self._written(written, stored)
+        wrong += self._met(stored)
         wrong += self._rows()
         wrong += self._cursors()
         wrong += [said for check in book.checks if (said := check())]
@@ -113,6 +114,16 @@ class Judge:
                 yield f"{name}: gone, with {len(written.acked)} acknowledged records"
             return
         yield from self._producer(name, written, holding[used[0]], streams[used[0]])
+
+    def _met(self, streams: dict[str, Stored]) -> Iterator[str]:
+        """Streams with names of their own, of which two have become one."""
+        owners: dict[str, str] = {}
+        for written in self._book.written:
+            for name in (written.stream, *written.elsewhere) if written.elsewhere else ():
+                if name in streams and _places(streams[name], written):
+                    other = owners.setdefault(name, written.producer)
+                    if other != written.producer:
+                        yield f"{name} has the records of {other} and {written.producer}, whose streams differ"
 
     def _producer(self, name: str, written: Written, places: dict[int, list[int]], stored: Stored) -> Iterator[str]:
         unsent = places.keys() - written.sent
