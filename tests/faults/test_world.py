@@ -18,10 +18,11 @@ pytestmark = pytest.mark.slow
 SEEDS = 24
 """So many in CI, in about a minute."""
 FAILED: dict[int, str] = {
-    6: "a WebSocket that said goodbye kept a stop from telling the others",
-    23: "a key that a transaction had looked at and then put was changed by another meanwhile, and nobody was told",
+    6: "a power cut while journal files were removed looked like lost frames",
+    10: "a key that a transaction had looked at and then put was changed by another meanwhile, and nobody was told",
 }
-"""Every seed that found a bug of the hub, and which."""
+"""Every seed that found a bug of the hub, and which. A change of the world changes what its seeds do: the same bugs are
+among those on purpose in `world_bugs.py`, which says after how many seeds they are found now."""
 QUICKLY_FOUND = ("a commit is acknowledged and never written", "a repeated sequence is stored again")
 
 
@@ -31,21 +32,17 @@ def test_no_promise_is_broken(seed: int) -> None:
     assert not outcome.wrong, f"make world SEED={seed}\n{outcome.story}"
 
 
-def test_a_seed_is_the_same_story_in_every_process() -> None:
-    traces = set()
-    for hash_seed in ("1", "2"):
-        command = [sys.executable, "tools/world.py", "--seed", "7"]
-        done = subprocess.run(
-            command,
-            env={**os.environ, "PYTHONPATH": "src", "PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        last = done.stdout.strip().splitlines()[-1]
-        assert last.startswith("trace ")
-        traces.add(last)
-    assert traces == {f"trace {run(7).trace}"}
+@pytest.mark.parametrize("seed", [7, 18])
+def test_a_seed_is_the_same_story_in_every_process(seed: int) -> None:
+    """Here after others, and there as the first, with other hashes."""
+    done = subprocess.run(
+        [sys.executable, "tools/world.py", "--seed", str(seed)],
+        env={**os.environ, "PYTHONPATH": "src", "PYTHONHASHSEED": "2"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == f"trace {run(seed).trace}"
 
 
 def test_threads_from_before_a_world_live_outside_it() -> None:

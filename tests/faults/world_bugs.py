@@ -131,7 +131,10 @@ BUGS = {
         "future.set_result([None] * 9)\n                else:",
     ),
     "nobody is told when the log has failed": Bug("hub/hub.py", "self._failed.set_result(error)", "pass"),
-    "a removed user stays": Bug(
+    "who is signed in keeps the rights of that moment": Bug(
+        "security/rights.py", "        for principal in held:\n            self._renew(principal)\n", ""
+    ),
+    "the sessions of a removed user are not ended": Bug(
         "serving/tcp.py", "principal.watch(lambda: None if self.is_lost else self.rights_changed(principal))", "pass"
     ),
     "anybody who writes may write the hub's own tables": Bug(
@@ -177,12 +180,6 @@ BUGS = {
         "protocols/perper/transactions.py",
         "            if place in self._seen:\n                self._must_hold.add(place)\n            self._writes",
         "            self._writes",
-    ),
-    "a WebSocket that says goodbye keeps a stop from the others": Bug(
-        "serving/http_connection.py",
-        "            except InvalidState:  # the peer is saying goodbye: those behind it have to be told all the same\n"
-        "                self.transport.close()\n",
-        "            finally:\n                pass\n",
     ),
     "Wallaroo acknowledges before the disk": Bug(
         "protocols/wallaroo/server.py",

@@ -37,9 +37,10 @@ def _tail(disk: MemoryDisk, chance: random.Random) -> str:
 
 
 def _newest(disk: MemoryDisk, chance: random.Random) -> str:
-    """One bit of the newest journal file, where it is used."""
+    """Some bits of the newest journal file, where it is used."""
     path = journal.journal_files(disk)[-1]
-    return _flip(disk, path, chance.randrange(len(disk.read(path).rstrip(b"\0"))), chance)
+    used = len(disk.read(path).rstrip(b"\0"))
+    return "; ".join(_flip(disk, path, chance.randrange(used), chance) for _ in range(chance.choice([1, 12])))
 
 
 def _anywhere(disk: MemoryDisk, chance: random.Random) -> str:

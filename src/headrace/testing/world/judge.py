@@ -53,6 +53,7 @@ class Judge:
             wrong += self._stream(name, each)
         for written in book.written:
             wrong += self._written(written, stored)
+        wrong += self._met(stored)
         wrong += self._rows()
         wrong += self._cursors()
         wrong += [said for check in book.checks if (said := check())]
@@ -92,9 +93,11 @@ class Judge:
             if seen_in == stream and is_kept and stored.records.get(index) != record:
                 yield f"{stream}/{index}: a consumer saw {record!r}, the log has {stored.records.get(index)!r}"
         writers = {each.producer for each in book.written if stream in (each.stream, *each.elsewhere)}
-        strangers = {record.rpartition(":")[0] for record in stored.records.values()} - writers
-        for name in sorted(strangers):
-            yield f"{stream}: records of {name!r}, who never wrote there"
+        for index, record in stored.records.items():
+            name, _, number = record.rpartition(":")
+            if name not in writers or not number.isdecimal():
+                yield f"{stream}/{index}: {record!r} was never written there"
+                break
 
     def _written(self, written: Written, streams: dict[str, Stored]) -> Iterator[str]:
         """What one producer was promised."""
@@ -111,6 +114,16 @@ class Judge:
                 yield f"{name}: gone, with {len(written.acked)} acknowledged records"
             return
         yield from self._producer(name, written, holding[used[0]], streams[used[0]])
+
+    def _met(self, streams: dict[str, Stored]) -> Iterator[str]:
+        """Streams with names of their own, of which two have become one."""
+        owners: dict[str, str] = {}
+        for written in self._book.written:
+            for name in (written.stream, *written.elsewhere) if written.elsewhere else ():
+                if name in streams and _places(streams[name], written):
+                    other = owners.setdefault(name, written.producer)
+                    if other != written.producer:
+                        yield f"{name} has the records of {other} and {written.producer}, whose streams differ"
 
     def _producer(self, name: str, written: Written, places: dict[int, list[int]], stored: Stored) -> Iterator[str]:
         unsent = places.keys() - written.sent
@@ -164,7 +177,7 @@ def _places(stored: Stored, written: Written) -> dict[int, list[int]]:
     places: dict[int, list[int]] = defaultdict(list)
     for index, record in stored.records.items():
         name, _, number = record.rpartition(":")
-        if name == written.producer:
+        if name == written.producer and number.isdecimal():
             places[int(number)].append(index)
     return places
 

@@ -195,7 +195,7 @@ class _Life:
             world.tell("judge", found)
         world.tell("world", f"{acked} acknowledged, {self.hub.lives} lives")
         story = world.story
-        parts = (*(actor.name for actor in self.actors), *(name for name, _ in self.weather.faults))
+        parts = (*(actor.name for actor in self.actors), *(name for name, _ in self.weather.faults), "damage")
         counts = self.weather.counts
         return Outcome(
             world.seed, story.trace, self.wrong, world.now_s, world.scheduler.turns, counts, acked, parts, story.end

@@ -158,5 +158,6 @@ class Guest(Watcher):
         return self._gatekeeper.removed_s, self.world.now_s
 
     def _wrote(self, out_since_s: float | None, began_s: float) -> None:
-        if out_since_s is not None and began_s > out_since_s + Gatekeeper.SOON_S:
+        is_still_out = out_since_s is not None and out_since_s == self._gatekeeper.removed_s
+        if is_still_out and began_s > (out_since_s or 0.0) + Gatekeeper.SOON_S:
             self.book.wrong.append(f"{self.name} was removed at {out_since_s:.1f} s and wrote at {began_s:.1f} s")

@@ -66,7 +66,7 @@ class SparkDriver(Actor):
                 return
             except Refused as refused:
                 self.world.tell(self.name, str(refused))
-                await asyncio.sleep(self.random.uniform(1, 20) if refused.code == "fenced" else 0.5)
+                await asyncio.sleep(self.random.uniform(5, 60) if refused.code == "fenced" else 0.5)
             except LOST:
                 await self.retry()
 
