@@ -1,6 +1,10 @@
 """Spark over Headrace, beside Spark over Parquet and beside a row-wise Python source, in one run.
 
-    python benchmarks/bench_spark.py [scan] [latency] [sustained] [--engine java|python] [--trigger 'real time']
+    python benchmarks/bench_spark.py [scan] [latency] [latencies] [sustained] [--engine java|python]
+                                     [--trigger 'real time']
+
+`latencies` is four latencies in one run, with the Java engine: micro-batches; real time; a window count in real time;
+and real time at 50,000/s, whose last third is not slower than its first where it keeps up.
 
 Prints ratios, which mean something on any machine, and how many cores the hub, Spark's Java and Python processes and
 this process used, and how many something else used meanwhile (`other`): beside a busy neighbour no number means much.
@@ -41,6 +45,7 @@ from headrace.spark.spark_session import engine_of
 
 TRIALS = 5
 WARM_UP_S = 40
+DRAIN_S = 30
 TOTAL = "sum(length(payload))"
 
 
@@ -239,52 +244,89 @@ def scan(spark: Any, client: Any, place: Path, megabytes: int) -> None:
             print(f"  headrace ÷ row-wise, {what}: {speeds[f'headrace, {what}'] / speeds[f'row-wise, {what}']:.1f}")
 
 
-def latency(spark: Any, client: Any, place: Path, seconds: float, rate: int, http: str, trigger: str) -> None:
-    """From append to readable result, through a stateless pipeline, hub → Spark → hub."""
+def copied(frame: Any) -> Any:
+    """Without state: a filter."""
+    return frame.where("length(payload) > 0").select("payload")
+
+
+def counted(frame: Any) -> Any:
+    """Counts per second. Each update carries when the newest record that it counts was sent."""
+    from pyspark.sql import functions as F
+
+    sent = frame.selectExpr("cast(split(cast(payload AS STRING), ' ')[0] AS BIGINT) AS sent", "time")
+    counts = sent.groupBy(F.window("time", "1 second")).agg(F.max("sent").alias("sent"), F.count("*").alias("count"))
+    return counts.selectExpr("concat(sent, ' ', count) AS payload", "cast(window.start AS STRING) AS key")
+
+
+LATENCIES: tuple[tuple[str, int, Callable[[Any], Any]], ...] = (
+    (TRIGGER_DEFAULT, 1_000, copied),
+    ("real time 1 minute", 1_000, copied),
+    ("real time 1 minute", 1_000, counted),
+    ("real time 1 minute", 50_000, copied),
+)
+
+
+def latencies(spark: Any, client: Any, place: Path, seconds: float, http: str) -> None:
+    """Four of them in one run."""
+    spark.conf.set("spark.sql.shuffle.partitions", "1")  # in real time each task of each stage holds a slot
+    for trigger, rate, transform in LATENCIES:
+        latency(spark, client, place, seconds, rate, http, trigger, transform)
+
+
+def latency(
+    spark: Any,
+    client: Any,
+    place: Path,
+    seconds: float,
+    rate: int,
+    http: str,
+    trigger: str,
+    transform: Callable[[Any], Any] = copied,
+) -> None:
+    """From append to readable result, hub → Spark → hub."""
     from headrace.spark.pipelines.definition import pipeline
 
-    client.create("in")
-    client.create("out")
-
-    @pipeline(source="in", sink="out", name="latency", trigger=trigger)
-    def copy(frame: Any) -> Any:
-        return frame.where("length(payload) > 0").select("payload")
-
-    query = start_query(spark, open_port(client.address), copy, place / "home")
+    name = f"{transform.__name__} {trigger} {rate}".replace(" ", "-")
+    source, sink = f"{name}.in", f"{name}.out"
+    client.create(source)
+    client.create(sink)
+    made = pipeline(source=source, sink=sink, name=name, trigger=trigger)(transform)
+    query = start_query(spark, open_port(client.address), made, place / "home")
     seen: list[tuple[float, float]] = []  # when a result could be read, and how old its record was by then, in ms
 
     def follow() -> None:
         follower = headrace.connect(client.address)
-        with contextlib.suppress(Closed), follower.follow("out", "earliest", columns=["payload"]) as results:
+        with contextlib.suppress(Closed), follower.follow(sink, "earliest", columns=["payload"]) as results:
             for batch in results.batches():
                 now_us = time.time_ns() // 1000
                 stamps = [int(one.split(b" ", 1)[0]) for one in batch.column("payload").to_pylist()]
                 seen.extend((time.monotonic(), (now_us - sent_us) / 1000) for sent_us in stamps)
 
     threading.Thread(target=follow, daemon=True).start()
-    _produce_timed(client, rate, WARM_UP_S)  # the JVM compiles what it runs often
+    _produce_timed(client, source, rate, WARM_UP_S)  # the JVM compiles what it runs often
     used = busy_cores()
     started = time.monotonic()
-    _produce_timed(client, rate, seconds)
+    _produce_timed(client, source, rate, seconds)
     cores = used()
-    while len(seen) < client.bounds("in").next:
+    deadline = time.monotonic() + DRAIN_S
+    while len(seen) < client.bounds(source).next and time.monotonic() < deadline:
         time.sleep(0.1)
     progress = [one for one in query.recentProgress if one["numInputRows"]][-50:]
     query.stop()
-    parts = {
-        name: statistics.median(one["durationMs"].get(name, 0) for one in progress) if progress else None
-        for name in ("latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets", "triggerExecution")
-    }
-    print(f"\nlatency, trigger {trigger}, {rate}/s for {seconds:g} s after {WARM_UP_S} s to warm up ({cores})")
-    for name, begin, end in (
+    what = f"{transform.__name__}, trigger {trigger}, {rate}/s"
+    print(f"\nlatency, {what} for {seconds:g} s after {WARM_UP_S} s to warm up ({cores})")
+    for part, begin, end in (
         ("all", 0.0, seconds),
         ("first third", 0.0, seconds / 3),
         ("last third", seconds * 2 / 3, seconds),
     ):
         aged = sorted(delay_ms for at, delay_ms in seen if begin <= at - started < end)
-        marks = "  ".join(f"p{mark} {aged[int(len(aged) * mark / 100)]:.0f} ms" for mark in (50, 95, 99))
-        print(f"  {name + ':':12} {marks}  ({len(aged):,} records)")
-    print(f"  median batch: {parts}")
+        marks = "  ".join(f"p{mark} {aged[int(len(aged) * mark / 100)]:.1f} ms" for mark in (50, 95, 99) if aged)
+        print(f"  {part + ':':12} {marks}  ({len(aged):,} results)")
+    if progress:
+        names = ("latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets", "triggerExecution")
+        medians = {one: statistics.median(each["durationMs"].get(one, 0) for each in progress) for one in names}
+        print(f"  median batch: {medians}")
     print(f"  the hub's part, mean: {verb_times(http)}")
 
 
@@ -298,13 +340,13 @@ def verb_times(http: str) -> str:
     return ", ".join(f"{verb} {mean_s * 1000:.1f} ms" for verb, mean_s in means.items())
 
 
-def _produce_timed(client: Any, rate: int, seconds: float) -> None:
+def _produce_timed(client: Any, stream: str, rate: int, seconds: float) -> None:
     per_tick = max(1, rate // 100)
     end = time.monotonic() + seconds
     tick = time.monotonic()
     while time.monotonic() < end:
         stamp = b"%d " % (time.time_ns() // 1000)
-        client.append("in", pa.record_batch({"payload": pa.array([stamp.ljust(100, b".")] * per_tick, pa.binary())}))
+        client.append(stream, pa.record_batch({"payload": pa.array([stamp.ljust(100, b".")] * per_tick, pa.binary())}))
         tick += per_tick / rate
         time.sleep(max(0, tick - time.monotonic()))
 
@@ -376,6 +418,8 @@ def main() -> None:
             if "latency" in arguments.what:
                 rate, trigger = arguments.latency_rate, arguments.trigger
                 latency(spark, client, place, arguments.seconds, rate, addresses["http"], trigger)
+            if "latencies" in arguments.what:
+                latencies(spark, client, place, arguments.seconds, addresses["http"])
             if "sustained" in arguments.what:
                 sustained(spark, client, place, arguments.seconds, arguments.sustained_rate)
             spark.stop()

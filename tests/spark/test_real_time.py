@@ -128,3 +128,22 @@ def test_plans_and_options_that_cannot_be_met_are_refused(hub: ThreadHub, spark:
         text = failure(query)
         assert any(part in text for part in problem.split("|")), text
     assert results(hub, name) == []
+
+
+def test_the_slots_are_those_of_all_queries(
+    hub: ThreadHub, spark: Any, name: str, start: Start, tmp_path: Path
+) -> None:
+    """Two slots: one query holds one of them until it ends, and only then is there room for one with two tasks."""
+    hub.create(name)
+    hub.create(f"{name}-b", 2)
+    hub.append(name, [b"a"])
+    one = start(read_stream(spark, name).select("payload"), "10 minutes")
+    wait_for(hub, name, 1, one)
+    wide = read_stream(spark, f"{name}-b").select("payload")
+    refused = start(wide, checkpoint=tmp_path / "b", stream=f"{name}=out")
+    assert "this one has 2, other real-time queries hold 1, and there are 2 slots" in failure(refused)
+    one.stop()
+    hub.append(f"{name}-b", [b"b"], partition=1)
+    again = start(wide, "10 minutes", checkpoint=tmp_path / "b")
+    wait_for(hub, name, 2, again)
+    again.stop()

@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "immortal": ("headrace.cli.immortal", "AMBROSIA immortals."),
     "agents": ("headrace.cli.agents", "Run Perper agents, and look at them."),
     "pipeline": ("headrace.cli.pipeline", "Run and watch Spark pipelines."),
+    "pipelines": ("headrace.cli.pipelines", "Projects of Spark Declarative Pipelines."),
     "spark": ("headrace.cli.spark", "Which engine Spark uses, its jar, and the settings of sessions."),
     "sql": ("headrace.cli.sql", "Ask streams a question in SQL."),
     "config": ("headrace.cli.config", "Show the settings and where each came from."),

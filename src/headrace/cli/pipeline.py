@@ -77,6 +77,7 @@ def create(
     name: str,
     sql: Annotated[str, typer.Option("--sql", help="The SQL text, or @FILE.")] = "",
     file: Annotated[str, typer.Option("--file", help="A Python file instead.")] = "",
+    project: Annotated[str, typer.Option("--project", help="A folder of Declarative Pipelines instead.")] = "",
     into: Annotated[str, typer.Option("--into", help="The stream for the results of a SQL text.")] = "",
     trigger: Annotated[str, typer.Option("--trigger", help="How often a batch begins.")] = "",
     start: Annotated[str, typer.Option("--start", help="earliest, latest, an index or a time.")] = "earliest",
@@ -87,9 +88,11 @@ def create(
     if text:
         sql_pipeline(name, text, into)  # refuses what cannot run, here where it can be read
     path = str(Path(file).resolve()) if file else ""
-    fields = {"name": name, "sql": text, "file": path, "into": into, "trigger": trigger, "start": start}
+    folder = str(Path(project).resolve()) if project else ""
+    fields = {"name": name, "sql": text, "file": path, "project": folder, "into": into, "trigger": trigger}
+    fields["start"] = start
     hub.call("pipeline.create", {**fields, "output_mode": output_mode})
-    notes().print(f"created {name}; run it with `headrace pipeline run {name}`")
+    notes().print(f"created {name}; run it with `headrace pipeline {'start' if project else 'run'} {name}`")
 
 
 @app.command()

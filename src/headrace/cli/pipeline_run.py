@@ -40,6 +40,10 @@ def created(port: Any, name: str | None) -> list[Pipeline]:
     for definition in (status["definition"] for status in listed):
         if definition is None or (name is None and not definition.get("enabled", True)):
             continue
+        if definition.get("project"):
+            if name is not None:
+                fail(f"pipeline {name} is a project: `headrace pipelines run {definition['project']}` runs it here")
+            continue  # of all that there are: it needs a process of its own
         if definition.get("file"):
             defined = load_file(definition["file"])
             # Of a file with several, each has a definition of its own; a file without that name is run whole.

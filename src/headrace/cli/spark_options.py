@@ -13,7 +13,7 @@ from headrace.cli.output import JsonFlag, fail, spinner
 from headrace.errors import BadRequest
 
 if TYPE_CHECKING:
-    from headrace.spark.hub_client import HubPort
+    from headrace.spark.hub_client import Access, HubPort
 
 
 def port_of(hub: HubOptions) -> HubPort:
@@ -45,11 +45,21 @@ class SparkOptions(HubOptions):
         """The hub."""
         return port_of(self)
 
+    def access(self) -> Access:
+        """Where the hub is, and what it asks of those who come."""
+        from headrace.spark.hub_client import access_to
+
+        return access_to(**_access(self))
+
+    def settings(self) -> dict[str, str]:
+        """The settings of Spark that are given."""
+        return _settings(self.conf)
+
     def session(self, *, move_cursors: bool = True) -> Any:
         """A Spark session for this hub."""
         from headrace.spark.spark_session import session
 
-        access, conf = _access(self), _settings(self.conf)
+        access, conf = _access(self), self.settings()
         with spinner("starting Spark"):
             return session(
                 master=self.master,

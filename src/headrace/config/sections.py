@@ -341,11 +341,12 @@ class Spark(Section, frozen=True):
 
 
 class PipelineEntry(Section, frozen=True):
-    """A pipeline that the hub starts with itself: a Python file or a SQL text."""
+    """A pipeline that the hub starts with itself: a Python file, a SQL text or a project."""
 
     name: Annotated[str, Meta(description="Its name, by which `headrace pipeline` knows it", min_length=1)]
     file: Annotated[str, Meta(description="Python file of the pipeline")] = ""
     sql: Annotated[str, Meta(description="Or its SQL text, over `stream('name')`")] = ""
+    project: Annotated[str, Meta(description="Or the folder of a project of Spark Declarative Pipelines")] = ""
     into: Annotated[str, Meta(description="Stream that the results of a SQL text go to")] = ""
     trigger: Annotated[
         str, Meta(description="How often a batch begins, such as `1 second`, or `real time`; empty for the default")
@@ -355,7 +356,7 @@ class PipelineEntry(Section, frozen=True):
     enabled: Annotated[bool, Meta(description="Start it with the hub")] = True
 
     def __post_init__(self) -> None:
-        if bool(self.sql) == bool(self.file):
-            raise ValueError(f"pipeline {self.name!r} needs either `sql` or `file`")
+        if sum(map(bool, (self.sql, self.file, self.project))) != 1:
+            raise ValueError(f"pipeline {self.name!r} needs one of `sql`, `file` and `project`")
         if self.sql and not self.into:
             raise ValueError(f"pipeline {self.name!r} needs `into`, the stream for the results of its SQL")

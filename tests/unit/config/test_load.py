@@ -161,8 +161,8 @@ def test_pipelines_of_the_configuration(tmp_path: Path) -> None:
     [
         (["sql = 'x'"], "missing required field `name`"),
         (["name = ''\nfile = 'x.py'"], "expected `str` of length >= 1"),
-        (["name = 'a'"], "pipeline 'a' needs either `sql` or `file`"),
-        (["name = 'a'\nsql = 'x'\nfile = 'y'"], "pipeline 'a' needs either `sql` or `file`"),
+        (["name = 'a'"], "pipeline 'a' needs one of `sql`, `file` and `project`"),
+        (["name = 'a'\nsql = 'x'\nfile = 'y'"], "pipeline 'a' needs one of `sql`, `file` and `project`"),
         (["name = 'a'\nsql = 'x'"], "pipeline 'a' needs `into`"),
         (["name = 'a'\nfile = 'x.py'"] * 2, "two pipelines are named a"),
         (["name = 'a'\nfile = 'x.py'\nsink = 'b'"], "unknown field `sink`"),

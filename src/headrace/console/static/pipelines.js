@@ -113,6 +113,7 @@ export async function pipelinesPage(root, parts, view) {
           ["Results go to", definition?.into ? streamLink(definition.into) : null],
           ["Runs every", definition?.trigger],
           ["File", definition?.file ? h("code", {}, definition.file) : null],
+          ["Project", definition?.project ? h("code", {}, definition.project) : null],
           ["SQL", definition?.sql ? h("code", {}, definition.sql) : null],
           ["Defined", definition === null ? "where it runs, not at this hub" : null],
         ]),

@@ -122,6 +122,11 @@ class Registry:
         ended = {name for name, (report, _) in self._reports.items() if report.state in ENDED}
         return [name for name in self._configured if name in candidates - ended]
 
+    def project_of(self, name: str) -> Definition | None:
+        """The definition of a pipeline that is a project, which runs in a process of its own."""
+        definition = self._definitions().get(name)
+        return definition if definition is not None and definition.project else None
+
     async def create(self, request: Definition) -> Status:
         """Keep a definition; one of the same name is replaced."""
         await self._hub.create_table(PIPELINES)

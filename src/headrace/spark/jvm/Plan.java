@@ -38,9 +38,10 @@ record Plan(int sources, List<String> holding, boolean hasState, int tasks, List
   }
 
   /** Refuse to start where some partitions would never get a task, and so never be read. */
-  void checkSlots(int slots) {
-    if (tasks > slots) {
-      throw BadOption.because("real-time mode runs all tasks of a query at once: this one has " + tasks
+  void checkSlots(int slots, int others) {
+    if (tasks + others > slots) {
+      String held = others == 0 ? "" : ", other real-time queries hold " + others;
+      throw BadOption.because("real-time mode runs all tasks of a query at once: this one has " + tasks + held
           + ", and there are " + slots + " slots. Use more cores (--master), or read fewer partitions");
     }
   }

@@ -4,7 +4,12 @@ import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.IOException;
 import java.io.UncheckedIOException;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.UUID;
+import java.util.stream.Collectors;
 import org.apache.spark.SparkContext;
 import org.apache.spark.TaskContext;
 import org.apache.spark.sql.SparkSession;
@@ -22,6 +27,7 @@ import org.apache.spark.sql.connector.write.streaming.StreamingWrite;
 final class StreamSink implements StreamingWrite {
   private static final long SLOTS_WAIT_MS = 30_000;
   private static final long SLOTS_LOOK_MS = 200;
+  private static final Map<String, Integer> TASKS = new HashMap<>();
   private final SinkOptions options;
   private Plan plan;
   private boolean isStaged = true;
@@ -46,7 +52,8 @@ final class StreamSink implements StreamingWrite {
       return new Writers(options, null, null);
     }
     String delivery = plan.delivery(options.delivery());
-    plan.checkSlots(slots(plan.tasks()));
+    int others = tasksOfOthers();
+    plan.checkSlots(slots(plan.tasks() + others), others);
     checkDestination();
     if (delivery.equals("direct") && !wasSaid) {
       wasSaid = true;
@@ -77,6 +84,21 @@ final class StreamSink implements StreamingWrite {
       throw new UncheckedIOException(error.getMessage(), error);
     }
     return run;
+  }
+
+  /** How many slots the other real-time queries of this process hold: they do not let go of them. */
+  private int tasksOfOthers() {
+    SparkSession session = SparkSession.active();
+    String query = session.sparkContext().getLocalProperty("sql.streaming.queryId");
+    Set<String> active = session.sharedState().activeStreamingQueries().keySet().stream().map(UUID::toString)
+        .collect(Collectors.toSet());
+    synchronized (TASKS) {
+      TASKS.keySet().retainAll(active);
+      TASKS.remove(query);
+      int others = TASKS.values().stream().mapToInt(Integer::intValue).sum();
+      TASKS.put(query, plan.tasks());
+      return others;
+    }
   }
 
   /** How many tasks can run at once. Executors of a cluster may still be on their way. */

@@ -14,6 +14,7 @@ from headrace.config import Config, Grant, Listen, PipelineEntry, Spark
 from headrace.config import Log as LogSection
 from headrace.security import Principal
 from headrace.spark.hub import supervisor
+from headrace.spark.hub.registry import Definition
 from headrace.testing import memory_hub
 
 ENTRY = PipelineEntry("p", sql="SELECT payload FROM stream('a')", into="b")
@@ -108,7 +109,7 @@ def test_the_command_carries_the_settings_of_spark() -> None:
     chosen = msgspec.structs.replace(Config(), spark=settings, listen=Listen(flight="0.0.0.0:1"))
     command = supervisor._command(chosen, ["p", "q"], "", chosen.listen.flight)
     assert command[1:7] == ["-m", "headrace", "pipeline", "run", "--hub", "127.0.0.1:1"]
-    expected = ["--master", "spark://x:7077", "--home", "/checkpoints", "--conf", "spark.a=1", "p", "q"]
+    expected = ["--master", "spark://x:7077", "--conf", "spark.a=1", "--home", "/checkpoints", "p", "q"]
     assert command[-8:] == expected
     assert "grpc+tls://127.0.0.1:1" in supervisor._command(chosen, ["p"], "hub.pem", chosen.listen.flight)
 
@@ -123,3 +124,40 @@ def test_secrets_travel_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
     assert (given["HEADRACE_TOKEN"], given["HEADRACE_CA"]) == ("t", "hub.pem")
     chosen = msgspec.structs.replace(Config(), spark=Spark(ca="authority.pem"))
     assert supervisor._environment(chosen, "hub.pem")["HEADRACE_CA"] == "authority.pem"
+
+
+def project_config(place: Path) -> Config:
+    entry = PipelineEntry("shop", project="/srv/shop", trigger="30s")
+    return msgspec.structs.replace(config(place), pipeline=[ENTRY, entry])
+
+
+async def test_a_project_has_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None) -> None:
+    marks, others = tmp_path / "marks", tmp_path / "others"
+    launched: list[list[str]] = []
+
+    def command(config: Config, names: list[str], *rest: str) -> list[str]:
+        launched.append(names)
+        return [sys.executable, "-c", SLEEPS, str(others)]
+
+    def project_command(config: Config, project: Definition, *rest: str) -> list[str]:
+        launched.append([project.project])
+        return [sys.executable, "-c", SLEEPS, str(marks)]
+
+    monkeypatch.setattr(supervisor, "_command", command)
+    monkeypatch.setattr(supervisor, "_project_command", project_command)
+    async with memory_hub(project_config(tmp_path)) as hub:
+        service = await supervisor.start(hub)
+        await written(marks, 1)
+        await written(others, 1)
+        await service.close()
+    assert ["/srv/shop"] in launched
+    assert ["p"] in launched
+
+
+def test_what_runs_a_project() -> None:
+    spark = Spark(master="local[2]", conf={"a": "b"})
+    project = Definition("shop", project="/srv/shop")
+    words = supervisor._project_command(msgspec.structs.replace(Config(), spark=spark), project, "c.pem", "0.0.0.0:7")
+    assert words[2:6] == ["headrace", "pipelines", "run", "--hub"]
+    assert words[6] == "grpc+tls://127.0.0.1:7"
+    assert words[-5:] == ["--name", "shop", "--every", "1 minute", "/srv/shop"]
