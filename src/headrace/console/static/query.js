@@ -56,7 +56,8 @@ export async function queryPage(root, parts, view) {
     result,
   );
   const state = { id: null, at: 0, offers: [], word: "" };
-  const names = await everyName();
+  const names = everyName();
+  const known = new Map();
 
   function put(sql) {
     editor.value = sql;
@@ -150,11 +151,10 @@ export async function queryPage(root, parts, view) {
     state.word = word ?? "";
     if (!word) return offer([]);
     const begin = word.replace(/^"/, "").toLowerCase();
-    const from = begin.startsWith("value.") ? await fields() : [...names, ...COLUMNS, ...WORDS];
+    const from = begin.startsWith("value.") ? await fields() : [...(await names), ...COLUMNS, ...WORDS];
     return offer(from.filter((one) => one.toLowerCase().startsWith(begin) && one.toLowerCase() !== begin).slice(0, 8));
   }
 
-  const known = new Map();
   async function fields() {
     const [, source] = /\bfrom\s+("[^"]+"|\w+)/i.exec(editor.value) ?? [];
     if (!source) return [];
@@ -204,6 +204,7 @@ export async function queryPage(root, parts, view) {
     } else if (event.key === "Escape") offer([]);
   }
   if (begun && !view.shown.sql) await start();
+  await names; // whoever opened the page is told if they cannot be had
 }
 
 const starting = ({ stream, table: named_ }) =>
