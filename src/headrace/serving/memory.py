@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from headrace.log.collection import freeze
 from headrace.units import MIB
 
 QUIET_S = 2.0
@@ -50,7 +51,7 @@ def settle() -> None:
     """What there is by now stays: Python's garbage collector need not look at it again and again. It looks at the rest
     less often than it would by itself, since all waits for it: at few objects in one go, and at everything only when a
     million have come. Of a connection that is gone little is left for it."""
-    gc.freeze()
+    freeze()
     gc.set_threshold(*COLLECT_AFTER)
     give_back()
 

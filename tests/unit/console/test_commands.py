@@ -85,6 +85,8 @@ REASONS = {
     "immortal proxy": HERE,
     "agents run": "it starts agents on the machine where it is typed",
     "pipeline run": SPARK,
+    "pipelines init": "it writes a project to the machine where it is typed",
+    "pipelines run": SPARK,
     "pipeline explain": SPARK,
     "pipeline replay": SPARK,
     "pipeline warm": HERE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 
 import pyarrow as pa
@@ -230,6 +231,7 @@ def test_refused_transactions_leave_nothing_in_memory(log: Log) -> None:
     for number in range(100):
         with pytest.raises(ConditionFailed):
             do(log, ops.Put("state", b"%d" % number * 10_000, b""), ops.Put("state", b"k", b"", expect=ops.PRESENT))
+    gc.collect()
     kept, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert kept < 1_000_000
