@@ -22,6 +22,8 @@ QUIET_S = 2.0
 MUCH_BYTES = 64 * MIB
 PIECES_BYTES = 16 * MIB
 """So much may have come in pieces since they were last given back."""
+LARGE_BYTES = 4 * MIB
+"""Only messages of this size count: the pieces of smaller ones are used again, and to give those back is what costs."""
 PIECES_S = 0.1
 COLLECT_AFTER = (2_000, 3, 200)
 """New objects, and how often each generation but the oldest is looked at before the next is."""
@@ -78,7 +80,7 @@ class GivesBack:
 
     def after(self, nbytes: int) -> None:
         """A message of this size has become whole. From any thread but that of the event loop."""
-        if self._trim is None:
+        if self._trim is None or nbytes < LARGE_BYTES:
             return
         with self._lock:
             self._came_bytes += nbytes

@@ -108,13 +108,15 @@ def test_the_pieces_of_large_messages_are_given_back_at_once() -> None:
     now_s = [5.0]
     gives_back = memory.GivesBack(lambda pad: trims.append(pad) or 1, lambda: now_s[0])
     gives_back.after(memory.PIECES_BYTES - 1)
+    for _ in range(memory.PIECES_BYTES // memory.LARGE_BYTES + 1):
+        gives_back.after(memory.LARGE_BYTES - 1)
     assert not trims
-    gives_back.after(1)
+    gives_back.after(memory.LARGE_BYTES)
     assert trims == [0]
     gives_back.after(memory.PIECES_BYTES)
     assert trims == [0]  # so soon after
     now_s[0] += memory.PIECES_S
-    gives_back.after(1)
+    gives_back.after(memory.LARGE_BYTES)
     assert trims == [0, 0]
     memory.GivesBack(None).after(memory.PIECES_BYTES)
 
