@@ -20,11 +20,11 @@ import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+
+from restate import post, restate
 
 from headrace.protocols.ambrosia import codec
 from headrace.protocols.ambrosia.codec import Call, Checkpoint, InitialMessage, RpcBatch, encode
@@ -151,58 +151,15 @@ def replayed_per_s(ready: dict[str, str], calls: int) -> float:
     return calls / taken
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def post(url: str, body: object) -> None:
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
-    urllib.request.urlopen(request, timeout=120).read()
-
-
 def restate_calls_per_s(modules: Path, directory: Path, calls: int = 5000) -> float:
     """Durable self-calls of Restate: its server with default settings, a service of its Node SDK."""
-    (binary,) = modules.glob("node_modules/@restatedev/restate-server-*/bin/restate-server")
-    ports = {name: free_port() for name in ("service", "ingress", "admin", "node")}
-    settings = {
-        "RESTATE_LOG_FILTER": "error",
-        "RESTATE_INGRESS__BIND_ADDRESS": f"127.0.0.1:{ports['ingress']}",
-        "RESTATE_ADMIN__BIND_ADDRESS": f"127.0.0.1:{ports['admin']}",
-        "RESTATE_BIND_ADDRESS": f"127.0.0.1:{ports['node']}",
-    }
-    service = {"MODULES": str(modules.absolute()), "PORT": str(ports["service"]), "CALLS": str(calls)}
-    service["RESTATE_LOGGING"] = "ERROR"
-    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    script = str(Path(__file__).with_name("restate_self.cjs"))
-    server = subprocess.Popen(
-        [binary.absolute(), "--base-dir", directory / "restate"], env=os.environ | settings, cwd=directory, **quiet
-    )
-    node = subprocess.Popen(
-        ["node", script], env=os.environ | service, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
-    try:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                post(f"http://127.0.0.1:{ports['admin']}/deployments", {"uri": f"http://127.0.0.1:{ports['service']}"})
-                break
-            except OSError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.2)
-        post(f"http://127.0.0.1:{ports['ingress']}/Self/burst", calls)
+    with restate(modules, directory, "restate_self.cjs", CALLS=str(calls)) as (ingress, node):
+        post(f"http://{ingress}/Self/burst", calls)
         assert node.stdout is not None
         for line in node.stdout:
             if line.startswith(b"calls/s "):
                 return float(line.split()[1])
         raise RuntimeError("the Restate service ended")
-    finally:
-        for process in (node, server):
-            process.kill()
-            process.wait()
 
 
 def main() -> None:
@@ -222,7 +179,7 @@ def main() -> None:
         trips = round_trips_us(binding)
         binding.close()
         replayed = replayed_per_s(ready, options.calls)
-        restate = options.restate and restate_calls_per_s(options.restate, Path(name))
+        theirs = options.restate and restate_calls_per_s(options.restate, Path(name))
     p50, p99 = trips[len(trips) // 2], trips[len(trips) * 99 // 100]
     print(f"fdatasync p50                         {sync_us:12.0f} us")
     print(f"single durable call, p50              {p50:12.0f} us   {p50 / sync_us:6.1f} x fdatasync")
@@ -230,8 +187,8 @@ def main() -> None:
     print(f"durable self-calls, batched           {batched:12.0f} /s   {batched * sync_us / 1e6:6.0f} per fdatasync")
     print(f"durable self-calls, of mixed sizes    {uneven:12.0f} /s")
     print(f"logged calls replayed                 {replayed:12.0f} /s   {replayed / batched:6.1f} x as fast as logged")
-    if restate:
-        print(f"durable self-calls, Restate           {restate:12.0f} /s   {batched / restate:6.0f} x as fast here")
+    if theirs:
+        print(f"durable self-calls, Restate           {theirs:12.0f} /s   {batched / theirs:6.0f} x as fast here")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ Each scene is one page, looked at for some seconds while 100 records come in eac
     frames/s   as the browser gave them to the page; 60 is all there is
     p99 ms     99 of 100 frames came sooner than this after the one before
     late       frames later than 33 ms: fewer than 30 a second at that moment
+    task ms    CPU time of the page's thread for each frame, however busy the machine is; script ms, the scripts' part
     busy ms/s  how long the page kept its thread in tasks longer than 50 ms, for each second
     elements   of the page
     KB/s       that the hub sent it
@@ -84,6 +85,8 @@ class Seen(NamedTuple):
     first_ms: float
     ready_ms: float
     frames: list[float]
+    task_ms: float
+    script_ms: float
     busy_ms: float
     elements: int
     received: int
@@ -161,26 +164,35 @@ def counted(session: CDPSession) -> Iterator[Callable[[], int]]:
     yield lambda: received
 
 
+def used_ms(session: CDPSession) -> tuple[float, float]:
+    """CPU time of the page's thread, and of its scripts."""
+    metrics = {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}
+    return metrics["TaskDuration"] * 1000, metrics["ScriptDuration"] * 1000
+
+
 def look(browser: Browser, hub: HubProcess, scene: Scene, seconds: float) -> Seen:
     """Open the page, let it settle, and watch."""
     context = browser.new_context(viewport={"width": 1300, "height": 850})
     page = context.new_page()
     page.set_default_timeout(120_000)
     page.add_init_script(READY % scene.wanted)
-    with counted(context.new_cdp_session(page)) as received:
+    session = context.new_cdp_session(page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+    with counted(session) as received:
         page.goto(f"{hub.page}/#/{scene.path}")
         page.locator(scene.wanted).first.wait_for(state="attached")  # the page lets nobody evaluate a condition in it
         page.wait_for_timeout(2000)
         first_ms, ready_ms = page.evaluate(PAINT), page.evaluate("window.readyMs")
         page.evaluate(FRAMES)
-        began, cpu, before = time.monotonic(), cpu_s(hub.pid), received()
+        began, cpu, before, thread = time.monotonic(), cpu_s(hub.pid), received(), used_ms(session)
         page.wait_for_timeout(seconds * 1000)
         at, busy = page.evaluate("() => [window.seen.at, window.seen.busy]")
         took, used, sent = time.monotonic() - began, cpu_s(hub.pid) - cpu, received() - before
+        task_ms, script_ms = (after - earlier for earlier, after in zip(thread, used_ms(session), strict=True))
     elements = page.evaluate("document.querySelectorAll('*').length")
     context.close()
     frames = [after - earlier for earlier, after in itertools.pairwise(at)]
-    return Seen(first_ms, ready_ms, frames, busy, elements, sent, used, took)
+    return Seen(first_ms, ready_ms, frames, task_ms, script_ms, busy, elements, sent, used, took)
 
 
 def told(build: str, scene: Scene, seen: Seen) -> str:
@@ -189,7 +201,8 @@ def told(build: str, scene: Scene, seen: Seen) -> str:
     late = sum(frame > 33.4 for frame in frames)
     return (
         f"{build:12} {scene.name:12} {seen.first_ms:8.0f} {seen.ready_ms:8.0f} {len(frames) / seen.took_s:8.1f} "
-        f"{p99:7.0f} {late:5} {seen.busy_ms / seen.took_s:9.0f} {seen.elements:8} "
+        f"{p99:7.0f} {late:5} {seen.task_ms / len(frames):7.2f} {seen.script_ms / len(frames):9.2f} "
+        f"{seen.busy_ms / seen.took_s:9.0f} {seen.elements:8} "
         f"{seen.received / 1000 / seen.took_s:7.1f} {seen.cpu_s / seen.took_s:7.0%} {os.getloadavg()[0]:6.1f}"
     )
 
@@ -227,7 +240,8 @@ def main() -> None:
     previous.add_option(parser)
     asked = parser.parse_args()
     print(
-        "build        scene        first ms ready ms frames/s  p99 ms  late busy ms/s elements    KB/s hub CPU   load"
+        "build        scene        first ms ready ms frames/s  p99 ms  late task ms script ms "
+        "busy ms/s elements    KB/s hub CPU   load"
     )
     with (
         tempfile.TemporaryDirectory(prefix="bench-console-", dir=asked.directory) as folder,

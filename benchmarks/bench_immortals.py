@@ -1,15 +1,18 @@
 """Immortals in Python: calls from outside with their result, keyed instances and timers, beside the disk's own sync.
 
     python benchmarks/bench_immortals.py [--calls 2000] [--keys 100000] [--timers 1000000] [--directory DIR]
+        [--restate DIR]
 
-A hub and a program run in processes of their own; this process calls, from 1 and from 50 threads. Keys and timers are
-measured in this process, on the binding without its sockets. All figures are of one run on one machine: compare the
-ratios, not the numbers.
+A hub and a program run in processes of their own; this process calls, from 1 and from 50 threads, through the SDK and
+over HTTP. With `--restate DIR` (see restate.py) an object of Restate with the same handler is called over HTTP by the
+same code. Keys and timers are measured in this process, on the binding without its sockets. All figures are of one run
+on one machine: compare the ratios, not the numbers.
 """
 
 from __future__ import annotations
 
 import argparse
+import http.client
 import json
 import os
 import statistics
@@ -19,7 +22,11 @@ import tempfile
 import threading
 import time
 import tracemalloc
+from collections.abc import Callable
+from http import HTTPStatus
 from pathlib import Path
+
+from restate import restate
 
 import headrace
 from headrace.immortals import Immortal, immortal, method, query, run
@@ -95,6 +102,29 @@ def calls(address: str, clients: int, count: int, method: str) -> tuple[float, f
                 counter(**arguments)
                 taken.append(time.perf_counter() - began)
 
+    return rate_of(work, clients, taken)
+
+
+def http_calls(address: str, path: str, clients: int, count: int) -> tuple[float, float]:
+    """The same over HTTP, each client with a connection that it keeps."""
+    taken: list[float] = []
+
+    def work() -> None:
+        connection = http.client.HTTPConnection(address)
+        for _ in range(count // clients):
+            began = time.perf_counter()
+            connection.request("POST", path, b'{"amount":1}', {"content-type": "application/json"})
+            answer = connection.getresponse()
+            assert answer.status == HTTPStatus.OK, answer.read()
+            answer.read()
+            taken.append(time.perf_counter() - began)
+        connection.close()
+
+    return rate_of(work, clients, taken)
+
+
+def rate_of(work: Callable[[], None], clients: int, taken: list[float]) -> tuple[float, float]:
+    """So many threads of it: calls a second together, and the median of one in milliseconds."""
     threads = [threading.Thread(target=work) for _ in range(clients)]
     began = time.perf_counter()
     for thread in threads:
@@ -104,16 +134,28 @@ def calls(address: str, clients: int, count: int, method: str) -> tuple[float, f
     return len(taken) / (time.perf_counter() - began), 1000 * statistics.median(taken)
 
 
-def measure_calls(directory: Path, count: int) -> None:
+def measure_restate(modules: Path, directory: Path, count: int, ours: dict[int, float]) -> None:
+    with restate(modules, directory, "restate_counter.cjs") as (ingress, _):
+        http_calls(ingress, "/counter/one/add", 1, 20)
+        for clients in (1, CLIENTS):
+            rate, median_ms = http_calls(ingress, "/counter/one/add", clients, count)
+            shown = f"{rate:>8,.0f}/s, median {median_ms:.2f} ms; {ours[clients] / rate:.1f} x as fast here"
+            print(f"Restate over HTTP from {clients:>2} clients: {shown}")
+
+
+def measure_calls(directory: Path, count: int) -> dict[int, float]:
+    """Calls a second over HTTP, by the number of clients."""
+    ours: dict[int, float] = {}
     ready = directory / "ready.json"
-    listeners = [f"--set=listen.{name}={'127.0.0.1:0' if name == 'flight' else 'off'}" for name in LISTENERS]
+    listeners = [f"--set=listen.{name}={'127.0.0.1:0' if name in ('flight', 'http') else 'off'}" for name in LISTENERS]
     command = ["-m", "headrace", "up", "--data", str(directory / "data"), "--ready-file", str(ready), *listeners]
     with (directory / "log").open("wb") as log:
         hub = subprocess.Popen([sys.executable, *command], stdout=log, stderr=log)
         try:
             while not ready.exists():
                 time.sleep(0.05)
-            address = json.loads(ready.read_text())["flight"]
+            found = json.loads(ready.read_text())
+            address = found["flight"]
             program = subprocess.Popen([sys.executable, __file__, "--serve", address], stdout=log, stderr=log)
             try:
                 with headrace.connect(address) as client:
@@ -124,12 +166,16 @@ def measure_calls(directory: Path, count: int) -> None:
                     for name in ("add", "read"):
                         rate, median_ms = calls(address, clients, count, name)
                         print(f"{name:>5} from {clients:>2} clients: {rate:>8,.0f}/s, median {median_ms:.2f} ms")
+                    rate, median_ms = http_calls(found["http"], "/api/immortals/counter/add", clients, count)
+                    ours[clients] = rate
+                    print(f"  add over HTTP from {clients:>2} clients: {rate:>8,.0f}/s, median {median_ms:.2f} ms")
             finally:
                 program.kill()
                 program.wait()
         finally:
             hub.kill()
             hub.wait()
+    return ours
 
 
 def measure_keys(keys: int) -> None:
@@ -186,6 +232,7 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=100_000)
     parser.add_argument("--timers", type=int, default=1_000_000)
     parser.add_argument("--directory", type=Path)
+    parser.add_argument("--restate", type=Path, help="directory in which Restate is installed, to measure it too")
     parser.add_argument("--serve", metavar="HUB", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
@@ -193,9 +240,13 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(dir=arguments.directory) as folder:
         print(f"load {os.getloadavg()[0]:.1f}; write and sync: {sync_ms(Path(folder)):.2f} ms")
-        measure_calls(Path(folder), arguments.calls)
-    measure_keys(arguments.keys)
-    measure_timers(arguments.timers)
+        ours = measure_calls(Path(folder), arguments.calls)
+        if arguments.restate:
+            measure_restate(arguments.restate, Path(folder), arguments.calls, ours)
+    if arguments.keys:
+        measure_keys(arguments.keys)
+    if arguments.timers:
+        measure_timers(arguments.timers)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,13 @@
 Three brokers are started on this machine unless some are named: then brokers, hub and load share its cores, and only
 ratios mean anything. All are measured in turns, so that what else the machine does concerns them alike. The plain
 producer sends the same records one to one into one partition of a topic that is set as the journal is, with
-`acks=all`, and with the batching that does best here. In the end the broker that leads the journal is killed, if it is
-ours: how long is it until records are acknowledged again?
+`acks=all`, and with the batching that does best here. Whoever is measured next waits until the one before has nothing
+left to do: hubs seal what they have taken, and with the store in a topic, as it is by default, all of it goes through
+the brokers once more. So each hub has two rates: acknowledged, and until all was sealed and stored.
+
+In the end the broker that leads the journal is killed, if it is ours: how long is it until records are acknowledged
+again? Brokers are controllers, too. When the one that dies is the active controller, the others first elect a new one,
+which gives each broker a whole session timeout to be heard of.
 
 It takes about four minutes on an idle machine with two cores, and says how far it is.
 """
@@ -26,7 +31,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import confluent_kafka
 import confluent_kafka.admin
@@ -61,6 +66,7 @@ def _record() -> bytes:
 
 BATCHES = [[_record() for _ in range(BATCH)] for _ in range(POOL)]
 """As compressible as such records are: lz4 leaves two thirds. None comes twice in what is compressed together."""
+FILE_STORE = "kafka, file store"
 SINGLES = 200
 PAUSE_S = 12.0
 """So long after a broker was killed it is seen how the hub gets on."""
@@ -134,10 +140,31 @@ async def hub_rate(hub: Hub, stream: str, seconds: float) -> float:
     return (await append(hub, stream, cycle(BATCHES), seconds))[0]
 
 
-async def broker_pause_s(hub: Hub, brokers: Brokers, topic: str) -> float:
+async def stored_rate(hub: Hub, rates: dict[str, list[float]], name: str) -> float:
+    """As `hub_rate`; `rates` get the one until all is stored, too."""
+    began = time.perf_counter()
+    rate, count = await append(hub, "s", cycle(BATCHES), SECONDS_EACH)
+    stored_at, stored = time.perf_counter(), -1
+    while (now := sum(segment.bytes for segment in hub.segments("s"))) != stored or time.perf_counter() < stored_at + 1:
+        if now != stored:
+            stored_at, stored = time.perf_counter(), now
+        await asyncio.sleep(0.1)
+    rates.setdefault(f"{name}, until stored", []).append(count / (stored_at - began))
+    return rate
+
+
+class Pause(NamedTuple):
     """The longest time between two acknowledgements when the broker that leads the journal is killed."""
-    found = confluent_kafka.admin.AdminClient({"bootstrap.servers": brokers.servers}).list_topics(topic, timeout=30)
-    leader = brokers.brokers[found.topics[topic].partitions[0].leader - 1]
+
+    seconds: float
+    was_controller: bool
+    """Whether that broker was the active controller."""
+
+
+async def broker_pause(hub: Hub, brokers: Brokers, topic: str) -> Pause:
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": brokers.servers})
+    leader = brokers.brokers[admin.list_topics(topic, timeout=30).topics[topic].partitions[0].leader - 1]
+    was_controller = admin.describe_cluster(request_timeout=30).result().controller.id == leader.number
     one = Batch.one(BATCHES[0][0])
     await hub.append("s", one)
     killed_at = last = time.perf_counter()
@@ -147,7 +174,7 @@ async def broker_pause_s(hub: Hub, brokers: Brokers, topic: str) -> float:
         await hub.append("s", one)
         now = time.perf_counter()
         longest, last = max(longest, now - last), now
-    return longest
+    return Pause(longest, was_controller)
 
 
 def brokers_are_lacking(servers: str) -> bool:
@@ -192,12 +219,16 @@ async def measure(directory: Path, servers: str, rounds: int, brokers: Brokers |
     create_missing(kafka, settings)
     journal = plans(settings)[0]
     kafka.create_topic(f"{prefix}.plain", 1, journal.replication, journal.config)
+    (directory / "store").mkdir()
+    filed = Kafka(servers=servers, prefix=f"{prefix}-filed", store=f"file://{directory / 'store'}")
+    create_missing(kafka, filed)
     flushed = Kafka(servers=servers, prefix=f"{prefix}-flushed")
     create_missing(kafka, flushed, flush=True)
     kafka.create_topic(f"{prefix}.plain-flushed", 1, journal.replication, {**journal.config, **FLUSH})
     hubs = {
         "files": await Hub.open(directory / "files", Config()),
         "kafka": await Hub.open(directory / "kafka", Config(log=Log(backend="kafka", kafka=settings))),
+        FILE_STORE: await Hub.open(directory / "kafka-files", Config(log=Log(backend="kafka", kafka=filed))),
         "flushed": await Hub.open(directory / "flushed", Config(log=Log(backend="kafka", kafka=flushed))),
     }
     for hub in hubs.values():
@@ -214,7 +245,7 @@ async def measure(directory: Path, servers: str, rounds: int, brokers: Brokers |
 
     turns: dict[str, Callable[[], Awaitable[float]]] = {
         "plain producer": lambda: in_thread(plain_rate, servers, f"{prefix}.plain", best, SECONDS_EACH),
-        **{name: lambda hub=hub: hub_rate(hub, "s", SECONDS_EACH) for name, hub in hubs.items()},  # type: ignore[misc]
+        **{name: lambda hub=hub, name=name: stored_rate(hub, rates, name) for name, hub in hubs.items()},  # type: ignore[misc]
     }
     for round in range(1, rounds + 1):
         for name, turn in turns.items():
@@ -225,12 +256,13 @@ async def measure(directory: Path, servers: str, rounds: int, brokers: Brokers |
             singles.setdefault(name, []).extend(await hub_singles_us(hub, "s"))
     if brokers is not None:
         progress("killing the broker that leads the journal")
-        pause_s = await broker_pause_s(hubs["kafka"], brokers, journal.name)
+        pause = await broker_pause(hubs["kafka"], brokers, journal.name)
     for hub in hubs.values():
         await hub.close()
     show(rates, singles)
     if brokers is not None:
-        print(f"loss of a broker: {pause_s:.1f} s without an acknowledgement; brokers notice after 6 s")
+        what = "a broker that was the active controller, too" if pause.was_controller else "a broker"
+        print(f"loss of {what}: {pause.seconds:.1f} s without an acknowledgement; brokers notice after 6 s")
 
 
 def progress(what: str) -> None:
@@ -242,9 +274,12 @@ def show(rates: dict[str, list[float]], singles: dict[str, list[float]]) -> None
     rate = {name: statistics.median(values) for name, values in rates.items()}
     p50 = {name: statistics.median(values) for name, values in singles.items()}
     for name in rate:
-        print(f"{name:>15}: {rate[name]:>12,.0f} records/s in batches of {BATCH}; one record p50 {p50[name]:>8,.0f} us")
-    print(f"batches of {BATCH} x 100 B: {rate['kafka'] / rate['plain producer']:.2f} x a plain producer")
-    print(f"batches of {BATCH} x 100 B: {rate['kafka'] / rate['files']:.2f} x the log in files")
+        single = f"; one record p50 {p50[name]:>8,.0f} us" if name in p50 else ""
+        print(f"{name:>31}: {rate[name]:>12,.0f} records/s in batches of {BATCH}{single}")
+    for name in ("kafka", FILE_STORE, "kafka, until stored", f"{FILE_STORE}, until stored"):
+        embedded = "files, until stored" if name.endswith("until stored") else "files"
+        ratios = f"{rate[name] / rate['plain producer']:.2f} x a plain producer, {rate[name] / rate[embedded]:.2f}"
+        print(f"batches of {BATCH} x 100 B, {name}: {ratios} x the log in files")
     print(f"flush.messages=1: {rate['flushed'] / rate['kafka']:.2f} x the records/s without")
     print(f"one record: p50 {p50['kafka'] / p50['plain producer']:.2f} x that of a bare produce")
 

@@ -266,11 +266,11 @@ LATENCIES: tuple[tuple[str, int, Callable[[Any], Any]], ...] = (
 )
 
 
-def latencies(spark: Any, client: Any, place: Path, seconds: float, http: str) -> None:
+def latencies(spark: Any, client: Any, place: Path, seconds: float, warm_up_s: float, http: str) -> None:
     """Four of them in one run."""
     spark.conf.set("spark.sql.shuffle.partitions", "1")  # in real time each task of each stage holds a slot
     for trigger, rate, transform in LATENCIES:
-        latency(spark, client, place, seconds, rate, http, trigger, transform)
+        latency(spark, client, place, seconds, warm_up_s, rate, http, trigger, transform)
 
 
 def latency(
@@ -278,6 +278,7 @@ def latency(
     client: Any,
     place: Path,
     seconds: float,
+    warm_up_s: float,
     rate: int,
     http: str,
     trigger: str,
@@ -303,7 +304,7 @@ def latency(
                 seen.extend((time.monotonic(), (now_us - sent_us) / 1000) for sent_us in stamps)
 
     threading.Thread(target=follow, daemon=True).start()
-    _produce_timed(client, source, rate, WARM_UP_S)  # the JVM compiles what it runs often
+    _produce_timed(client, source, rate, warm_up_s)
     used = busy_cores()
     started = time.monotonic()
     _produce_timed(client, source, rate, seconds)
@@ -314,7 +315,7 @@ def latency(
     progress = [one for one in query.recentProgress if one["numInputRows"]][-50:]
     query.stop()
     what = f"{transform.__name__}, trigger {trigger}, {rate}/s"
-    print(f"\nlatency, {what} for {seconds:g} s after {WARM_UP_S} s to warm up ({cores})")
+    print(f"\nlatency, {what} for {seconds:g} s after {warm_up_s:g} s to warm up ({cores})")
     for part, begin, end in (
         ("all", 0.0, seconds),
         ("first third", 0.0, seconds / 3),
@@ -400,6 +401,7 @@ def main() -> None:
     parser.add_argument("--conf", action="append", default=[], help="another Spark setting, NAME=VALUE")
     parser.add_argument("--megabytes", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--warm-up", type=float, default=WARM_UP_S, help="seconds; the JVM compiles what it runs often")
     parser.add_argument("--engine", choices=("java", "python"), help="the session's own unless given")
     parser.add_argument("--trigger", default=TRIGGER_DEFAULT, help="of the latency's pipeline, such as 'real time'")
     parser.add_argument("--latency-rate", type=int, default=1_000)
@@ -417,9 +419,10 @@ def main() -> None:
                 scan(spark, client, place, arguments.megabytes)
             if "latency" in arguments.what:
                 rate, trigger = arguments.latency_rate, arguments.trigger
-                latency(spark, client, place, arguments.seconds, rate, addresses["http"], trigger)
+                warm_up_s = arguments.warm_up
+                latency(spark, client, place, arguments.seconds, warm_up_s, rate, addresses["http"], trigger)
             if "latencies" in arguments.what:
-                latencies(spark, client, place, arguments.seconds, addresses["http"])
+                latencies(spark, client, place, arguments.seconds, arguments.warm_up, addresses["http"])
             if "sustained" in arguments.what:
                 sustained(spark, client, place, arguments.seconds, arguments.sustained_rate)
             spark.stop()

@@ -47,7 +47,7 @@ class Sessions(StatefulProcessor):
         pass
 
 
-@pipeline(source="clicks", sink="sessions", watermark=("event_time", "1 second"), trigger="1 second")
+@pipeline(source="clicks", sink="sessions", watermark="1 second", trigger="1 second")
 def sessions(clicks: DataFrame) -> DataFrame:
     """Sessions of ten seconds."""
     users = clicks.selectExpr("cast(key AS STRING) AS user", "event_time").groupBy("user")

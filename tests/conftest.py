@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from support.kafka import broker_cluster, brokers  # noqa: F401  # fixtures
-from support.order import longest_files_first
+from support.order import longest_files_first, workers
 from support.programs import leave_out, needed_by, needs
 
 # How long one example takes says something of the machine and nothing of the code; figures live in benchmarks/.
@@ -26,6 +26,11 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [SOURCE, os.environ.get(
 # Whoever runs the tests may have a profile in use; tests speak to the hubs that they start.
 os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="headrace-tests-")
 atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    return workers()
 
 
 @pytest.hookimpl(trylast=True)

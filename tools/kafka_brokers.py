@@ -30,8 +30,8 @@ POM = Path(__file__).with_name("kafka") / "pom.xml"
 LOGGING = POM.with_name("log4j2.properties")
 CACHE = Path(os.environ.get("HEADRACE_TEST_CACHE", Path.home() / ".cache" / "headrace-tests"))
 JARS = CACHE / f"kafka-{hashlib.sha256(POM.read_bytes()).hexdigest()[:16]}"
-COMPLETE = JARS / "complete"
-"""Written last."""
+COMPLETE = "complete"
+"""A file that is written last."""
 CLASSES = JARS / "classes.jsa"
 """What a Java has loaded when a broker runs: with it the next one starts in two thirds of the time."""
 START_S = 240.0
@@ -67,20 +67,26 @@ class NoJars(Exception):
 
 
 def fetch() -> None:
-    """Have Maven copy the jars, unless they are there. Two who ask at once fetch them once."""
-    JARS.mkdir(parents=True, exist_ok=True)
-    with (JARS / "lock").open("w") as lock:
+    """Have Maven copy the jars, unless they are there."""
+    copy_jars(POM, JARS, "Kafka", "-DincludeScope=runtime")
+
+
+def copy_jars(pom: Path, jars: Path, what: str, *options: str) -> None:
+    """Have Maven copy the jars that a pom names, unless they are there. Two who ask at once fetch them once."""
+    jars.mkdir(parents=True, exist_ok=True)
+    complete = jars / COMPLETE
+    with (jars / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if COMPLETE.exists():
+        if complete.exists():
             return
         found = java()
         environment = os.environ if found is None else os.environ | {"JAVA_HOME": str(Path(found).resolve().parents[1])}
-        goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={JARS}"]
-        command = ["mvn", "-q", "-B", "-f", str(POM), *goal]
+        goal = ["dependency:copy-dependencies", f"-DoutputDirectory={jars}", *options]
+        command = ["mvn", "-q", "-B", "-f", str(pom), *goal]
         ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if ran.returncode != 0:
-            raise NoJars(f"Maven cannot fetch Kafka: {(ran.stdout + ran.stderr).strip()[-500:]}")
-        COMPLETE.touch()
+            raise NoJars(f"Maven cannot fetch {what}: {(ran.stdout + ran.stderr).strip()[-500:]}")
+        complete.touch()
 
 
 def share_classes() -> None:

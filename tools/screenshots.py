@@ -35,7 +35,7 @@ from headrace.serving.runtime import LISTENERS
 
 SOURCE = Path(__file__).parents[1] / "src"
 START_S = 60.0
-SETTLE_S = 120.0
+SETTLE_S = 300.0
 HEIGHT_MAX = 1500
 CHROMIUM_FLAGS = [
     "--no-sandbox",
@@ -59,18 +59,18 @@ class Shot(NamedTuple):
 
 
 def _see_flow(page: Any) -> None:
-    page.locator(".node.stream .node-rate").filter(has_text="/s").nth(3).wait_for()
+    page.locator(".node-rate:visible").filter(has_text="/s").nth(3).wait_for()
 
 
 def _see_rates(page: Any) -> None:
-    page.locator("tbody td:nth-child(4)").filter(has_text=re.compile("^[1-9]")).first.wait_for()
+    page.locator("td[data-title='Records/s']").filter(has_text=re.compile("^[1-9]")).first.wait_for()
 
 
 def _choose_record(page: Any) -> None:
     page.get_by_role("button", name="Earliest").click()
     page.locator(".records tbody tr").first.click()
     page.locator(".frame").nth(4).wait_for()
-    page.locator(".summary .chart-foot", has_text="3 s ago").wait_for()
+    page.locator(".summary .chart-foot", has_text=" ago").wait_for()
 
 
 def _choose_session(page: Any) -> None:
@@ -89,8 +89,26 @@ def _choose_immortal(page: Any) -> None:
     page.locator(".timeline .message").first.wait_for()
 
 
+def _open_search(page: Any) -> None:
+    page.keyboard.press("/")
+    page.get_by_label("Search everything").fill("demo.or")
+    page.locator("#found a", has_text="demo.orders").first.wait_for()
+
+
+def _open_reset(page: Any) -> None:
+    page.locator("tr", has_text="demo.orders").get_by_role("button", name="Reset").first.click()
+    page.locator("[data-preview] p").wait_for()
+
+
+def _open_chart(page: Any) -> None:
+    page.get_by_label("SQL").fill('SELECT index, value.count FROM "demo.orders" ORDER BY index LIMIT 100')
+    page.get_by_role("button", name="Run").click()
+    page.get_by_role("button", name="Chart").click()
+    page.locator(".results .chart").first.wait_for()
+
+
 SHOTS = (
-    Shot("map", "", ".node.stream", _see_flow),
+    Shot("map", "", ".node.stream:visible, .flow-row:visible", _see_flow),
     Shot("overview", "overview", ".figure"),
     Shot("streams", "streams", "tbody tr", _see_rates),
     Shot("stream", "stream/demo.orders", ".records tbody tr", _choose_record),
@@ -101,16 +119,20 @@ SHOTS = (
     Shot("sessions", "sessions", "tbody tr", _choose_session),
     Shot("immortals", "immortals", "tbody tr", _choose_immortal),
     Shot("executions", "executions", "tbody tr"),
-    Shot("pipelines", "pipelines", ".pipeline, .empty"),
+    Shot("pipelines", "pipelines", ".pipeline, main .empty"),
     Shot("history", "events", ".chart path.line"),
-    Shot("users", "users", ".empty"),
+    Shot("cluster", "cluster", "main .empty"),
+    Shot("users", "users", "main .empty"),
     Shot("settings", "settings", "tbody tr"),
+    Shot("table", "table/executions", "tbody tr"),
+    Shot("search", "streams", "tbody tr", _open_search),
+    Shot("reset", "cursors", "tbody tr", _open_reset),
+    Shot("query-chart", "query", ".completions", _open_chart),
 )
-PHONE = tuple(shot for shot in SHOTS if shot.name in ("map", "streams", "overview"))
 PHONE_WIDTH = 390
 STATES = ("empty-hub", "hub-lost", "no-rights")
 """Pictures of hubs that are not like the demo's."""
-NAMES = (*(shot.name for shot in SHOTS), *(f"{shot.name}-phone" for shot in PHONE), *STATES)
+NAMES = (*(shot.name for shot in SHOTS), *(f"{shot.name}-phone" for shot in SHOTS), *STATES)
 
 
 def chromium() -> str | None:
@@ -223,7 +245,7 @@ def take(console: str, target: Path, themes: tuple[str, ...], width: int) -> lis
             made += [_taken(page, console, shot, target / f"{shot.name}{ending}.png") for shot in SHOTS]
             page.context.close()
         page = browser.new_context(viewport={"width": PHONE_WIDTH, "height": 900}).new_page()
-        made += [_taken(page, console, shot, target / f"{shot.name}-phone.png") for shot in PHONE]
+        made += [_taken(page, console, shot, target / f"{shot.name}-phone.png") for shot in SHOTS]
         browser.close()
     return made
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -17,7 +17,8 @@ from test_programs import find
 import headrace
 
 ARTEFACTS = Path(os.environ.get("HEADRACE_ARTEFACTS", Path(__file__).parents[2] / "artefacts"))
-"""Where a picture of every page stays that a test has looked at."""
+"""Where a picture stays of every page that a test failed with; with `HEADRACE_ARTEFACTS` of every page."""
+FAILED = pytest.StashKey[bool]()
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -30,6 +31,13 @@ FLAGS = [
 
 
 expect.set_options(timeout=DEADLINE_S * 1000)  # the default of 5 s is too short for a busy machine
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
+    return report
 
 
 @pytest.fixture
@@ -61,7 +69,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def open_page(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Callable[[str], Page]]:
-    """Opens an address; afterwards: no script errors, no requests to other hosts, and a screenshot is kept."""
+    """Opens an address; afterwards: no script errors, no requests to other hosts, and a picture if the test failed."""
     context = browser.new_context(
         viewport={"width": 1300, "height": 850}, permissions=["clipboard-read", "clipboard-write"]
     )
@@ -80,9 +88,10 @@ def open_page(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Call
         return page
 
     yield opened
-    ARTEFACTS.mkdir(parents=True, exist_ok=True)
+    pictured = request.node.stash.get(FAILED, False) or "HEADRACE_ARTEFACTS" in os.environ
     for page in (page for page in pages if not page.is_closed()):
-        page.screenshot(path=ARTEFACTS / f"{request.node.name.replace('/', '-')}.png")
+        if pictured:
+            page.screenshot(path=ARTEFACTS / f"{request.node.name.replace('/', '-')}.png")
         assert hosts <= {urlsplit(page.url).netloc}
     context.close()
     expected = getattr(request.node, "expected_troubles", ())

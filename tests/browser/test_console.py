@@ -18,32 +18,24 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 OpenPage = Callable[[str], Page]
 
 
-@pytest.mark.parametrize(
-    ("path", "title"),
-    [
-        ("", "Map"),
-        ("overview", "Overview"),
-        ("events", "History"),
-        ("streams", "Streams"),
-        ("tables", "Tables"),
-        ("query", "Query"),
-        ("users", "Users"),
-        ("cursors", "Cursors"),
-        ("sessions", "Sessions"),
-        ("immortals", "Immortals"),
-        ("executions", "Executions"),
-        ("pipelines", "Pipelines"),
-        ("dead", "Dead letters"),
-        ("settings", "Settings"),
-    ],
+TITLES = (
+    *("Map", "Streams", "Tables", "Query", "Cursors", "Pipelines", "Dead letters"),
+    *("Sessions", "Immortals", "Executions"),
+    *("Overview", "History", "Cluster", "Users", "Settings"),
 )
-def test_every_page_opens(hub: HubProcess, open_page: OpenPage, path: str, title: str) -> None:
-    page = open_page(f"{hub.page}/#/{path}")
-    expect(page.locator("h1")).to_have_text(title)
-    expect(page.locator("#pulse")).to_contain_text("records/s in")
-    expect(page.locator("nav a[aria-current]")).to_have_text(title)
-    expect(page.locator("main .alarm.bad")).to_be_hidden()
-    assert page.title() == f"{title} · Headrace"
+
+
+def test_every_page_opens(hub: HubProcess, open_page: OpenPage) -> None:
+    page = open_page(hub.page)
+    links = page.locator("#nav a")
+    expect(links).to_have_text(list(TITLES))
+    for title in TITLES:
+        page.locator("#nav").get_by_text(title, exact=True).last.click()
+        expect(page.locator("h1")).to_have_text(title)
+        expect(page.locator("#pulse")).to_contain_text("records/s in")
+        expect(page.locator("nav a[aria-current]")).to_have_text(title)
+        expect(page.locator("main .alarm.bad")).to_be_hidden()
+        expect(page).to_have_title(f"{title} · Headrace")
 
 
 def test_the_overview_lives(hub: HubProcess, client: headrace.Client, open_page: OpenPage) -> None:
@@ -61,8 +53,8 @@ def test_the_overview_lives(hub: HubProcess, client: headrace.Client, open_page:
     expect(card.locator(".figure")).not_to_contain_text(re.compile(r"^0 in"))
     expect(card.locator("path.line")).to_have_count(2)
     for title, unit in (
-        ("Append to durable", re.compile(r"p99 ms|no commits")),
-        ("Payload in", re.compile(r"B per second")),
+        ("Append to durable", re.compile(r"ms p99|no commits")),
+        ("Payload in", re.compile(r"B/s")),
         ("Sealed on disk", re.compile(r"B .* free")),
         ("Memory of the hub", re.compile(r"MiB resident")),
         ("Open sessions", re.compile(r"of all protocols")),

@@ -92,6 +92,11 @@ def test_everything_is_found_with_a_slash(hub: HubProcess, filled: headrace.Clie
     page.keyboard.press("Enter")
     expect(page.locator("h1")).to_have_text("stock")
     page.keyboard.press("/")
+    expect(search).to_be_focused()
+    page.go_back()
+    expect(page.locator("h1")).to_have_text("Settings")
+    expect(search).to_be_hidden()
+    page.keyboard.press("/")
     page.get_by_label("Search everything").fill("parted:1 2")
     expect(page.locator("#found a").first).to_contain_text("record")
     page.keyboard.press("Enter")
@@ -120,6 +125,27 @@ def test_a_tables_entries_are_set_changed_and_removed(
     page.get_by_role("menuitem", name="Remove…").click()
     page.get_by_role("button", name="Remove", exact=True).click()
     expect(fig).to_have_count(0)
+
+
+def test_a_value_that_is_no_text_is_changed_as_bytes(
+    hub: HubProcess, filled: headrace.Client, open_page: OpenPage
+) -> None:
+    filled.call("table.create", {"table": "binary"})
+    filled.call("table.put", {"table": "binary", "key": "a2V5", "value": "/wBwZWFy"})  # ff 00 pear
+    page = open_page(f"{hub.page}/#/table/binary")
+    row = page.locator("tbody tr", has_text="key")
+    expect(row).to_contain_text("··pear")
+    row.get_by_role("button").click()
+    page.get_by_role("menuitem", name="Change…").click()
+    value = page.get_by_label("Value, as bytes in hex")
+    expect(value).to_have_value("ff0070656172")
+    value.fill("ff zz")
+    page.get_by_role("button", name="Set", exact=True).click()
+    expect(page.get_by_role("dialog")).to_contain_text("That is not hex")
+    value.fill("ff 0066 6967")
+    page.get_by_role("button", name="Set", exact=True).click()
+    expect(row).to_contain_text("··fig")
+    assert filled.call("table.get", {"table": "binary", "key": "a2V5"})["value"] == "/wBmaWc="
 
 
 def test_retention_is_changed_where_it_is_shown(hub: HubProcess, filled: headrace.Client, open_page: OpenPage) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -93,3 +94,56 @@ def test_hundreds_of_streams_are_grouped_found_and_drawn_one_by_one(
     assert page.evaluate("document.documentElement.scrollWidth") <= 1300
     page.get_by_role("button", name="Group streams").click()
     expect(groups).to_have_count(5)
+
+
+LAID_OUT = """async () => {
+  const { columnsOf, lay } = await import("/console/layout.js");
+  const node = (kind, name) => ({ kind, name });
+  const streams = ["a", "b", "c"].map((name) => node("stream", name));
+  const [writer, pipeline] = [node("producer", "w"), node("pipeline", "p")];
+  const [sums, reader] = [node("stream", "sums"), node("consumer", "r")];
+  const edges = [
+    ...streams.map((to) => ({ from: writer, to })),
+    ...streams.map((from) => ({ from, to: pipeline })),
+    { from: pipeline, to: sums },
+    ...[...streams, sums].map((from) => ({ from, to: reader })),
+  ];
+  const columns = columnsOf([writer, ...streams, pipeline, sums, reader], edges);
+  const { across } = lay(columns, 1000);
+  const box = ({ kind, name, x, base, wide, high }) =>
+    ({ kind, name, x, wide, top: base - 4, bottom: base + high + 4 });
+  return [across, columns.map((column) => column.map(box))];
+}"""
+
+
+def test_an_edge_that_passes_a_column_runs_beside_the_nodes_there(hub: HubProcess, open_page: OpenPage) -> None:
+    across, columns = open_page(hub.page).evaluate(LAID_OUT)
+    names = [[box["name"] for box in column if box["kind"] != "pass"] for column in columns]
+    assert names == [["w"], ["a", "b", "c"], ["p"], ["sums"], ["r"]]
+    assert [sum(box["kind"] == "pass" for box in column) for column in columns] == [0, 0, 3, 3, 0]
+    assert across <= 1000
+    for column in columns:
+        assert all(before["bottom"] <= after["top"] for before, after in itertools.pairwise(column))
+    for before, after in itertools.pairwise(columns):
+        assert before[0]["x"] + before[0]["wide"] + 40 < after[0]["x"], "there is room for the edges and their rates"
+
+
+def test_on_a_phone_it_is_a_list_of_streams_with_who_writes_and_who_reads(
+    hub: HubProcess, client: headrace.Client, open_page: OpenPage
+) -> None:
+    client.create("phone.orders", exist_ok=True)
+    client.call(
+        "pipeline.create", {"name": "calls", "sql": "select 1 from stream('phone.orders')", "into": "phone.sums"}
+    )
+    client.create("phone.sums", exist_ok=True)
+    page = open_page(f"{hub.page}/#/?text=phone.*")
+    expect(page.locator(".map")).to_be_visible()
+    page.set_viewport_size({"width": 390, "height": 800})
+    streams = page.get_by_label("Streams", exact=True)
+    row = streams.get_by_role("link", name="phone.orders")
+    expect(row).to_contain_text("nobody → calls")
+    expect(streams.get_by_role("link", name="phone.sums")).to_contain_text("calls → nobody")
+    expect(page.locator(".map")).to_be_hidden()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    row.click()
+    expect(page.locator("h1")).to_have_text("phone.orders")

@@ -103,13 +103,18 @@ NARROW = """(width) => new Promise((done) => {
 """Until nothing is wider: the map is laid out anew in the frame after the window changed."""
 
 
-@pytest.mark.parametrize("path", ["", "overview", "streams", "cursors", "sessions", "pipelines", "settings"])
-def test_nothing_is_wider_than_a_narrow_window(hub: HubProcess, open_page: OpenPage, path: str) -> None:
-    page = open_page(f"{hub.page}/#/{path}")
-    page.set_viewport_size({"width": 800, "height": 700})
-    expect(page.locator("h1")).to_be_visible()
-    expect(page.locator("#pulse")).to_contain_text("records/s in")
-    page.evaluate(NARROW, 800)
+def test_nothing_is_wider_than_a_narrow_window_or_a_phone(
+    hub: HubProcess, client: headrace.Client, open_page: OpenPage
+) -> None:
+    client.create("a.rather/long.name/of_a_stream/that-does.not/fit", exist_ok=True)
+    page = open_page(hub.page)
+    for path in [link.get_attribute("href") for link in page.locator("#nav a").all()]:
+        page.goto(f"{hub.page}/{path}")
+        expect(page.locator("h1")).to_be_visible()
+        expect(page.locator("#pulse")).to_contain_text("records/s in")
+        for width in (800, 390):
+            page.set_viewport_size({"width": width, "height": 700})
+            page.evaluate(NARROW, width)
 
 
 def test_who_are_you(tmp_path: Path, open_page: OpenPage, request: pytest.FixtureRequest) -> None:
@@ -152,6 +157,27 @@ def test_a_page_that_has_lost_its_hub_is_all_grey_and_says_so_until_it_is_back(
         hub.start()
         expect(lost).to_be_hidden()
         expect(page.locator("main")).to_have_css("opacity", "1")
+        page.close()
+
+
+def test_whoever_may_not_look_is_told_so_and_can_sign_in_as_somebody_else(
+    tmp_path: Path, open_page: OpenPage, request: pytest.FixtureRequest
+) -> None:
+    request.node.expected_troubles = ("401", "403")
+    settings = tmp_path / "headrace.toml"
+    settings.write_text(
+        '[security.users.ben]\nsecret = "ben"\nroles = ["mute"]\n[[security.roles.mute]]\nrights = ["write"]\n'
+    )
+    with HubProcess(tmp_path, config=settings) as hub:
+        page = open_page(hub.page)
+        page.get_by_label("User").fill("ben")
+        page.get_by_label("Password or token").fill("ben")
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.locator("#lost")).to_contain_text("Looking at it needs the right 'read'.")
+        expect(page.get_by_text("You may not look here.")).to_be_visible()
+        expect(page.locator("main")).to_be_hidden()
+        page.get_by_role("button", name="Sign in as somebody else").click()
+        expect(page.get_by_role("dialog")).to_contain_text("who you are")
         page.close()
 
 

@@ -1,48 +1,142 @@
-"""A shop that is killed: `python immortal_shop.py HUB`. What it does outside, it writes into the file EFFECTS."""
+"""A shop that is killed: `python immortal_shop.py HUB NAME [VERSION]`. What it does outside, it writes into the file
+EFFECTS. Its two versions name their state differently: a program that comes after the other one is an upgrade."""
 
 from __future__ import annotations
 
 import os
 import sys
+import uuid
 
-from headrace.immortals import Immortal, Retry, immortal, method, query, run
+from headrace.immortals import EffectError, Immortal, Retry, immortal, method, query, run
 
-HUB = sys.argv[1] if len(sys.argv) > 1 else ""
+SLEEP_S = 0.02
+REMIND_S = 0.05
+CARTS = 7
+RETRY = Retry(attempts=40, first_s=0.01, longest_s=0.5)
+
+
+def is_refused(number: int) -> bool:
+    """Such an order fails after it was paid for, and the money has to go back."""
+    return number % 5 == 4
+
+
+def asks(number: int) -> bool:
+    """Such an order waits for a word from outside."""
+    return number % 7 == 3
+
+
+def _note(what: str, number: int, said: str) -> None:
+    with open(os.environ["EFFECTS"], "a") as file:
+        file.write(f"{what} {number} {said}\n")
 
 
 def charge(number: int) -> str:
-    with open(os.environ["EFFECTS"], "a") as file:
-        file.write(f"{number}\n")
-    return f"paid-{number}"
+    """Says something else each time: what counts is what was logged."""
+    if number % 3 == 0 and uuid.uuid4().int % 2:
+        raise OSError("no connection")
+    receipt = f"paid-{number}-{uuid.uuid4().hex[:8]}"
+    _note("charge", number, receipt)
+    return receipt
 
 
-class Shop(Immortal):
-    orders: list[int] = []  # noqa: RUF012
-    reminded: list[int] = []  # noqa: RUF012
-    receipts: dict[int, str] = {}  # noqa: RUF012
+def refund(number: int, receipt: str) -> None:
+    _note("refund", number, receipt)
+
+
+def ship(number: int) -> str:
+    if is_refused(number):
+        raise ValueError("no such address")
+    return "shipped"
+
+
+class _Orders(Immortal):
+    """What both versions do alike; `_reminders` is the attribute that has another name in each."""
+
+    orders: list[int] = []
+    receipts: dict[int, str] = {}
+    refunded: list[int] = []
+    early: list[str] = []
+    open_tokens: dict[str, int] = {}
+
+    def _reminders(self) -> list[int]:
+        raise NotImplementedError
 
     @method
     async def order(self, number: int) -> str:
         self.orders.append(number)
-        receipt = await self.effect(charge, number, retry=Retry(attempts=3, first_s=0.01))
-        self.receipts[number] = receipt
-        self.later(0.05, self.remind, number)
-        await self.sleep(0.02)
-        cart = self.proxy(Cart, "carts", key=f"customer-{number % 7}")
+        async with self.saga() as saga:
+            receipt = await self.effect(charge, number, retry=RETRY)
+            saga.undo(self.give_back, number, receipt)
+            self.receipts[number] = receipt
+            if asks(number):
+                token = self.token(str)
+                self.open_tokens[token.id] = number
+                said = await token
+                del self.open_tokens[token.id]
+                receipt = f"{receipt} {said}"
+            try:
+                await self.effect(ship, number, retry=Retry(attempts=1))
+            except EffectError as error:
+                raise ValueError(f"refused after {receipt}: {error}") from None
+        due = self.now().timestamp() + REMIND_S
+        self.later(REMIND_S, self.remind, number, due)
+        began = self.now().timestamp()
+        await self.sleep(SLEEP_S)
+        if self.now().timestamp() < began + SLEEP_S - 1e-3:
+            self.early.append(f"sleep of {number}")
+        cart = self.proxy(Cart, "carts", key=f"customer-{number % CARTS}")
         return f"{receipt} {await cart.add(number)}"
 
+    async def give_back(self, number: int, receipt: str) -> None:
+        await self.effect(refund, number, receipt, retry=RETRY)
+        self.refunded.append(number)
+
     @method
-    def remind(self, number: int) -> None:
-        self.reminded.append(number)
+    def remind(self, number: int, due: float) -> None:
+        if self.now().timestamp() < due - 1e-3:
+            self.early.append(f"reminder of {number}")
+        self._reminders().append(number)
+
+    @query
+    def counts(self) -> dict[str, int]:
+        return {"orders": len(self.orders), "reminded": len(self._reminders())}
+
+    @query
+    def tokens(self) -> dict[str, int]:
+        return self.open_tokens
 
     @query
     def books(self) -> dict[str, list[int]]:
-        return {"orders": self.orders, "reminded": self.reminded, "receipts": sorted(self.receipts)}
+        return {"orders": self.orders, "reminded": self._reminders(), "refunded": self.refunded}
+
+    @query
+    def paid(self) -> dict[int, str]:
+        return self.receipts
+
+    @query
+    def too_early(self) -> list[str]:
+        return self.early
+
+
+@immortal(saved_as="Shop", renamed={"reminders": "reminded"})
+class FirstShop(_Orders):
+    reminded: list[int] = []
+
+    def _reminders(self) -> list[int]:
+        return self.reminded
+
+
+@immortal(saved_as="Shop", renamed={"reminded": "reminders"})
+class SecondShop(_Orders):
+    reminders: list[int] = []
+
+    def _reminders(self) -> list[int]:
+        return self.reminders
 
 
 @immortal(keyed=True)
 class Cart(Immortal):
-    numbers: list[int] = []  # noqa: RUF012
+    numbers: list[int] = []
 
     @method
     async def add(self, number: int) -> int:
@@ -55,6 +149,9 @@ class Cart(Immortal):
         return self.numbers
 
 
+def main(hub: str, name: str, version: int = 1) -> None:
+    run({"shop": (FirstShop, SecondShop)[version - 1], "carts": Cart}[name], name, hub, quiet=True)
+
+
 if __name__ == "__main__":
-    kind, name = {"shop": (Shop, "shop"), "carts": (Cart, "carts")}[sys.argv[2]]
-    run(kind, name, HUB)
+    main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:]))

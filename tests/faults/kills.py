@@ -29,6 +29,7 @@ from headrace.log.doctor import examine
 SETTINGS = (
     "futoin.insecure=true",
     "wallaroo.window_credits=100",
+    "log.commit_bytes_max=16384",  # so that there are large transactions, which small ones overtake
     "log.journal_file_bytes=262144",
     "log.journal_bytes_max=1048576",
     "log.segment_bytes=131072",

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from faults import ledger, ledger_protocol
-from kafka_brokers import Brokers, fetch
+from kafka_brokers import START_QUICKLY, Brokers, fetch, share_classes, sharing
 from support.cluster import HubCluster, get
 from support.hub_process import HubProcess
 from support.kafka import new_cell
@@ -48,8 +48,10 @@ from headrace.log.struct_types import learn_struct_types
 BATCH_RECORDS = 20
 RETRY_S = 300.0
 ANSWER_S = 30.0
-SESSION_S = 4
+SESSION_S = 2
 """Of the group that chooses owners: so that most of the time is not spent waiting for it."""
+OUTAGE_S_MAX = 8.0
+"""Of a broker: so that some are back before others have noticed, and some long after."""
 STREAM = "load/%d"
 WAYS = ("kill", "kill", "hand over", "hand over", "pause")
 SMALL = ("log.segment_bytes=256KiB", "log.journal_file_bytes=1MiB", "log.journal_bytes_max=4MiB")
@@ -249,7 +251,7 @@ class Havoc:
     def kill_broker(self) -> None:
         broker = self._random.choice(self.brokers.brokers)
         broker.kill()
-        time.sleep(self._random.uniform(0, 8))
+        time.sleep(self._random.uniform(0, OUTAGE_S_MAX))
         for attempts_left in reversed(range(10)):
             broker.start()
             try:
@@ -415,9 +417,10 @@ def main() -> None:
     options.add_argument("--seed", type=int, default=1)
     chosen = options.parse_args()
     fetch()
+    share_classes()
     folder = chosen.folder or Path(tempfile.mkdtemp(prefix="headrace-takeovers-"))
     folder.mkdir(parents=True, exist_ok=True)
-    brokers = Brokers(folder / "brokers")
+    brokers = Brokers(folder / "brokers", options=(*START_QUICKLY, *sharing()))
     try:
         brokers.start()
         print(Trial(folder, brokers, chosen.seed).run(chosen.takeovers, chosen.broker_kills, chosen.judge_every))

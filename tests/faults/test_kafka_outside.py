@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,6 +78,46 @@ def wait_for_repetitions(cell: Cell) -> None:
     """Until the client has given up its connections once, and sent again what it had no answer to."""
     before = sum(proxy.accepted for proxy in cell.brokers.proxies)
     wait_until(lambda: sum(proxy.accepted for proxy in cell.brokers.proxies) > before + 1, "the client sends again")
+
+
+ASK_FOR_MEMBERS = """
+import sys
+from headrace.config import Kafka
+from headrace.log.kafka import confluent
+from headrace.log.kafka.client import KafkaError
+confluent.REQUEST_S = 0.2
+kafka = confluent.ConfluentKafka(Kafka(servers=sys.argv[1], timeout_s=1))
+for line in sys.stdin:
+    try:
+        print(len(kafka.members("nobody")), flush=True)
+    except KafkaError as error:
+        print(error, flush=True)
+"""
+
+
+def test_a_group_is_asked_for_while_its_coordinator_is_away(cell: Cell) -> None:
+    """The answer to a question that nobody waits for any more must not end the hub."""
+    # What is freed is filled with a pattern, so that whoever uses it fails for certain.
+    command = ["env", "MALLOC_PERTURB_=165", sys.executable, "-c", ASK_FOR_MEMBERS, cell.brokers.servers_of("FAR")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as asking:
+        assert asking.stdin is not None
+        assert asking.stdout is not None
+
+        def answer() -> str:
+            asking.stdin.write("now\n")
+            return asking.stdout.readline()
+
+        wait_until(lambda: answer() == "0\n", "the coordinator answers")
+        swallow(cell, True)
+        for proxy in cell.brokers.proxies:
+            proxy.cut()
+        assert "could not be learned in 1 s" in answer()
+        swallow(cell, False)
+        wait_until(lambda: answer() == "0\n", "the coordinator answers again")
+        for _ in range(3):
+            assert answer() == "0\n"
+        asking.stdin.close()
+        assert asking.wait(60) == 0
 
 
 # -- passwords and TLS -------------------------------------------------------------------------------------------------
@@ -205,11 +246,11 @@ class SlowReader(ConfluentKafka):
         self.meanwhile = lambda: None
         self.readers = 0
 
-    def consumer(self, topic: str, partition: int, offset: int) -> Consumer:
+    def consumer(self, topic: str, partition: int, offset: int, *, waits: bool = True) -> Consumer:
         if topic == self.topic_name:
             self.readers += 1
             self.meanwhile()
-        return super().consumer(topic, partition, offset)
+        return super().consumer(topic, partition, offset, waits=waits)
 
 
 def test_records_are_deleted_during_a_takeover(brokers: SharedBrokers, tmp_path: Path) -> None:

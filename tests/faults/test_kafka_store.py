@@ -26,6 +26,7 @@ from headrace.log.cached_store import CachedStore
 from headrace.log.clock import SystemClock
 from headrace.log.disk import OsDisk
 from headrace.log.journal_port import Unrecoverable
+from headrace.log.kafka import confluent
 from headrace.log.kafka.cell import open_cell
 from headrace.log.kafka.client import KafkaPort, connect
 from headrace.log.kafka.topic_store import TopicStore
@@ -73,6 +74,21 @@ def test_blobs_in_a_topic(brokers: Brokers, tmp_path: Path) -> None:
     cached = CachedStore(DirectoryStore(OsDisk(tmp_path)), stores[1], 10**8)
     assert cached.map(kept).to_pybytes() == names[kept]
     cached.close()
+    kafka.close()
+
+
+def test_a_small_blob_is_read_without_a_wait_for_what_may_come(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that has come to the end of the topic would ask for more, and `seek` would wait for the answer."""
+    monkeypatch.setitem(confluent.FIXED_CONSUMER, "fetch.wait.max.ms", 60_000)
+    settings, kafka = new_cell(brokers.servers)
+    store = TopicStore(kafka, blobs_topic(settings), 0)
+    names = [store.put(f"f/{number}", b"%d" % number) for number in range(3)]
+    began = time.monotonic()
+    assert [store.get(name) for name in names] == [b"0", b"1", b"2"]
+    assert time.monotonic() < began + 50
+    store.close()
     kafka.close()
 
 

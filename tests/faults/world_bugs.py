@@ -100,9 +100,7 @@ BUGS = {
         "log/maintenance.py", "partition.tail.without(len(entries))", "partition.tail.without(len(entries) + 1)"
     ),
     "what comes in while a commit is on its way is forgotten": Bug(
-        "log/log.py",
-        "            pending = self._queue.popleft()\n            gathered",
-        "            pending = self._queue.pop()\n            gathered",
+        "log/queue.py", "            pending = self._waiting.popleft()\n", "            pending = self._waiting.pop()\n"
     ),
     "the end of a journal may be lost without a word": Bug(
         "log/journal.py",
@@ -135,7 +133,9 @@ BUGS = {
         "security/rights.py", "        for principal in held:\n            self._renew(principal)\n", ""
     ),
     "the sessions of a removed user are not ended": Bug(
-        "serving/tcp.py", "principal.watch(lambda: None if self.is_lost else self.rights_changed(principal))", "pass"
+        "serving/tcp.py",
+        "principal.watch(lambda: None if self.is_lost else self.rights_changed(principal))",
+        "_watches_nothing",
     ),
     "anybody who writes may write the hub's own tables": Bug(
         "security/reserved.py", "    return _pattern().fullmatch(name) is not None\n", "    return False\n"
@@ -178,8 +178,21 @@ BUGS = {
     ),
     "what a transaction of Ignite has looked at may change": Bug(
         "protocols/perper/transactions.py",
-        "            if place in self._seen:\n                self._must_hold.add(place)\n            self._writes",
+        "            if place in self._seen:\n                self._must_hold[place] = None\n            self._writes",
         "            self._writes",
+    ),
+    "a damaged item of a stream looks absent": Bug(
+        "protocols/perper/streams.py", "            raise damage\n", "            pass\n"
+    ),
+    "an execution is given to two workers": Bug(
+        "protocols/perper/fabric/executions.py",
+        "        if self._holders.setdefault(key, who) is who:\n",
+        "        if self._holders.setdefault(key, who):\n",
+    ),
+    "what a lost worker had reserved stays reserved": Bug(
+        "protocols/perper/fabric/executions.py",
+        "        for execution in delivered:\n            self._locks.release((self._group, execution), self)\n",
+        "",
     ),
     "Wallaroo acknowledges before the disk": Bug(
         "protocols/wallaroo/server.py",
@@ -211,6 +224,11 @@ BUGS = {
         "protocols/futoin/service.py",
         "        appended = future.result()\n",
         "        appended = future.result()\n        appended = Appended(appended.first + 1, appended.count, False)\n",
+    ),
+    "FutoIn takes a push that was refused for taken": Bug(
+        "protocols/futoin/push.py",
+        "if answer is not None and answer.error is None and answer.value is True:",
+        "if answer is not None:",
     ),
     "Ignite answers before the disk": Bug(
         "protocols/perper/tables.py",
@@ -246,6 +264,7 @@ def seeds_needed(bug: Bug, seeds: int) -> tuple[int | None, str]:
             text = path.read_text(encoding="utf-8")
             assert text.count(right) == 1, f"{name} has {text.count(right)} times {right!r}"
             path.write_text(text.replace(right, wrong), encoding="utf-8")
+            compile(text.replace(right, wrong), name, "exec")  # one that is no Python would be found by anybody
         program = (
             "import sys\nfrom headrace.testing.world.run import run\n"
             "for seed in range(int(sys.argv[1])):\n"

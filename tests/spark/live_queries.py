@@ -13,14 +13,15 @@ WAIT_S = 300.0
 Start = Callable[..., Any]
 
 
-def results(hub: ThreadHub, name: str) -> list[bytes]:
-    return hub.payloads(f"{name}=out") if hub.hub.streams(f"{name}=out") else []
+def results(hub: ThreadHub, name: str, to: str = "") -> list[bytes]:
+    to = to or f"{name}=out"
+    return hub.payloads(to) if hub.hub.streams(to) else []
 
 
-def wait_for(hub: ThreadHub, name: str, count: int, query: Any = None) -> None:
+def wait_for(hub: ThreadHub, name: str, count: int, query: Any = None, to: str = "") -> None:
     def there() -> bool:
         assert query is None or query.isActive, query.exception()
-        return len(results(hub, name)) >= count
+        return len(results(hub, name, to)) >= count
 
     wait_until(there, f"{count} results", WAIT_S)
 

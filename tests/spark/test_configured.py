@@ -107,7 +107,7 @@ def test_a_configured_pipeline_runs_with_its_hub(up: Up) -> None:
     wait_until(lambda: up.results() == 3, "results after the restart", 120)
 
     assert "asked to stop" in up.pipeline("stop", "paid")
-    wait_until(lambda: up.pipeline("status", "paid", "--json")["state"] == "stopped", "the stop", 60)
+    wait_until(lambda: up.status()["state"] == "stopped", "the stop", 60)
     wait_until(lambda: not up.drivers(), "the driver to end", 60)
     up.append("paid")
     assert up.results() == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import kafka_brokers
 import pyarrow as pa
 import pytest
 import xxhash
@@ -231,8 +233,20 @@ def test_points_that_mean_nothing_are_refused(ask: Ask, text: str) -> None:
     assert "BadOption" in ask("point", text=text)["error"]
 
 
-def test_the_same_sources_are_the_same_bytes(engine_jar: Path, tmp_path: Path) -> None:
+@pytest.mark.needs("kafka")  # for Maven
+@pytest.mark.timeout(900)  # Maven fetches 55 MB once
+def test_one_jar_is_for_every_spark_that_it_serves(engine_jar: Path, tmp_path: Path) -> None:
+    """Compiled against the earliest one, the sources are the same bytes: all that they use of Spark is in both."""
+    pom = Path(kafka_brokers.__file__).with_name("spark42") / "pom.xml"
+    earliest = kafka_brokers.CACHE / f"spark-{hashlib.sha256(pom.read_bytes()).hexdigest()[:16]}"
+    kafka_brokers.copy_jars(pom, earliest, "Spark 4.2", "-DexcludeTransitive=true")
+    jars = tmp_path / "jars"
+    jars.mkdir()
+    names = {path.name.partition("_")[0] for path in earliest.glob("*.jar")}
+    others = [path for path in spark_jars().glob("*.jar") if path.name.partition("_")[0] not in names]
+    for path in (*others, *earliest.glob("*.jar")):
+        (jars / path.name).symlink_to(path)
     javac = jar.find_javac(os.environ)
     assert javac is not None
-    jar.build(tmp_path / "again.jar", javac, spark_jars())
+    jar.build(tmp_path / "again.jar", javac, jars)
     assert (tmp_path / "again.jar").read_bytes() == engine_jar.read_bytes()

@@ -12,6 +12,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,8 @@ REAL_TIME = "1 minute"  # no batch of it ends here: all that Spark knows of is i
 
 @dataclass(frozen=True)
 class Round:
-    """A driver until it is killed: when something that it asked for is durable and not answered yet, or anywhere."""
+    """A driver until it is killed: when something that it asked for is durable and not answered yet, or anywhere. The
+    hub is killed before it, at the same point, or anywhere."""
 
     trap: str
     engine: str = "java"
@@ -46,11 +48,12 @@ SHORT = [
     Round("commit", "python", hub_kills=0),
     Round("commit"),
     Round("append", real_time=REAL_TIME),
+    Round("spread", real_time=REAL_TIME),
 ]
 MORE = itertools.cycle(
     [
         *(Round(trap, engine, hub_kills=2) for trap in ("", "commit") for engine in ("java", "python")),
-        *(Round(trap, real_time=REAL_TIME, hub_kills=2) for trap in ("", "append")),
+        *(Round(trap, real_time=REAL_TIME, hub_kills=2) for trap in ("", "append", "spread")),
     ]
 )
 ROUNDS = [*SHORT, *itertools.islice(MORE, int(os.environ.get("HEADRACE_KILLS", "0")))]
@@ -76,10 +79,10 @@ class Stage:
         self.hub = self._start("hub", str(self.place / "data"), self.address, str(self.ready))
         wait_until(self.ready.exists, "the hub")
 
-    def start_driver(self, real_time: str = "", engine: str = "") -> None:
-        """A driver with the engine that suits, or with this one."""
-        checkpoint = str(self.place / "checkpoint")
-        self.driver = self._start("driver", self.address, checkpoint, JAVA_OPTIONS, real_time, engine=engine)
+    def start_driver(self, real_time: str = "", engine: str = "", master: str = "", column: str = "") -> None:
+        """A driver with the engine that suits, or with this one; in one process, or on a cluster."""
+        options = [str(self.place / "checkpoint"), JAVA_OPTIONS, real_time, master, column]
+        self.driver = self._start("driver", self.address, *options, engine=engine)
 
     def _start(self, *arguments: str, engine: str = "") -> subprocess.Popen[bytes]:
         with (self.place / f"{arguments[0]}.log").open("ab") as log:
@@ -146,15 +149,24 @@ def test_exactly_once_through_kills_of_drivers_and_hubs(stage: Stage) -> None:
     micro-batches but a fresh checkpoint."""
     chance = random.Random(SEED)
     for one in sorted(ROUNDS, key=lambda one: one.real_time):
-        stage.start_driver(one.real_time, one.engine)
+        stage.start_driver(one.real_time, one.engine, column="to" if one.trap == "spread" else "")
         before = stage.out()
         stage.produce()
         wait_until(lambda before=before: stage.out() > before, "results of this driver", 200)
         for _ in range(one.hub_kills):
-            stage.produce()
-            time.sleep(chance.uniform(0, 0.3))  # the moment of a kill, not a wait
-            stage.kill(stage.hub)
-            stage.start_hub()
+            assert stage.hub is not None
+            if one.trap:
+                stage.trap.write_text(f"{one.trap} {stage.hub.pid}")
+                producing = threading.Thread(target=stage.produce)  # the hub may be dead before it is asked
+                producing.start()
+                stage.hub.wait(200)
+                stage.start_hub()
+                producing.join()
+            else:
+                stage.produce()
+                time.sleep(chance.uniform(0, 0.3))  # the moment of a kill, not a wait
+                stage.kill(stage.hub)
+                stage.start_hub()
         stage.look()
         assert stage.driver is not None
         if one.trap:

@@ -72,7 +72,7 @@ def test_wallaroo_in_windows_in_spark_ockam_out(hub: ThreadHub, spark: Any, tmp_
             name="fruit-totals",
             decode="json",
             schema="fruit STRING, count INT",
-            watermark=("event_time", "5 seconds"),
+            watermark="5 seconds",
             records_per_batch_max=700,
         )
         def totals(events: Any) -> Any:

@@ -88,6 +88,35 @@ def test_types_and_partitions(hub: ThreadHub, spark: Any, name: str, start: Star
     assert results(hub, name) == [b"2", b"4"]
 
 
+def test_several_streams_and_partitions_in_one_step_and_a_restart_goes_on(
+    hub: ThreadHub, spark: Any, name: str, start: Start
+) -> None:
+    """Each record has a result in two streams, of which one has two partitions. What a killed batch stored counts."""
+    hub.create(name)
+    hub.create(f"{name}=a", 2)
+    frame = read_stream(spark, name).selectExpr(
+        f"explode(array('{name}=a', '{name}=b')) AS to", "payload", "payload AS key"
+    )
+    sent: list[bytes] = []
+    ids = set()
+    for _ in range(2):
+        query = start(frame, "10 minutes", stream="", streamColumn="to")
+        ids.add(query.id)
+        for _ in range(3):
+            more = [b"%d" % (len(sent) + number) for number in range(20)]
+            hub.append(name, more)
+            sent += more
+            wait_for(hub, name, len(sent), query, to=f"{name}=b")
+        query.stop()
+    assert len(ids) == 1
+    assert hub.payloads(f"{name}=b") == sent
+    halves = [hub.payloads(f"{name}=a", partition) for partition in range(2)]
+    assert all(half == sorted(half, key=int) for half in halves)
+    assert sorted(halves[0] + halves[1], key=int) == sent
+    assert min(map(len, halves)) > 20
+    assert producer_name(query.id, query.runId, name, 0) in hub.hub.producers("spark/sinks")
+
+
 def test_with_state_results_are_keyed_updates(hub: ThreadHub, spark: Any, name: str, start: Start) -> None:
     hub.create(name)
     spark.conf.set("spark.sql.shuffle.partitions", "1")  # two slots: one reads, one counts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,23 @@ def test_a_batch_that_spark_forgot_is_stored_once(hub: ThreadHub, spark: Any, na
     assert forget_commit(tmp_path) == 3
     hub.append(name, [b"more"] * 5)
     run(frame, f"{name}=out", tmp_path)
+    assert hub.payloads(f"{name}=out") == hub.payloads(name)
+
+
+def test_a_checkpoint_on_a_file_system_that_only_spark_knows(
+    hub: ThreadHub, spark: Any, name: str, tmp_path: Path
+) -> None:
+    """As on HDFS or S3: Java reads the planned offsets through Hadoop, and Python knows a batch by its rows."""
+    lake = uuid.uuid4().hex
+    spark._jsc.hadoopConfiguration().set(f"fs.viewfs.mounttable.{lake}.link./checkpoints", tmp_path.as_uri())
+    checkpoint = f"viewfs://{lake}/checkpoints/query"
+    fill(hub, name, 20, 1)
+    frame = read_stream(spark, name).select("payload")
+    run(frame, f"{name}=out", checkpoint)
+    forget_commit(tmp_path / "query")
+    hub.append(name, [b"more"])
+    for _ in range(2):
+        run(frame, f"{name}=out", checkpoint)
     assert hub.payloads(f"{name}=out") == hub.payloads(name)
 
 

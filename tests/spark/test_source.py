@@ -34,7 +34,7 @@ def fill(hub: ThreadHub, stream: str, count: int = 100, partitions: int = 2) -> 
         )
 
 
-def run(frame: Any, sink: str, checkpoint: Path, **options: Any) -> Any:
+def run(frame: Any, sink: str, checkpoint: Path | str, **options: Any) -> Any:
     """Run a streaming frame until it has caught up, into memory or a stream."""
     writer = frame.writeStream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
     if sink.startswith("memory:"):

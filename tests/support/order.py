@@ -1,11 +1,14 @@
-"""Which test files come first: those with most to wait for, so that no worker begins a long one when others are done.
+"""How the tests share the cores: how many workers there are, and which files come first.
 
-What a test costs is guessed from its marks. A guess that is wrong costs a little time and nothing else.
+Tests that start processes spend much of their time waiting, so there is one worker more than there are cores. Long
+files come first, so that no worker starts one when the others are done. What a test costs is guessed from its marks and
+its folder. A wrong guess costs a little time and nothing else.
 """
 
 from __future__ import annotations
 
 import itertools
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -14,14 +17,21 @@ import pytest
 COST_OF_MARK = {"kafka": 20.0, "slow": 3.0}
 COST = 0.05
 COST_OF_FOLDER = {"spark": 10.0, "browser": 3.0, "interop": 5.0}
-"""Everything in these folders drives a JVM, a browser or another program."""
+"""Everything in these folders of `tests` drives a JVM, a browser or another program."""
+
+TESTS = Path(__file__).parent.parent
+
+
+def workers() -> int:
+    """How many processes run tests."""
+    return (os.cpu_count() or 1) + 1
 
 
 def cost(item: pytest.Item) -> float:
     """About how many seconds a test takes."""
     marks = [seconds for name, seconds in COST_OF_MARK.items() if item.get_closest_marker(name)]
-    folders = [COST_OF_FOLDER.get(part, 0.0) for part in Path(item.path).parts]
-    return max([COST, *marks, *folders])
+    folder = item.path.relative_to(TESTS).parts[0]
+    return max([COST, COST_OF_FOLDER.get(folder, 0.0), *marks])
 
 
 def longest_files_first(items: list[pytest.Item]) -> None:

@@ -26,7 +26,7 @@ FREE = ("security.users", "security.roles", "tls.listeners", "futoin.mac_keys", 
 
 # Words that begin as a setting does: verbs, spans, tables of the hub, ports in the ready file, a module of others.
 NO_SETTINGS = {
-    "futoin.add", "futoin.poll", "futoin.push", "spark.commit",
+    "futoin.add", "futoin.poll", "futoin.push", "spark.append", "spark.commit", "spark.stage",
     "log.commit", "log.segment", "flight.put", "flight.get", "flight.action",
     "ockam.addresses", "perper.types", "perper.caches", "perper.expiry", "perper.listened",
     "wallaroo.streams", "wallaroo.names", "ockam.indexes", "futoin.consumers",

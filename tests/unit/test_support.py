@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from support.hub_process import HubProcess
-from support.order import longest_files_first
+from support.order import TESTS, longest_files_first
 from support.until import until, wait_until
 
 
@@ -47,7 +47,7 @@ class Item:
     """As much of a test as the order looks at."""
 
     def __init__(self, path: str, name: str, *marks: str) -> None:
-        self.path = Path(path)
+        self.path = TESTS / path
         self.name = name
         self._marks = marks
 
@@ -61,6 +61,7 @@ def test_files_with_most_to_wait_for_come_first_and_brokers_by_turns() -> None:
         Item("unit/test_quick.py", "2"),
         Item("faults/test_small.py", "1", "kafka", "slow"),
         Item("unit/test_slow.py", "1", "slow"),
+        Item("unit/spark/test_no_jvm.py", "1"),
         Item("faults/test_large.py", "1", "kafka"),
         Item("faults/test_large.py", "2", "kafka"),
         Item("spark/test_jvm.py", "1"),
@@ -75,4 +76,5 @@ def test_files_with_most_to_wait_for_come_first_and_brokers_by_turns() -> None:
         "test_slow 1",
         "test_quick 1",
         "test_quick 2",
+        "test_no_jvm 1",
     ]

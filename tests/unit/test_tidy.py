@@ -43,7 +43,8 @@ AT_HOME_IN = {"headrace.protocols.descriptor": "config"}
 """Modules that belong to another layer than their folder: the list of the protocols is needed by the settings."""
 LOG_VALUES = {f"headrace.log.{name}" for name in ("batch", "columns", "records", "ops")}
 """What protocols may know of the log: values that cross the hub's verbs."""
-ENTRY_POINTS = {"headrace.__main__", "headrace.client", "headrace.immortals", "headrace.testing"}
+ENTRY_POINTS = {"headrace.__main__", "headrace.cli.coordinator", "headrace.client"}
+ENTRY_POINTS |= {"headrace.immortals", "headrace.testing"}
 """Reached by name rather than by import."""
 IO_MODULES = {"asyncio", "socket", "ssl", "threading", "selectors", "uvicorn", "starlette", "httpx"}
 

@@ -11,7 +11,6 @@ from headrace.admin.requests import Asked, StreamName, check_at_least, check_bet
 from headrace.errors import BadRequest
 from headrace.log.batch import Batch
 from headrace.log.columns import OPTIONAL, plain_rows
-from headrace.security import check_producer
 
 if TYPE_CHECKING:
     from headrace.hub import Hub
@@ -110,20 +109,7 @@ class Records:
 
     async def append(self, asked: StreamAppend) -> AppendResult:
         """Append a few records, all or none."""
-        if len(asked.records) > RECORDS_MAX:
-            raise BadRequest(
-                f"'records' has {len(asked.records)} entries, above {RECORDS_MAX}; put larger batches by the SDK"
-            )
-        payloads = [_payload_of(number, record) for number, record in enumerate(asked.records)]
-        batch = batch_of(payloads, asked.records)
-        if (asked.producer is None) != (asked.sequence is None):
-            raise BadRequest("'producer' and 'sequence' belong together: give both, or none")
-        check_producer(asked.producer)
-        appended = await self._hub.append(
-            asked.stream, batch, partition=asked.partition, producer=asked.producer, sequence=asked.sequence
-        )
-        await self._hub.acknowledged(asked.stream, appended.first + appended.count, asked.partition)
-        return AppendResult(appended.first, appended.count, appended.duplicate)
+        return await append_records(self._hub, asked)
 
     async def read(self, asked: StreamRead) -> Page:
         """Read a few records."""
@@ -142,6 +128,26 @@ class Records:
     async def producer(self, asked: ProducerName) -> Sequence:
         """How far a producer has come."""
         return Sequence(self._hub.producer(asked.stream, asked.producer, asked.partition))
+
+
+async def append_records(hub: Hub, asked: StreamAppend) -> AppendResult:
+    """Append a few records, all or none."""
+    from headrace.security import check_producer  # the SDK has these structs, and no hub
+
+    if len(asked.records) > RECORDS_MAX:
+        raise BadRequest(
+            f"'records' has {len(asked.records)} entries, above {RECORDS_MAX}; put larger batches by the SDK"
+        )
+    payloads = [_payload_of(number, record) for number, record in enumerate(asked.records)]
+    batch = batch_of(payloads, asked.records)
+    if (asked.producer is None) != (asked.sequence is None):
+        raise BadRequest("'producer' and 'sequence' belong together: give both, or none")
+    check_producer(asked.producer)
+    appended = await hub.append(
+        asked.stream, batch, partition=asked.partition, producer=asked.producer, sequence=asked.sequence
+    )
+    await hub.acknowledged(asked.stream, appended.first + appended.count, asked.partition)
+    return AppendResult(appended.first, appended.count, appended.duplicate)
 
 
 def batch_of(payloads: Many[bytes], records: Many[msgspec.Struct]) -> Batch:

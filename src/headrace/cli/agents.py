@@ -35,7 +35,7 @@ def run(
     hub: HubOptions,
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="TOML file: the command for each type of agent.")],
 ) -> None:
-    """Start and stop agent processes as instances come and go. Runs until it is told to stop (Ctrl-C, SIGTERM)."""
+    """Start and stop agent processes as instances come and go. Runs until stopped (Ctrl-C, SIGTERM)."""
     from headrace.protocols.perper.scaler import ProcessInfo, Scaler, read_config
 
     settings = read_config(config)
@@ -70,7 +70,7 @@ def run(
 @app.command("ls")
 @sharing(answer=Answer)
 def list_agents(answer: Answer) -> None:
-    """Agent instances and the processes that serve them."""
+    """List agent instances and the processes that serve them."""
     instances = answer.call("agents.list")
     columns = ["agent", "instance", "state", "#pid", "#restarts", "runner"]
     answer.table(instances, columns, [_agent_row(info) for info in instances], empty="no agent instances")
@@ -87,7 +87,7 @@ def _agent_row(info: dict[str, Any]) -> list[Any]:
 def list_executions(
     answer: Answer, agent: Annotated[str | None, typer.Option("--agent", help="Only executions of this agent.")] = None
 ) -> None:
-    """Executions: who is called, and whether it has finished."""
+    """List executions: what was called, and whether it has finished."""
     executions = answer.call("agents.executions", {"agent": agent})
     columns = ["execution", "agent", "instance", "delegate", "finished"]
     rows = [[info[column] for column in columns] for info in executions]
@@ -97,7 +97,7 @@ def list_executions(
 @app.command("caches")
 @sharing(answer=Answer)
 def list_caches(answer: Answer) -> None:
-    """Caches: tables, streams of items, and how many listen."""
+    """List caches: tables, streams of items, and their number of listeners."""
     with answer.connect() as client:
         answer.listing(
             client.entries("agents.caches", {}, dict),

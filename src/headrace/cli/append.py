@@ -63,13 +63,15 @@ def append(
         Path | None, typer.Option("--file", "-f", help="Lines of this file; `-` is standard input.")
     ] = None,
     whole: Annotated[bool, typer.Option("--whole", help="The file is one record, not one per line.")] = False,
-    create: Annotated[bool, typer.Option("--create", help="Create the stream if it is not there.")] = False,
+    create: Annotated[bool, typer.Option("--create", help="Create the stream if it does not exist.")] = False,
     partition: Annotated[
         int | None, typer.Option("--partition", min=0, help="The partition; without it that of the key, or 0.")
     ] = None,
     type: Annotated[str | None, typer.Option("--type", help="The type of all records.")] = None,
     key: Annotated[str | None, typer.Option("--key", help="The key of all records.")] = None,
-    producer: Annotated[str | None, typer.Option("--producer", help="Store each batch once: who sends.")] = None,
+    producer: Annotated[
+        str | None, typer.Option("--producer", help="Producer name; with it, each batch is stored only once.")
+    ] = None,
     sequence: Annotated[int | None, typer.Option("--sequence", min=0, help="The number of the first batch.")] = None,
 ) -> None:
     """Append records and wait until they are on disk.

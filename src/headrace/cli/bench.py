@@ -22,7 +22,7 @@ app = typer.Typer()
 def bench(
     output: Output,
     directory: Annotated[
-        Path, typer.Option("--dir", metavar="DIR", help="A directory on the disk to measure; nothing stays in it.")
+        Path, typer.Option("--dir", metavar="DIR", help="A directory on the disk to measure; it is left empty.")
     ] = Path("."),
     seconds: Annotated[float, typer.Option("--seconds", min=0.05, max=600, help="Time for each measurement.")] = 2.0,
 ) -> None:

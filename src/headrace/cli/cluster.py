@@ -22,7 +22,7 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.callback()
 def cluster() -> None:
-    """Hubs on Kafka: make the topics, check them, and see who owns the log."""
+    """Hubs on Kafka: create and check the topics, and see which hub owns the log."""
 
 
 @app.command()
@@ -31,11 +31,11 @@ def init(
     config: ConfigOption = None,
     settings: SetOption = None,
     flush: Annotated[
-        bool, typer.Option("--flush", help="Have brokers sync each message of a new journal to their disks.")
+        bool, typer.Option("--flush", help="Create the journal so that brokers sync every message to disk.")
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Make the topics that are missing, and check those that exist.
+    """Create the topics that are missing, and check those that exist.
 
     A topic that could lose what was acknowledged is refused, with the command that mends it. Nothing that exists is
     changed.

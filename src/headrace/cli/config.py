@@ -26,7 +26,7 @@ def show(
     data: DataOption = None,
     file: ConfigOption = None,
     settings: SetOption = None,
-    origin: Annotated[bool, typer.Option("--origin", help="Say where each value came from.")] = False,
+    origin: Annotated[bool, typer.Option("--origin", help="Show where each value came from.")] = False,
     changed: Annotated[bool, typer.Option("--changed", help="Only what differs from the defaults.")] = False,
     running: Annotated[bool, typer.Option("--running", help="Ask a running hub instead of reading files.")] = False,
 ) -> None:

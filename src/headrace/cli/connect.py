@@ -64,7 +64,7 @@ def make_connector(
 
 @app.callback()
 def connect() -> None:
-    """Feed a stream as a TCP source connector, resumed exactly where the hub's disk is."""
+    """Feed a stream as a TCP source connector, resuming exactly after the last durable record."""
 
 
 @app.command("file")
@@ -75,7 +75,9 @@ def connect_file(
     stream: Annotated[
         str | None, typer.Option("--stream", help="Name of the stream; the file's name if left out.")
     ] = None,
-    framed: Annotated[bool, typer.Option("--framed", help="Records have a big endian u32 length before them.")] = False,
+    framed: Annotated[
+        bool, typer.Option("--framed", help="Each record is preceded by its length, a big-endian u32.")
+    ] = False,
     skip: Annotated[int, typer.Option("--skip", min=0, help="Skip this many records at the beginning.")] = 0,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -92,7 +94,7 @@ def connect_file(
 def connect_generate(
     connector: Connector,
     stream: Annotated[str, typer.Option("--stream", help="Name of the stream.")],
-    count: Annotated[int, typer.Option("--count", min=1, help="How many records there are in all.")] = 1_000,
+    count: Annotated[int, typer.Option("--count", min=1, help="Total number of records.")] = 1_000,
     size: Annotated[int, typer.Option("--size", min=0, help="Bytes of each payload.")] = 100,
     seed: Annotated[int, typer.Option("--seed", help="The same seed makes the same records.")] = 0,
     quiet: Quiet = False,
@@ -122,7 +124,7 @@ def connect_trace(
     path: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="Captured bytes of one direction.")],
     generation: Annotated[str, typer.Option("--generation", help="One of: " + ", ".join(GENERATIONS))] = "v3-2020",
 ) -> None:
-    """Print the frames of a captured connection, one a line, whatever generation it is of."""
+    """Print the frames of a captured connection, one per line, whatever version of the protocol it uses."""
     if generation not in GENERATIONS:
         raise typer.BadParameter(f"{generation!r} is not one of {', '.join(GENERATIONS)}", param_hint="--generation")
     for seen in read_trace(path.read_bytes(), GENERATIONS[generation]):

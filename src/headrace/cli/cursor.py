@@ -39,7 +39,7 @@ def list_cursors(
         str | None, typer.Option("--stream", autocompletion=streams, help="Only cursors of this stream.")
     ] = None,
 ) -> None:
-    """Cursors, the index each reads next, and how far it is behind."""
+    """List cursors, the index each reads next, and how far behind it is."""
     columns = ["cursor", "stream", "#partition", "#next to read", "#lag", "moved"]
     with answer.connect() as client:
         answer.listing(client.iter_cursors(pattern, stream=stream), columns, _row, empty="no cursors")
@@ -57,8 +57,10 @@ def reset(
     name: CursorArgument,
     stream: StreamArgument,
     to: Annotated[str, typer.Option("--to", help="An index, earliest, latest, a time, or an age such as 2h.")],
-    partition: Annotated[int | None, typer.Option("--partition", min=0, help="One partition; without it all.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what it would do.")] = False,
+    partition: Annotated[
+        int | None, typer.Option("--partition", min=0, help="Only this partition; all partitions if left out.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would happen.")] = False,
     yes: YesFlag = False,
 ) -> None:
     """Move a cursor. First shows what would be read again and what would be skipped."""
@@ -100,10 +102,12 @@ def delete(
     answer: Answer,
     name: CursorArgument,
     stream: StreamArgument,
-    partition: Annotated[int | None, typer.Option("--partition", min=0, help="One partition; without it all.")] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", min=0, help="Only this partition; all partitions if left out.")
+    ] = None,
     yes: YesFlag = False,
 ) -> None:
-    """Forget a cursor: it holds nothing back any more."""
+    """Delete a cursor, so that it no longer holds back retention."""
     with answer.connect() as client:
         known = [each for each in client.iter_cursors(stream=stream) if partition in (None, each.partition)]
         places = [each.partition for each in known if each.name == name]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +25,9 @@ DATA = Path(Log().data)
 def demo(
     output: Output,
     data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Directory of the hub's log.")] = DATA,
-    seconds: Annotated[float | None, typer.Option("--seconds", help="End after this time; else at Ctrl-C.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", help="Stop after this time; without it, at Ctrl-C.")
+    ] = None,
     no_spark: Annotated[bool, typer.Option("--no-spark", help="Without the pipeline.")] = False,
     settings: SetOption = None,
 ) -> None:
@@ -44,13 +49,16 @@ def demo(
 def _next_steps(data: Path) -> list[str]:
     """Three things to try with what the demo leaves behind."""
     place = "" if data == DATA else f" --data {data}"
+    activate = Path(os.path.relpath(Path(sys.prefix, "bin", "activate")))
+    is_found = shutil.which("headrace") is not None  # not after `make run`, for one
+    first = "" if is_found else f" (first `. {activate}`, which puts headrace on your path)"
     return [
         "",
-        "Three things to try:",
+        f"Three things to try{first}:",
         f"  1. headrace up{place}",
-        "     and, in another terminal, headrace read demo.orders: everything acknowledged is still there",
+        "     then, in another terminal, headrace read demo.orders: everything that was acknowledged is still there",
         "  2. headrace sql \"select type, count(*) from stream('demo.clicks') group by type\"",
         "     while the hub runs: any stream is a table",
         f"  3. headrace demo{place}",
-        "     then kill -9 it in the middle and start it again: nothing is lost, nothing is counted twice",
+        "     then kill it with kill -9 and start it again: nothing is lost, nothing is counted twice",
     ]

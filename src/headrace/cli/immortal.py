@@ -42,8 +42,8 @@ def register(
         str, typer.Option(help="listen, or connect (C binding, coordinators before mid-2020).")
     ] = "listen",
     delivery: Annotated[str, typer.Option(help="bare, batch (type 5) or counted (types 5 and 13).")] = "bare",
-    standby: Annotated[bool, typer.Option(help="Let a second binding follow and take over.")] = False,
-    checkpoint_log: Annotated[str, typer.Option(help="Ask for a checkpoint after this much log.")] = "128MiB",
+    standby: Annotated[bool, typer.Option(help="Allow a standby binding that follows and can take over.")] = False,
+    checkpoint_log: Annotated[str, typer.Option(help="Request a checkpoint after this much log.")] = "128MiB",
     checkpoints_kept: Annotated[int, typer.Option(help="Checkpoints to keep with their log; 0 keeps all.")] = 2,
     inbox_method: Annotated[
         int | None, typer.Option(help="Method that inbox records call whose type is no number; else it is their type.")
@@ -53,7 +53,7 @@ def register(
         int | None, typer.Option(help="Version to run; higher than now makes the next recovery an upgrade.")
     ] = None,
 ) -> None:
-    """Register an immortal, or give one other options. Prints its ports."""
+    """Register an immortal, or change its options. Prints its ports."""
     options = {
         "receive": f"{host}:{receive_port}",
         "send": f"{host}:{send_port}",
@@ -77,7 +77,7 @@ def register(
 @app.command("ls")
 @sharing(answer=Answer)
 def list_immortals(answer: Answer) -> None:
-    """All immortals: their state, ports, log, what waits for them, and the last error."""
+    """List immortals: state, ports, log, pending calls, and last error."""
     columns = [
         "name", "state", "receive", "send", "#records", "#messages", "#undelivered", "#pending", "checkpoint", "error",
     ]  # fmt: skip
@@ -100,10 +100,12 @@ def _row(info: ImmortalInfo) -> list[Any]:
 def log(
     answer: Answer,
     name: Name,
-    start: Annotated[int | None, typer.Option("--from", help="First index; without it, the last messages.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="How many messages.")] = 50,
+    start: Annotated[
+        int | None, typer.Option("--from", help="First index; by default, the last messages are shown.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", help="Number of messages.")] = 50,
 ) -> None:
-    """Logged messages, decoded."""
+    """Show logged messages, decoded."""
     request = {"name": name, "start": start, "limit": limit}
     messages = answer.request("immortal.log", request, list[LoggedMessage])
     rows = [
@@ -128,6 +130,9 @@ def call(
     key: Annotated[str | None, typer.Option(help="Which instance of a keyed immortal.")] = None,
     idempotency_key: Annotated[str | None, typer.Option(help="The same key again: the same call.")] = None,
     wait: Annotated[bool, typer.Option(help="Wait for the result; otherwise only until the call is on disk.")] = True,
+    max_age_s: Annotated[
+        float | None, typer.Option(help="Let a standby answer a query that is not further behind than that.")
+    ] = None,
 ) -> None:
     """Call a method of an immortal, and print what it returns as JSON."""
     request = {
@@ -136,9 +141,13 @@ def call(
         "arguments": _json(arguments, "arguments", dict[str, Any]),
         "key": key,
         "idempotency_key": idempotency_key,
+        "max_age_s": max_age_s,
     }
     if wait:
-        print_json(answer.request("immortal.call", request, dict[str, Any]).get("value"))
+        said = answer.request("immortal.call", request, dict[str, Any])
+        print_json(said.get("value"))
+        if said.get("age_s") is not None:
+            typer.echo(f"a standby answered, {said['age_s']:.3f} s behind at most", err=True)
     else:
         answer.request("immortal.call", {**request, "wait_s": 0}, dict[str, Any])
 
@@ -183,11 +192,11 @@ def _json(text: str, what: str, kind: Any) -> Any:
 def instances(
     answer: Answer,
     name: Name,
-    pattern: Annotated[str, typer.Option(help="Only keys like this: `ali*`.")] = "*",
-    after: Annotated[str, typer.Option(help="Only keys behind this one.")] = "",
-    limit: Annotated[int, typer.Option("--limit", "-n", help="How many.")] = 1_000,
+    pattern: Annotated[str, typer.Option(help="Only keys that match this pattern, such as `ali*`.")] = "*",
+    after: Annotated[str, typer.Option(help="Only keys after this one.")] = "",
+    limit: Annotated[int, typer.Option("--limit", "-n", help="Number of records.")] = 1_000,
 ) -> None:
-    """The instances of a keyed immortal, by their keys."""
+    """List the instances of a keyed immortal, by key."""
     request = {"name": name, "pattern": pattern, "after": after, "limit": limit}
     keys = answer.request("immortal.instances", request, list[str])
     answer.table(keys, ["key"], [[key] for key in keys], empty="no instances")
@@ -204,7 +213,7 @@ def checkpoint(answer: Answer, name: Name) -> None:
 @app.command()
 @sharing(hub=HubOptions)
 def hand_over(hub: HubOptions, name: Name) -> None:
-    """Move an immortal: its standby, a second program that runs elsewhere, takes over now."""
+    """Move an immortal: its standby, a second program running elsewhere, takes over now."""
     hub.call("immortal.hand-over", {"name": name})
 
 
@@ -215,7 +224,7 @@ def replay(
     name: Name,
     checkpoint: Annotated[
         int | None,
-        typer.Option("--from", metavar="CHECKPOINT", help="Checkpoint to begin with; the newest if not given."),
+        typer.Option("--from", metavar="CHECKPOINT", help="Checkpoint to start from; the newest by default."),
     ] = None,
     until: Annotated[
         int | None, typer.Option(metavar="INDEX", help="The first logged message to leave out; none if not given.")
@@ -224,10 +233,13 @@ def replay(
         bool, typer.Option("--upgrade", help="A what-if test: the upgrade comes before the log.")
     ] = False,
     tell_end: Annotated[
-        bool, typer.Option("--tell-end", help="Ask the binding for a checkpoint, which is not kept, behind the log.")
+        bool,
+        typer.Option(
+            "--tell-end", help="At the end of the log, request a checkpoint from the binding, without keeping it."
+        ),
     ] = False,
 ) -> None:
-    """Time travel: open a port pair on which a debugging binding is served the past, and can change nothing."""
+    """Time travel: open a pair of ports where a binding under a debugger sees the past and can change nothing."""
     request = {"name": name, "checkpoint": checkpoint, "until": until, "upgrade": upgrade, "tell_end": tell_end}
     ports = answer.request("immortal.replay", request, DebugPorts)
     columns = ["receive", "send", "#checkpoint", "#first", "#next"]
@@ -237,9 +249,11 @@ def replay(
 @app.command()
 @sharing(hub=HubOptions)
 def forget(
-    hub: HubOptions, name: Name, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False
+    hub: HubOptions,
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Remove an immortal, or a name that was only called: its log, checkpoints and all that waits for it."""
+    """Remove an immortal, or a name that was only ever called: its log, checkpoints and pending calls."""
     if not yes:
         typer.confirm(f"Remove {name!r} with its log and checkpoints?", abort=True)
     hub.call("immortal.forget", {"name": name})
@@ -271,10 +285,10 @@ def check(
     file: Annotated[str, typer.Argument(metavar="FILE[:CLASS]", help="The new program.", show_default=False)],
     checkpoint: Annotated[
         int | None,
-        typer.Option("--from", metavar="CHECKPOINT", help="Checkpoint to begin with; the oldest kept if not given."),
+        typer.Option("--from", metavar="CHECKPOINT", help="Checkpoint to start from; the oldest one kept by default."),
     ] = None,
 ) -> None:
-    """Replay what an immortal has processed to new code, before that is deployed, and show the first difference."""
+    """Replay an immortal's past to new code before you deploy it, and show the first difference."""
     from headrace.immortals.checking import Checked
     from headrace.immortals.checking import check as compare
     from headrace.protocols.ambrosia.binding.immortal import StateError

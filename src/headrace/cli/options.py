@@ -30,8 +30,8 @@ TokenOption = Annotated[
     typer.Option("--token", metavar="TOKEN", help="A token of `headrace user token` (HEADRACE_TOKEN)."),
 ]
 PartitionOption = Annotated[int, typer.Option("--partition", min=0, help="The partition.")]
-YesFlag = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-AllFlag = Annotated[bool, typer.Option("--all", help="Also what the hub keeps for itself.")]
+YesFlag = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+AllFlag = Annotated[bool, typer.Option("--all", help="Include the hub's internal streams and tables.")]
 
 
 def sharing(**factories: Callable[..., Any]) -> Callable[[Command], Command]:

@@ -30,7 +30,9 @@ def run(
     what: Annotated[
         list[str] | None, typer.Argument(help="A Python file, FILE:NAME, or names of created pipelines; all if none.")
     ] = None,
-    trigger: Annotated[str | None, typer.Option("--trigger", help="Instead of the pipelines' own.")] = None,
+    trigger: Annotated[
+        str | None, typer.Option("--trigger", help="Use this instead of the pipelines' own setting.")
+    ] = None,
     *,
     how: RunOptions,
 ) -> None:
@@ -62,7 +64,7 @@ def _row(status: dict[str, Any]) -> list[Any]:
 @app.command()
 @sharing(answer=Answer)
 def status(answer: Answer, name: str) -> None:
-    """Everything about one pipeline."""
+    """Show everything about one pipeline."""
     pipeline = answer.call("pipeline.status", {"name": name})
     rows = [("state", pipeline["state"])]
     for part in ("definition", "report"):
@@ -79,11 +81,11 @@ def create(
     file: Annotated[str, typer.Option("--file", help="A Python file instead.")] = "",
     project: Annotated[str, typer.Option("--project", help="A folder of Declarative Pipelines instead.")] = "",
     into: Annotated[str, typer.Option("--into", help="The stream for the results of a SQL text.")] = "",
-    trigger: Annotated[str, typer.Option("--trigger", help="How often a batch begins.")] = "",
+    trigger: Annotated[str, typer.Option("--trigger", help="Interval between batches.")] = "",
     start: Annotated[str, typer.Option("--start", help="earliest, latest, an index or a time.")] = "earliest",
     output_mode: Annotated[str, typer.Option("--output-mode", help="append, update or complete.")] = "append",
 ) -> None:
-    """Keep a pipeline at the hub; `headrace pipeline run NAME` runs it."""
+    """Define a pipeline at the hub; `headrace pipeline run NAME` runs it."""
     text = Path(sql[1:]).read_text() if sql.startswith("@") else sql
     if text:
         sql_pipeline(name, text, into)  # refuses what cannot run, here where it can be read
@@ -98,14 +100,14 @@ def create(
 @app.command()
 @sharing(hub=HubOptions)
 def delete(hub: HubOptions, name: str) -> None:
-    """Forget a pipeline; if it runs, it stops."""
+    """Delete a pipeline, stopping it if it is running."""
     hub.call("pipeline.delete", {"name": name})
 
 
 @app.command()
 @sharing(hub=HubOptions)
 def start(hub: HubOptions, name: str) -> None:
-    """Let the hub run a pipeline that is defined there, in a process of its own."""
+    """Have the hub run a pipeline that is defined there, in its own process."""
     status = hub.call("pipeline.start", {"name": name})
     notes().print(f"{name} is {status['state']}; `headrace pipeline ls` shows how it does")
 
@@ -124,13 +126,16 @@ def reset(
     name: str,
     source: Annotated[list[str] | None, typer.Option("--source", help="Streams that it reads.")] = None,
     start: Annotated[
-        str | None, typer.Option("--start", help="Begin there again, storing results once more; else at its cursor.")
+        str | None,
+        typer.Option(
+            "--start", help="Start over from there and store the results again; without it, continue at the cursor."
+        ),
     ] = None,
     home: Annotated[Path | None, typer.Option("--home", help="Where checkpoints live.")] = None,
     *,
     hub: HubOptions,
 ) -> None:
-    """Forget a pipeline's checkpoint, as after a change of its state's shape.
+    """Delete a pipeline's checkpoint, for example after its state has changed shape.
 
     It continues where its stored results end. State such as open windows is lost.
     """
@@ -161,7 +166,9 @@ def explain(what: str, *, how: SparkOptions) -> None:
 def replay(
     what: Annotated[str, typer.Argument(help="FILE:NAME, or the name of a created pipeline.")],
     into: Annotated[str, typer.Option("--into", help="A new stream for the results, or a path ending in .parquet.")],
-    archive: Annotated[str | None, typer.Option("--archive", help="Archive with what the log lacks.")] = None,
+    archive: Annotated[
+        str | None, typer.Option("--archive", help="Archive that holds what the log no longer has.")
+    ] = None,
     start: Annotated[str, typer.Option("--start", help="earliest, an index or a time.")] = "earliest",
     end: Annotated[str, typer.Option("--end", help="latest, an index or a time.")] = "latest",
     *,
@@ -186,7 +193,7 @@ app.registered_commands += builtin_commands.registered_commands
 
 @app.command()
 def warm() -> None:
-    """Prepare Java's class archive (about 170 MB in the cache), so that Spark starts in half the time from now on."""
+    """Prepare a Java class archive (about 170 MB in the cache), so that Spark starts twice as fast from then on."""
     from headrace.spark.spark_session import warm as prepare
 
     notes().print(f"class archive: {prepare()}")

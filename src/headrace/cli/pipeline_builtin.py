@@ -84,7 +84,9 @@ def dead_letter(
 @sharing(how=RunOptions)
 def redrive(
     dead: Annotated[str, typer.Argument(help="A stream of dead letters.")],
-    into: Annotated[str | None, typer.Option("--into", help="Instead of the stream where each stood.")] = None,
+    into: Annotated[
+        str | None, typer.Option("--into", help="Send all of them to this stream instead of the one each came from.")
+    ] = None,
     *,
     how: RunOptions,
 ) -> None:
@@ -112,7 +114,7 @@ def window_counts(
     into: Annotated[str, typer.Option("--into", help="Stream for the counts; SOURCE.counts unless given.")] = "",
     window: Annotated[str, typer.Option("--window", help="Length of a window.")] = "1 minute",
     by: Annotated[str, typer.Option("--by", help="What to count by, in SQL.")] = "type",
-    delay: Annotated[str, typer.Option("--delay", help="How late a record may come.")] = "10 seconds",
+    delay: Annotated[str, typer.Option("--delay", help="How late a record may arrive.")] = "10 seconds",
     *,
     how: RunOptions,
 ) -> None:

@@ -16,7 +16,7 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.callback()
 def pipelines() -> None:
-    """Projects of Spark Declarative Pipelines."""
+    """Run Spark Declarative Pipelines projects."""
 
 
 @app.command()
@@ -24,7 +24,7 @@ def init(
     directory: Annotated[Path, typer.Argument(help="The folder to make; its name is the project's.")],
     stream: Annotated[str, typer.Option("--stream", help="The stream that it reads.")] = "orders",
 ) -> None:
-    """Write a project to begin with: a streaming table from a stream, a view of it, and a sink back into a stream."""
+    """Create a starter project: a streaming table over a stream, a view of it, and a sink back into a stream."""
     from headrace.spark.pipelines.project import write_project
 
     write_project(directory, stream)
@@ -40,9 +40,9 @@ def run(
     ] = "",
     name: Annotated[str, typer.Option("--name", help="What the hub calls it, instead of its own name.")] = "",
     full_refresh_all: Annotated[
-        bool, typer.Option("--full-refresh-all", help="Compute every table anew; sinks get everything again.")
+        bool, typer.Option("--full-refresh-all", help="Recompute every table; sinks receive everything again.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Say only what goes wrong.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only errors.")] = False,
     *,
     how: SparkOptions,
 ) -> None:

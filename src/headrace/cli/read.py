@@ -27,7 +27,9 @@ StartOption = Annotated[
 ]
 TypesOption = Annotated[list[str] | None, typer.Option("--type", help="Only records of this type; may be repeated.")]
 RawFlag = Annotated[bool, typer.Option("--raw", help="Only the payloads, one per line.")]
-PartitionOption = Annotated[int | None, typer.Option("--partition", min=0, help="One partition; without it all.")]
+PartitionOption = Annotated[
+    int | None, typer.Option("--partition", min=0, help="Only this partition; all partitions if left out.")
+]
 SHOWN = ["index", "time", "type", "key", "payload"]
 """Not `event_time`: it may be any number, and Python knows the years 1 to 9999."""
 
@@ -39,10 +41,12 @@ def read(
     stream: Annotated[str, typer.Argument(metavar="STREAM", autocompletion=streams, help="What to read.")],
     start: StartOption = "earliest",
     end: Annotated[str | None, typer.Option("--end", "-e", help="Up to before this: as --start.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="At most this many; 0 for all.")] = 100,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="Print at most this many; 0 for all.")] = 100,
     partition: PartitionOption = None,
     types: TypesOption = None,
-    skip_trimmed: Annotated[bool, typer.Option("--skip-trimmed", help="Do not mind records that are gone.")] = False,
+    skip_trimmed: Annotated[
+        bool, typer.Option("--skip-trimmed", help="Skip records that are gone instead of failing.")
+    ] = False,
     raw: RawFlag = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write FILE.arrow, .parquet or .csv.")] = None,
 ) -> None:

@@ -21,7 +21,7 @@ def restore(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A backup.")],
     data: Annotated[Path, typer.Option("--data", metavar="NEW", help="The new data directory; must not exist yet.")],
 ) -> None:
-    """Make a new data directory of a backup, and check it. Then `headrace up --data NEW`.
+    """Restore a backup into a new data directory, and check it. Then `headrace up --data NEW`.
 
     The backup stays as it is. Needs no hub.
     """

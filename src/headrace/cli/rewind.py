@@ -20,12 +20,12 @@ def rewind(
     answer: Answer,
     stream: Annotated[str, typer.Argument(help="Name of the stream.")],
     to: Annotated[int | None, typer.Option("--to", min=0, help="The last message id that counts as stored.")] = None,
-    to_start: Annotated[bool, typer.Option("--to-start", help="Nothing counts as stored.")] = False,
+    to_start: Annotated[bool, typer.Option("--to-start", help="Assume that nothing has been stored yet.")] = False,
     close: Annotated[
         bool, typer.Option("--close", help="v3: close the connection instead of sending RESTART.")
     ] = False,
 ) -> None:
-    """Have the connector of a stream send again what comes after a message id (NACK in the draft, RESTART in v3).
+    """Make the connector of a stream resend everything after a message id (NACK in the draft, RESTART in v3).
 
     Records stay where they are: what is sent again is appended again.
     """

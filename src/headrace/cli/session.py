@@ -25,7 +25,7 @@ def list_sessions(
     protocol: Annotated[str | None, typer.Option("--protocol", help="Only sessions of this protocol.")] = None,
     ended: Annotated[bool, typer.Option("--ended", help="The last sessions that ended, with the reason.")] = False,
 ) -> None:
-    """Sessions with their state, credits and last error, as each protocol tells it."""
+    """List sessions with their state, credits and last error, as each protocol reports them."""
     columns = ["#id", "protocol", "peer", "since", "details", *(["reason"] if ended else [])]
     with answer.connect() as client:
         sessions = client.entries("session.list", {"protocol": protocol, "ended": ended}, SessionInfo)

@@ -37,7 +37,7 @@ class SparkOptions(HubOptions):
     """Options of every command that starts Spark."""
 
     master: Annotated[
-        str | None, typer.Option("--master", envvar="SPARK_MASTER", help="Spark master; local[*] unless given.")
+        str | None, typer.Option("--master", envvar="SPARK_MASTER", help="Spark master; local[*] by default.")
     ] = None
     conf: Annotated[list[str] | None, typer.Option("--conf", help="A Spark setting, NAME=VALUE. Repeatable.")] = None
 
@@ -79,9 +79,9 @@ class RunOptions(SparkOptions):
         Path | None,
         typer.Option("--home", help="Where checkpoints live; ~/.local/state/headrace/pipelines unless given."),
     ] = None
-    once: Annotated[bool, typer.Option("--once", help="Catch up with what is there now, then end.")] = False
-    quiet: Annotated[bool, typer.Option("--quiet", help="Say only what goes wrong.")] = False
-    jvm_stack: Annotated[bool, typer.Option("--jvm-stack", help="Show the JVM's stack of a failure too.")] = False
+    once: Annotated[bool, typer.Option("--once", help="Process what is there now, then stop.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only errors.")] = False
+    jvm_stack: Annotated[bool, typer.Option("--jvm-stack", help="On failure, also show the JVM's stack trace.")] = False
     as_json: JsonFlag = False
 
 

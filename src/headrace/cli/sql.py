@@ -21,8 +21,8 @@ ROWS_DEFAULT = 1000
 @sharing(how=SparkOptions)
 def sql(
     text: Annotated[str, typer.Argument(help="SQL over streams and tables by their names, or @FILE.")],
-    limit: Annotated[int, typer.Option("--limit", help="At most so many rows; 0 for all.")] = ROWS_DEFAULT,
-    output: Annotated[Literal["table", "csv"], typer.Option("--output", help="How to print.")] = "table",
+    limit: Annotated[int, typer.Option("--limit", help="Print at most this many rows; 0 for all.")] = ROWS_DEFAULT,
+    output: Annotated[Literal["table", "csv"], typer.Option("--output", help="Output format.")] = "table",
     engine: Annotated[
         Literal["hub", "spark"], typer.Option("--engine", help="The hub itself, or Spark: its own SQL, no limits.")
     ] = "hub",
@@ -30,7 +30,7 @@ def sql(
     *,
     how: SparkOptions,
 ) -> None:
-    """An answer now, over everything that streams and tables hold.
+    """Run a SQL query over everything in streams and tables.
 
     headrace sql "SELECT type, count(*) FROM orders GROUP BY type"
 

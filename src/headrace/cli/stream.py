@@ -38,7 +38,7 @@ def list_streams(
     pattern: Annotated[str, typer.Argument(help="A pattern such as `orders.*`.")] = "*",
     everything: AllFlag = False,
 ) -> None:
-    """Streams with their partitions and records."""
+    """List streams with their partitions and records."""
     columns = ["stream", "#partitions", "#records", "options", "created"]
     with answer.connect() as client:
         answer.listing(client.iter_streams(pattern, all=everything), columns, _row, empty="no streams")
@@ -54,14 +54,14 @@ def _row(info: StreamSummary) -> list[object]:
 def create(
     answer: Answer,
     name: StreamArgument,
-    partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, help="How many partitions.")] = 1,
-    age: Annotated[str | None, typer.Option("--retain-age", help="Records older than this may go: 12h, 7d.")] = None,
+    partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, help="Number of partitions.")] = 1,
+    age: Annotated[str | None, typer.Option("--retain-age", help="Remove records older than this: 12h, 7d.")] = None,
     size: Annotated[str | None, typer.Option("--retain-bytes", help="Sealed bytes kept per partition: 10GiB.")] = None,
     cursors: Annotated[bool, typer.Option("--retain-cursors", help="What all cursors have passed may go.")] = False,
     hold: Annotated[str | None, typer.Option("--max-hold", help="No cursor keeps records longer than this.")] = None,
     ack: Annotated[str, typer.Option("--ack", help="`durable`, or `processed:CURSOR`.")] = "durable",
     labels: Annotated[list[str] | None, typer.Option("--label", help="NAME=VALUE; may be repeated.")] = None,
-    new: Annotated[bool, typer.Option("--new", help="Fail when the stream exists already.")] = False,
+    new: Annotated[bool, typer.Option("--new", help="Fail if the stream already exists.")] = False,
 ) -> None:
     """Create a stream; an existing one is left as it is."""
     options = StreamOptions(
@@ -93,7 +93,7 @@ def set_options(
     answer: Answer,
     name: StreamArgument,
     age: Annotated[
-        str | None, typer.Option("--retain-age", help="Records older than this may go: 12h, 7d, or off.")
+        str | None, typer.Option("--retain-age", help="Remove records older than this: 12h, 7d, or off.")
     ] = None,
     size: Annotated[
         str | None, typer.Option("--retain-bytes", help="Sealed bytes kept per partition: 10GiB, or off.")
@@ -134,7 +134,7 @@ def _changed(option: str, text: str, parse: Any) -> Any:
 @app.command()
 @sharing(answer=Answer)
 def describe(answer: Answer, name: StreamArgument) -> None:
-    """Bounds of each partition, options and cursors."""
+    """Show the bounds of each partition, options and cursors."""
     with answer.connect() as client:
         description = client.describe(name)
     if answer.as_json:
@@ -172,11 +172,11 @@ def delete(answer: Answer, name: StreamArgument, yes: YesFlag = False) -> None:
 def trim(
     answer: Answer,
     name: StreamArgument,
-    before: Annotated[int, typer.Argument(min=0, help="Records below this index are forgotten.")],
+    before: Annotated[int, typer.Argument(min=0, help="Remove records below this index.")],
     partition: PartitionOption = 0,
     yes: YesFlag = False,
 ) -> None:
-    """Forget the oldest records of a partition."""
+    """Remove the oldest records of a partition."""
     with answer.connect() as client:
         bounds = client.bounds(name, partition=partition)
         going = max(0, min(before, bounds.next) - bounds.first)
@@ -191,9 +191,9 @@ def trim(
 def grow(
     answer: Answer,
     name: StreamArgument,
-    partitions: Annotated[int, typer.Argument(min=1, help="How many partitions it has afterwards.")],
+    partitions: Annotated[int, typer.Argument(min=1, help="The new number of partitions.")],
 ) -> None:
-    """Give a stream more partitions; never fewer."""
+    """Add partitions to a stream; they cannot be removed."""
     with answer.connect() as client:
         summary = client.grow(name, partitions)
     answer.line(summary, f"stream {name} has {counted(summary.partitions, 'partition')}")

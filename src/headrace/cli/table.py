@@ -21,7 +21,7 @@ TableArgument = Annotated[str, typer.Argument(metavar="TABLE", autocompletion=ta
 
 @app.callback()
 def table() -> None:
-    """Look into tables, and empty them."""
+    """List, read and clear tables."""
 
 
 @app.command("ls")
@@ -31,7 +31,7 @@ def list_tables(
     pattern: Annotated[str, typer.Argument(help="A pattern such as `prices.*`.")] = "*",
     everything: AllFlag = False,
 ) -> None:
-    """Tables and how many keys they have."""
+    """List tables and their number of keys."""
     with answer.connect() as client:
         answer.listing(
             client.iter_tables(pattern, all=everything),
@@ -44,7 +44,7 @@ def list_tables(
 @app.command()
 @sharing(answer=Answer)
 def get(answer: Answer, name: TableArgument, key: Annotated[str, typer.Argument(help="The key, as text.")]) -> None:
-    """The value of one key, as it is."""
+    """Print the value of one key, unchanged."""
     with answer.connect() as client:
         value = client.table(name).get(os.fsencode(key))
     if answer.as_json:
@@ -61,9 +61,9 @@ def get(answer: Answer, name: TableArgument, key: Annotated[str, typer.Argument(
 def items(
     answer: Answer,
     name: TableArgument,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="At most this many; 0 for all.")] = 100,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="Print at most this many; 0 for all.")] = 100,
 ) -> None:
-    """Keys and values."""
+    """Show keys and values."""
     with answer.connect() as client:
         entries = itertools.islice(client.table(name).items(), limit or None)
         if answer.as_json:
@@ -86,7 +86,7 @@ def clear(answer: Answer, name: TableArgument, yes: YesFlag = False) -> None:
 @app.command("accept-damage")
 @sharing(answer=Answer)
 def accept_damage(answer: Answer, name: TableArgument, yes: YesFlag = False) -> None:
-    """Serve a damaged table as what can be read of it. What the damaged records said is given up."""
+    """Serve what can still be read of a damaged table. What the damaged records held is lost."""
     with answer.connect() as client:
         answer.confirm(f"give up what the damaged records of table {name} said, and serve what is left?", yes)
         given_up = client.table(name).accept_damage()

@@ -22,7 +22,7 @@ VALID_DAYS = 365
 
 @app.callback()
 def tls() -> None:
-    """Make certificates to try TLS with."""
+    """Create certificates to try out TLS."""
 
 
 @app.command("self-signed")
@@ -33,10 +33,10 @@ def self_signed(
     name: Annotated[
         list[str] | None, typer.Option("--name", help="Host name or address; may be repeated. Default: this machine.")
     ] = None,
-    days: Annotated[int, typer.Option("--days", min=1, max=3650, help="How long it is valid.")] = VALID_DAYS,
-    force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
+    days: Annotated[int, typer.Option("--days", min=1, max=3650, help="Days until it expires.")] = VALID_DAYS,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
-    """Make a key and a certificate that signs itself, and print the settings that use them."""
+    """Create a private key and a self-signed certificate, and print the settings that use them."""
     certificate_file, key_file = directory / "certificate.pem", directory / "key.pem"
     existing = [str(file) for file in (certificate_file, key_file) if file.exists()]
     if existing and not force:

@@ -29,7 +29,7 @@ app = typer.Typer()
 DataOption = Annotated[
     Path | None, typer.Option("--data", metavar="DIR", help="Directory of the log; the same as --set log.data=DIR.")
 ]
-ConfigOption = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings in TOML.")]
+ConfigOption = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings file (TOML).")]
 SetOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -82,7 +82,7 @@ def up(
         Path | None, typer.Option("--ready-file", metavar="FILE", help="Written with name → address once all listen.")
     ] = None,
 ) -> None:
-    """Start a hub. It runs until it is told to stop (Ctrl-C, SIGTERM)."""
+    """Start a hub. It runs until stopped (Ctrl-C, SIGTERM)."""
     loaded = load_for(data, config, settings, log)
     log_lines.set_up(loaded.config.logging)
     sys.setswitchinterval(SWITCH_INTERVAL_S)

@@ -35,7 +35,7 @@ def use(
     forget: Annotated[bool, typer.Option("--forget", help="Remove the profile.")] = False,
     check: Annotated[bool, typer.Option(help="Try to reach the hub.")] = True,
 ) -> None:
-    """Choose the hub that commands and `headrace.connect()` speak to. Without a name, list the profiles.
+    """Choose the hub that commands and `headrace.connect()` use. Without a name, list the profiles.
 
     With options the profile is made or replaced:
 

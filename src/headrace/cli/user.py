@@ -49,12 +49,12 @@ def add(
     security: Security,
     name: UserArgument,
     role: Annotated[list[str] | None, typer.Option("--role", help="admin, writer, reader or your own.")] = None,
-    token: Annotated[bool, typer.Option("--token", help="Make a token instead of asking for a password.")] = False,
+    token: Annotated[bool, typer.Option("--token", help="Create a token instead of asking for a password.")] = False,
     password_stdin: StdinFlag = False,
     *,
     output: Output,
 ) -> None:
-    """Add a user, or change one's roles and password."""
+    """Add a user, or change a user's roles and password."""
     security.check_user(name, role or ["reader"])  # before a password is asked for in vain
     secret = None if token else hash_secret(_asked_secret(password_stdin))
     user = security.add_user(name, secret, role or ["reader"])
@@ -71,7 +71,7 @@ def add(
 @app.command()
 @sharing(output=Output, security=open_security)
 def token(security: Security, name: UserArgument, output: Output) -> None:
-    """Give a user one more token."""
+    """Create another token for a user."""
     _check_user(security, name, "; add it first")
     plain, digest = new_token()
     security.add_token(name, digest)
@@ -94,7 +94,7 @@ def _print_token(plain: str) -> None:
 @app.command("ls")
 @sharing(output=Output, security=open_security)
 def list_users(security: Security, output: Output) -> None:
-    """All users; never their secrets."""
+    """List users, without their secrets."""
     kept = security.users_file.users()
     listed = [
         UserInfo(name, user.roles, user.secret is not None, len(user.tokens), name in kept)
@@ -123,7 +123,7 @@ def remove(security: Security, name: UserArgument, output: Output) -> None:
 @app.command("open")
 @sharing(output=Output, security=open_security)
 def open_to_all(security: Security, output: Output) -> None:
-    """Let everybody in again after the last user is gone. A running hub does so when it is restarted."""
+    """Open the hub to everybody again after its last user was removed. Takes effect when the hub restarts."""
     security.open_to_all()
     text = "from its next start on, everyone who can reach a listener of this hub may do everything"
     output.note({"open": True}, text)
@@ -132,6 +132,6 @@ def open_to_all(security: Security, output: Output) -> None:
 @app.command("hash")
 @sharing(output=Output)
 def hash_password(output: Output, password_stdin: StdinFlag = False) -> None:
-    """Print a password in the form that may stand in a settings file."""
+    """Print the hash of a password, for use in a settings file."""
     hashed = hash_secret(_asked_secret(password_stdin))
     output.line({"secret": hashed}, hashed)

@@ -262,6 +262,7 @@ class AsyncImmortal(_Twin[ImmortalHandle[Any]]):
     """An immortal, to call and await: `await hub.immortal("shop").order(item="pear", qty=2)`."""
 
     send = _awaitable(ImmortalHandle.send)
+    ask = _awaitable(ImmortalHandle.ask)
     fulfil = _awaitable(ImmortalHandle.fulfil)
     cancel = _awaitable(ImmortalHandle.cancel)
 

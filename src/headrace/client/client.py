@@ -14,6 +14,7 @@ from typing import Any, Literal, overload
 import pyarrow as pa
 from msgspec import structs
 
+from headrace.admin.records import NewRecord, StreamAppend
 from headrace.admin.records import Sequence as ProducerSequence
 from headrace.admin.requests import Index
 from headrace.admin.streams import PartitionBounds, StreamDescription, StreamSegments, StreamSummary
@@ -23,16 +24,16 @@ from headrace.client.connection import CALL_TIMEOUT_S, Connection, Result, decod
 from headrace.client.groups import BEAT_S, EXPIRE_S, Group
 from headrace.client.handles import Cursor, Table
 from headrace.client.immortals import ImmortalHandle, Owner
-from headrace.client.partitions import Partitions, by_partition
+from headrace.client.partitions import Partitions, by_partition, partition_of
 from headrace.client.puts import NotStored
-from headrace.client.reader import Reader
-from headrace.client.records import is_arrow, to_batch, to_microseconds
+from headrace.client.reader import EndAt, Reader, StartAt, read_ticket
+from headrace.client.records import is_arrow, one_record, to_batch, to_microseconds
 from headrace.client.writer import Writer
 from headrace.errors import BadRequest, Closed, HeadraceError, NotHere, Unreachable
 from headrace.log.ops import Appended, Bounds, CursorInfo, StreamOptions
 from headrace.pages import Page
-from headrace.protocols.flight.codec import AtTime, Range, ReadTicket, SqlTicket, encode, split
-from headrace.units import position
+from headrace.protocols.flight.codec import Range, ReadTicket, SqlTicket, encode, split
+from headrace.protocols.flight.requests import Request
 
 # Open puts that `append` keeps, one for each stream partition lately appended to.
 WRITERS_KEPT = 16
@@ -41,9 +42,6 @@ PART_BYTES = 4 << 20
 RETRY_PAUSE_S = 0.1
 # Entries of a list that are fetched at once.
 PAGE_ENTRIES = 1_000
-
-StartAt = int | str | datetime
-EndAt = int | str | datetime | None
 
 
 class Client:
@@ -219,6 +217,11 @@ class Client:
         """
         if (producer is None) != (sequence is None):
             raise BadRequest("'producer' and 'sequence' belong together: give both, or none")
+        single = one_record(data, type, key, id, event_time) if payload is None else None
+        if single is not None:
+            appended = self._append_one(stream, single, partition, producer, sequence, retry_s)
+            if appended is not None:
+                return appended
         batch = to_batch(data, type=type, key=key, id=id, event_time=event_time, payload=payload)  # type: ignore[arg-type]
         in_parts = is_arrow(data) and producer is None
         if partition is not None:
@@ -231,6 +234,31 @@ class Client:
         if len(results) == 1:
             return results[0]
         return Appended(-1, sum(each.count for each in results), all(each.duplicate for each in results))
+
+    def _append_one(
+        self,
+        stream: str,
+        record: NewRecord,
+        partition: int | None,
+        producer: str | None,
+        sequence: int | None,
+        retry_s: float,
+    ) -> Appended | None:
+        """Append without a put, which is quicker for a single record; None if there is no line to the hub."""
+        if self._closed:
+            raise Closed("this client has been closed")
+        if partition is None:
+            partition = 0 if record.key is None else partition_of(record.key, self._partitions.of(stream))
+        asked = Request(append=StreamAppend(stream, [record], partition, producer, sequence))
+        give_up = time.monotonic() + retry_s
+        while True:
+            try:
+                answer = self._connection.ask(asked)
+                return None if answer is None else decode_result(answer, Appended)
+            except Unreachable:
+                if producer is None or time.monotonic() > give_up:
+                    raise
+                time.sleep(RETRY_PAUSE_S)
 
     def _append(
         self,
@@ -322,7 +350,7 @@ class Client:
         Several streams, or a stream with several partitions, add the columns `stream` and `partition`; with `partition`
         only one is read. With `cursor` the start is where that cursor stands, and `Reader.save` moves it.
         """
-        ticket = _ticket(start, end, limit, columns, types, on_trimmed, follow=False)
+        ticket = read_ticket(start, end, limit, columns, types, on_trimmed, follow=False)
         return self._open_reader(stream, partition, ticket, cursor, start is None)
 
     def follow(
@@ -338,7 +366,7 @@ class Client:
         on_trimmed: Literal["fail", "skip"] = "fail",
     ) -> Reader:
         """What is there, and then what comes, without end. Arguments are as in `read`."""
-        ticket = _ticket(start, None, limit, columns, types, on_trimmed, follow=True)
+        ticket = read_ticket(start, None, limit, columns, types, on_trimmed, follow=True)
         return self._open_reader(stream, partition, ticket, cursor, start is None)
 
     def _open_reader(
@@ -436,37 +464,3 @@ class Client:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-def _ticket(
-    start: StartAt | None,
-    end: EndAt,
-    limit: int | None,
-    columns: Sequence[str] | None,
-    types: str | Sequence[str | None] | None,
-    on_trimmed: Literal["fail", "skip"],
-    *,
-    follow: bool,
-) -> ReadTicket:
-    """What `read` and `follow` ask for, without the streams."""
-    return ReadTicket(
-        start=_place("earliest" if start is None else start),
-        end=None if end is None else _place(end),  # type: ignore[arg-type]
-        limit=limit,
-        columns=None if columns is None else (columns,) if isinstance(columns, str) else tuple(columns),
-        types=None if types is None else (types,) if isinstance(types, str) else tuple(types),
-        follow=follow,
-        on_trimmed=on_trimmed,
-    )
-
-
-def _place(where: int | str | datetime) -> int | Literal["earliest", "latest"] | AtTime:
-    """A start or end as a ticket has it."""
-    if isinstance(where, str):
-        try:
-            where = position(where)
-        except ValueError as error:
-            raise BadRequest(str(error)) from None
-    if isinstance(where, datetime):
-        return AtTime(to_microseconds(where))
-    return where

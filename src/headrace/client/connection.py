@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import ssl
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -15,12 +16,14 @@ import pyarrow as pa
 import pyarrow.flight as flight
 from pyarrow.flight import FlightCallOptions, FlightClient
 
+from headrace.client.lines import Line, Lines, NotTaken
 from headrace.client.tls_trouble import explain
 from headrace.config.address import split_address
 from headrace.config.profiles import DEFAULT_ADDRESS, PLAIN_SCHEMES, TLS_SCHEME, Tls, resolve
 from headrace.errors import BadRequest, Busy, HeadraceError, NotHere, TlsTrouble, Unauthenticated, Unreachable
 from headrace.log.struct_types import learn_struct_types
-from headrace.protocols.flight.codec import decode_error, encode
+from headrace.protocols.flight.codec import decode_error, encode, error_from_body
+from headrace.protocols.flight.requests import OFFER_ACTION, LineOffer, Request, framed
 
 Result = TypeVar("Result")
 
@@ -90,13 +93,15 @@ class Connection:
         self._locations = _locations(target.address)
         self._has_tls: bool | None = self._locations[0].startswith(TLS_SCHEME)  # None once the hub has answered
         self._current = 0
+        self._lines = Lines(self._open_line)
         self._moved_at = 0.0
         self.timeout_s = timeout_s
         self._headers = _headers(target.token, target.user, target.password)
         attempt_ms = max(ATTEMPT_MS_MIN, int(timeout_s * 1000))
         options: dict[str, Any] = {"generic_options": [*RECONNECT, (ATTEMPT, attempt_ms)]}
-        if not isinstance(target.tls, bool):
-            options["tls_root_certs"] = _certificates(target.tls)
+        self._authorities = None if isinstance(target.tls, bool) else _certificates(target.tls)
+        if self._authorities is not None:
+            options["tls_root_certs"] = self._authorities
         try:
             self._clients = [FlightClient(location, **options) for location in self._locations]
         except pa.ArrowInvalid:  # such as half a pair of brackets, or two ports
@@ -114,7 +119,8 @@ class Connection:
 
     def options(self, timeout_s: float | None = None) -> FlightCallOptions:
         """What one call carries. Without a timeout it may last as long as it likes."""
-        return FlightCallOptions(timeout=timeout_s, headers=[*self._headers, *_trace_headers()])
+        traced = [(name.encode(), value.encode()) for name, value in _trace().items()]
+        return FlightCallOptions(timeout=timeout_s, headers=[*self._headers, *traced])
 
     @contextlib.contextmanager
     def translated(self) -> Iterator[None]:
@@ -139,13 +145,44 @@ class Connection:
         now = time.monotonic()
         if now > self._moved_at + MOVE_S:
             self._moved_at, self._current = now, (self._current + 1) % len(self._locations)
+            self._lines.close()
 
     def call(self, verb: str, params: object) -> bytes:
         """Run a verb; its result as JSON."""
-        action = flight.Action(verb, encode({} if params is None else params))
-        parts = self.patiently(
-            lambda: [result.body.to_pybytes() for result in self.flight.do_action(action, self.options(self.timeout_s))]
-        )
+        body = encode({} if params is None else params)
+        answer = self.ask(Request(verb, msgspec.Raw(body), trace=_trace()))
+        return self.patiently(lambda: self._called(verb, body)) if answer is None else answer
+
+    def ask(self, request: Request) -> bytes | None:
+        """The result of a request as JSON, if there is a line for it (lines.py); otherwise nothing was done."""
+        try:
+            answer = self._lines.ask(framed(request))
+        except NotTaken:
+            return None
+        if answer.error is None:
+            return bytes(answer.result)
+        error = error_from_body(answer.error)
+        if isinstance(error, NotHere):  # not done; another hub takes over, and calls find it
+            return None
+        raise error
+
+    def _open_line(self) -> Line | None:
+        """One to the hub at the address in use. What is not safe as a call is not made safe by a line: without TLS
+        there is none for a client that has it."""
+        client, has_tls = self.flight, self._locations[self._current].startswith(TLS_SCHEME)
+        with self.translated():
+            offer = decode_result(self._called(OFFER_ACTION, b""), LineOffer)
+        if offer.address is None or offer.tls != has_tls or client is not self.flight:
+            return None
+        host, _ = split_address(self.address)
+        return Line(host, offer, self._tls_context() if has_tls else None, self.timeout_s)
+
+    def _tls_context(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cadata=self._authorities and self._authorities.decode())
+
+    def _called(self, verb: str, body: bytes) -> bytes:
+        results = self.flight.do_action(flight.Action(verb, body), self.options(self.timeout_s))
+        parts = [result.body.to_pybytes() for result in results]
         return parts[0] if parts else b"null"
 
     def patiently(self, work: Callable[[], Result]) -> Result:
@@ -162,6 +199,7 @@ class Connection:
 
     def close(self) -> None:
         """Give the connection up."""
+        self._lines.close()
         for client in self._clients:
             client.close()
 
@@ -202,15 +240,14 @@ def _locations(address: str) -> list[str]:
     return [f"{scheme}://{each}" for each in rest.split(",")]
 
 
-def _trace_headers() -> list[tuple[bytes, bytes]]:
+def _trace() -> dict[str, str]:
     """The trace that the caller is in, if the program around us uses OpenTelemetry."""
-    if "opentelemetry.trace" not in sys.modules:
-        return []
-    from opentelemetry import propagate
-
     carrier: dict[str, str] = {}
-    propagate.inject(carrier)
-    return [(name.encode(), value.encode()) for name, value in carrier.items()]
+    if "opentelemetry.trace" in sys.modules:
+        from opentelemetry import propagate
+
+        propagate.inject(carrier)
+    return carrier
 
 
 def _check_secrets(token: str | None, user: str | None, password: str | None) -> None:

@@ -35,6 +35,15 @@ R = TypeVar("R")
 class _Answer(msgspec.Struct):
     value: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
     done: bool = True
+    age_s: float | None = None
+
+
+class Aged(msgspec.Struct, frozen=True):
+    """What a query said. `age_s` is None if the running program answered; of a standby, the time since the oldest
+    message was logged that it had not been sent yet, 0 if there was none."""
+
+    value: Any
+    age_s: float | None = None
 
 
 class ImmortalHandle(Generic[Owner]):
@@ -70,6 +79,14 @@ class ImmortalHandle(Generic[Owner]):
         """Call a method and do not wait for it: its call is durable when this returns."""
         arguments = self._arguments(method, args, kwargs, self._method(method))
         self._request(method, arguments, idempotency_key or uuid.uuid4().hex, 0, None)
+
+    def ask(self, query: str, /, *args: Any, max_age_s: float, **kwargs: Any) -> Aged:
+        """Have a query answered by a standby, if one is not further behind than that; otherwise by the running program,
+        which is spared the work. The answer says how old it may be."""
+        method = self._method(query)
+        arguments = self._arguments(query, args, kwargs, method)
+        answer = self._request(query, arguments, uuid.uuid4().hex, WAIT_S, None, max_age_s)
+        return Aged(from_json(bytes(answer.value), Any if method is None else method.returns), answer.age_s)
 
     def fulfil(self, token: str, value: Any = None, *, error: str | None = None) -> None:
         """Give a method what it waits for: the value of its token, or the reason why there is none."""
@@ -131,11 +148,17 @@ class ImmortalHandle(Generic[Owner]):
         return dict(zip(parameters, args, strict=False))
 
     def _request(
-        self, method: str, arguments: msgspec.Raw, idempotency_key: str, wait_s: float, timeout_s: float | None
+        self,
+        method: str,
+        arguments: msgspec.Raw,
+        idempotency_key: str,
+        wait_s: float,
+        timeout_s: float | None,
+        max_age_s: float | None = None,
     ) -> _Answer:
         """Ask until there is an answer. A hub that has gone away is waited for."""
         params: dict[str, Any] = {"name": self._name, "method": method, "arguments": arguments}
-        params |= {"key": self._key, "idempotency_key": idempotency_key}
+        params |= {"key": self._key, "idempotency_key": idempotency_key, "max_age_s": max_age_s}
         end = None if timeout_s is None else time.monotonic() + timeout_s
         give_up = time.monotonic() + GIVE_UP_S
         while True:

@@ -5,20 +5,26 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
 from headrace.client.batches import Batches, Fetched
 from headrace.client.connection import Connection
 from headrace.client.json_columns import decode_json
-from headrace.client.records import Record, records_of
+from headrace.client.records import Record, records_of, to_microseconds
 from headrace.errors import BadRequest, Busy, HeadraceError
-from headrace.protocols.flight.codec import ReadTicket, encode
+from headrace.protocols.flight.codec import AtTime, ReadTicket, encode
+from headrace.units import position
 
 Place = tuple[str, int]
 """A stream and the number of a partition."""
+
+
+StartAt = int | str | datetime
+EndAt = int | str | datetime | None
 
 
 class _Ended(NamedTuple):
@@ -190,3 +196,37 @@ class _Pump:
         self._stopping.set()
         with contextlib.suppress(queue.Full):
             self._ready.put_nowait(_Ended(None))
+
+
+def read_ticket(
+    start: StartAt | None,
+    end: EndAt,
+    limit: int | None,
+    columns: Sequence[str] | None,
+    types: str | Sequence[str | None] | None,
+    on_trimmed: Literal["fail", "skip"],
+    *,
+    follow: bool,
+) -> ReadTicket:
+    """What `read` and `follow` ask for, without the streams."""
+    return ReadTicket(
+        start=_place("earliest" if start is None else start),
+        end=None if end is None else _place(end),  # type: ignore[arg-type]
+        limit=limit,
+        columns=None if columns is None else (columns,) if isinstance(columns, str) else tuple(columns),
+        types=None if types is None else (types,) if isinstance(types, str) else tuple(types),
+        follow=follow,
+        on_trimmed=on_trimmed,
+    )
+
+
+def _place(where: int | str | datetime) -> int | Literal["earliest", "latest"] | AtTime:
+    """A start or end as a ticket has it."""
+    if isinstance(where, str):
+        try:
+            where = position(where)
+        except ValueError as error:
+            raise BadRequest(str(error)) from None
+    if isinstance(where, datetime):
+        return AtTime(to_microseconds(where))
+    return where

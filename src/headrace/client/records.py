@@ -9,11 +9,14 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from headrace.admin.records import NewRecord
 from headrace.errors import BadRequest
 from headrace.log.columns import BYTES, INTEGER, SCHEMA, TIME
 from headrace.protocols.flight.codec import PutColumns
 
 SHOWN_CHARACTERS = 60
+# A single record up to this goes without Arrow.
+SMALL_BYTES = 8 << 10
 MICROSECONDS_PER_SECOND = 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -135,6 +138,32 @@ def to_batch(
             raise BadRequest(f"{_kind(data)} cannot be appended: {advice}") from None
         data = list(records)
     return _from_sequence(data, extra)
+
+
+def one_record(data: Any, type: Any, key: Any, id: Any, event_time: Any) -> NewRecord | None:
+    """A single small record in the form that needs no Arrow; None for anything else, and for what does not fit."""
+    if not isinstance(data, bytes | str | Mapping | Record | bytearray | memoryview):
+        return None
+    if isinstance(data, Record):
+        type, key, id, event_time = type or data.type, key or data.key, id or data.id, event_time or data.event_time
+    fits = (
+        (type is None or isinstance(type, str))
+        and (key is None or isinstance(key, bytes | str))
+        and (id is None or (isinstance(id, int) and -(1 << 63) <= id < 1 << 64))
+        and (event_time is None or isinstance(event_time, int | datetime))
+    )
+    if not fits:
+        return None
+    payload = _payload(0, data)
+    if len(payload) > SMALL_BYTES or (key is not None and len(key) > SMALL_BYTES):
+        return None
+    return NewRecord(
+        payload=payload,
+        type=type,
+        key=key.encode() if isinstance(key, str) else key,
+        id=_signed(id),
+        event_time_us=None if event_time is None else to_microseconds(event_time),
+    )
 
 
 def is_arrow(data: object) -> bool:

@@ -254,6 +254,8 @@ def _shown(moment: Moment, principal: Principal, stream: str | None) -> Moment:
         return stream in (None, name) and principal.may("read", name)
 
     rates = {name: rate for name, rate in moment.rates.items() if fits(name)}
+    if stream is not None and len(moment.rates) < NAMED_MAX and fits(stream):
+        rates.setdefault(stream, 0.0)  # had it moved, it would be among them
     lags = [each for each in moment.lags if fits(each[0])]
     return msgspec.structs.replace(moment, rates=rates, lags=lags)
 

@@ -16,6 +16,7 @@ import msgspec
 
 from headrace.admin.requests import Asked
 from headrace.console.alarms import is_stuck
+from headrace.console.history import STREAM as HISTORY
 from headrace.console.pipelines import FAILED, PipelineViews
 from headrace.console.traffic import Traffic
 from headrace.console.views import Views, fits
@@ -107,12 +108,14 @@ class Maps:
     ) -> MapView:
         with acting_as(principal):
             self._views.measure_rates()
+            # what the hub keeps for itself is on the map if something flowed there of late; its history tells nothing
+            used = {edge.stream for edge, _ in self._traffic.edges()} - {HISTORY}
             infos = [
                 info
                 for info in self._hub.streams()
                 if info.name.startswith(asked.group)
                 and fits(info.name, asked.text)
-                and is_listed(info.name, asked.text, self._is_used(info.name))
+                and is_listed(info.name, asked.text, info.name in used)
                 and principal.may("read", info.name)
             ]
             drawing = _Drawing(_placed(infos, asked), self._views.rate)
@@ -121,15 +124,11 @@ class Maps:
             drawing.traffic(self._traffic)
             drawing.cursors(self._hub.cursors(), self._traffic.moves(), self._names(), self._hub.clock.now_us())
             if principal.may("read"):
-                drawing.pipelines(self._pipelines.statuses, self._pipelines.lineage(self._traffic))
+                drawing.pipelines(self._pipelines.statuses, self._pipelines.lineage())
             return drawing.view(len(infos))
 
     def _names(self) -> set[str]:
         return {status.name for status in self._pipelines.statuses}
-
-    def _is_used(self, stream: str) -> bool:
-        """What the hub keeps for itself is on the map only while something flows there."""
-        return self._views.rate(stream) > 0
 
 
 def _placed(infos: list[StreamInfo], asked: MapRequest) -> dict[str, MapNode]:

@@ -38,17 +38,20 @@ class PipelineSample(msgspec.Struct, frozen=True):
 
 
 class PipelineRow(msgspec.Struct, frozen=True):
-    """A pipeline as the page shows it: `history` is oldest first, a second each."""
+    """A pipeline as the page shows it: `history` is oldest first, a second each; `reads` and `writes` are streams."""
 
     status: Status
     history: list[PipelineSample]
+    reads: list[str]
+    writes: list[str]
 
 
 class PipelineViews:
     """The handler, around one hub."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Hub, traffic: Traffic) -> None:
         self._hub = hub
+        self._traffic = traffic
         self._histories: dict[str, deque[PipelineSample]] = {}
         self.statuses: list[Status] = []
         """As they were at the last look."""
@@ -61,7 +64,10 @@ class PipelineViews:
     async def pipelines(self, asked: Nothing) -> list[PipelineRow]:
         """Those that the hub knows, up to `PIPELINES_MAX`."""
         self.statuses = await self._listed()
-        return [PipelineRow(status, list(self._histories.get(status.name, ()))) for status in self.statuses]
+        return [
+            PipelineRow(each, list(self._histories.get(each.name, ())), sorted(reads), sorted(writes))
+            for each, (reads, writes) in zip(self.statuses, self.lineage().values(), strict=True)
+        ]
 
     async def take(self) -> None:
         """Note how each is now; those that nobody knows any more are forgotten."""
@@ -75,9 +81,9 @@ class PipelineViews:
                 sample = PipelineSample(report.rows_per_s, report.batch_ms, report.lag, report.state_bytes)
             self._histories[status.name].append(sample)
 
-    def lineage(self, traffic: Traffic) -> dict[str, tuple[set[str], set[str]]]:
+    def lineage(self) -> dict[str, tuple[set[str], set[str]]]:
         """Pipeline → the streams that it reads and writes: by its definition, and by the batches that it stored."""
-        seen = traffic.lineage()
+        seen = self._traffic.lineage()
         found = {}
         for status in self.statuses:
             reads, writes = seen.get(status.name, (set(), set()))

@@ -78,7 +78,7 @@ def refusal(principal: Principal, shown: Shown | None) -> HeadraceError | None:
     if principal.refusal is not None:
         return principal.refusal
     if not principal.may_some("read"):
-        return Forbidden("the pulse of the hub needs the right 'read'")
+        return Forbidden("looking at it needs the right 'read'")
     if shown is not None and not principal.may("read", shown.stream):
         return Forbidden(f"{principal.name!r} may not read stream {shown.stream!r}")
     return None

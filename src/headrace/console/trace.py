@@ -109,7 +109,7 @@ class Traces:
         ]
 
     def _steps(self, stream: str) -> tuple[list[Step], list[Step]]:
-        lineage = self._pipelines.lineage(self._traffic).items()
+        lineage = self._pipelines.lineage().items()
         return (
             [Step(name, sorted(reads)) for name, (reads, writes) in lineage if stream in writes],
             [Step(name, sorted(writes)) for name, (reads, writes) in lineage if stream in reads],

@@ -8,8 +8,10 @@ import random
 import time
 from typing import Any
 
+from headrace import connect_async
 from headrace.config.address import split_address
 from headrace.demo.flows import LEDGER, TILL, Addresses, Flow
+from headrace.protocols.ambrosia.binding.declaring import interface_of
 from headrace.protocols.ambrosia.client import Host, Immortal, call, impulse, proxy_of
 from headrace.protocols.futoin.client import Client as FutoinClient
 from headrace.protocols.ockam.client import Publisher
@@ -114,9 +116,17 @@ def host(factory: Any, name: str, addresses: Addresses) -> Host:
     return Host(factory, name=name, receive=receive, send=send)
 
 
+async def _describe(addresses: Addresses) -> None:
+    """The console and the command line then know the methods by their names."""
+    async with connect_async(addresses["flight"]) as hub:
+        for name, kind in ((LEDGER, Ledger), (TILL, Till)):
+            await hub.call("immortal.describe", {"name": name, "interface": interface_of(kind)})
+
+
 async def produce_calls(flow: Flow, addresses: Addresses) -> None:
     """Two immortals: the outside world pays at the till, the till calls the ledger."""
     answered = asyncio.Event()
+    await _describe(addresses)
     ledger, till = host(Ledger, LEDGER, addresses), host(lambda: Till(answered), TILL, addresses)
     async with asyncio.TaskGroup() as group:
         group.create_task(ledger.run())

@@ -36,9 +36,9 @@ from headrace.telemetry import log_lines
 logger = logging.getLogger("headrace.demo")
 
 STORY = (
-    "A shop, its parts written by people who never agreed on a protocol: tills send orders (Wallaroo), the cold store",
-    "sends readings (Ockam), the web site sends clicks (FutoIn), buyers send prices (Perper), a till calls the ledger",
-    "(AMBROSIA). One log takes them all; each is read by another protocol; Spark counts everything, every ten seconds.",
+    "A shop whose teams never agreed on a protocol: tills send orders (Wallaroo), the cold store sends readings",
+    "(Ockam), the web site sends clicks (FutoIn), buyers send prices (Perper), and a till calls the ledger (AMBROSIA).",
+    "One log takes them all. Each stream is read through a different protocol, and Spark counts everything.",
 )
 FRAME_S = 0.5
 DEADLINE_STEP_S = 0.1

@@ -61,7 +61,6 @@ class Hub(HubBase):
         self._room = Waiters()
         self._failed: asyncio.Future[LogFailed] = self._loop.create_future()
         self._closed = asyncio.Event()
-        self._queue_bytes_high = config.log.queue_bytes_max // 2
         self._watch_log()
 
     @classmethod
@@ -274,7 +273,7 @@ class Hub(HubBase):
     @property
     def congested(self) -> bool:
         """More is waiting for the disk than should: stop reading from producers until `drained`."""
-        return self._log.queue_bytes > self._queue_bytes_high
+        return self._log.is_congested
 
     async def drained(self) -> None:
         """Returns when the hub is not congested."""

@@ -100,7 +100,7 @@ class Intake:
         self._limits = limits
         self._metrics = metrics
         self._clock_s = clock_s
-        self._arrivals: set[Arrival] = set()
+        self._arrivals: dict[Arrival, None] = {}
         self._strangers: dict[str, dict[Arrival, None]] = {}
         self._sweep_s = max(0.01, min(SWEEP_S, limits.sign_in_s / 4, limits.message_s / 4))
         self._timer: asyncio.TimerHandle | None = None
@@ -120,7 +120,7 @@ class Intake:
             maximum = len(self._arrivals)
             raise LimitExceeded("connections", maximum + 1, maximum, "limits.files_reserved")
         arrival = Arrival(self, listener, end)
-        self._arrivals.add(arrival)
+        self._arrivals[arrival] = None
         own = self._strangers.setdefault(listener, {})
         own[arrival] = None
         if strangers_max is not None and len(own) > max(1, strangers_max):
@@ -157,7 +157,7 @@ class Intake:
         """It is gone. Further calls do nothing."""
         if arrival not in self._arrivals:
             return
-        self._arrivals.discard(arrival)
+        del self._arrivals[arrival]
         arrival.is_gone = True
         arrival.end = _ended  # nothing is to be ended any more: the connection can be freed without a search for cycles
         self._strangers[arrival.listener].pop(arrival, None)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 AsgiScope = MutableMapping[str, Any]
@@ -10,6 +11,8 @@ AsgiMessage = MutableMapping[str, Any]
 AsgiApp = Callable[
     [AsgiScope, Callable[[], Awaitable[AsgiMessage]], Callable[[AsgiMessage], Awaitable[None]]], Awaitable[None]
 ]
+Upgrade = Callable[[str, Mapping[str, str], asyncio.Transport, bytes], None]
+"""Takes over a connection: the path, the headers, and what came behind them."""
 
 
 class Mounts:
@@ -23,6 +26,8 @@ class Mounts:
 
     def __init__(self) -> None:
         self._apps: dict[str, AsgiApp] = {}
+        self.upgrades: dict[str, Upgrade] = {}
+        """What a client can have a connection become, by the name in its `Upgrade` header; besides WebSockets."""
         self.traced: list[str] = []
         self.websocket_bytes_max = 0
         """The largest WebSocket message that an application takes."""

@@ -14,7 +14,8 @@ from headrace.client import Client
 from headrace.errors import HeadraceError, Unreachable
 from headrace.immortals.showing import Shown
 from headrace.protocols.ambrosia.binding.declaring import interface_of
-from headrace.protocols.ambrosia.binding.immortal import Immortal
+from headrace.protocols.ambrosia.binding.immortal import Immortal, StateError, UpgradeRefused
+from headrace.protocols.ambrosia.binding.methods import DeclarationError
 from headrace.protocols.ambrosia.client import Host
 from headrace.protocols.ambrosia.verbs import ImmortalInfo
 
@@ -36,19 +37,19 @@ class _Place:
     def hub(self) -> str:
         return self._client.address
 
-    def find(self) -> tuple[str, str]:
-        """The hub's receive and send ports."""
+    def find(self) -> ImmortalInfo:
+        """Where the hub's receive and send ports are."""
         info = self._registered()
         if not self._described:
             self._client.call("immortal.describe", {"name": self._name, "interface": self._interface})
             self._described = True
-        return str(info.receive), str(info.send)
+        return info
 
     def _registered(self) -> ImmortalInfo:
         known = {info.name: info for info in self._client.entries("immortal.list", {}, ImmortalInfo)}
         info = known.get(self._name)
         if info is None or not info.registered:
-            options = {"clock": True, "delivery": "counted"}
+            options = {"clock": True, "delivery": "counted", "standby": True}
             return self._client.request("immortal.register", {"name": self._name, "options": options}, ImmortalInfo)
         if not info.clock:
             raise HeadraceError(
@@ -75,7 +76,13 @@ async def serve(
     `hub` and the rest are those of `headrace.connect`."""
     place = await asyncio.to_thread(_Place, factory, name, hub, connect)
     shown = Shown(name) if show else None
-    host = Host(factory, name=name, receive="", send="", addresses=lambda: asyncio.to_thread(place.find), watcher=shown)
+
+    async def addresses() -> tuple[str, str]:
+        found = await asyncio.to_thread(place.find)
+        host.says_pair = found.pairs
+        return str(found.receive), str(found.send)
+
+    host = Host(factory, name=name, receive="", send="", addresses=addresses, watcher=shown)
     serving = asyncio.ensure_future(host.run())
     ready = asyncio.ensure_future(host.wait_primary())
     try:
@@ -130,7 +137,7 @@ def run(
     with contextlib.suppress(KeyboardInterrupt):
         try:
             asyncio.run(_run(factory, name, hub, not quiet, connect))
-        except (HeadraceError, OSError) as error:
+        except (HeadraceError, OSError, StateError, UpgradeRefused, DeclarationError) as error:
             print(f"{name}: {error}", file=sys.stderr)
             raise SystemExit(5 if isinstance(error, Unreachable) else 1) from None
 

@@ -43,6 +43,8 @@ ONE_TYPE_HEAD = struct.Struct("<II")
 SINGLE = struct.Struct("<HHIii")
 I64_MIN = -(2**63)
 U64_MAX = 2**64 - 1
+JOIN_BYTES_MAX = 1 << 20
+"""More is not joined by Python, which lets no other thread run meanwhile."""
 DATA_BYTES_MAX = 2**31 - 1  # Arrow's offsets are 32 bit
 
 Section = bytes | memoryview
@@ -206,11 +208,25 @@ class Batch:
             for section in sections[1:]:
                 parts += _pad(section)
         parts[0] = HEAD.pack(columns, nulls, count)
-        return cls(b"".join(parts), count, largest)
+        return cls(_joined(parts) if count > 1 else b"".join(parts), count, largest)
 
 
 def _pad(section: Section) -> tuple[Section, bytes]:
     return section, _PADDING[len(section) % 8]
+
+
+def _joined(parts: list[Section]) -> bytes:
+    """The parts in one piece: bytes, or an Arrow buffer of them when there are many."""
+    size = sum(map(len, parts))
+    if size <= JOIN_BYTES_MAX:
+        return b"".join(parts)
+    body = np.empty(size, np.uint8)
+    at = 0
+    for part in filter(len, parts):
+        body[at : at + len(part)] = np.frombuffer(part, np.uint8)
+        at += len(part)
+    joined: bytes = pa.py_buffer(body)
+    return joined
 
 
 def _signed(value: int, name: str) -> int:

@@ -26,7 +26,7 @@ from headrace.log.journal_port import JournalPort
 from headrace.log.partition import Partition, ProducerState, check_after
 from headrace.log.pending import Pending
 from headrace.log.state import STREAM, TABLE, CursorPosition, State, Stream
-from headrace.log.table import CLEAR, DAMAGE_ACCEPTED, DELETE, PUT, Table
+from headrace.log.table import CLEAR, DAMAGE_ACCEPTED, Table
 from headrace.log.tail import TailEntry
 
 STRUCTURAL = (ops.CreateStream, ops.GrowStream, ops.SetOptions, ops.DeleteStream)
@@ -203,7 +203,7 @@ class Commit:
             return ops.PutResult(True, None)
         growth = table.growth(op.key, value)
         self._check_table_room(table, op.table, growth)
-        kind = PUT if value is not None else DELETE
+        kind = ops.PUT if value is not None else ops.DELETE
         base = self._store(partition, Batch.one(value or b"", type=kind, key=op.key), b"", 0).first
         self._tables[id(table)] = table
         if self._undo is not None:
@@ -215,18 +215,20 @@ class Commit:
     def _put_many(self, op: ops.PutMany) -> int:
         """How many were put."""
         table, partition = self._table(op.table)
-        growth = sum(map(len, op.keys)) + sum(map(len, op.values))
+        measured = op.measured or ops.Measured.of(op.keys, op.values)
+        growth = measured.nbytes
         if table.pending_bytes + growth > self._settings.table_bytes_max:  # it matters which of them are there already
             growth = sum(map(table.growth, op.keys, op.values))
         self._check_table_room(table, op.table, growth)
-        self._change_many(table, partition, op.keys, op.values, Batch.of(op.values, types=PUT, keys=op.keys), growth)
+        batch = measured.batch or Batch.of(op.values, types=ops.PUT, keys=op.keys)
+        self._change_many(table, partition, op.keys, op.values, batch, growth)
         return len(op.keys)
 
     def _delete_many(self, op: ops.DeleteMany) -> int:
         table, partition = self._table(op.table)
         keys, there, growth = table.to_delete(op.keys)
         if keys:
-            batch = Batch.of([b""] * len(keys), types=DELETE, keys=keys)
+            batch = Batch.of([b""] * len(keys), types=ops.DELETE, keys=keys)
             self._change_many(table, partition, keys, [None] * len(keys), batch, growth)
         return there
 
@@ -322,7 +324,10 @@ class Commit:
         partition = self._state.stream(op.stream).partition(op.partition)
         if op.sequence is not None and not 0 <= op.sequence < 2**64:
             raise BadRequest(f"producer {op.producer!r}: sequence {op.sequence} is not from 0 to 2^64-1")
-        if partition.producer(op.producer) is None:
+        last = partition.producer(op.producer)
+        if op.after is not None:
+            check_after(op.producer, op.sequence, op.after, last)
+        if last is None:
             limits.check_producer(self._settings, partition, op.producer)
         state = None if op.sequence is None else ProducerState(op.sequence, 0, 0)
         self._set_pending_producer(partition, op.producer, state)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -26,9 +25,10 @@ from headrace.log.disk import FULL_ERRNOS, FreeSpace, is_final
 from headrace.log.frame import frames_bytes
 from headrace.log.journal_port import JournalPort
 from headrace.log.maintenance import Maintenance
-from headrace.log.pending import Pending
+from headrace.log.pending import OPERATION_BYTES, Pending
 from headrace.log.pipeline import Pipeline
 from headrace.log.port import LogPort, Touched
+from headrace.log.queue import CommitQueue
 from headrace.log.reading import LogView
 from headrace.log.recovery import recover
 from headrace.log.report import Finding
@@ -59,13 +59,11 @@ class Log(LogView, LogPort):
         self.lock = threading.Lock()
         """Held while the state changes, and by those who need several parts of it to agree."""
         self.failed: LogFailed | None = None
-        self.closed = False
         self.full = False
         """The last commit found no room."""
         self.commits = 0
         self.marked_sequence = 0
         """That of the state when the writer had nothing to do, the last time."""
-        self.queue_bytes = 0
         self.on_commit: Callable[[list[Pending], Touched], None] | None = None
         """Called by the writer after each commit with the outcomes, failures among them; without any when the log has
         failed while nobody waited."""
@@ -75,11 +73,7 @@ class Log(LogView, LogPort):
         """Wakes the writer."""
         self.on_work: Callable[[], None] | None = None
         """Wakes maintenance."""
-        self._queue: deque[Pending] = deque()
-        self._own: deque[Pending] = deque()
-        """The log's own transactions. They make room, and go first."""
-        self._queue_lock = threading.Lock()
-        """Submitters and the writer change the queue's size from different threads."""
+        self.queue = CommitQueue(settings)
         self.free_space = FreeSpace(journal.free_bytes)
         self._journal_piece = self.journal.position.first_sequence
         self.maintenance = Maintenance(self)
@@ -104,36 +98,28 @@ class Log(LogView, LogPort):
         """Hand in a transaction. What is wrong with it by itself is raised here; all else comes with the outcome."""
         if self.failed is not None:
             raise self.failed
-        nbytes = self._check(operations)
-        if self.queue_bytes > 2 * self.settings.queue_bytes_max:
-            raise Busy(
-                f"{self.queue_bytes} bytes wait for the disk already (log.queue_bytes_max is "
-                f"{self.settings.queue_bytes_max}); slow down and try again"
-            )
-        pending = Pending(list(operations), nbytes, token)
-        with self._queue_lock:
-            if self.closed:  # looked at here: nobody takes from the queue of a closed log
-                raise Closed("the log is closed")
-            self.queue_bytes += nbytes
-            self._queue.append(pending)
+        nbytes, keys = self._check(operations)
+        pending = Pending(list(operations), nbytes, nbytes + OPERATION_BYTES * (len(operations) + keys), token)
+        self.queue.add(pending)
         if self.on_submit is not None:
             self.on_submit()
         return pending
 
     def submit_own(self, operation: ops.StoreSegment | ops.StoreSnapshot) -> Pending:
         """Hand in a transaction of the log itself: it waits neither for room nor for others."""
-        pending = Pending([operation], 0)
-        self._own.append(pending)
+        pending = Pending([operation], 0, 0)
+        self.queue.add_own(pending)
         if self.on_submit is not None:
             self.on_submit()
         return pending
 
-    def _check(self, operations: Sequence[ops.Op]) -> int:
+    def _check(self, operations: Sequence[ops.Op]) -> tuple[int, int]:
+        """The bytes, and the keys of operations that have many."""
         if not operations:
             raise BadRequest("a transaction needs at least one operation")
         if len(operations) > 1 and any(isinstance(op, STRUCTURAL) for op in operations):
             raise BadRequest("creating, growing, changing or deleting a stream stands alone in a transaction")
-        nbytes = 0
+        nbytes = keys = 0
         for op in operations:
             if isinstance(op, ops.Append):
                 nbytes += op.batch.nbytes
@@ -146,14 +132,16 @@ class Log(LogView, LogPort):
                     raise BadRequest(f"{len(op.keys)} keys and {len(op.values)} values for table {op.table!r}")
                 measured = op.measured or ops.Measured.of(op.keys, op.values)
                 nbytes += measured.nbytes
+                keys += len(op.keys)
                 self._check_record(measured.largest, f"a key and value for table {op.table!r}")
             elif isinstance(op, ops.DeleteMany):
                 measured = op.measured or ops.Measured.of(op.keys)
                 nbytes += measured.nbytes
+                keys += len(op.keys)
                 self._check_record(measured.largest, f"a key for table {op.table!r}")
         if nbytes > self.settings.batch_bytes_max:
             raise LimitExceeded("bytes of a batch", nbytes, self.settings.batch_bytes_max, "log.batch_bytes_max")
-        return nbytes
+        return nbytes, keys
 
     def _check_record(self, size: int, what: str) -> None:
         if size > self.settings.record_bytes_max:
@@ -161,17 +149,24 @@ class Log(LogView, LogPort):
 
     @property
     def has_work(self) -> bool:
-        return bool(self._queue or self._own)
+        return bool(self.queue)
 
     @property
-    def has_own_work(self) -> bool:
-        """Whether there is something to commit that makes room."""
-        return bool(self._own)
+    def queue_bytes(self) -> int:
+        return self.queue.nbytes
+
+    @property
+    def is_congested(self) -> bool:
+        return self.queue.is_congested
+
+    @property
+    def closed(self) -> bool:
+        return self.queue.is_closed
 
     def commit_once(self) -> bool:
-        """Make what waits durable: one write, one sync. False when nothing waited. Only the writer calls this."""
+        """Make what waits durable: one write, one sync. False when nothing may go. Only the writer calls this."""
         self.pipeline.drain()
-        gathered = self.gather()
+        gathered = self.queue.gather()
         if gathered:
             self.commit_now(gathered)
         return bool(gathered)
@@ -242,26 +237,6 @@ class Log(LogView, LogPort):
             if self.on_work is not None:
                 self.on_work()
 
-    def gather(self) -> list[Pending]:
-        """The next transaction at least, and about `commit_bytes_max`. Structural ones keep among themselves."""
-        if self._own:
-            return [self._own.popleft() for _ in range(len(self._own))]
-        gathered: list[Pending] = []
-        names: set[str] = set()
-        size = 0
-        while self._queue and (not gathered or size < self.settings.commit_bytes_max):
-            first = self._queue[0].operations[0]
-            if isinstance(first, STRUCTURAL):
-                if len(names) != len(gathered) or first.name in names:
-                    break
-                names.add(first.name)
-            elif names:
-                break
-            pending = self._queue.popleft()
-            gathered.append(pending)
-            size += pending.nbytes
-        return gathered
-
     def _make_durable(self, commit: Commit, reserve: int) -> HeadraceError | None:
         """Write and sync. Too little room is an answer; anything else that goes wrong here is the log's end."""
         size = frames_bytes(commit.frames)
@@ -311,8 +286,7 @@ class Log(LogView, LogPort):
         return self.failed
 
     def report(self, gathered: list[Pending], touched: Touched, error: HeadraceError | None) -> None:
-        with self._queue_lock:
-            self.queue_bytes -= sum(pending.nbytes for pending in gathered)
+        self.queue.settled(gathered)
         for pending in gathered:
             if error is not None and pending.error is None:
                 pending.refuse(error)
@@ -351,18 +325,14 @@ class Log(LogView, LogPort):
             self.store.give_up()  # what maintenance still puts there counts for nobody
         if self._threads is not None:
             self._threads.stop()
+        self.queue.is_held_back = False
         while self.failed is None and self.commit_once():
             pass
         if self.store.is_shared and self.failed is None:
             self.maintenance.leave()
             self.commit_once()
         error = self.failed or Closed("the log is closed")
-        with self._queue_lock:
-            self.closed = True
-            waiting = list(self._queue)
-            self._queue.clear()
-            waiting += self._own
-        if waiting:
+        if waiting := self.queue.close():
             self.report(waiting, set(), error)
         self.mark()
         self._leave_proof()

@@ -23,6 +23,9 @@ class Expect(Enum):
     PRESENT = "present"
 
 
+PUT = "put"
+DELETE = "delete"
+"""Types of the records of a table."""
 ANY = Expect.ANY
 ABSENT = Expect.ABSENT
 PRESENT = Expect.PRESENT
@@ -70,12 +73,20 @@ class Measured(NamedTuple):
 
     nbytes: int
     largest: int
+    """Of a key with its value."""
+    batch: Batch | None = None
+    """The records that put them, if they were made already."""
 
     @classmethod
     def of(cls, keys: Sequence[bytes], values: Sequence[bytes] | None = None) -> Measured:
-        """The bytes of all of them, and of the largest key, with its value."""
         sizes = list(map(len, keys)) if values is None else list(map(add, map(len, keys), map(len, values)))
         return cls(sum(sizes), max(sizes, default=0))
+
+    @classmethod
+    def made(cls, keys: Sequence[bytes], values: Sequence[bytes]) -> Measured:
+        """The same with the records."""
+        batch = Batch.of(values, types=PUT, keys=keys) if keys else None
+        return cls.of(keys, values)._replace(batch=batch)
 
 
 class PutMany(msgspec.Struct, frozen=True, gc=False):
@@ -135,12 +146,13 @@ class DeleteCursor(msgspec.Struct, frozen=True, gc=False):
 
 
 class SetProducer(msgspec.Struct, frozen=True, gc=False):
-    """Set a producer's last sequence, also backwards; None forgets the producer."""
+    """Set a producer's last sequence, also backwards; None forgets the producer. `after` as in `Append`."""
 
     stream: str
     producer: str
     sequence: int | None
     partition: int = 0
+    after: int | None = None
 
 
 class RenameProducer(msgspec.Struct, frozen=True, gc=False):

@@ -29,9 +29,9 @@ class ProducerState(msgspec.Struct, frozen=True, gc=False, array_like=True):
     count: int
 
 
-def check_after(producer: str, sequence: int, after: int, last: ProducerState | None) -> None:
+def check_after(producer: str, sequence: int | None, after: int, last: ProducerState | None) -> None:
     """Refuse an append whose sender does not know the producer's last sequence; -1 stands for none."""
-    if sequence <= after:
+    if sequence is not None and sequence <= after:
         raise BadRequest(f"producer {producer!r}: sequence {sequence} is not above 'after', which is {after}")
     known = -1 if last is None else last.sequence
     if known != after:

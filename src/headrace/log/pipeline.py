@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-AHEAD_BYTES = 64 * 1024
-"""While a commit is on its way, the next sets off when so much waits."""
+AHEAD_BYTES_MIN = 64 * 1024
+AHEAD_BYTES_MAX = 1024 * 1024
+"""While commits are on their way, the next sets off when as much waits as they hold, within these bounds. So commits
+grow under load until two share what clients send ahead: each costs brokers about the same, whatever is in it."""
 FRAMES_BYTES = 1024 * 1024
 """More than what frames take beside their records."""
 LAND_S = 0.002
@@ -43,12 +45,14 @@ class Pipeline:
         self._log = log
         self.flights: deque[Flight] = deque()
 
-    def step(self) -> None:
-        """Send what waits on its way, or wait a moment for what is."""
+    def step(self) -> bool:
+        """Send what waits on its way, or wait a moment for what is. False when nothing may go and nothing is."""
         if self._may_begin():
-            self._begin()
-        elif self.flights:
+            return self._begin()
+        if self.flights:
             self._land()
+            return True
+        return False
 
     def drain(self) -> None:
         """Wait for all."""
@@ -63,20 +67,23 @@ class Pipeline:
             return log.has_work
         if len(self.flights) >= log.journal.commits_max:
             return False
-        waiting = log.queue_bytes - sum(flight.nbytes for flight in self.flights)
+        flying = sum(flight.nbytes for flight in self.flights)
+        is_much = log.queue_bytes - flying >= min(max(flying, AHEAD_BYTES_MIN), AHEAD_BYTES_MAX)
         has_room = log.state.tail_bytes <= log.settings.tail_bytes_max
-        return log.has_own_work or (waiting >= AHEAD_BYTES and has_room and log.has_work)
+        return log.queue.has_own or (is_much and has_room and log.has_work)
 
-    def _begin(self) -> None:
+    def _begin(self) -> bool:
         log = self._log
-        gathered = log.gather()
+        gathered = log.queue.gather()
+        if not gathered:
+            return False
         nbytes = sum(pending.nbytes for pending in gathered)
         wanted = log.settings.disk_reserve_bytes + nbytes + FRAMES_BYTES
         is_alone = any(isinstance(op, ALONE) for pending in gathered for op in pending.operations)
         if is_alone or log.failed is not None or log.free_space.free_bytes(wanted) < wanted:
             self.drain()
             log.commit_now(gathered)
-            return
+            return True
         commit = log.checked(gathered)
         self.flights.append(Flight(commit, gathered, nbytes))
         commit.set_off()
@@ -86,6 +93,7 @@ class Pipeline:
                 log.free_space.use(frames_bytes(commit.frames))
             except Exception as error:
                 self._crash(error)
+        return True
 
     def _land(self) -> None:
         """When the oldest is durable, apply and report it."""

@@ -53,8 +53,16 @@ class LogPort(Protocol):
     """What was found when it was opened."""
     failed: LogFailed | None
     """Set once and for all when something could not be made durable."""
-    queue_bytes: int
-    """Submitted and not yet durable."""
+
+    @property
+    def queue_bytes(self) -> int:
+        """Submitted and not yet durable."""
+        ...
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether more is submitted than should be: producers are to wait."""
+        ...
 
     def start(
         self, on_commit: Callable[[list[Pending], Touched], None], on_sealed: Callable[[NewSegment], None] | None = None

@@ -25,7 +25,7 @@ class LogThreads:
         self._maintain = threading.Event()
         self._room = threading.Event()
         self._stopping = False
-        log.on_submit = self._work.set
+        log.on_submit = self._submitted
         log.on_work = self._maintain.set
         self._writer = threading.Thread(target=self._write, name="headrace-writer", daemon=True)
         self._keeper = threading.Thread(target=self._keep, name="headrace-maintenance", daemon=True)
@@ -43,7 +43,6 @@ class LogThreads:
     def _write(self) -> None:
         log = self._log
         marked = True
-        step = (lambda: log.commit_once()) if log.journal.commits_max == 1 else log.pipeline.step
         proved_us = log.clock.now_us()
         while not self._stopping:
             if not self._work.wait(log.journal.idle_mark_s if marked else IDLE_MARK_S):
@@ -51,30 +50,45 @@ class LogThreads:
                 marked = True
                 continue
             self._work.clear()
+            waited_s = 0.0
             while (log.has_work or log.pipeline.flights) and not self._stopping:
-                self._wait_for_room()
-                step()
+                self._room.clear()
+                log.queue.is_held_back = self._lacks_room()
+                if not self._step():
+                    waited_s = self._wait_for_room(waited_s)
+                    continue
                 marked = False
+                waited_s = 0.0
                 if log.clock.now_us() - proved_us > PROOF_US:
                     log.prove()
                     proved_us = log.clock.now_us()
 
-    def _wait_for_room(self) -> None:
-        """Let sealing catch up when the tails have reached their limit: back-pressure instead of memory."""
+    def _step(self) -> bool:
         log = self._log
-        waited_s = 0.0
-        while log.state.tail_bytes > log.settings.tail_bytes_max and not (
-            self._stopping or log.failed is not None or log.has_own_work or log.pipeline.flights
-        ):
-            self._maintain.set()
-            if log.maintenance.error is not None and not log.store.is_shared:
-                return  # sealing cannot get on: let the commit meet the disk itself
-            self._room.clear()
-            self._room.wait(ROOM_CHECK_S)
-            waited_s += ROOM_CHECK_S
-            if waited_s >= IDLE_MARK_S and log.store.is_shared:
-                log.mark()  # another hub may own the cell by now, and only a write tells
-                waited_s = 0.0
+        return log.commit_once() if log.journal.commits_max == 1 else log.pipeline.step()
+
+    def _submitted(self) -> None:
+        self._work.set()
+        if self._log.queue.is_held_back:
+            self._room.set()  # it may be small enough to go
+
+    def _lacks_room(self) -> bool:
+        """Whether sealing must catch up, since the tails have reached their limit: back-pressure instead of memory."""
+        log = self._log
+        if log.state.tail_bytes <= log.settings.tail_bytes_max or log.failed is not None or log.pipeline.flights:
+            return False
+        return log.maintenance.error is None or log.store.is_shared  # else let the commit meet the disk itself
+
+    def _wait_for_room(self, waited_s: float) -> float:
+        """For a moment, or until something small comes. Returns how long it has been in all."""
+        log = self._log
+        self._maintain.set()
+        self._room.wait(ROOM_CHECK_S)
+        waited_s += ROOM_CHECK_S
+        if waited_s >= IDLE_MARK_S and log.store.is_shared:
+            log.mark()  # another hub may own the cell by now, and only a write tells
+            waited_s = 0.0
+        return waited_s
 
     def _keep(self) -> None:
         log = self._log

@@ -31,7 +31,7 @@ class Rights:
         """`ended` is called for each sign-in that no longer holds, for metrics."""
         self._security = security
         self._ended = ended
-        self._held: weakref.WeakSet[Principal] = weakref.WeakSet()
+        self._held: weakref.WeakKeyDictionary[Principal, None] = weakref.WeakKeyDictionary()  # in the order they came
         self._lock = threading.Lock()  # some are let in by threads of a server
         self._known = security.standing()
         self._watchers: dict[object, Callable[[], object]] = {}
@@ -41,7 +41,7 @@ class Rights:
         """Keep a principal true from now on. False if they are not known any more: a password takes a while to check,
         and what was true before may have changed meanwhile."""
         with self._lock:
-            self._held.add(principal)
+            self._held[principal] = None
         try:
             principal.renew()
         except SecurityError:

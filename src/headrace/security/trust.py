@@ -14,6 +14,7 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.security import small_file
 from headrace.telemetry.log_lines import fields
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class Trust:
 
     def _holds_lists(self) -> bool:
         try:
-            return LIST_MARK in self._path.read_bytes()
+            return LIST_MARK in small_file.read(self._path)
         except OSError:
             return False
 
@@ -84,7 +85,7 @@ class Trust:
         from cryptography import x509
 
         try:
-            text = self._path.read_bytes()
+            text = small_file.read(self._path)
             self._authorities = x509.load_pem_x509_certificates(text)
             self._revoked = [x509.load_pem_x509_crl(each) for each in _lists(text)]
             for context in self.contexts:

@@ -16,6 +16,7 @@ import msgspec
 
 from headrace.config import User
 from headrace.log.disk import PRIVATE, fsync, fsync_directory, is_final
+from headrace.security import small_file
 from headrace.security.passwords import SecurityError
 
 REQUIRED = "users.required"
@@ -47,8 +48,8 @@ class UsersFile:
         stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
         if stamp != self._stamp:
             try:
-                self._users = msgspec.json.decode(self.path.read_bytes(), type=dict[str, User])
-            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                self._users = msgspec.json.decode(small_file.read(self.path), type=dict[str, User])
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                 raise SecurityError(f"{self.path} is not a users file: {error}") from error
             except OSError as error:
                 raise self._not_readable(error) from error

@@ -37,6 +37,7 @@ from headrace.units import KIB
 
 if TYPE_CHECKING:
     from headrace.hub.base import HubBase
+    from headrace.hub.mounts import Upgrade
 
 ARRIVAL: Final = "headrace.arrival"
 TURNS: Final = "headrace.turns"
@@ -277,12 +278,31 @@ class HttpConnection(HttpToolsProtocol):
             self._is_reading = True
             self.hub.intake.turns.soon(self._read)
 
+    def _should_upgrade(self) -> bool:
+        return self._other_protocol() is not None or super()._should_upgrade()
+
+    def _other_protocol(self) -> Upgrade | None:
+        asked = self._get_upgrade()
+        return None if asked is None else self.hub.mounts.upgrades.get(asked.decode("latin-1"))
+
+    def _hand_over(self, take_over: Upgrade, rest: bytes) -> None:
+        """The connection becomes somebody else's."""
+        self.connections.discard(self)
+        if self._arrival is not None:
+            self._arrival.close()
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers}
+        take_over(self.url.decode("latin-1"), headers, self.transport, rest)
+
     def handle_websocket_upgrade(self) -> None:
         """What came behind the request belongs to the WebSocket: uvicorn forgets it. It calls us while it deals with
         the parser's exception, which tells where the request ends."""
         upgrade = sys.exc_info()[1]
         assert isinstance(upgrade, httptools.HttpParserUpgrade)
         (end,) = upgrade.args
+        other = self._other_protocol()
+        if other is not None:
+            self._hand_over(other, self._piece[end:] + self._unread.clear())
+            return
         super().handle_websocket_upgrade()
         if self._arrival is not None:
             self._arrival.is_read = True

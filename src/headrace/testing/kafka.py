@@ -289,7 +289,7 @@ class FakeKafka(KafkaPort):
             self._producers.append(made)
         return made
 
-    def consumer(self, topic: str, partition: int, offset: int) -> FakeConsumer:
+    def consumer(self, topic: str, partition: int, offset: int, *, waits: bool = True) -> FakeConsumer:
         return FakeConsumer(self, topic, partition, offset)
 
     def join(self, group: str, topic: str, client: str, session_s: float) -> FakeMember:

@@ -14,6 +14,7 @@ from headrace.console.alarms import MUTES, Alarm, Alarms, MuteRequest, UnmuteReq
 from headrace.console.pipelines import PipelineViews
 from headrace.console.pulse import Pulse
 from headrace.console.server import start
+from headrace.console.traffic import Traffic
 from headrace.errors import BadRequest, LimitExceeded
 from headrace.hub import Hub
 from headrace.log.batch import Batch
@@ -121,7 +122,7 @@ async def test_a_pipeline_that_failed_is_an_alarm_with_its_error(hub: Hub) -> No
     registry.register()
     await registry.report(Report(name="sums", state="failed", error="column x is missing\nat line 3"))
     await registry.report(Report(name="fine"))
-    views = PipelineViews(hub)
+    views = PipelineViews(hub, Traffic(hub))
     await views.take()
     [alarm] = views.alarms()
     assert (alarm.title, alarm.detail, alarm.page) == (

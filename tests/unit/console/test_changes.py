@@ -8,6 +8,7 @@ from headrace.config import Grant
 from headrace.console.changes import CHANGES_MAX, Changes, ChangesRequest, changed
 from headrace.console.history import NAMED_MAX, History, Moment
 from headrace.console.pipelines import PipelineViews
+from headrace.console.traffic import Traffic
 from headrace.console.views import Views
 from headrace.security import Principal, acting_as
 from headrace.testing import FakeClock, memory_hub
@@ -49,7 +50,7 @@ def test_a_stream_that_a_moment_does_not_name_is_not_taken_for_silent() -> None:
 async def test_the_verb_compares_the_last_five_minutes_for_those_who_may_read(may_read: str, told: list[str]) -> None:
     async with memory_hub(clock=FakeClock()) as hub:
         assert isinstance(hub.clock, FakeClock)
-        history = History(hub, Views(hub), PipelineViews(hub))
+        history = History(hub, Views(hub), PipelineViews(hub, Traffic(hub)))
         changes = Changes(hub, history)
         changes.register()
         for minute in range(30):

@@ -16,6 +16,7 @@ from headrace.console import pulse as pulse_module
 from headrace.console.pipelines import PipelineViews
 from headrace.console.pulse import Pulse, Quantiles, Sample, Shown
 from headrace.console.server import Console, load_files, start
+from headrace.console.traffic import Traffic
 from headrace.console.views import RateHistory
 from headrace.errors import BadRequest, LimitExceeded
 from headrace.hub import Hub
@@ -24,7 +25,7 @@ from headrace.log.batch import Batch
 from headrace.log.ops import StreamOptions
 from headrace.security import Principal
 from headrace.security.admission import Nobody
-from headrace.spark.hub.registry import Registry
+from headrace.spark.hub.registry import Definition, Registry
 from headrace.spark.pipelines.report import Report
 from headrace.telemetry.metrics import Metrics
 from headrace.testing import FakeClock, memory_hub
@@ -401,7 +402,7 @@ async def test_a_stream_is_shown_only_to_who_may_read_it() -> None:
 
 
 async def test_pipelines_have_a_past(hub: Hub) -> None:
-    views = PipelineViews(hub)
+    views = PipelineViews(hub, Traffic(hub))
     await views.take()
     assert await views.pipelines(Nothing()) == [], "this hub has no Spark"
     registry = Registry(hub)
@@ -412,6 +413,10 @@ async def test_pipelines_have_a_past(hub: Hub) -> None:
     await views.take()
     [row] = await views.pipelines(Nothing())
     assert row.status.state == "stopped"
+    assert (row.reads, row.writes) == ([], [])
+    await registry.create(Definition("p", sql="select 1 from stream('a')", into="b"))
+    [row] = await views.pipelines(Nothing())
+    assert (row.reads, row.writes) == (["a"], ["b"])
     assert [(one.rows_per_s, one.batch_ms, one.lag, one.state_bytes) for one in row.history] == [
         (5.0, 20.0, 3, 7),
         (0.0, 0.0, 2, 0),

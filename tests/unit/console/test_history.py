@@ -14,6 +14,7 @@ from headrace.console.history import DAY_S, STREAM, History, HistoryRequest
 from headrace.console.pipelines import PipelineViews
 from headrace.console.pulse import Pulse
 from headrace.console.server import start
+from headrace.console.traffic import Traffic
 from headrace.console.views import Views
 from headrace.hub import Hub
 from headrace.log.batch import Batch
@@ -29,7 +30,7 @@ class World:
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
-        self.pipelines = PipelineViews(hub)
+        self.pipelines = PipelineViews(hub, Traffic(hub))
         self.history = History(hub, Views(hub), self.pipelines)
         self.alarms: list[Alarm] = []
         collected = Alarms(hub)

@@ -32,7 +32,7 @@ class World:
         self.now_s = 100.0
         self.traffic = Traffic(hub, lambda: self.now_s)
         self.views = Views(hub)
-        self.pipelines = PipelineViews(hub)
+        self.pipelines = PipelineViews(hub, self.traffic)
         self.maps = Maps(hub, self.views, self.pipelines, self.traffic)
 
     def later(self, seconds: float) -> None:
@@ -198,10 +198,13 @@ async def test_many_streams_are_groups_that_can_be_opened(world: World) -> None:
     assert view.streams == 6
 
 
-async def test_what_the_hub_keeps_for_itself_is_shown_while_something_flows(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await world.hub.create_stream("immortal/x/log")
+async def test_what_the_hub_keeps_for_itself_is_shown_if_something_flowed_there_of_late(world: World) -> None:
+    for name in ("immortal/x/log", "console/history"):
+        await world.hub.create_stream(name)
     assert (await world.map())[0] == {}
-    monkeypatch.setattr(Views, "rate", lambda self, stream: 1.0)
-    assert (await world.map())[0].keys() == {"stream/immortal/x/log"}
+    for name in ("immortal/x/log", "console/history"):
+        await world.hub.append(name, Batch.of([b"x"]))
+    world.later(60)
+    nodes, _ = await world.map()
+    assert "stream/immortal/x/log" in nodes, "it does not come and go with every record"
+    assert "stream/console/history" not in nodes, "nobody but the console writes or reads it"

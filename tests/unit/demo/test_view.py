@@ -2,6 +2,7 @@ import io
 
 from rich.console import Console
 
+from headrace.cli.demo import DATA, _next_steps
 from headrace.demo.flows import Flow, make_flows
 from headrace.demo.view import Frame, PipelineRow, View, draw, flow_line, flow_row, pipeline_line, pipeline_row
 from headrace.log.ops import Bounds
@@ -79,3 +80,11 @@ def test_nothing_is_read_by_the_protocol_it_came_in_by() -> None:
     flows = make_flows().values()
     assert {"Wallaroo", "Ockam", "FutoIn", "Perper", "AMBROSIA", "Spark"} == {flow.writer for flow in flows}
     assert all(flow.writer != flow.reader for flow in flows)
+
+
+def test_the_closing_words_name_the_environment_of_a_command_that_is_not_on_the_path(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "activate`, which puts headrace on your path" in "\n".join(_next_steps(DATA))
+    (tmp_path / "headrace").touch(0o755)
+    assert "activate" not in "\n".join(_next_steps(DATA))
+    assert f"headrace up --data {tmp_path}" in "\n".join(_next_steps(tmp_path))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import subprocess
 import time
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pydantic
@@ -65,6 +68,60 @@ class Gathered(Immortal):
         await asyncio.gather(self.sleep(1), self.sleep(2))
 
 
+def helper() -> float:
+    return time.time()
+
+
+class Hidden(Immortal):
+    """A clock behind a helper, in a comprehension, in a lambda, under another name; others by what they touch."""
+
+    @method
+    def by_helper(self) -> float:
+        return helper()
+
+    @method
+    def by_comprehension(self) -> list[float]:
+        return [time.monotonic() for _ in range(3)]
+
+    @method
+    def by_lambda(self) -> float:
+        clock = lambda: time.time()  # noqa: E731
+        return clock()
+
+    @method
+    def by_import(self) -> float:
+        from time import time as now
+
+        return now()
+
+    @method
+    def by_alias(self) -> float:
+        clock = time
+        return clock.time()
+
+    @method
+    def by_choice(self) -> int:
+        from random import choice
+
+        return choice([1, 2])
+
+    @method
+    def by_process(self) -> int:
+        return subprocess.run(["true"]).returncode
+
+    @method
+    def by_environment(self) -> str:
+        return os.environ["HOME"]
+
+    @method
+    def by_path(self) -> str:
+        return Path("x").read_text()
+
+    @method
+    def by_hash(self) -> int:
+        return hash("x")
+
+
 class Fine(Immortal):
     def __init__(self) -> None:
         self._began = time.time()
@@ -72,6 +129,21 @@ class Fine(Immortal):
     @method
     async def ask(self) -> float:
         return await self.effect(lambda: time.time())
+
+    @method
+    async def others(self, at: float) -> object:
+        def own() -> float:
+            return time.time()
+
+        await self.effect(time.time)
+        await self.effect(subprocess.run, ["true"])
+        await self.effect(helper)
+        await self.effect(own)
+        return [os.path.join("a", "b"), random.Random(5).random(), time.gmtime(at), Path("a") / "b"]
+
+    @query
+    def age(self) -> float:
+        return time.time() - self._began
 
     async def on_primary(self, itself: Any) -> None:
         await asyncio.sleep(1)
@@ -94,8 +166,29 @@ def test_what_a_replay_would_answer_otherwise_is_found_and_explained(kind: type[
         interface_of(kind)
 
 
-def test_what_is_done_outside_may_use_a_clock() -> None:
-    assert [method.name for method in interface_of(Fine).methods] == ["ask"]
+@pytest.mark.parametrize("name", [name for name in vars(Hidden) if name.startswith("by_")])
+def test_it_is_found_however_it_is_hidden(name: str) -> None:
+    function = vars(Hidden)[name]
+    kind = type(Immortal)(f"Only_{name}", (Immortal,), {name: function})
+    with pytest.raises(DeclarationError, match=rf"{name} \(test_immortals_declared.py:\d+\) uses "):
+        interface_of(kind)
+
+
+def test_what_is_done_outside_may_use_a_clock_and_so_may_a_query() -> None:
+    assert [method.name for method in interface_of(Fine).methods] == ["ask", "others", "age"]
+
+
+def test_a_type_that_cannot_be_sent_is_named_when_the_program_starts() -> None:
+    class Odd:
+        pass
+
+    def give(self: Immortal) -> Odd:
+        return Odd()
+
+    give.__annotations__ = {"return": Odd}
+    kind = type(Immortal)("Gives", (Immortal,), {"give": method(give)})
+    with pytest.raises(DeclarationError, match="Gives: a Odd cannot be sent or kept: use a dataclass"):
+        interface_of(kind)
 
 
 def test_a_query_cannot_wait() -> None:

@@ -14,6 +14,7 @@ import pytest
 from support.until import until
 
 import headrace
+from headrace.client.immortals import Aged
 from headrace.config import Grant
 from headrace.errors import BadRequest, Forbidden, MethodRaised, StillRunning, Unauthenticated
 from headrace.immortals import Immortal, method, query, serve
@@ -62,6 +63,11 @@ class Shop(Immortal):
     @query
     def bad(self) -> None:
         self.orders = []
+
+    @query
+    def sneaky(self) -> int:
+        self.stock["pear"] = 1_000
+        return 1
 
 
 class Desk(Immortal):
@@ -173,7 +179,7 @@ async def test_a_wrong_argument_is_refused_before_it_is_logged(
         await off_loop(world.client.immortal("shop").order, **arguments)
     with pytest.raises(BadRequest, match="order"):
         await off_loop(world.client.immortal("shop", Shop).order, **arguments)
-    with pytest.raises(BadRequest, match="has no method 'ordr'; it has order, slow, note, left, bad"):
+    with pytest.raises(BadRequest, match="has no method 'ordr'; it has order, slow, note, left, bad, sneaky"):
         await off_loop(world.client.immortal("shop").ordr)
     kinds = [message["kind"] for message in await off_loop(world.client.call, "immortal.log", {"name": "shop"})]
     assert "async" not in kinds
@@ -189,6 +195,15 @@ async def test_a_query_writes_nothing(world: Any, shop: Shop) -> None:
     with pytest.raises(MethodRaised, match="a query reads the state and does not change it: orders was set"):
         await off_loop(world.client.immortal("shop").bad)
     assert await off_loop(log_next) == before
+
+
+async def test_a_query_that_changes_what_an_attribute_holds_is_found_and_undone(world: Any, shop: Shop) -> None:
+    handle = world.client.immortal("shop")
+    await off_loop(handle.order, item="pear", qty=3)
+    with pytest.raises(MethodRaised, match="sneaky changed what an attribute holds; make it a @method"):
+        await off_loop(handle.sneaky)
+    assert await off_loop(handle.left, item="pear") == 7  # recovered from the log
+    assert (await off_loop(handle.order, item="pear", qty=7))["number"] == 2
 
 
 async def test_over_http(world: Any, shop: Shop) -> None:
@@ -290,3 +305,33 @@ async def _moved(world: Any) -> None:
 
     while not await is_moved():
         await asyncio.sleep(0.02)
+
+
+def standbys(world: Any) -> int:
+    (count,) = (each["standbys"] for each in world.client.call("immortal.list") if each["name"] == "shop")
+    return int(count)
+
+
+async def stand_by(address: str) -> None:
+    async with serve(Shop, "shop", hub=address):
+        pytest.fail("it took over, although the first program lives")
+
+
+async def test_a_standby_answers_queries_and_says_how_far_behind_it_is(world: Any, shop: Shop) -> None:
+    handle = world.client.immortal("shop")
+    await off_loop(handle.order, item="pear", qty=3)
+    assert await off_loop(handle.ask, "left", "pear", max_age_s=5) == Aged(7)  # nobody stands by: the program itself
+    standing_by = asyncio.create_task(stand_by(world.address))
+    try:
+        await until(lambda: standbys(world) == 1)
+        assert await off_loop(handle.ask, "left", "pear", max_age_s=60) == Aged(7, 0.0)
+        await off_loop(handle.order, item="pear", qty=1)
+        later = await off_loop(handle.ask, "left", item="pear", max_age_s=60)
+        assert (later.value, later.age_s is not None) == (6, True)
+        with pytest.raises(BadRequest, match="shop.order is no query: only the running program can answer it"):
+            await off_loop(handle.ask, "order", item="pear", max_age_s=5)
+        with pytest.raises(MethodRaised, match="orders was set"):
+            await off_loop(handle.ask, "bad", max_age_s=60)
+    finally:
+        standing_by.cancel()
+        await asyncio.gather(standing_by, return_exceptions=True)

@@ -19,7 +19,7 @@ from headrace.log.directory import open_directory
 from headrace.log.disk import OsDisk
 from headrace.log.journal import FileJournal
 from headrace.log.log import Log
-from headrace.log.pending import Pending
+from headrace.log.pending import OPERATION_BYTES, Pending
 from headrace.testing import FakeClock, FaultyDisk, MemoryDisk
 
 # -- limits --------------------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def test_a_full_queue_says_so() -> None:
 
 
 def test_a_commit_takes_about_as_much_as_it_may() -> None:
-    log = open_log(commit_bytes_max=200)
+    log = open_log(commit_bytes_max=200 + 2 * OPERATION_BYTES)
     do(log, ops.CreateStream("s"))
     for _ in range(10):
         log.submit([ops.Append("s", Batch.one(b"x" * 80))])
@@ -316,7 +316,7 @@ def test_damage_in_a_segment_is_named_and_the_rest_is_served() -> None:
 def test_who_hands_in_while_the_log_closes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     log = open_log()
     do(log, ops.CreateStream("s"))
-    monkeypatch.setattr(log, "_check", lambda _: log.close() or 1)
+    monkeypatch.setattr(log, "_check", lambda _: log.close() or (1, 0))
     with pytest.raises(Closed):
         log.submit([ops.Append("s", Batch.one(b"x"))])
 

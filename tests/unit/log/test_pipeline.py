@@ -25,7 +25,8 @@ SETTINGS = LogSettings(**SMALL)  # type: ignore[arg-type]
 @pytest.fixture(autouse=True)
 def _eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit sets off whatever waits, and nobody waits for long."""
-    monkeypatch.setattr(pipeline, "AHEAD_BYTES", 0)
+    monkeypatch.setattr(pipeline, "AHEAD_BYTES_MIN", 0)
+    monkeypatch.setattr(pipeline, "AHEAD_BYTES_MAX", 0)
     monkeypatch.setattr(pipeline, "LAND_S", 0.0)
 
 
@@ -85,13 +86,26 @@ def test_no_more_are_on_their_way_than_the_journal_takes(log: Log, kafka: FakeKa
 
 
 def test_little_waits_for_what_is_on_its_way(log: Log, kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "AHEAD_BYTES", 1_000)
+    monkeypatch.setattr(pipeline, "AHEAD_BYTES_MIN", 1_000)
+    monkeypatch.setattr(pipeline, "AHEAD_BYTES_MAX", 10_000)
     kafka.hold()
     for size in (10, 10, 10):
         send(log, ops.Append("s", Batch.one(b"x" * size)))
     assert len(log.pipeline.flights) == 1
     send(log, ops.Append("s", Batch.one(b"x" * 990)))
     assert len(log.pipeline.flights) == 2
+    settle(log, kafka)
+
+
+def test_commits_grow_with_what_is_on_its_way(log: Log, kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As much must wait as all that have set off hold, up to a bound."""
+    monkeypatch.setattr(pipeline, "AHEAD_BYTES_MAX", 10_000)
+    kafka.hold()
+    sizes = []
+    for _ in range(25):
+        send(log, ops.Append("s", Batch.one(b"x" * 1_000)))
+        sizes = [len(flight.gathered) for flight in log.pipeline.flights]
+    assert sizes == [1, 1, 2, 4, 8]
     settle(log, kafka)
 
 

@@ -287,9 +287,9 @@ def test_a_stream_that_is_deleted_while_its_segment_is_stored(place: Place) -> N
     fill(log, "s", 30)
     pending = log.submit([ops.DeleteStream("s")])
     log.maintain_once()
-    log._own, own = log._own.__class__(), log._own  # the deletion is quicker
+    log.queue._own, own = log.queue._own.__class__(), log.queue._own  # the deletion is quicker
     settle(log, pending)
-    log._own = own
+    log.queue._own = own
     work(log)
     assert place.names("segments") == []
 
@@ -299,9 +299,9 @@ def test_a_segment_of_what_was_trimmed_meanwhile(place: Place) -> None:
     do(log, ops.CreateStream("s"))
     fill(log, "s", 30)
     log.maintain_once()
-    log._own, own = log._own.__class__(), log._own
+    log.queue._own, own = log.queue._own.__class__(), log.queue._own
     do(log, ops.Trim("s", 30))
-    log._own = own
+    log.queue._own = own
     work(log)
     assert place.names("segments") == []
     assert log.bounds("s") == (30, 30)

@@ -282,6 +282,25 @@ class TestUsersFile:
         with pytest.raises(SecurityError, match="cannot be read: Not a directory"):
             security(tmp_path / "file")
 
+    def test_what_never_ends_is_not_read(self, tmp_path: Path) -> None:
+        users = tmp_path / "users.json"
+        os.mkfifo(users)  # to open it would wait for a writer
+        with pytest.raises(SecurityError, match="cannot be read: not a regular file"):
+            security(tmp_path)
+        users.unlink()
+        users.symlink_to("/dev/zero")
+        with pytest.raises(SecurityError, match="cannot be read: not a regular file"):
+            security(tmp_path)
+        users.unlink()
+        users.symlink_to(users)
+        with pytest.raises(SecurityError, match="cannot be read: Too many levels of symbolic links"):
+            security(tmp_path)
+        users.unlink()
+        with users.open("wb") as file:
+            file.truncate(1 << 30)
+        with pytest.raises(SecurityError, match="cannot be read: larger than 16777216 bytes"):
+            security(tmp_path)
+
     def test_many_commands_at_once_lose_nobody(self, tmp_path: Path) -> None:
         names = [f"user{number}" for number in range(24)]
         with ThreadPoolExecutor(4) as commands:

@@ -29,6 +29,7 @@ from headrace.demo.flows import LEDGER, TILL, make_flows
 from headrace.demo.producers import PRODUCERS
 from headrace.errors import UnknownStream
 from headrace.hub.hooks import Hooks
+from headrace.immortals import Immortal, method, serve
 from headrace.log.batch import Batch
 from headrace.log.sealer import Sealer
 from headrace.log.segment import SegmentRef
@@ -236,6 +237,29 @@ async def test_http_continues_the_trace_of_its_caller(told: Told) -> None:
     assert created.kind == SpanKind.INTERNAL
     assert _trace_of(served[1]) != REMOTE_TRACE
     assert not [span for span in told.spans() if "health" in span.name]
+
+
+class Till(Immortal):
+    taken: int = 0
+
+    @method
+    def take(self, amount: int) -> int:
+        if amount < 0:
+            raise ValueError("no")
+        self.taken += amount
+        return self.taken
+
+
+async def test_a_call_of_an_immortal_is_a_span_in_the_trace_of_its_caller(told: Told) -> None:
+    url = f"http://{told.runtime.addresses['http']}/api/immortals/register/take"
+    async with serve(Till, "register", hub=told.runtime.addresses["flight"]), httpx.AsyncClient() as client:
+        headers = {"traceparent": TRACEPARENT}
+        assert (await client.post(url, json={"amount": 5}, headers=headers)).json() == 5
+        assert (await client.post(url, json={"amount": -1}, headers=headers)).status_code == 422
+    good, bad = told.spans("register.take")
+    assert {span.context.trace_id for span in (good, bad) if span.context} == {int(REMOTE_TRACE, 16)}
+    assert attribute(good, "headrace.method") == "take"
+    assert (attribute(good, "error.type"), attribute(bad, "error.type")) == (None, "method-raised")
 
 
 async def test_futoin_continues_the_trace_of_its_caller(told: Told) -> None:

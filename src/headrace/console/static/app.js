@@ -2,7 +2,7 @@
 
 import { Live, isSignedIn, onUnauthenticated, signIn, signOut } from "./api.js";
 import { ask, field } from "./dialogs.js";
-import { count, fill, h, moment, number, place, seconds } from "./dom.js";
+import { ago, count, fill, h, moment, number, place } from "./dom.js";
 import { loud } from "./alarms.js";
 import { clusterPage } from "./cluster.js";
 import { cursorsPage } from "./cursors.js";
@@ -183,7 +183,7 @@ function heard(name, data) {
     const last = state.samples.at(-1)?.time_ms ?? 0;
     state.samples = [...state.samples, ...data.filter((sample) => sample.time_ms > last)].slice(-HISTORY);
     pulse.className = "pulse on";
-    pulse.textContent = `${number(state.samples.at(-1)?.records_in ?? 0)} records/s in`;
+    fill(pulse, number(state.samples.at(-1)?.records_in ?? 0), h("span", {}, " records/s in"));
     ring();
     for (const work of state.view?.pulses ?? []) work();
   } else if (name === "moved") {
@@ -207,6 +207,7 @@ function lose(why, words = "") {
   document.getElementById("bell").hidden = true;
   state.lost = { why, words };
   document.body.classList.add("lost");
+  document.body.classList.toggle("refused", why === "refused");
   sayLost();
 }
 
@@ -214,28 +215,37 @@ function sayLost() {
   if (!state.lost) return;
   const banner = document.getElementById("lost");
   const { why, words } = state.lost;
-  const since = state.heardMs === null ? null : Math.round((Date.now() - state.heardMs) / 1000);
   const parts =
     why === "refused"
-      ? [h("b", {}, "This hub does not show you anything."), ` ${words}.`]
+      ? [
+          h("b", {}, "This hub does not show you anything."),
+          `${words[0].toUpperCase()}${words.slice(1)}. Ask whoever runs the hub for it.`,
+          h("button", { type: "button", onclick: leaveHub }, "Sign in as somebody else"),
+        ]
       : [
           h("b", {}, "The hub does not answer."),
-          since === null
-            ? " Nothing has been heard from it."
-            : ` What you see is ${seconds(since)} old: it was so at ${moment(state.heardMs * 1000).slice(11, 19)} UTC.`,
-          " This page tries again every second.",
+          state.heardMs === null
+            ? "Nothing has been heard from it."
+            : `What you see is from ${moment(state.heardMs * 1000).slice(11, 19)} UTC, ${ago((Date.now() - state.heardMs) / 1000)}.`,
+          "This page tries again every second.",
         ];
-  fill(banner, parts);
+  const said = parts.map((part) => part.textContent ?? part).join(" ");
+  if (banner.textContent !== said) fill(banner, parts.map((part) => [part, " "]));
   banner.hidden = asking;
 }
 
 function found() {
   if (!state.lost) return;
   state.lost = null;
-  document.body.classList.remove("lost");
+  document.body.classList.remove("lost", "refused");
   document.getElementById("lost").hidden = true;
   if (state.view?.failed) show();
   else if (state.view?.work) state.view.now();
+}
+
+function leaveHub() {
+  signOut();
+  location.reload();
 }
 
 let asking = false;
@@ -285,10 +295,7 @@ function start() {
   });
   const leave = document.getElementById("leave");
   leave.hidden = !isSignedIn();
-  leave.addEventListener("click", () => {
-    signOut();
-    location.reload();
-  });
+  leave.addEventListener("click", leaveHub);
   document.getElementById("skip").addEventListener("click", (event) => {
     event.preventDefault();
     main.focus();
@@ -305,6 +312,7 @@ function start() {
   });
   onUnauthenticated(askWho);
   addEventListener("hashchange", () => {
+    if (!asking) for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close(); // it belongs to the page that was left
     show();
     main.focus();
   });

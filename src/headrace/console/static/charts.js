@@ -89,8 +89,9 @@ export class LineChart {
       .map((one) => ({ ...one, part: Math.min(1, Math.max(0, one.part)) }))
       .slice(-MARKS_MAX);
     const length = Math.max(...series.map((values) => values.length));
-    const top = nice(Math.max(...series.flat().filter((value) => value !== null), 0), this.unit);
-    this.top.textContent = this.format(top);
+    const most = Math.max(...series.flat().filter((value) => value !== null), 0);
+    const top = nice(most, this.unit);
+    this.top.textContent = most > 0 ? this.format(top) : "\u00a0";
     this.since.textContent = length > 1 ? this.when((length - 1) * stepS) : "";
     this.last.textContent = endMs === null ? "now" : this.when(0);
     fill(

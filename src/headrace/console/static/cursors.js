@@ -2,7 +2,7 @@
 
 import { call } from "./api.js";
 import { ask, attempt, choice, command, field, form, line, menu } from "./dialogs.js";
-import { count, empty, fill, h, head, number, pill, seconds, streamLink } from "./dom.js";
+import { ago, count, empty, fill, h, head, number, pill, searchField, streamLink } from "./dom.js";
 import { liveTable } from "./table.js";
 
 const MOVING_S = 5;
@@ -16,24 +16,15 @@ export function cursorState(row) {
 }
 
 export async function cursorsPage(root, parts, view) {
-  const search = h("input", {
-    type: "search",
-    placeholder: "Cursor or stream",
-    "aria-label": "Filter cursors",
-    value: view.shown.text ?? "",
-    oninput: () => {
-      view.keep({ text: search.value });
-      view.now();
-    },
-  });
+  const search = searchField(view, "Filter cursors", "Cursor or stream");
   const rows = liveTable(
     [
-      { title: "Cursor", cell: (row) => row.name, wrap: true },
+      { title: "Cursor", cell: (row) => row.name, wide: true },
       { title: "Stream", cell: (row) => streamLink(row.stream) },
-      { title: "Partition", number: true, minor: true, cell: (row) => row.partition },
-      { title: "Next index", number: true, cell: (row) => number(row.index) },
+      { title: "Partition", number: true, place: true, minor: true, cell: (row) => row.partition },
+      { title: "Next index", number: true, place: true, cell: (row) => number(row.index) },
       { title: "Behind", number: true, cell: (row) => count(row.lag, "record") },
-      { title: "Last moved", number: true, cell: (row) => `${seconds(row.age_s)} ago` },
+      { title: "Last moved", number: true, cell: (row) => ago(row.age_s) },
       { title: "State", wrap: true, cell: cursorState },
       {
         title: "",
@@ -43,7 +34,7 @@ export async function cursorsPage(root, parts, view) {
             { class: "actions" },
             h(
               "button",
-              { type: "button", onclick: () => reset(row), "aria-label": `Reset ${row.name} of ${row.stream}` },
+              { type: "button", class: "quiet-button", onclick: () => reset(row), "aria-label": `Reset ${row.name} of ${row.stream}` },
               "Reset",
             ),
             menu(`What else to do with ${row.name} of ${row.stream}`, [{ title: "Forget…", danger: true, on: () => forget(row) }]),

@@ -61,7 +61,7 @@ export async function deadPage(root, parts, view) {
       ),
       table(
         [
-          { title: "Index", number: true, cell: (one) => number(one.index) },
+          { title: "Index", number: true, place: true, cell: (one) => number(one.index) },
           { title: "Time (UTC)", cell: (one) => h("span", { class: "still" }, moment(one.time_us)) },
           { title: "Reason", wrap: true, cell: (one) => one.reason },
           { title: "Belongs to", cell: (one) => streamLink(one.stream) },

@@ -84,11 +84,11 @@ export function menu(label, items, shown = "⋯") {
 }
 
 // The command that does the same, to be copied.
-export const command = (text) =>
+export const command = (text, scrolls = false) =>
   h(
     "div",
     { class: "command" },
-    h("code", {}, text),
+    h("code", { tabindex: scrolls ? 0 : null }, text),
     h("button", { type: "button", class: "quiet-button", onclick: () => copy(text, "the command") }, "Copy"),
   );
 
@@ -131,6 +131,8 @@ export function form(fields, tell, preview = null) {
   say();
   return body;
 }
+
+export const NOT_HEX = "That is not hex: two digits for each byte.";
 
 export const field = (title, name, attributes = {}) =>
   h("label", { class: "block" }, title, h("input", { name, autocomplete: "off", ...attributes }));

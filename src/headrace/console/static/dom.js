@@ -59,6 +59,9 @@ export function seconds(value) {
   return `${plain.format(value / 86400)} days`;
 }
 
+// How long ago, without figures that only flicker.
+export const ago = (value) => (value < 2 ? "just now" : `${seconds(Math.round(value))} ago`);
+
 // An event time is whatever a producer has sent; what no date can hold is shown as the number it is.
 export function moment(micros) {
   const date = new Date(Number(micros) / 1000);
@@ -81,6 +84,8 @@ export function place(parts, shown = {}) {
 }
 
 export const streamLink = (name, shown) => h("a", { href: place(["stream", name], shown) }, name);
+
+export const links = (names) => names.flatMap((name, at) => [at ? ", " : "", streamLink(name)]);
 
 // A figure that is short enough for a label: 1.2k, 34M.
 export const compact = (value) =>
@@ -112,8 +117,23 @@ export const head = (title, quiet, ...right) =>
     "div",
     { class: "head" },
     h("div", {}, h("h1", {}, title), quiet ? h("p", { class: "quiet" }, quiet) : null),
-    h("div", { class: "bar" }, right),
+    right.length ? h("div", { class: "bar" }, right) : null,
   );
+
+// A field that narrows what a page shows; the address keeps what was typed.
+export function searchField(view, label, placeholder, changed = () => view.now()) {
+  const field = h("input", {
+    type: "search",
+    placeholder,
+    "aria-label": label,
+    value: view.shown.text ?? "",
+    oninput: () => {
+      view.keep({ text: field.value });
+      changed(field.value);
+    },
+  });
+  return field;
+}
 
 export const meter = (value, most) =>
   h("progress", { max: most || 1, value: String(Math.min(value, most)), "aria-hidden": "true" });
@@ -132,6 +152,20 @@ export const encode = (data) => {
 export const utf8 = (text) => new TextEncoder().encode(text);
 
 export const hex = (data) => Array.from(data, (byte) => byte.toString(16).padStart(2, "0")).join("");
+
+// Bytes from hex digits, or null if that is not hex.
+export function unhex(text) {
+  const digits = text.replaceAll(/\s/g, "");
+  if (!/^([0-9a-f]{2})*$/i.test(digits)) return null;
+  return Uint8Array.from(digits.match(/../g) ?? [], (pair) => parseInt(pair, 16));
+}
+
+// For a look: text as it is; of other bytes what can be printed.
+export function readable(data) {
+  const text = asText(data);
+  if (text !== null && !/[\x00-\x08\x0e-\x1f]/.test(text)) return text;
+  return Array.from(data, (byte) => (byte >= 32 && byte < 127 ? String.fromCharCode(byte) : "·")).join("").replaceAll(/·{2,}/g, "··");
+}
 
 export function asText(data) {
   try {

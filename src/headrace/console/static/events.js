@@ -32,7 +32,7 @@ export async function eventsPage(root, parts, view) {
   const span = h("span", { class: "quiet" });
   const stream = view.shown.stream;
   const charts = [
-    ...(stream ? [["Records to this stream", [(one) => one.rates[stream] ?? 0], [], (value) => `${compact(value)}/s`]] : []),
+    ...(stream ? [["Records to this stream", [(one) => one.rates[stream] ?? null], [], (value) => `${compact(value)}/s`]] : []),
     ...CHARTS,
   ].map(card);
   const rows = liveTable(

@@ -1,7 +1,7 @@
 // Executions of Perper agents: what was called, who works on it, how long it takes.
 
 import { callIfThere } from "./api.js";
-import { count, empty, fill, h, head, json, moment, number, pill, seconds } from "./dom.js";
+import { count, empty, fill, h, head, json, moment, number, pill, searchField, seconds } from "./dom.js";
 import { liveTable } from "./table.js";
 
 const LIMIT = 500;
@@ -14,16 +14,7 @@ export async function executionsPage(root, parts, view) {
     h("option", { value: "open" }, "Only open ones"),
     h("option", { value: "finished" }, "Only finished ones"),
   );
-  const search = h("input", {
-    type: "search",
-    placeholder: "Agent, instance, delegate or id",
-    "aria-label": "Filter executions",
-    value: view.shown.text ?? "",
-    oninput: () => {
-      view.keep({ text: search.value });
-      view.now();
-    },
-  });
+  const search = searchField(view, "Filter executions", "Agent, instance, delegate or id");
   const said = h("span", { class: "quiet push", role: "status" });
   const none = h("div", {});
   let longest = 1;
@@ -70,7 +61,7 @@ export async function executionsPage(root, parts, view) {
     root,
     head(
       "Executions",
-      "Calls between Perper agents and the streams they make. Open ones wait for a worker or are worked on.",
+      "Calls between Perper agents, and the streams they create. Open ones wait for a worker or have one.",
     ),
     h("div", { class: "bar" }, which, search, said),
     h("div", { class: "card" }, rows.element),
@@ -109,7 +100,7 @@ export async function executionsPage(root, parts, view) {
 
 function state(row) {
   if (row.finished) return pill("finished", "good");
-  return row.worker ? pill("working", "warn") : pill("waiting");
+  return row.worker ? pill("working", "live") : pill("waiting");
 }
 
 const took = (row) => (row.started_us === null ? 0 : (row.finished_us ?? Date.now() * 1000) - row.started_us);

@@ -12,7 +12,7 @@ const asynchronous = (imports, ...body) =>
 
 // Listener, title, who uses it, and the command at its address.
 const WAYS = [
-  ["flight", "Command line", "headrace, over Arrow Flight", (at) => `headrace stream create ${STREAM} --hub ${at} && echo 'first record' | headrace append ${STREAM} --hub ${at}`],
+  ["flight", "Command line", "headrace, over Arrow Flight", (at) => `headrace stream create ${STREAM} --hub ${at} &&\n  echo 'first record' | headrace append ${STREAM} --hub ${at}`],
   [
     "flight",
     "Python",
@@ -24,7 +24,7 @@ const WAYS = [
     "HTTP",
     "any language",
     () =>
-      `${curl("stream.create", { stream: STREAM })} && ${curl("stream.append", { stream: STREAM, records: [{ text: "first record" }] })}`,
+      `${curl("stream.create", { stream: STREAM })} &&\n${curl("stream.append", { stream: STREAM, records: [{ text: "first record" }] })}`,
   ],
   [
     "wallaroo",
@@ -82,16 +82,16 @@ export async function firstRecord() {
     "section",
     { class: "first", "aria-label": "Send your first record" },
     h("h2", {}, "Send your first record"),
-    h("p", { class: "quiet" }, "This hub has no streams yet. Any of these makes one, and it appears here by itself."),
+    h("p", { class: "quiet" }, "This hub has no streams yet. Any of these creates one, and it appears here by itself."),
     h(
       "div",
-      { class: "grid wide" },
+      { class: "ways" },
       WAYS.filter(([listener]) => listeners[listener]).map(([listener, title, who, line]) =>
         h(
           "section",
           { class: "card", "data-way": title },
           h("h3", {}, h("b", {}, title), ` ${who}`),
-          command(line(listeners[listener])),
+          command(line(listeners[listener]), true),
         ),
       ),
     ),

@@ -113,7 +113,7 @@ export function lookPanel(view) {
       state.drawn = null;
       await view.now();
     }
-    if (!found.methods.length && !found.timers.length && !found.effects.length) return empty("For nothing.", "Methods that wait, timers to come and effects under way are shown here.");
+    if (!found.methods.length && !found.timers.length && !found.effects.length) return empty("Nothing.", "Methods that wait, timers to come and effects under way are shown here.");
     return [
       found.methods.map((each) =>
         h(

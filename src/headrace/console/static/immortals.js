@@ -2,7 +2,7 @@
 
 import { call, callIfThere } from "./api.js";
 import { attempt, menu } from "./dialogs.js";
-import { bytes, count, empty, facts, fill, h, head, meter, moment, number, pill, refill, seconds, streamLink } from "./dom.js";
+import { bytes, count, empty, facts, fill, h, head, meter, moment, number, pill, refill, seconds, streamLink, today } from "./dom.js";
 import { liveTable } from "./table.js";
 import { callMethod, checkpoint, forget, handOver, register, replay } from "./immortal_actions.js";
 import { lookPanel } from "./immortal_look.js";
@@ -229,7 +229,7 @@ export async function immortalsPage(root, [chosen], view) {
       return h(
         "li",
         { class: "checkpoint" },
-        h("span", { class: "still" }, moment(saved.time_us)),
+        h("span", { class: "still", title: moment(saved.time_us) }, today(saved.time_us)),
         " ",
         pill("checkpoint", "warn"),
         ` ${saved.id}, ${bytes(saved.size)}, stands for all before index ${number(saved.position)} `,
@@ -239,7 +239,7 @@ export async function immortalsPage(root, [chosen], view) {
     return h(
       "li",
       {},
-      h("span", { class: "still" }, moment(entry.time_us)),
+      h("span", { class: "still", title: moment(entry.time_us) }, today(entry.time_us)),
       ` #${number(entry.sequence)} `,
       pill(entry.kind),
       " ",

@@ -31,10 +31,15 @@ export function diagram(machine, marks) {
     machine.states.map((state) => box(state, places.get(state), marks.get(state))),
     ordered.filter((change) => marks.has(change.before)).map((change) => label(change, places)),
   );
+  const strip = h("div", { class: "machine-scroll", tabindex: 0, "aria-label": "Diagram" }, drawing);
+  const now = places.get([...marks.keys()][0]);
+  requestAnimationFrame(() => {
+    if (now) strip.scrollLeft = (now.x + BOX.width / 2) * (drawing.clientWidth / width) - strip.clientWidth / 2; // it may be wider than the page
+  });
   return h(
     "figure",
     { class: "machine-figure" },
-    h("div", { class: "machine-scroll", tabindex: 0, "aria-label": "Diagram" }, drawing),
+    strip,
     h("figcaption", {}, next(machine, marks)),
   );
 }

@@ -2,9 +2,10 @@
 
 import { alarmsPanel, loud } from "./alarms.js";
 import { call } from "./api.js";
-import { compact, count, empty, fill, h, head, number, place } from "./dom.js";
-import { firstRecord } from "./first.js";
+import { compact, count, empty, fill, h, head, number, place, searchField } from "./dom.js";
 import { MapDrawing } from "./drawing.js";
+import { firstRecord } from "./first.js";
+import { FlowList } from "./flow_list.js";
 
 const FEW = 40;
 const MANY = 600;
@@ -21,16 +22,7 @@ const HEADS = { producer: "Written by", stream: "Streams", pipeline: "Pipelines"
 export async function mapPage(root, parts, view) {
   const alarms = alarmsPanel(view);
   const quiet = h("span", {});
-  const search = h("input", {
-    type: "search",
-    value: view.shown.text ?? "",
-    placeholder: "Name, part of it, or a pattern",
-    "aria-label": "Filter streams",
-    oninput: () => {
-      view.keep({ text: search.value });
-      view.now();
-    },
-  });
+  const search = searchField(view, "Filter streams", "Name, part of it, or a pattern");
   const way = h("span", { class: "bar" });
   const all = h("button", {
     type: "button",
@@ -44,15 +36,23 @@ export async function mapPage(root, parts, view) {
   const drawing = new MapDrawing((columns) => fill(heads, columns.map(columnHead)));
   const none = h("div", {});
   const map = h("div", { class: "card map-card", hidden: true }, heads, drawing.element, legend());
+  const list = new FlowList();
+  const narrow = matchMedia("(max-width: 640px)"); // four columns do not fit on a phone
+  const turned = () => view.now();
+  narrow.addEventListener("change", turned);
   fill(
     root,
     head("Map", quiet, search),
     alarms.element,
     h("div", { class: "bar map-way" }, way, h("span", { class: "push" }), all),
     map,
+    list.element,
     none,
   );
-  view.onLeave(() => drawing.stop());
+  view.onLeave(() => {
+    drawing.stop();
+    narrow.removeEventListener("change", turned);
+  });
   view.onPulse((samples) => {
     const last = samples.at(-1);
     alarms.update(last);
@@ -62,28 +62,29 @@ export async function mapPage(root, parts, view) {
   async function refresh() {
     const { text = "", group = "", all: wide } = view.shown;
     const found = await call("console.map", { text, group, limit: wide ? MANY : FEW });
-    const into = found.nodes.filter((one) => one.kind === "producer").reduce((sum, one) => sum + (one.rate ?? 0), 0);
-    quiet.textContent = `${count(found.streams, "stream")} · ${compact(into)} records/s in`;
     const hasGroups = found.nodes.some((one) => one.kind === "group" || one.kind === "rest");
     way.parentElement.hidden = !(group || hasGroups || wide);
     all.hidden = !(hasGroups || wide);
+    quiet.textContent = hasGroups || wide ? `${count(found.streams, "stream")}, live` : "What flows where, live.";
+    search.hidden = !found.streams && !text;
     all.textContent = wide ? "Group streams" : `Show ${number(Math.min(found.streams, MANY))} streams one by one`;
     fill(way, crumbs(group));
-    map.hidden = !found.streams;
+    map.hidden = !found.streams || narrow.matches;
+    list.element.hidden = !found.streams || !narrow.matches;
     if (!found.streams) {
       if (text || group) fill(none, h("div", { class: "card" }, empty("No stream fits.")));
       else if (!none.querySelector(".first")) fill(none, await firstRecord());
       return;
     }
     fill(none);
-    drawing.update(found.nodes.map(shown), found.edges);
+    (narrow.matches ? list : drawing).update(found.nodes.map(shown), found.edges);
   }
   await view.every(refresh);
 }
 
-function columnHead({ kind, x, width }) {
-  const title = h("span", {}, HEADS[kind]);
-  Object.assign(title.style, { left: `${x}px`, width: `${width}px` });
+function columnHead({ kind, x, wide }) {
+  const title = h("span", {}, HEADS[kind] ?? HEADS.stream);
+  Object.assign(title.style, { left: `${x}px`, width: `${wide}px` });
   return title;
 }
 

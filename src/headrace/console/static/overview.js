@@ -4,7 +4,7 @@ import { alarmsPanel } from "./alarms.js";
 import { call } from "./api.js";
 import { LineChart, Recent, legend } from "./charts.js";
 import { ask, attempt, field, form, line, note } from "./dialogs.js";
-import { bytes, count, facts, fill, h, head, number, seconds } from "./dom.js";
+import { bytes, count, facts, fill, h, head, number, place, seconds } from "./dom.js";
 import { liveTable } from "./table.js";
 
 const perSecond = Object.assign((value) => `${bytes(value)}/s`, { inBytes: true });
@@ -16,33 +16,33 @@ const CARDS = [
     keys: ["records_in", "records_out"],
     names: ["in", "out"],
     format: rate("records/s"),
-    figure: (last) => [number(last.records_in), " in · ", number(last.records_out), " out"],
+    figure: (last) => [number(last.records_in), " ", h("small", {}, "in"), " · ", number(last.records_out), " ", h("small", {}, "out")],
     unit: "records/s",
   },
   {
     title: "Append to durable",
     keys: ["commit_p50_ms", "commit_p99_ms"],
     names: ["p50", "p99"],
-    format: rate("ms"),
+    format: (value) => seconds(value / 1000),
     figure: (last) =>
       last.commit_p50_ms === null
         ? "no commits"
-        : [number(last.commit_p50_ms), " p50 · ", number(last.commit_p99_ms), " p99"],
-    unit: (last) => (last.commit_p50_ms === null ? "in the last second" : "ms"),
+        : [seconds(last.commit_p50_ms / 1000), " ", h("small", {}, "p50"), " · ", seconds(last.commit_p99_ms / 1000), " ", h("small", {}, "p99")],
+    unit: (last) => (last.commit_p50_ms === null ? "in the last second" : ""),
   },
   {
     title: "Payload in",
     keys: ["bytes_in"],
     format: perSecond,
-    figure: (last) => bytes(last.bytes_in),
-    unit: "per second",
+    figure: (last) => perSecond(last.bytes_in),
+    unit: "",
   },
   {
     title: "Commits",
     keys: ["commits"],
     format: rate("per s"),
     figure: (last) => number(last.commits),
-    unit: "fdatasyncs/s",
+    unit: "per second, each one fdatasync",
   },
   {
     title: "Sealed on disk",
@@ -88,16 +88,14 @@ export async function overviewPage(root, parts, view) {
   const alarms = alarmsPanel(view);
   const cards = CARDS.map(card);
   const recent = new Recent(300);
-  const counts = h("span", { class: "quiet" });
-  const services = h("p", { class: "quiet" });
   const listeners = liveTable(
     [
       { title: "Listener", cell: (row) => row.name },
-      { title: "Address", cell: (row) => h("code", {}, row.address) },
+      { title: "Address", cell: (row) => (row.address ? h("code", {}, row.address) : h("span", { class: "quiet" }, "on the HTTP port, or on ports of its own")) },
       {
         title: "Open sessions",
         number: true,
-        cell: (row) => (row.sessions ? h("a", { href: "#/sessions" }, count(row.sessions, "session")) : "none"),
+        cell: (row) => (row.sessions ? h("a", { href: place(["sessions"], { text: row.name }) }, number(row.sessions)) : "0"),
       },
     ],
     { label: "Listeners", key: (row) => row.name },
@@ -114,9 +112,8 @@ export async function overviewPage(root, parts, view) {
     h(
       "section",
       { class: "card" },
-      h("div", { class: "bar" }, h("h2", {}, "Listeners"), counts),
+      h("h2", {}, "Listeners"),
       listeners.element,
-      services,
       info.missing.length ? h("p", { class: "quiet" }, `Not installed: ${info.missing.join(", ")}`) : null,
     ),
   );
@@ -156,19 +153,14 @@ export async function overviewPage(root, parts, view) {
       open_sessions: Object.values(sample.sessions).reduce((sum, one) => sum + one, 0),
     }));
     const last = samples.at(-1);
-    quiet.textContent = `Headrace ${info.version} · up ${seconds(info.uptime_s + (Date.now() - opened) / 1000)}${info.data && ` · data in ${info.data}`}`;
+    quiet.textContent = `Headrace ${info.version} · up ${seconds(Math.round(info.uptime_s + (Date.now() - opened) / 1000))} · ${count(last.streams, "stream")}, ${count(last.tables, "table")}${info.data && ` · data in ${info.data}`}`;
     alarms.update(last);
     for (const one of cards) one.update(samples, last, recent.now());
-    counts.textContent = `${count(last.streams, "stream")} · ${count(last.tables, "table")}`;
+    const services = Object.keys(last.sessions).filter((name) => !(name in info.listeners));
+    const listening = Object.entries(info.listeners).filter(([name]) => !name.includes("."));
     listeners.update(
-      Object.entries(info.listeners)
-        .filter(([name]) => !name.includes("."))
-        .map(([name, address]) => ({ name, address, sessions: last.sessions[name] ?? 0 })),
+      [...listening, ...services.map((name) => [name, null])].map(([name, address]) => ({ name, address, sessions: last.sessions[name] ?? 0 })),
     );
-    services.textContent = Object.entries(last.sessions)
-      .filter(([name]) => !(name in info.listeners))
-      .map(([name, open]) => `${name}: ${count(open, "open session")} on the HTTP port or on ports of its own.`)
-      .join(" ");
   });
 }
 

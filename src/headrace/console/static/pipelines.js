@@ -3,7 +3,7 @@
 import { call } from "./api.js";
 import { LineChart, Recent } from "./charts.js";
 import { ask, attempt, choice, command, field, form, line, menu } from "./dialogs.js";
-import { bytes, count, empty, facts, fill, h, head, number, pill, refill, seconds, streamLink } from "./dom.js";
+import { bytes, count, empty, facts, fill, h, head, links, number, pill, refill, seconds, streamLink } from "./dom.js";
 import { table } from "./table.js";
 
 const kinds = { running: "good", failed: "bad", lost: "bad", starting: "warn", restarting: "warn" };
@@ -88,7 +88,7 @@ export async function pipelinesPage(root, parts, view) {
       ),
       about,
     );
-    function update({ status, history }) {
+    function update({ status, history, reads, writes }) {
       const { report, definition } = status;
       fill(badge, pill(status.state, kinds[status.state] ?? ""));
       failure.hidden = !report?.error;
@@ -97,20 +97,20 @@ export async function pipelinesPage(root, parts, view) {
         one.figure.textContent = one.format(report?.[one.key] ?? 0);
         one.chart.update([history.length ? history.map((moment) => moment[one.key]) : [0]], 1, null, recent.now());
       }
-      begin.disabled = ALIVE.includes(status.state) || definition === null;
-      begin.title = definition === null ? "It is not defined at this hub: start it where it ran." : "";
-      more.disabled = definition === null;
-      end.disabled = !ALIVE.includes(status.state);
-      back.disabled = ALIVE.includes(status.state);
-      back.title = back.disabled ? "Stop it first." : "";
+      const runs = ALIVE.includes(status.state);
+      begin.hidden = runs || definition === null; // one that is defined elsewhere is started there
+      more.hidden = definition === null;
+      end.hidden = !runs;
+      back.hidden = runs;
       refill(
         about,
         facts([
+          ["Reads", reads.length ? links(reads) : null],
+          ["Writes", writes.length ? links(writes) : null],
           ["Batch", report && report.batch >= 0 ? number(report.batch) : "none yet"],
           ["Rows so far", report ? number(report.rows) : null],
           ["Rows of state", report?.state_rows ? number(report.state_rows) : null],
           ["Restarts", report?.restarts ? number(report.restarts) : null],
-          ["Results go to", definition?.into ? streamLink(definition.into) : null],
           ["Runs every", definition?.trigger],
           ["File", definition?.file ? h("code", {}, definition.file) : null],
           ["Project", definition?.project ? h("code", {}, definition.project) : null],

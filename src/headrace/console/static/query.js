@@ -40,7 +40,7 @@ export async function queryPage(root, parts, view) {
   const run = h("button", { type: "button", class: "main", onclick: () => start() }, "Run");
   const cancel = h("button", { type: "button", hidden: true, onclick: () => stop() }, "Cancel");
   const said = h("span", { class: "quiet", role: "status" });
-  const result = h("div", {}, h("div", { class: "card" }, empty("No answer yet.", "Run a query with the button, or with Ctrl and Enter.")));
+  const result = h("div", {}, h("div", { class: "card" }, empty("No answer yet.", "Write a query and run it, or take one of the recent ones.")));
   fill(
     root,
     head(
@@ -56,6 +56,7 @@ export async function queryPage(root, parts, view) {
     result,
   );
   const state = { id: null, at: 0, offers: [], word: "" };
+  drawOffers();
   const names = everyName();
   const known = new Map();
 
@@ -106,9 +107,9 @@ export async function queryPage(root, parts, view) {
   });
 
   function show({ columns, rows, truncated }, sql) {
-    const numbers = columns.map((_, at) => at).filter((at) => rows.length && rows.every((row) => row[at] === null || typeof row[at] === "number" || typeof row[at] === "bigint"));
+    const numbers = columns.map((_, at) => at).filter((at) => rows.some((row) => row[at] !== null) && rows.every((row) => row[at] === null || typeof row[at] === "number" || typeof row[at] === "bigint"));
     const cells = table(
-      columns.map((column, at) => ({ title: column.name, number: numbers.includes(at), wrap: !numbers.includes(at), cell: (row) => h("span", { title: column.type }, text(row[at])) })),
+      columns.map((column, at) => ({ title: column.name, number: numbers.includes(at), wrap: !numbers.includes(at), cell: (row) => h("span", { title: column.type }, text(row[at], column.type)) })),
       rows.slice(0, SHOWN),
       { label: "Rows", empty: empty("No rows.") },
     );
@@ -174,11 +175,13 @@ export async function queryPage(root, parts, view) {
     else ["role", "aria-label"].forEach((name) => offers.removeAttribute(name));
     drawOffers();
   }
-  const drawOffers = () =>
+  function drawOffers() {
     fill(
       offers,
+      state.offers.length ? null : h("span", { class: "quiet" }, "Names complete as you type: Tab takes one. Ctrl and Enter run the query."),
       state.offers.map((one, at) => h("button", { type: "button", role: "option", tabindex: -1, "aria-selected": String(at === state.at), onpointerdown: (event) => take(one, event) }, one)),
     );
+  }
   function take(one, event) {
     event?.preventDefault();
     const end = editor.selectionStart;
@@ -209,7 +212,7 @@ export async function queryPage(root, parts, view) {
 
 const starting = ({ stream, table: named_ }) =>
   stream
-    ? `SELECT index, time, type, cast(payload AS string) AS text\nFROM ${named(stream)}\nORDER BY time DESC\nLIMIT 100`
+    ? `SELECT index, time, type, cast(payload AS string) AS text\nFROM ${named(stream)}\nORDER BY time DESC, index DESC\nLIMIT 100`
     : `SELECT cast(key AS string) AS key, cast(payload AS string) AS value\nFROM ${named(named_)}\nLIMIT 100`;
 
 async function everyName() {
@@ -217,9 +220,10 @@ async function everyName() {
   return found.flat().map((one) => one.name);
 }
 
-function text(value) {
+function text(value, type = "") {
   if (value === null) return h("span", { class: "quiet" }, "null");
   if (typeof value === "object") return value.text ?? value.base64 ?? JSON.stringify(value);
+  if (/^timestamp/i.test(type)) return String(value).replace("T", " ").replace(/(\.\d{3})\d*Z?$|Z$/, "$1"); // as everywhere here: UTC, to the millisecond
   return typeof value === "number" ? number(value) : String(value);
 }
 

@@ -67,7 +67,7 @@ export async function showRecord(place, stream, partition, record) {
   follow(way, named, record);
   try {
     const found = await call("record.frames", named);
-    fill(frames, found.map(frame));
+    fill(frames, found.map((one, at) => frame(one, at === 0)));
   } catch (error) {
     fill(frames, h("p", { class: "bad" }, error.message));
   }
@@ -88,12 +88,10 @@ async function follow(place, named, record) {
     " ",
     h("a", { href: `#/sessions/${one.session}${one.ended ? "?which=ended" : ""}` }, one.peer),
   ]);
-  const step = (one) => [
-    "pipeline ",
-    h("a", { href: `#/pipelines/${encodeURIComponent(one.pipeline)}` }, one.pipeline),
-    one.streams.length ? " with " : "",
-    one.streams.flatMap((name, at) => [at ? ", " : "", streamLink(name, near)]),
-  ];
+  const pipeline = (one) => h("a", { href: `#/pipelines/${encodeURIComponent(one.pipeline)}` }, one.pipeline);
+  const streams = (one) => one.streams.flatMap((name, at) => [at ? ", " : "", streamLink(name, near)]);
+  const into = (one) => ["pipeline ", pipeline(one), one.streams.length ? [" → ", streams(one)] : ""];
+  const from = (one) => [one.streams.length ? [streams(one), " → "] : "", "pipeline ", pipeline(one)];
   const lines = (all) => all.map((one) => h("div", {}, one));
   const done = found.readers.filter((one) => !one.to_go);
   const late = found.readers.filter((one) => one.to_go);
@@ -106,14 +104,14 @@ async function follow(place, named, record) {
         writers.length
           ? [lines(writers), writers.length > 1 ? h("div", { class: "quiet" }, "one of these: all had the stream open then") : null]
           : found.before.length
-            ? lines(found.before.map(step))
+            ? lines(found.before.map(from))
             : h("span", { class: "quiet" }, "nobody who is still known: a verb, or a session from before the hub's last start"),
       ],
-      ["Made from", writers.length && found.before.length ? lines(found.before.map(step)) : null],
+      ["Made from", writers.length && found.before.length ? lines(found.before.map(from)) : null],
       ["Read by", done.length ? lines(done.map((one) => [pill("read", "good"), " ", one.cursor])) : null],
       ["Not yet by", late.length ? lines(late.map((one) => [one.cursor, h("span", { class: "quiet" }, ` ${count(one.to_go, "record")} to go`)])) : null],
       ["Read by anyone", found.readers.length ? null : "no cursor in this partition"],
-      ["Goes into", found.behind.length ? lines(found.behind.map(step)) : null],
+      ["Goes into", found.behind.length ? lines(found.behind.map(into)) : null],
     ]),
   );
 }
@@ -181,7 +179,7 @@ function dump(data) {
   return lines.join("\n");
 }
 
-function frame(found) {
+function frame(found, isOpen) {
   let at = 0;
   const fields = found.fields.filter((one) => one.size);
   const parts = fields.map((one, which) => {
@@ -210,7 +208,7 @@ function frame(found) {
   );
   return h(
     "details",
-    { open: true, class: "frame" },
+    { open: isOpen, class: "frame" },
     h(
       "summary",
       {},

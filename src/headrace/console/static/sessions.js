@@ -1,7 +1,7 @@
 // Who is connected, in which state, and how the last ones ended.
 
 import { call } from "./api.js";
-import { count, empty, facts, fill, h, head, json, meter, moment, number, pill, refill, seconds, streamLink } from "./dom.js";
+import { empty, facts, fill, h, head, json, links, meter, moment, number, pill, refill, searchField, seconds } from "./dom.js";
 import { diagram } from "./machine.js";
 import { liveTable, pager } from "./table.js";
 
@@ -24,16 +24,9 @@ export async function sessionsPage(root, [chosen, ...rest], view) {
     h("option", { value: "open" }, "Open now"),
     h("option", { value: "ended" }, "Ended last"),
   );
-  const search = h("input", {
-    type: "search",
-    placeholder: "Protocol, peer or stream",
-    "aria-label": "Filter sessions",
-    value: view.shown.text ?? "",
-    oninput: () => {
-      view.keep({ text: search.value });
-      state.offset = 0;
-      view.now();
-    },
+  const search = searchField(view, "Filter sessions", "Protocol, peer or stream", () => {
+    state.offset = 0;
+    view.now();
   });
   const places = pager(ROWS, "session", (offset) => {
     state.offset = offset;
@@ -100,7 +93,7 @@ export async function sessionsPage(root, [chosen, ...rest], view) {
   );
   fill(
     root,
-    head("Sessions", "Connections of all protocols. Open one to see where it stands in its protocol's state machine."),
+    head("Sessions", "Connections of all protocols. Open one to see where it is in its protocol's state machine."),
     h("div", { class: "bar" }, which, search, places.element),
     h("div", { class: "card" }, rows.element),
     detail,
@@ -129,12 +122,9 @@ export async function sessionsPage(root, [chosen, ...rest], view) {
     title.textContent = `${row.protocol} · ${row.peer}`;
     const given = [
       ["State", row.state],
-      [
-        "Open for",
-        row.closed_us
-          ? `${seconds((row.closed_us - row.opened_us) / 1e6)}, ended ${moment(row.closed_us)} UTC`
-          : `since ${moment(row.opened_us).slice(0, 19)} UTC`,
-      ],
+      row.closed_us
+        ? ["Was open for", `${seconds((row.closed_us - row.opened_us) / 1e6)}, until ${moment(row.closed_us).slice(0, 19)} UTC`]
+        : ["Open since", `${moment(row.opened_us).slice(0, 19)} UTC`],
       ["Why it ended", row.reason],
       ["Last error", row.error ? h("span", { class: "bad" }, row.error) : "none"],
       ["Writes", row.writes.length ? links(row.writes) : null],
@@ -164,7 +154,7 @@ export async function sessionsPage(root, [chosen, ...rest], view) {
         return h(
           "section",
           { class: "machine-of" },
-          h("h3", {}, `The states of ${machine.of} (${machine.protocol}, ${machine.name})`),
+          h("h3", {}, `The states of ${machine.of}`),
           diagram(machine, marks),
         );
       });
@@ -182,8 +172,6 @@ const flow = (one) =>
   );
 
 const titled = (name) => name[0].toUpperCase() + name.slice(1).replaceAll("_", " ");
-
-const links = (names) => names.flatMap((name, at) => [at ? ", " : "", streamLink(name)]);
 
 function uses(row) {
   const said = [];

@@ -1,21 +1,12 @@
 // Every setting and limit, its value, and where the value came from.
 
 import { call } from "./api.js";
-import { bytes, count, empty, fill, h, head, number, pill, seconds } from "./dom.js";
+import { bytes, count, empty, fill, h, head, number, pill, searchField, seconds } from "./dom.js";
 import { table } from "./table.js";
 
 export async function settingsPage(root, parts, view) {
   const settings = await call("config.show");
-  const search = h("input", {
-    type: "search",
-    placeholder: "Key or description",
-    "aria-label": "Filter settings",
-    value: view.shown.text ?? "",
-    oninput: () => {
-      view.keep({ text: search.value });
-      draw();
-    },
-  });
+  const search = searchField(view, "Filter settings", "Key or description", () => draw());
   const which = h(
     "select",
     { "aria-label": "Which settings", onchange: draw },
@@ -59,23 +50,26 @@ export async function settingsPage(root, parts, view) {
 const section = ([name, rows]) =>
   h(
     "section",
-    { class: "card" },
+    { class: "card settings" },
     h("h2", {}, name),
     table(
       [
         { title: "Key", cell: (one) => h("code", { class: "still" }, one.key) },
-        { title: "Value", wrap: true, cell: (one) => h("b", {}, shown(one)) },
+        { title: "Value", wrap: true, cell: (one) => (one.origin === "default" ? shown(one) : h("b", {}, shown(one))) },
         {
           title: "From",
           cell: (one) =>
-            one.origin === "default" ? h("span", { class: "quiet" }, "default") : pill(one.origin, "good"),
+            one.origin === "default" ? h("span", { class: "quiet" }, "default") : pill(one.origin, "live"),
         },
-        { title: "Meaning", wrap: true, cell: (one) => one.description },
+        { title: "Meaning", wrap: true, cell: (one) => marked(one.description) },
       ],
       rows,
       { label: `Settings of ${name}` },
     ),
   );
+
+// What is between backticks is code.
+const marked = (text) => text.split("`").map((part, at) => (at % 2 ? h("code", {}, part) : part));
 
 function shown(one) {
   if (one.value === null || one.value === "") return "–";

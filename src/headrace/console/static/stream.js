@@ -1,10 +1,11 @@
 // One stream: its records, live or anywhere in its past, who writes and who reads.
 
-import { call } from "./api.js";
+import { call, callIfThere } from "./api.js";
 import { LineChart, Recent } from "./charts.js";
 import { cursorState } from "./cursors.js";
-import { ask, attempt, choice, curl, field, form, line, menu } from "./dialogs.js";
+import { ask, attempt, choice, curl, field, form, line, menu, NOT_HEX } from "./dialogs.js";
 import {
+  ago,
   bytes,
   count,
   empty,
@@ -17,8 +18,8 @@ import {
   number,
   pill,
   place,
-  seconds,
   today,
+  unhex,
   utf8,
 } from "./dom.js";
 import { fits, short, showRecord } from "./record.js";
@@ -29,6 +30,7 @@ import { liveTable } from "./table.js";
 const PAGE = 200;
 const LIVE_KEPT = 1000; // and filtered
 const LIVE_SHOWN = 200; // of them: a page with thousands of elements cannot keep up with what comes
+const PAST_S = 300; // of the rate's chart
 const SEARCH_PAGE = 1000;
 const SEARCH_PAGES = 50;
 
@@ -47,8 +49,8 @@ export async function streamPage(root, [stream], view) {
   const filters = filterFields(view, () => draw());
   const rows = liveTable(
     [
-      { title: "Index", number: true, cell: (one) => number(one.index) },
-      many ? { title: "Partition", number: true, cell: (one) => one.partition } : null,
+      { title: "Index", number: true, place: true, cell: (one) => number(one.index) },
+      many ? { title: "Partition", number: true, place: true, cell: (one) => one.partition } : null,
       {
         title: "Time (UTC)",
         cell: (one) => h("span", { class: "still", title: moment(one.time_us) }, today(one.time_us)),
@@ -243,7 +245,7 @@ export async function streamPage(root, [stream], view) {
     const record =
       answer.form === "text"
         ? { text: answer.payload }
-        : { payload: encode((answer.payload.match(/[0-9a-f]{2}/gi) ?? []).map((pair) => parseInt(pair, 16))) };
+        : { payload: encode(unhex(answer.payload) ?? []) };
     if (answer.type) record.type = answer.type;
     if (answer.key) record.key = encode(utf8(answer.key));
     return { stream, partition: Number(answer.partition ?? 0), records: [record] };
@@ -270,9 +272,7 @@ export async function streamPage(root, [stream], view) {
       {
         ok: "Send",
         check: (values) =>
-          values.form === "hex" && !/^([0-9a-f]{2}\s*)*$/i.test(values.payload.trim())
-            ? "That is not hex: two digits for each byte."
-            : null,
+          values.form === "hex" && !unhex(values.payload) ? NOT_HEX : null,
       },
     );
     if (!answer) return;
@@ -348,12 +348,28 @@ function filterFields(view, changed) {
   };
 }
 
+// The rate of the last minutes, a value for each second, as the hub's history has it.
+async function ratesBefore(stream) {
+  const nowUs = Date.now() * 1000;
+  const found = await callIfThere("console.history", { since_us: nowUs - PAST_S * 1e6, until_us: nowUs, stream }, null).catch(() => null);
+  const seconds = Math.round((found?.step_us ?? 0) / 1e6);
+  const known = (found?.moments ?? []).map((one) => one?.rates[stream] ?? null);
+  const first = known.findIndex((rate) => rate !== null); // before it the hub or the stream was not there
+  const last = known.findLastIndex((rate) => rate !== null);
+  const filled = known.map((rate, at) => (at > last ? known[last] : rate)); // what came since then is not written yet
+  return first < 0 ? [] : filled.slice(first).flatMap((rate) => Array(seconds).fill(rate));
+}
+
 // What changes while one looks: figures, who writes, who reads.
 function aboutStream(stream) {
   const quiet = h("span", {});
   const kept = h("button", { type: "button", class: "quiet-button edit", title: "Change", onclick: () => editOptions(stream) });
   const chart = new LineChart("Records per second", (value) => `${number(value)} records/s`).linkTo({ stream });
-  const recent = new Recent(120);
+  const recent = new Recent(PAST_S);
+  let past = [];
+  ratesBefore(stream).then((found) => {
+    past = found;
+  });
   const numbers = h("div", { class: "numbers" });
   const figures = h("div", { class: "card summary" }, numbers, chart.element);
   const writers = liveTable(
@@ -381,6 +397,7 @@ function aboutStream(stream) {
       {
         title: "Next index",
         number: true,
+        place: true,
         minor: true,
         cell: (one) => (one.index === undefined ? "–" : number(one.index)),
       },
@@ -419,7 +436,7 @@ function aboutStream(stream) {
         ["Furthest behind", row.cursors ? count(row.lag, "record") : "no cursors"],
       ]),
     );
-    chart.update([rates.length ? rates : [0]], 1, null, recent.now());
+    chart.update([[...past, ...(rates.length ? rates : [0])].slice(-PAST_S)], 1, null, recent.now());
     writers.update([
       ...writing.map((one) => ({
         key: `s${one.session}`,
@@ -437,7 +454,7 @@ function aboutStream(stream) {
       ...cursors.map((one) => ({
         ...one,
         key: `c${one.partition}/${one.name}`,
-        name: [one.name, h("div", { class: "quiet" }, `moved ${seconds(one.age_s)} ago`)],
+        name: [one.name, h("div", { class: "quiet" }, `moved ${ago(one.age_s)}`)],
       })),
       ...reading.map((one) => ({
         key: `s${one.session}`,

@@ -2,25 +2,17 @@
 
 import { call } from "./api.js";
 import { ask, attempt, choice, command, field, form, line, menu } from "./dialogs.js";
-import { bytes, count, empty, fill, h, head, json, number, streamLink } from "./dom.js";
+import { bytes, count, empty, fill, h, head, json, number, searchField, streamLink } from "./dom.js";
 import { liveTable, pager } from "./table.js";
 
 const ROWS = 100;
 
 export async function streamsPage(root, parts, view) {
   const asked = { text: view.shown.text ?? "", order: view.shown.order ?? "name", descending: Boolean(view.shown.turned), offset: 0, limit: ROWS, all: Boolean(view.shown.all) };
-  const keep = () => view.keep({ text: asked.text, order: asked.order === "name" ? null : asked.order, turned: asked.descending ? 1 : null, all: asked.all ? 1 : null });
-  const search = h("input", {
-    type: "search",
-    placeholder: "Name, part of it, or a pattern",
-    "aria-label": "Filter streams",
-    value: asked.text,
-    oninput: () => {
-      asked.text = search.value;
-      asked.offset = 0;
-      keep();
-      view.now();
-    },
+  const keep = () => view.keep({ order: asked.order === "name" ? null : asked.order, turned: asked.descending ? 1 : null, all: asked.all ? 1 : null });
+  const search = searchField(view, "Filter streams", "Name, part of it, or a pattern", (text) => {
+    Object.assign(asked, { text, offset: 0 });
+    view.now();
   });
   const kind = h(
     "select",
@@ -33,7 +25,7 @@ export async function streamsPage(root, parts, view) {
         view.now();
       },
     },
-    h("option", { value: "" }, "Streams"),
+    h("option", { value: "" }, "Without the hub's own"),
     h("option", { value: "all" }, "With the hub's own"),
   );
   const places = pager(ROWS, "stream", (offset) => {

@@ -2,7 +2,7 @@
 
 import { count, fill, h, number } from "./dom.js";
 
-// columns: { title, cell(row), number, wrap, minor and least (left out where it is narrow), sort }; sort: { by, descending, on(by) }.
+// columns: { title, cell(row), number (0 is grey, unless it is a place), wrap, minor and least (left out where it is narrow), sort }; sort: { by, descending, on(by) }.
 // options: label, key(row), empty (an element), onOpen(row), isOpen(row), and stamp(row): rows with the same stamp look the same,
 // and their cells are not made again.
 export function liveTable(columns, options) {
@@ -83,6 +83,8 @@ export function liveTable(columns, options) {
   function cells(line) {
     columns.forEach((column, at) => {
       const fresh = h("td", { class: classes(column), "data-title": column.title || null }, column.cell(line.row));
+      if (["", "–"].includes(fresh.textContent)) fresh.classList.add("none"); // nothing to say where there is little room
+      if (column.number && !column.place && fresh.textContent.startsWith("0") && !parseFloat(fresh.textContent)) fresh.classList.add("zero");
       const old = line.contents[at];
       if (old?.isEqualNode(fresh)) return;
       if (old && old.contains(document.activeElement)) {

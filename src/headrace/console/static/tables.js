@@ -1,30 +1,18 @@
 // Tables, and the entries of one: keys and values as text, JSON or bytes.
 
 import { call } from "./api.js";
-import { ask, attempt, command, curl, field, form, line, menu, note } from "./dialogs.js";
-import { asText, bytes, count, decode, empty, encode, fill, h, head, hex, json, number, place, utf8 } from "./dom.js";
+import { ask, attempt, command, curl, field, form, line, menu, NOT_HEX, note } from "./dialogs.js";
+import { asText, bytes, count, decode, empty, encode, fill, h, head, hex, json, number, place, readable, searchField, unhex, utf8 } from "./dom.js";
 import { liveTable } from "./table.js";
 
 const ROWS = 100;
 
-const shown = (base64) => {
-  if (base64 === null || base64 === undefined) return "";
-  const data = decode(base64);
-  return asText(data) ?? hex(data);
-};
+const shown = (base64) => readable(decode(base64));
+const cell = (base64) => h("code", { title: asText(decode(base64)) === null ? `hex ${short(hex(decode(base64)))}` : null }, short(shown(base64)));
 const short = (text) => (text.length > 300 ? `${text.slice(0, 300)}…` : text);
 
 export async function tablesPage(root, parts, view) {
-  const search = h("input", {
-    type: "search",
-    value: view.shown.text ?? "",
-    placeholder: "Name, part of it, or a pattern",
-    "aria-label": "Filter tables",
-    oninput: () => {
-      view.keep({ text: search.value });
-      view.now();
-    },
-  });
+  const search = searchField(view, "Filter tables", "Name, part of it, or a pattern");
   const which = h(
     "select",
     {
@@ -35,7 +23,7 @@ export async function tablesPage(root, parts, view) {
         view.now();
       },
     },
-    h("option", { value: "" }, "Tables"),
+    h("option", { value: "" }, "Without the hub's own"),
     h("option", { value: "1" }, "With the hub's own"),
   );
   const said = h("span", { class: "quiet push", role: "status" });
@@ -87,8 +75,8 @@ export async function tablePage(root, [table], view) {
   const places = h("div", { class: "bar" });
   const rows = liveTable(
     [
-      { title: "Key", wrap: true, cell: (row) => h("code", {}, short(shown(row.key))) },
-      { title: "Value", wrap: true, cell: (row) => h("code", {}, short(shown(row.value))) },
+      { title: "Key", wrap: true, cell: (row) => cell(row.key) },
+      { title: "Value", wrap: true, cell: (row) => cell(row.value) },
       { title: "Size", number: true, minor: true, cell: (row) => bytes(decode(row.value).length) },
       {
         title: "",
@@ -126,6 +114,7 @@ export async function tablePage(root, [table], view) {
       view.keep({ offset: state.offset || null });
       view.now();
     };
+    places.hidden = !state.offset && items.length <= ROWS;
     fill(
       places,
       h("button", { type: "button", disabled: !state.offset, onclick: step(-ROWS) }, "Previous"),
@@ -135,10 +124,12 @@ export async function tablePage(root, [table], view) {
   }
 
   async function put(row) {
+    const before = row ? decode(row.value) : utf8("");
+    const isText = asText(before) !== null;
     const asked = (values) => ({
       table,
       key: row ? row.key : encode(utf8(values.key)),
-      value: encode(utf8(values.value)),
+      value: encode(isText ? utf8(values.value) : (unhex(values.value) ?? [])),
       ...(row ? { expect_value: row.value } : {}),
     });
     const answer = await ask(
@@ -146,12 +137,12 @@ export async function tablePage(root, [table], view) {
       form(
         [
           field("Key", "key", { required: true, value: row ? shown(row.key) : "", readonly: Boolean(row) }),
-          h("label", { class: "block" }, "Value", h("textarea", { name: "value", value: row ? shown(row.value) : "" })),
+          h("label", { class: "block" }, isText ? "Value" : "Value, as bytes in hex", h("textarea", { name: "value", value: isText ? asText(before) : hex(before) })),
           row ? h("p", { class: "quiet" }, "Nothing is changed if somebody else has changed it meanwhile.") : null,
         ],
         (values) => curl("table.put", asked(values)),
       ),
-      { ok: "Set" },
+      { ok: "Set", check: (values) => (isText || unhex(values.value) ? null : NOT_HEX) },
     );
     if (!answer) return;
     const request = asked(answer);

@@ -119,8 +119,9 @@ class KafkaPort(Protocol):
 
     def producer(self, topic: str) -> Producer: ...
 
-    def consumer(self, topic: str, partition: int, offset: int) -> Consumer:
-        """Begins with that offset."""
+    def consumer(self, topic: str, partition: int, offset: int, *, waits: bool = True) -> Consumer:
+        """Begins with that offset. Without `waits` it is for what is there already: a broker that has nothing more says
+        so soon, and `seek` need not wait for it."""
         ...
 
     def bounds(self, topic: str, partition: int, timeout_s: float | None = None) -> tuple[int, int]:

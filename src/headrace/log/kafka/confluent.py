@@ -6,6 +6,8 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import TimeoutError
+from functools import partial
 from typing import Any, TypeVar
 
 import confluent_kafka
@@ -59,6 +61,8 @@ MESSAGE_BYTES_MAX = 1_900_000
 """Of a message or a batch of them: below what the topics take."""
 REQUEST_S = 10.0
 """Of one question to a broker; asked again until `log.kafka.timeout_s` is over."""
+NEVER_S = 3600.0
+"""As long as librdkafka lets a question wait."""
 LEADER_S = 1.0
 """Of the first question to the broker that led a partition when it was last asked: it may have gone."""
 AGAIN_S = 0.2
@@ -77,6 +81,7 @@ FIXED_PRODUCER: dict[str, Any] = {
     "batch.size": MESSAGE_BYTES_MAX,
     "request.timeout.ms": 5000,
     "retry.backoff.ms": 20,
+    "retry.backoff.max.ms": 100,  # also of the question who leads now: the journal waits for the answer
 }
 FIXED_CONSUMER: dict[str, Any] = {
     "group.id": "headrace",  # offsets are never committed
@@ -87,6 +92,11 @@ FIXED_CONSUMER: dict[str, Any] = {
     "fetch.wait.max.ms": 100,
     "fetch.queue.backoff.ms": 5,
     "fetch.message.max.bytes": 4_000_000,
+}
+WITHOUT_WAITING: dict[str, Any] = {
+    "fetch.wait.max.ms": 5,
+    "fetch.message.max.bytes": 500_000,  # a broker sends a larger message whole; nobody asked for what stands behind it
+    "queued.max.messages.kbytes": 16_384,
 }
 FIXED = FIXED_PRODUCER.keys() | FIXED_CONSUMER.keys() | {"bootstrap.servers", "compression.type"}
 OUT_OF_RANGE = (Code.OFFSET_OUT_OF_RANGE, Code._AUTO_OFFSET_RESET)
@@ -291,8 +301,8 @@ class ConfluentKafka(KafkaPort):
     def producer(self, topic: str) -> Producer:
         return _Producer({**self._base, **self._producing}, topic)
 
-    def consumer(self, topic: str, partition: int, offset: int) -> Consumer:
-        config = {**self._base, **FIXED_CONSUMER}
+    def consumer(self, topic: str, partition: int, offset: int, *, waits: bool = True) -> Consumer:
+        config = {**self._base, **FIXED_CONSUMER, **({} if waits else WITHOUT_WAITING)}
         return _Consumer(config, topic, partition, offset, lambda: self.topic(topic) is not None)
 
     def join(self, group: str, topic: str, client: str, session_s: float) -> Member:
@@ -311,10 +321,7 @@ class ConfluentKafka(KafkaPort):
         return _Member(config, topic)
 
     def members(self, group: str) -> list[GroupMember]:
-        def describe() -> Any:
-            return self._admin.describe_consumer_groups([group], request_timeout=REQUEST_S)[group].result()
-
-        found = self._asked(f"the members of group {group}", describe)
+        found = self._asked(f"the members of group {group}", partial(self._described, group))
         return [
             GroupMember(
                 member.client_id,
@@ -322,6 +329,15 @@ class ConfluentKafka(KafkaPort):
             )
             for member in found.members
         ]
+
+    def _described(self, group: str) -> Any:
+        """What the group's coordinator says; None when it says nothing. When librdkafka (2.16) gives up such a question
+        while it looks for the coordinator, it uses memory that it has freed once one is found, and the process may end.
+        So only we give up."""
+        try:
+            return self._admin.describe_consumer_groups([group], request_timeout=NEVER_S)[group].result(REQUEST_S)
+        except TimeoutError:
+            return None
 
     def bounds(self, topic: str, partition: int, timeout_s: float | None = None) -> tuple[int, int]:
         def ask(patience_s: float) -> tuple[int, int] | None:

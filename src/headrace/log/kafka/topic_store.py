@@ -217,7 +217,7 @@ class TopicStore(Store):
         with self._lock:
             resting, self._resting = self._resting, None
         if resting is None:
-            consumer = self._kafka.consumer(self._topic, self._cell, start)
+            consumer = self._kafka.consumer(self._topic, self._cell, start, waits=False)
         else:
             consumer = resting
             consumer.seek(start)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Coroutine
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
@@ -31,6 +31,7 @@ from headrace.protocols.ambrosia.interface import KEY_FIELD, Interface, MethodIn
 from headrace.security import Principal, current
 
 WAIT_S_MAX: Final = 25.0
+Said = TypeVar("Said")
 
 
 class DescribeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,13 +58,17 @@ class CallRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     idempotency_key: str | None = None
     """The same key again: the same call, which is not made twice, and its result."""
     wait_s: Annotated[float, msgspec.Meta(ge=0, le=WAIT_S_MAX)] = WAIT_S_MAX
+    max_age_s: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    """A query may be answered by a standby that is not further behind than that."""
 
 
 class Called(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a method returned. `done` is false if it had not returned when `wait_s` was over; it goes on."""
+    """What a method returned. `done` is false if it had not returned when `wait_s` was over; it goes on. `age_s` says
+    that a standby answered a query, and how far behind it was at most."""
 
     value: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
     done: bool = True
+    age_s: float | None = None
 
 
 class InstancesRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -167,7 +172,14 @@ class CallVerbs:
         return openapi(found)
 
     async def call(self, request: CallRequest) -> Called:
-        """Log the call, and wait for what the method returns."""
+        """Log the call, and wait for what the method returns: a span of that name in the caller's trace."""
+        about = {"headrace.immortal": request.name, "headrace.method": request.method}
+        if request.key is not None:
+            about["headrace.key"] = request.key
+        with self._hub.tracing.span(f"{request.name}.{request.method}", about):
+            return await self._call(request)
+
+    async def _call(self, request: CallRequest) -> Called:
         instance = self._permitted(request.name, "read", "immortal.call")
         interface = self._coordinator.store.interface(instance.name)
         method = MethodInterface(request.method, method_id(request.method))
@@ -177,23 +189,41 @@ class CallVerbs:
         arguments = msgspec.json.encode(
             request.arguments if request.key is None else {**request.arguments, KEY_FIELD: request.key}
         )
+        called = f"{request.name}.{request.method}"
         if method.query:
-            asking = self._coordinator.outside.ask(instance, method.id, arguments, request.wait_s)
-            answer = await self._while_permitted(request.name, "read", "immortal.call", asking)
-            if answer is None:
-                raise StillRunning(f"immortal {request.name!r} has no program that could answer: start it")
-        else:
-            self._permitted(request.name, "write", "immortal.call")
-            calling = self._coordinator.outside.call(
-                instance, method.id, arguments, request.idempotency_key, request.wait_s
+            return await self._ask(
+                instance, "immortal.call", called, method.id, arguments, request.wait_s, request.max_age_s
             )
-            answer = await self._while_permitted(request.name, "write", "immortal.call", calling)
+        if request.max_age_s is not None:
+            raise BadRequest(
+                f"{called} is no query: only the running program can answer it, and max_age_s says nothing"
+            )
+        self._permitted(request.name, "write", "immortal.call")
+        calling = self._coordinator.outside.call(
+            instance, method.id, arguments, request.idempotency_key, request.wait_s
+        )
+        answer = await self._while_permitted(request.name, "write", "immortal.call", calling)
         if answer is None and request.wait_s:
             raise StillRunning(
-                f"{request.name}.{request.method} is logged and not answered yet; the same call with the same "
-                "idempotency key waits on"
+                f"{called} is logged and not answered yet; the same call with the same idempotency key waits on"
             )
-        return _called(f"{request.name}.{request.method}", answer)
+        return _called(called, answer)
+
+    async def _ask(
+        self,
+        instance: Instance,
+        verb: str,
+        what: str,
+        method: int,
+        arguments: bytes,
+        wait_s: float = WAIT_S_MAX,
+        max_age_s: float | None = None,
+    ) -> Called:
+        asking = self._coordinator.outside.ask(instance, method, arguments, wait_s, max_age_s)
+        asked = await self._while_permitted(instance.name, "read", verb, asking)
+        if asked.answer is None:
+            raise StillRunning(f"immortal {instance.name!r} has no program that could answer: start it")
+        return msgspec.structs.replace(_called(what, asked.answer), age_s=asked.age_s)
 
     async def instances(self, request: InstancesRequest) -> list[str]:
         """As its running program knows them."""
@@ -202,11 +232,8 @@ class CallVerbs:
         if interface is None or not interface.keyed:
             raise BadRequest(f"immortal {request.name!r} is not keyed: it is one instance")
         arguments = msgspec.json.encode({"pattern": request.pattern, "after": request.after, "limit": request.limit})
-        asking = self._coordinator.outside.ask(instance, INSTANCES_METHOD, arguments, WAIT_S_MAX)
-        answer = await self._while_permitted(request.name, "read", "immortal.instances", asking)
-        if answer is None:
-            raise StillRunning(f"immortal {request.name!r} has no program that could answer: start it")
-        return msgspec.json.decode(_called(request.name, answer).value, type=list[str])
+        answer = await self._ask(instance, "immortal.instances", request.name, INSTANCES_METHOD, arguments)
+        return msgspec.json.decode(answer.value, type=list[str])
 
     async def look(self, request: LookRequest) -> Look:
         """Its state, which methods wait for what, timers to come and what is being done outside."""
@@ -215,10 +242,8 @@ class CallVerbs:
         if interface.keyed and request.key is None:
             raise BadRequest(f"{request.name!r} is keyed: say which instance is meant by the key")
         arguments = msgspec.json.encode({} if request.key is None else {KEY_FIELD: request.key})
-        answer = await self._coordinator.outside.ask(instance, LOOK_METHOD, arguments, WAIT_S_MAX)
-        if answer is None:
-            raise StillRunning(f"immortal {request.name!r} has no program that could answer: start it")
-        return msgspec.json.decode(_called(request.name, answer).value, type=Look)
+        answer = await self._ask(instance, "immortal.look", request.name, LOOK_METHOD, arguments)
+        return msgspec.json.decode(answer.value, type=Look)
 
     async def fulfil(self, request: FulfilRequest) -> Called:
         """Give a waiting method its value."""
@@ -237,9 +262,7 @@ class CallVerbs:
         telling = self._coordinator.outside.call(instance, method, arguments, uuid.uuid4().hex, WAIT_S_MAX)
         return _called(instance.name, await self._while_permitted(instance.name, "write", verb, telling))
 
-    async def _while_permitted(
-        self, name: str, right: Right, verb: str, answer: Coroutine[Any, Any, Return | None]
-    ) -> Return | None:
+    async def _while_permitted(self, name: str, right: Right, verb: str, answer: Coroutine[Any, Any, Said]) -> Said:
         """An answer is only for those who may still have it. A call that is logged goes on without them."""
         caller, answered = current(), asyncio.ensure_future(answer)
         refused: asyncio.Future[HeadraceError] = asyncio.get_running_loop().create_future()

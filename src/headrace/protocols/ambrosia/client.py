@@ -34,6 +34,7 @@ from headrace.protocols.ambrosia.binding.immortal import Immortal, StateError, U
 from headrace.protocols.ambrosia.binding.methods import DeclarationError, call, fork, impulse
 from headrace.protocols.ambrosia.binding.proxies import Proxy, generate_proxy, proxy_of, proxy_to_self
 from headrace.protocols.ambrosia.binding.results import NotDeterministic, RemoteError, Result, gather
+from headrace.protocols.ambrosia.pairing import mark_of
 from headrace.protocols.ambrosia.record_reader import RecordReader
 from headrace.protocols.errors import RemoteProtocolError
 
@@ -117,6 +118,8 @@ class Host:
         self._reader = RecordReader()
         self.engine: Engine
         self.recoveries = 0
+        self.says_pair = False
+        """Whether the hub wants to know which two sockets are ours (`pairing.py`)."""
 
     @property
     def immortal(self) -> Immortal:
@@ -166,8 +169,10 @@ class Host:
         try:
             found = self._addresses()
             receive, send = await found if inspect.isawaitable(found) else found
-            self._to_hub, _ = await loop.create_connection(lambda: _Socket(self), *split_address(receive))
             self._from_hub, _ = await loop.create_connection(lambda: _Socket(self), *split_address(send))
+            self._to_hub, _ = await loop.create_connection(lambda: _Socket(self), *split_address(receive))
+            if self.says_pair:
+                self._to_hub.write(mark_of(self._from_hub.get_extra_info("sockname")[1]))
         except (OSError, ValueError, KeyError, Unreachable):
             await self._unlink()
             return False
@@ -208,6 +213,8 @@ class Host:
         try:
             for item in self._reader.feed(data):
                 self.engine.receive(item)
+                if self.engine.spoilt:
+                    break
         except RemoteProtocolError as error:
             logger.error("%s: the hub broke the protocol: %s", self._name, error)
             self.lost()
@@ -217,6 +224,10 @@ class Host:
             self.lost()
             return
         self.flush()
+        if self.engine.spoilt:
+            logger.error("%s: a query changed the state; recovering it from the log", self._name)
+            self.lost()
+            return
         if self.engine.replayed:
             self._replayed.set()
         if self.engine.primary:

@@ -14,6 +14,8 @@ from headrace.errors import BadRequest
 
 KEY_FIELD: Final = "@key"
 """The field of the arguments that says which instance of a keyed immortal is meant."""
+METHOD_FIELD: Final = "@method"
+"""The field of a record in the inbox that names the method, for protocols that cannot choose a record's type."""
 _KINDS: Final[dict[str, tuple[type, ...]]] = {
     "string": (str,),
     "integer": (int,),

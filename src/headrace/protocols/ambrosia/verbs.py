@@ -131,6 +131,8 @@ class ImmortalInfo(msgspec.Struct, frozen=True, kw_only=True):
     undelivered: int = 0
     """Logged messages that the binding was not sent yet."""
     standbys: int = 0
+    pairs: bool = False
+    """Whether its programs may say which two sockets are one's own."""
     described: bool = False
     """Whether its program has said what can be called of it."""
     senders: list[Peer] = []
@@ -326,6 +328,7 @@ class ImmortalVerbs:
             pending=pending,
             undelivered=max(0, bounds.next - position),
             standbys=len(instance.standbys),
+            pairs=True,
             described=self._coordinator.store.interface(instance.name) is not None,
             senders=senders,
             checkpoints=instance.checkpoints(),

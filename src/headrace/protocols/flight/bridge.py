@@ -97,9 +97,10 @@ class Bridge:
     def check_new(self) -> None:
         """Raise when nothing more is taken. Whoever is told so can be sure that it was not done."""
         if self.leaving.is_set():
-            raise self._refusal()
+            raise self.refusal()
 
-    def _refusal(self) -> HeadraceError:
+    def refusal(self) -> HeadraceError:
+        """What to tell whoever comes now."""
         if self._has_heirs:
             return NotHere("this hub is stopping, and another takes over; nothing was done: try again, at any hub")
         return Closed("the hub is stopping")
@@ -119,7 +120,7 @@ class Bridge:
         """Run in the loop, wait for the result; end early when the client goes or the server stops."""
         if self.stopping.is_set() or (is_endless and self.leaving.is_set()):
             work.close()
-            raise self._refusal()
+            raise self.refusal()
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         self._waiting.add(future)
         if is_endless:

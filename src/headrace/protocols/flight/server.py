@@ -1,9 +1,10 @@
 """The Flight endpoint: `serve` starts it on an address.
 
     do_put            append                              puts.py
+                      verbs with bytes                    verb_puts.py
     do_get            read a range, or follow             gets.py
                       the rows of a query                 queries.py
-    do_action         every verb of the hub, JSON in, JSON out
+    do_action         every verb of the hub, JSON in, JSON out; lines.py for clients that ask often
     get_flight_info   what a stream holds now, one endpoint for each partition
     list_flights      the same for all streams the caller may read
     get_schema        the columns of a record
@@ -53,12 +54,15 @@ from headrace.protocols.flight.codec import (
 )
 from headrace.protocols.flight.connections import Connections, cut, normal
 from headrace.protocols.flight.gets import ReadStream, open_read
+from headrace.protocols.flight.lines import Lines
 from headrace.protocols.flight.metrics import FlightMetrics
 from headrace.protocols.flight.permit import Permit, require
 from headrace.protocols.flight.puts import Putting, Window
 from headrace.protocols.flight.queries import QueryStream
-from headrace.protocols.flight.session import PutSession, ReadSession
+from headrace.protocols.flight.requests import OFFER_ACTION
+from headrace.protocols.flight.session import PutSession, ReadSession, describe_put, describe_read
 from headrace.protocols.flight.settings import Flight
+from headrace.protocols.flight.verb_puts import decode_verb_command, serve_requests
 from headrace.security import is_listed
 from headrace.serving.listener import Listener
 from headrace.serving.memory import GivesBack, find_trim
@@ -105,6 +109,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         self._bridge = bridge
         self._readers = _Places("open readers", hub.config.log.readers_max, "log.readers_max")
         self._writers = _Places("open puts", hub.config.section(Flight).writers_max, "flight.writers_max")
+        self.lines = Lines(hub, bridge.refusal)
         self._puts: dict[PutSession, str] = {}
         self._reads: set[ReadSession] = set()
         self._gives_back = GivesBack(find_trim())
@@ -170,7 +175,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             opened.callback(permit.close)
             opened.enter_context(self._readers.place())
             session = await open_read(self._hub, ticket)
-            handle = self._hub.sessions.open(PROTOCOL, self._client(peer), lambda: _describe_read(session))
+            handle = self._hub.sessions.open(PROTOCOL, self._client(peer), lambda: describe_read(session))
             opened.callback(handle.close)
             self._reads.add(session)
             opened.callback(self._reads.discard, session)
@@ -192,7 +197,10 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         reader: flight.MetadataRecordBatchReader,
         writer: flight.FlightMetadataWriter,
     ) -> None:
-        """Append batches to one partition."""
+        """Append batches to one partition, or call a verb with bytes."""
+        is_command = descriptor.descriptor_type == flight.DescriptorType.CMD
+        if is_command and (called := decode_verb_command(descriptor.command or b"")) is not None:
+            return self._put_into_verb(context, called.verb, reader, writer)
         session = PutSession(_command_of(descriptor))
         principal = self._principal(context)
         peer = context.peer()  # as for a get
@@ -210,6 +218,49 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         finally:
             del self._puts[session]
             self._bridge.post(closed)
+
+    def _put_into_verb(
+        self,
+        context: flight.ServerCallContext,
+        verb: str,
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.FlightMetadataWriter,
+    ) -> None:
+        principal, peer, got_on = self._principal(context), context.peer(), self._got_on(context)  # as for a get
+        permit, closed = self._bridge.open(
+            lambda: self._in_loop_open_verb_put(verb, principal, peer), context, lambda opened: opened[1]()
+        )
+
+        def check() -> None:
+            got_on()  # it is we who wait for the disk, not for the client
+            self._bridge.check(context)
+
+        def call(request: dict[str, Any], size: int) -> bytes:
+            got_on()
+            self._gives_back.after(size)
+            self._bridge.check_new()
+            permit.check()
+            self._all_puts.enter(size, check)
+            try:
+                return encode(self._bridge.run(self._hub.verbs.call(verb, request, principal), context))
+            finally:
+                self._all_puts.leave(size)
+
+        try:
+            with self._hub.tracing.call("flight.put", trace_headers_of(context), {"headrace.verb": verb}):
+                serve_requests(verb, reader, writer, call, self._hub.config.section(Flight).action_bytes_max)
+        finally:
+            self._bridge.post(closed)
+
+    async def _in_loop_open_verb_put(
+        self, verb: str, principal: Principal, peer: str
+    ) -> tuple[Permit, Callable[[], None]]:
+        self._hub.verbs.get(verb)  # raises for an unknown one
+        with contextlib.ExitStack() as opened:
+            permit = self._permit(principal, "write", peer=peer)
+            opened.callback(permit.close)
+            opened.enter_context(self._writers.place())
+            return permit, opened.pop_all().close
 
     @property
     def puts_bytes(self) -> int:
@@ -235,7 +286,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             opened.callback(permit.close)
             self._hub.bounds(command.stream, command.partition)  # raises for an unknown stream or partition
             opened.enter_context(self._writers.place())
-            handle = self._hub.sessions.open(PROTOCOL, self._client(peer), lambda: _describe_put(session))
+            handle = self._hub.sessions.open(PROTOCOL, self._client(peer), lambda: describe_put(session))
             opened.callback(handle.close)
             handle.uses("write", command.stream)
             return permit, opened.pop_all().close
@@ -246,6 +297,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[bytes]:
         """Call a verb of the hub."""
         principal = self._principal(context)
+        if action.type == OFFER_ACTION:
+            return iter([encode(self._bridge.run(self.lines.offer(principal), context))])
         body = b"" if action.body is None else memoryview(action.body)
         maximum = self._hub.config.section(Flight).action_bytes_max
         self._gives_back.after(len(body))
@@ -348,25 +401,6 @@ def _command_of(descriptor: flight.FlightDescriptor) -> PutCommand:
     return decode_command(descriptor.command or b"")
 
 
-def _describe_read(session: ReadSession) -> dict[str, object]:
-    return {
-        "state": "following" if session.ticket.follow else "reading",
-        "streams": [f"{reading.stream}/{reading.partition}" for reading in session.readings[:10]],
-        "position": [reading.position for reading in session.readings[:10]],
-        "sent": session.sent_count,
-    }
-
-
-def _describe_put(session: PutSession) -> dict[str, object]:
-    return {
-        "state": session.state.value,
-        "streams": [f"{session.command.stream}/{session.command.partition}"],
-        "batches_received": session.received_count,
-        "batches_stored": session.stored_count,
-        "last_error": None if session.error is None else str(session.error),
-    }
-
-
 def _tls_options(hub: Hub) -> dict[str, Any]:
     files = hub.security.tls_files(PROTOCOL)
     if files is None:
@@ -448,6 +482,7 @@ async def serve(hub: Hub, address: str) -> Listener:
 async def _stop(server: FlightServer, bridge: Bridge) -> None:
     """Let calls end by themselves for a moment, then cut the connections of those that do not."""
     bridge.leave()
+    await server.lines.close()
     if server.connections is not None:
         server.connections.stop()
     port = server.port

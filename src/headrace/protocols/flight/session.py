@@ -231,3 +231,24 @@ class ReadSession:
             else:
                 columns.append(batch.column(name))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def describe_read(session: ReadSession) -> dict[str, object]:
+    """As the list of sessions shows it."""
+    return {
+        "state": "following" if session.ticket.follow else "reading",
+        "streams": [f"{reading.stream}/{reading.partition}" for reading in session.readings[:10]],
+        "position": [reading.position for reading in session.readings[:10]],
+        "sent": session.sent_count,
+    }
+
+
+def describe_put(session: PutSession) -> dict[str, object]:
+    """As the list of sessions shows it."""
+    return {
+        "state": session.state.value,
+        "streams": [f"{session.command.stream}/{session.command.partition}"],
+        "batches_received": session.received_count,
+        "batches_stored": session.stored_count,
+        "last_error": None if session.error is None else str(session.error),
+    }

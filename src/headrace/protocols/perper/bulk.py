@@ -31,5 +31,5 @@ class Entries(list[tuple[bytes, bytes]]):
         super().__init__(entries)
         self.all_keys = [key for key, _ in self]
         self.all_values = [value for _, value in self]
-        self.measured = Measured.of(self.all_keys, self.all_values)
+        self.measured = Measured.made(self.all_keys, self.all_values)
         self.has_null = any(key[0] == NULL or value[0] == NULL for key, value in self)

@@ -24,7 +24,7 @@ class Cache:
         self.name = name
         self.stream = stream or name
         self.stream_id = hub.stream(self.stream).id
-        self.watchers: set[Callable[[], None]] = set()
+        self.watchers: dict[Callable[[], None], None] = {}
         self._hub = hub
 
     @property
@@ -64,11 +64,11 @@ class Cache:
 
     def watch(self, wake: Callable[[], None]) -> None:
         """Call `wake` whenever there may be new keys."""
-        self.watchers.add(wake)
+        self.watchers[wake] = None
 
     def unwatch(self, wake: Callable[[], None]) -> None:
         """Stop calling."""
-        self.watchers.discard(wake)
+        self.watchers.pop(wake, None)
 
     def _wake(self) -> None:
         for wake in tuple(self.watchers):

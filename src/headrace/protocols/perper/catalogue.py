@@ -60,7 +60,7 @@ class Entry:
         self.configuration = configuration
         self.cache: AnyCache | None = None
         self.deciding: asyncio.Future[Any] | None = None
-        self.on_destroyed: set[Callable[[], None]] = set()
+        self.on_destroyed: dict[Callable[[], None], None] = {}
         # pyignite hashes code points, Java and .NET hash UTF-16 units: both numbers are the cache's.
         self.ids = {java_hash(name), code_point_hash(name)}
 

@@ -211,7 +211,7 @@ class Fabric:
         await self.hub.create_table(LISTENED_TABLE)
         self._listened = set(self.hub.set_aside.read(LISTENED_TABLE, self.hub.items(LISTENED_TABLE), read_listened))
         listeners.load()
-        for stream in self._listened.difference(self.listeners.streams()):
+        for stream in sorted(self._listened.difference(self.listeners.streams())):
             self._listener_changed(stream)
 
     def _execution_changed(self, execution: str, now: Execution | None) -> None:

@@ -88,6 +88,7 @@ class StreamCache(FollowedCache):
         self._others: dict[bytes, int] = {}
         self._first = 0  # records before this have been trimmed, and their keys forgotten
         self._next = 0
+        self._damage: Damaged | None = None  # the last of it; an item that nobody knows may have been there
         self._waiting: list[_Waiting] = []
         self._pending: dict[bytes, _Waiting] = {}
         self._turn = asyncio.Lock()
@@ -132,12 +133,14 @@ class StreamCache(FollowedCache):
         self._wake()
 
     def _scan(self, start: int, end: int) -> tuple[list[pa.RecordBatch], int]:
-        """The columns that tell the keys, and where to go on. Items whose records are damaged or trimmed are gone."""
+        """The columns that tell the keys, and where to go on. Items whose records are damaged or trimmed are gone; of
+        damaged ones, asking for them says so."""
         batches: list[pa.RecordBatch] = []
         try:
             batches.extend(self._hub.scan(self.name, start, end, columns=["index", "id", "key", "type"]))
         except Damaged as damage:
             logger.error("stream %r: items at indexes %d to %d are damaged", self.name, damage.first, damage.last)
+            self._damage = damage
             return batches, damage.last + 1
         except Trimmed as trimmed:
             return batches, trimmed.first
@@ -195,23 +198,37 @@ class StreamCache(FollowedCache):
     def has(self, key: bytes) -> bool:
         """Whether there is an item of that key."""
         self._forget_trimmed()
-        return self.index_of(key) is not None
+        is_there = self.index_of(key) is not None
+        if not is_there:
+            self._check_damage()
+        return is_there
+
+    def _check_damage(self) -> None:
+        """Raise when an item that is not there may be one that is damaged: it is not known to be absent."""
+        damage = self._damage
+        if damage is not None and damage.last >= self._hub.bounds(self.name).first:
+            raise damage
 
     # reading
 
     def get(self, key: bytes) -> bytes | Future[Any] | None:
-        """The value of `key`, or a future of it when it must be read from the log."""
+        """The value of `key`, or a future of it when it must be read from the log. Raises `Damaged` when damage may
+        hide it."""
         index = self.index_of(key)
         if index is None:
             if self._hub.bounds(self.name).next > self._next:
                 return asyncio.ensure_future(self._get_after_catching_up(key))
+            self._check_damage()
             return None
         return self._recent.get(self.name, index) or asyncio.ensure_future(self._read(index))
 
     async def _get_after_catching_up(self, key: bytes) -> bytes | None:
         await self._caught_up()
         index = self.index_of(key)
-        return None if index is None else await self._read(index)
+        if index is None:
+            self._check_damage()
+            return None
+        return await self._read(index)
 
     async def _read(self, index: int) -> bytes | None:
         record = await self._record(index)
@@ -284,7 +301,8 @@ class StreamCache(FollowedCache):
                 waiting = self._pending.get(key)
                 if waiting is not None:
                     await asyncio.wait([waiting.future])
-                present = self.get(key)
+                is_lost = value is not None and expect in (ANY, ABSENT) and self.index_of(key) is None
+                present = None if is_lost else self.get(key)  # who puts it again repairs what damage has taken
                 previous = await present if isinstance(present, Future) else present
                 if not meets(expect, previous) or (value is None and previous is None):
                     return Outcome(False, previous)

@@ -58,7 +58,7 @@ class Transaction:
         self._repeatable = isolation != Isolation.READ_COMMITTED or self._serializable
         self._seen: dict[Place, bytes | None] = {}
         self._writes: dict[Place, bytes | None] = {}
-        self._must_hold: set[Place] = set()
+        self._must_hold: dict[Place, None] = {}
         self._caches: dict[str, TableCache] = {}
         self.timer: asyncio.TimerHandle | None = None
 
@@ -71,7 +71,7 @@ class Transaction:
             return self._seen[place]
         value = self._seen[place] = cache.get(key)
         if self._serializable:
-            self._must_hold.add(place)
+            self._must_hold[place] = None
         return value
 
     def change(self, cache: TableCache, key: bytes, value: bytes | None, expect: Any = ANY) -> Outcome:
@@ -79,7 +79,7 @@ class Transaction:
         place = (cache.name, key)
         previous = self.get(cache, key)
         if place in self._seen:
-            self._must_hold.add(place)
+            self._must_hold[place] = None
         holds = meets(expect, previous)
         if holds:
             self._caches[cache.name] = cache
@@ -92,7 +92,7 @@ class Transaction:
         for key, value in pairs:
             place = (cache.name, key)
             if place in self._seen:
-                self._must_hold.add(place)
+                self._must_hold[place] = None
             self._writes[place] = value
 
     def delete_many(self, cache: TableCache, keys: Iterable[bytes]) -> None:
@@ -111,7 +111,9 @@ class Transaction:
         for (name, key), value in self._writes.items():
             expect = self._expectation((name, key))
             operations.append(Delete(name, key, expect) if value is None else Put(name, key, value, expect))
-        for place in self._must_hold - self._writes.keys():
+        for place in self._must_hold:
+            if place in self._writes:
+                continue
             seen = self._seen[place]  # written as it is, or removed where nothing is: a check that changes nothing
             operations.append(Delete(*place, ABSENT) if seen is None else Put(*place, seen, seen))
         if not operations:

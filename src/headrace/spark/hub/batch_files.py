@@ -70,10 +70,15 @@ def staged_rows(path: Path, size: int, crc: int, what: str) -> Iterator[Group]:
                 raise NotStaged(f"{what}: {path.name} is damaged ({stored} bytes of {size}); run the batch again")
             file.seek(0)
             with pa.ipc.open_stream(file) as reader:
-                for rows, metadata in reader.iter_batches_with_custom_metadata():
-                    yield metadata[b"stream"].decode(), int(metadata[b"partition"]), rows
+                yield from groups_of(reader)
     except FileNotFoundError:
         raise NotStaged(f"{what}: {path.name} is not staged here; run the batch again") from None
+
+
+def groups_of(reader: pa.RecordBatchStreamReader) -> Iterator[Group]:
+    """The batches of an Arrow IPC stream, each with where it says that it goes."""
+    for rows, metadata in reader.iter_batches_with_custom_metadata():
+        yield metadata[b"stream"].decode(), int(metadata[b"partition"]), rows
 
 
 @dataclass(frozen=True)

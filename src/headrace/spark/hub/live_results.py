@@ -24,6 +24,7 @@ from headrace.spark.hub.result_ends import (
     result_ends,
 )
 from headrace.spark.hub.sink_state import (
+    SINKS,
     BatchChanged,
     Live,
     LiveSource,
@@ -38,12 +39,13 @@ from headrace.spark.hub.sink_state import (
 
 class Begin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A batch in real time that is about to run: where its results go, and where Spark begins to read each source.
-    Without sources its results are not counted, and may come again."""
+    Without a stream they go to several places, by `spark.append`. Without sources its results are not counted, and may
+    come again."""
 
     query: Name
     run: Name
     batch: Number
-    stream: Name
+    stream: Name | None = None
     sources: list[SourcePosition] = []
 
 
@@ -99,7 +101,8 @@ class LiveResults:
     async def begin(self, request: Begin) -> list[SourcePosition]:
         """Where each source is to be read from, which is where its results end."""
         async with self._charged(request.query, request.run) as state:
-            check_rights({request.stream}, {source.stream for source in request.sources if source.cursor})
+            written = set() if request.stream is None else {request.stream}
+            check_rights(written, {source.stream for source in request.sources if source.cursor})
             ends = result_ends(self._hub, request.query, state)
             _check_known(request, state, ends)
             begins = [_beginning(source, ends) for source in request.sources]
@@ -111,19 +114,24 @@ class LiveResults:
             LiveSource(source.cursor, source.stream, [at for at, index in enumerate(source.next) if index is not None])
             for source in begins
         ]
-        live = Live(request.stream, sources) if sources else None
+        home = request.stream or SINKS
+        live = Live(home, sources) if sources else None
         if live == state.live and live_ends(self._hub, request.query, state).keys() == _partitions(sources):
             return  # the next batch of the same run, of the same partitions
         changed = structs.replace(state, sources=folded(self._hub, request.query, state), live=live)
         names = live_producers(request.query, changed)
         # One that is there stays as it is: whatever is on its way under its name may still move it.
-        known = self._hub.producers(request.stream) if sources else {}
+        known = self._hub.producers(home) if sources else {}
         steps: list[Op] = [put_state(self._hub, request.query, changed)]
-        kept = {(request.stream, name) for name in names.values()}
+        kept = {(home, name) for name in names.values()}
         gone = forget_producers(self._hub, request.query, state)
-        steps += [step for step in gone if (step.stream, step.producer) not in kept]
         steps += [
-            SetProducer(request.stream, names[source.stream, partition], index)
+            structs.replace(step, after=self._hub.producer(step.stream, step.producer))
+            for step in gone
+            if (step.stream, step.producer) not in kept
+        ]
+        steps += [
+            SetProducer(home, names[source.stream, partition], index)
             for source in begins
             for partition, index in enumerate(source.next)
             if index is not None and names[source.stream, partition] not in known

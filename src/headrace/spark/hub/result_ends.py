@@ -2,7 +2,8 @@
 
     micro-batches    `SinkState.sources`: every commit replaces it in the transaction that appends its rows
     real time        producers of the stream that is written to, named after the query, its run and the source
-                     partition: every append moves the last sequence of its producer in the same frame
+                     partition: every append moves the last sequence of its producer in the same frame. Where results go
+                     to several streams or partitions they are producers of `spark/sinks` (`live_appends.py`)
 
 The end of the results of a source partition is the higher of the two. Only the run in charge may store any: a run that
 takes over has the producers renamed after itself, so that an append of the run before is `Fenced`, even one that is on

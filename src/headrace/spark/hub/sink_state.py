@@ -63,7 +63,8 @@ class LiveSource(msgspec.Struct, frozen=True):
 
 
 class Live(msgspec.Struct, frozen=True):
-    """What a query in real time writes to and reads. Producers of that stream say how far its results are stored."""
+    """What a query in real time writes to and reads. Producers of that stream say how far its results are stored; where
+    they go to several places, those of the table `spark/sinks` do."""
 
     stream: str
     sources: list[LiveSource]

@@ -302,7 +302,7 @@ class StagingArea:
 
     async def _take_charge(self, query: str, run: str) -> None:
         """Note a run that is new, so that an older one that still lives is refused from now on."""
-        if (await self._owned_state(query)).run != run:
+        if (await self.owned_state(query)).run != run:
             async with self.charged(query, run):
                 pass
 
@@ -327,7 +327,8 @@ class StagingArea:
                 f"query {query}: what is known of it cannot be read ({error}); use another name"
             ) from error
 
-    async def _owned_state(self, query: str) -> SinkState:
+    async def owned_state(self, query: str) -> SinkState:
+        """What is known of a query that the caller may write as."""
         state = await self._state(query)
         check_owner(state, query)
         return state
@@ -337,7 +338,7 @@ class StagingArea:
         """The state of a query of which no commit is half done, and nobody else at work on it."""
         async with self._locks[query]:
             await self._finish(query)
-            yield await self._owned_state(query)
+            yield await self.owned_state(query)
 
     async def _sweep(self) -> None:
         """Remove leftovers of drivers that never came back."""

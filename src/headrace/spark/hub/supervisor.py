@@ -20,6 +20,7 @@ from headrace.errors import BadRequest
 from headrace.serving.listener import Listener
 from headrace.spark.hub import child_process
 from headrace.spark.hub.dead_letters import DeadLetters
+from headrace.spark.hub.live_appends import LiveAppends
 from headrace.spark.hub.live_results import LiveResults
 from headrace.spark.hub.pipeline_processes import PipelineProcesses
 from headrace.spark.hub.pipeline_reset import Resets
@@ -49,7 +50,8 @@ async def start(hub: Hub) -> Listener:
     live = LiveResults(hub, staging.charged)
     registry.live = live.progress
     resets = Resets(hub, registry, positions, processes)
-    for part in (live, positions, registry, processes, resets, DeadLetters(hub)):
+    appends = LiveAppends(hub, staging.owned_state)
+    for part in (live, appends, positions, registry, processes, resets, DeadLetters(hub)):
         part.register()
     projects = [name for name in registry.to_run() if registry.project_of(name)]
     groups = [[name] for name in projects]

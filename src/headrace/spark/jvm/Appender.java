@@ -8,6 +8,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayDeque;
 import java.util.Deque;
 import java.util.function.BooleanSupplier;
+import java.util.function.Consumer;
 import java.util.function.LongSupplier;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.write.DataWriter;
@@ -34,12 +35,17 @@ final class Appender implements DataWriter<InternalRow> {
   private final SinkOptions options;
   private final Record record;
   private final String run;
+  private final boolean isOnce;
+  private final Spread.Places places;
+  private final Spread.Place only;
   private final Deque<Sent> underWay = new ArrayDeque<>();
-  private Rows rows;
+  private Spread rows;
   private int sealed;
   private Call call;
   private HubError failure;
   private String producer;
+  private String source;
+  private int sourcePartition;
   private LongSupplier position;
   private long stored = -1;
   private long sequence;
@@ -50,12 +56,15 @@ final class Appender implements DataWriter<InternalRow> {
   /** All that the driver need know: everything is stored. */
   private record Done() implements WriterCommitMessage {}
 
-  /** `run`: in whose name results are stored once; null where they may come again. */
-  Appender(SinkOptions options, String run) {
+  /** `run`: in whose name results are stored. `isSpread`: to several places, and not to one partition of one stream. */
+  Appender(SinkOptions options, String run, boolean isOnce, boolean isSpread) {
     this.options = options;
     this.record = options.record();
     this.run = run;
-    this.rows = new Rows(record);
+    this.isOnce = isOnce;
+    this.places = new Spread.Places(options, record);
+    this.only = isSpread ? null : new Spread.Place(options.stream(), 0);
+    this.rows = new Spread(record);
     OF_THIS_TASK.set(this);
   }
 
@@ -70,9 +79,11 @@ final class Appender implements DataWriter<InternalRow> {
    */
   synchronized long attach(String stream, int partition, LongSupplier reading) throws IOException {
     position = reading;
-    if (run != null) {
+    source = stream;
+    sourcePartition = partition;
+    if (isOnce) {
       producer = "spark/" + options.query() + "/" + run + "/" + stream + "/" + partition;
-      stored = options.hub().producer(options.stream(), 0, producer);
+      stored = storedAtHub();
       sequence = stored;
       if (stored < 0) {
         throw new HubError("fenced", "query " + options.query() + ": run " + run
@@ -80,6 +91,22 @@ final class Appender implements DataWriter<InternalRow> {
       }
     }
     return stored;
+  }
+
+  /** Where the results end, as the hub has them; -1 where it has none in this name. */
+  private long storedAtHub() throws IOException {
+    if (only != null) {
+      return options.hub().producer(options.stream(), 0, producer);
+    }
+    JsonNode sequence = options.hub().call("spark.append", spreadRequest(), new byte[0]).get("sequence");
+    return sequence.isNull() ? -1 : sequence.asLong();
+  }
+
+  /** What every `spark.append` of this task says. */
+  private ObjectNode spreadRequest() {
+    ObjectNode request = Hub.request().put("query", options.query()).put("run", run)
+        .put("partitions", options.partitions());
+    return isOnce ? request.put("source", source).put("partition", sourcePartition) : request;
   }
 
   /** All rows of records below `next` have been written. `isIdle`: the reader is about to wait. */
@@ -97,8 +124,9 @@ final class Appender implements DataWriter<InternalRow> {
 
   @Override
   public void write(InternalRow row) throws IOException {
+    Spread.Place place = only != null ? only : places.of(row);  // without the lock: it may ask the hub
     synchronized (this) {
-      rows.add(row, record.key(row));
+      rows.add(place, row);
       if (position != null) {
         return;
       }
@@ -136,11 +164,11 @@ final class Appender implements DataWriter<InternalRow> {
   }
 
   /** Append all rows, which are sealed. Without a connection they wait for the thread of the task to make one. */
-  private void send() {
-    Sent sent = new Sent(rows.message(metadata()), sequence, stored);
+  private void send() throws IOException {
+    Sent sent = new Sent(message(), sequence, stored);
     underWay.add(sent);
     stored = sequence;
-    rows = new Rows(record);
+    rows = new Spread(record);
     sealed = 0;
     if (call == null && failure == null) {
       failure = HubError.unreachable("there is no connection yet");
@@ -150,12 +178,13 @@ final class Appender implements DataWriter<InternalRow> {
     }
   }
 
-  private byte[] metadata() {
-    if (producer == null) {
-      return null;
+  private byte[] message() throws IOException {
+    if (only == null) {
+      ObjectNode request = spreadRequest();
+      return Hub.rowsMessage(isOnce ? request.put("sequence", sequence).put("after", stored) : request, rows.stream());
     }
     ObjectNode numbers = Hub.request().put("producer", producer).put("sequence", sequence).put("after", stored);
-    return numbers.toString().getBytes(StandardCharsets.UTF_8);
+    return rows.only().message(producer == null ? null : numbers.toString().getBytes(StandardCharsets.UTF_8));
   }
 
   /** In the network's thread: an acknowledgement, or the end. */
@@ -205,9 +234,11 @@ final class Appender implements DataWriter<InternalRow> {
       }
       isFirst = false;
       try {
-        long atHub = producer == null ? -1 : options.hub().producer(options.stream(), 0, producer);
+        long atHub = producer == null ? -1 : storedAtHub();
         Call[] opened = new Call[1];
-        opened[0] = options.hub().put(options.stream(), 0, Rows.SCHEMA, message -> took(opened[0], message));
+        Consumer<byte[]> listener = message -> took(opened[0], message);
+        opened[0] = only == null ? options.hub().putInto("spark.append", listener)
+            : options.hub().put(options.stream(), 0, listener);
         if (resume(opened[0], atHub)) {
           return;
         }

@@ -13,6 +13,8 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.function.Consumer;
+import org.apache.arrow.vector.types.pojo.ArrowType;
+import org.apache.arrow.vector.types.pojo.Field;
 
 /**
  * The few things that Spark asks of a hub. Immutable, so safe for all threads; it travels to executors.
@@ -26,6 +28,7 @@ record Hub(Access access, long waitMs) implements Serializable {
   private static final long CALL_TIMEOUT_MS = 300_000;
   private static final int READ_BATCH_BYTES = 4 << 20;
   private static final int BY_COMMAND = 2;
+  private static final byte[] ROWS_SCHEMA = Ipc.schema(Field.nullable("rows", new ArrowType.Binary()));
 
   /** A stream as the planner sees it: the first index kept and the next index of each partition. */
   record Stream(String name, long id, long[] first, long[] next) {
@@ -88,23 +91,43 @@ record Hub(Access access, long waitMs) implements Serializable {
 
   /** Call a verb. */
   JsonNode call(String verb, ObjectNode request) throws IOException {
+    ByteArrayOutputStream action = new ByteArrayOutputStream();
+    Proto.putBytes(action, 1, verb.getBytes(StandardCharsets.UTF_8));
+    Proto.putBytes(action, 2, JSON.writeValueAsBytes(request));
+    return answered(verb, () -> {
+      Call call = Grpc.to(access).call("DoAction", null);
+      call.send(action.toByteArray(), true);
+      return call;
+    });
+  }
+
+  /** Call a verb whose field `rows` travels as it is, beside the others. */
+  JsonNode call(String verb, ObjectNode request, byte[] rows) throws IOException {
+    return answered(verb, () -> {
+      Call call = putInto(verb, null);
+      call.send(rowsMessage(request, rows), true);
+      return call;
+    });
+  }
+
+  /** A call that has been sent. */
+  private interface Sending {
+    Call send() throws IOException;
+  }
+
+  private JsonNode answered(String verb, Sending sending) throws IOException {
     Patience patience = new Patience(this);
     while (true) {
       try {
-        return callOnce(verb, request);
+        return answer(verb, sending.send());
       } catch (HubError error) {
         patience.pause(error);
       }
     }
   }
 
-  private JsonNode callOnce(String verb, ObjectNode request) throws IOException {
-    ByteArrayOutputStream action = new ByteArrayOutputStream();
-    Proto.putBytes(action, 1, verb.getBytes(StandardCharsets.UTF_8));
-    Proto.putBytes(action, 2, JSON.writeValueAsBytes(request));
-    Call call = Grpc.to(access).call("DoAction", null);
+  private static JsonNode answer(String verb, Call call) throws IOException {
     try {
-      call.send(action.toByteArray(), true);
       byte[] answer = call.next(CALL_TIMEOUT_MS);
       if (answer == null) {
         throw call.error() != null ? call.error() : HubError.unreachable("no answer to " + verb);
@@ -184,11 +207,27 @@ record Hub(Access access, long waitMs) implements Serializable {
     return call;
   }
 
-  /** Begin to append to a partition; `schema` is that of the batches to come. */
-  Call put(String stream, int partition, byte[] schema, Consumer<byte[]> listener) throws IOException {
+  /** Begin to append to a partition. */
+  Call put(String stream, int partition, Consumer<byte[]> listener) throws IOException {
+    return put(request().put("stream", stream).put("partition", partition), Rows.SCHEMA, listener);
+  }
+
+  /** Begin to call a verb with `rowsMessage`s, each of which is answered in turn. */
+  Call putInto(String verb, Consumer<byte[]> listener) throws IOException {
+    return put(request().put("verb", verb), ROWS_SCHEMA, listener);
+  }
+
+  /** A request of a verb that takes rows. */
+  static byte[] rowsMessage(ObjectNode request, byte[] rows) throws IOException {
+    List<byte[]> buffers = List.of(new byte[0], Ipc.offsetsOfOne(rows.length), rows);
+    byte[] header = Ipc.batch(1, new int[1], buffers, List.of());
+    return Ipc.message(header, JSON.writeValueAsBytes(request), Ipc.body(buffers));
+  }
+
+  private Call put(ObjectNode command, byte[] schema, Consumer<byte[]> listener) throws IOException {
     ByteArrayOutputStream descriptor = new ByteArrayOutputStream();
     Proto.putNumber(descriptor, 1, BY_COMMAND);
-    Proto.putBytes(descriptor, 2, JSON.writeValueAsBytes(request().put("stream", stream).put("partition", partition)));
+    Proto.putBytes(descriptor, 2, JSON.writeValueAsBytes(command));
     ByteArrayOutputStream message = new ByteArrayOutputStream();
     Proto.putBytes(message, 1, descriptor.toByteArray());
     Proto.putBytes(message, Proto.DATA_HEADER, schema);

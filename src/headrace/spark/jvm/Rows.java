@@ -1,24 +1,13 @@
 package headrace.spark;
 
-import com.google.flatbuffers.FlatBufferBuilder;
 import java.io.ByteArrayOutputStream;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.util.Arrays;
 import java.util.List;
-import org.apache.arrow.flatbuf.Buffer;
-import org.apache.arrow.flatbuf.FieldNode;
-import org.apache.arrow.flatbuf.KeyValue;
-import org.apache.arrow.flatbuf.Message;
-import org.apache.arrow.flatbuf.MessageHeader;
-import org.apache.arrow.flatbuf.MetadataVersion;
-import org.apache.arrow.flatbuf.RecordBatch;
-import org.apache.arrow.vector.ipc.message.IpcOption;
-import org.apache.arrow.vector.ipc.message.MessageSerializer;
 import org.apache.arrow.vector.types.TimeUnit;
 import org.apache.arrow.vector.types.pojo.ArrowType;
 import org.apache.arrow.vector.types.pojo.Field;
-import org.apache.arrow.vector.types.pojo.Schema;
 import org.apache.spark.sql.catalyst.InternalRow;
 
 /**
@@ -26,9 +15,11 @@ import org.apache.spark.sql.catalyst.InternalRow;
  * Spark has always sent them: payload, id, event_time, type, key. For one thread.
  */
 final class Rows {
-  static final byte[] SCHEMA = schema();
+  static final byte[] SCHEMA = Ipc.schema(Field.nullable("payload", new ArrowType.Binary()),
+      Field.nullable("id", new ArrowType.Int(64, true)),
+      Field.nullable("event_time", new ArrowType.Timestamp(TimeUnit.MICROSECOND, "UTC")),
+      Field.nullable("type", new ArrowType.Utf8()), Field.nullable("key", new ArrowType.Binary()));
   private static final int ROW_BYTES = 32;  // offsets, bits and numbers of a row, about
-  private static final byte[] END = {-1, -1, -1, -1, 0, 0, 0, 0};
   private final Record record;
   private final Bytes payloads = new Bytes();
   private final Numbers ids = new Numbers();
@@ -59,105 +50,30 @@ final class Rows {
     return (long) ROW_BYTES * count + payloads.data.size() + types.data.size() + keys.data.size();
   }
 
-  /** As a message of a put, with `metadata` beside it. */
+  /** As a message of a put, with `metadata` beside it unless it is null. */
   byte[] message(byte[] metadata) {
-    byte[] body = body();
-    ByteArrayOutputStream message = new ByteArrayOutputStream(body.length + 512);
-    Proto.putBytes(message, Proto.DATA_HEADER, header(body.length, List.of()));
-    if (metadata != null) {
-      Proto.putBytes(message, Proto.DATA_METADATA, metadata);
-    }
-    Proto.putBytes(message, Proto.DATA_BODY, body);
-    return message.toByteArray();
+    List<byte[]> buffers = buffers();
+    return Ipc.message(Ipc.batch(count, nulls(), buffers, List.of()), metadata, Ipc.body(buffers));
   }
 
   /** As a part of an Arrow IPC stream that says where it goes. */
   void write(ByteArrayOutputStream out, String stream, int partition) {
-    byte[] body = body();
+    List<byte[]> buffers = buffers();
     List<String> to = List.of("stream", stream, "partition", Integer.toString(partition));
-    encapsulate(out, header(body.length, to));
-    out.writeBytes(body);
-  }
-
-  static void writeSchema(ByteArrayOutputStream out) {
-    encapsulate(out, SCHEMA);
-  }
-
-  static void writeEnd(ByteArrayOutputStream out) {
-    out.writeBytes(END);
-  }
-
-  private static void encapsulate(ByteArrayOutputStream out, byte[] metadata) {
-    int size = padded(metadata.length);
-    out.writeBytes(ByteBuffer.allocate(8).order(ByteOrder.LITTLE_ENDIAN).putInt(-1).putInt(size).array());
-    out.writeBytes(Arrays.copyOf(metadata, size));
+    Ipc.encapsulate(out, Ipc.batch(count, nulls(), buffers, to));
+    out.writeBytes(Ipc.body(buffers));
   }
 
   private List<Values> columns() {
     return List.of(payloads, ids, eventTimes, types, keys);
   }
 
-  private byte[] body() {
-    ByteArrayOutputStream body = new ByteArrayOutputStream((int) Math.min(bytes() + 1024, Integer.MAX_VALUE - 16));
-    for (Values column : columns()) {
-      column.buffers().forEach(buffer -> body.writeBytes(Arrays.copyOf(buffer, padded(buffer.length))));
-    }
-    return body.toByteArray();
+  private int[] nulls() {
+    return columns().stream().mapToInt(column -> column.nulls).toArray();
   }
 
-  private byte[] header(int bodyBytes, List<String> metadata) {
-    FlatBufferBuilder builder = new FlatBufferBuilder(512);
-    List<byte[]> buffers = columns().stream().flatMap(column -> column.buffers().stream()).toList();
-    long[] offsets = new long[buffers.size() + 1];
-    for (int number = 0; number < buffers.size(); number++) {
-      offsets[number + 1] = offsets[number] + padded(buffers.get(number).length);
-    }
-    RecordBatch.startBuffersVector(builder, buffers.size());
-    for (int number = buffers.size() - 1; number >= 0; number--) {
-      Buffer.createBuffer(builder, offsets[number], buffers.get(number).length);
-    }
-    int bufferVector = builder.endVector();
-    RecordBatch.startNodesVector(builder, columns().size());
-    for (int number = columns().size() - 1; number >= 0; number--) {
-      FieldNode.createFieldNode(builder, count, columns().get(number).nulls);
-    }
-    int nodeVector = builder.endVector();
-    RecordBatch.startRecordBatch(builder);
-    RecordBatch.addLength(builder, count);
-    RecordBatch.addNodes(builder, nodeVector);
-    RecordBatch.addBuffers(builder, bufferVector);
-    int batch = RecordBatch.endRecordBatch(builder);
-    int[] entries = new int[metadata.size() / 2];
-    for (int number = 0; number < entries.length; number++) {
-      int name = builder.createString(metadata.get(2 * number));
-      entries[number] = KeyValue.createKeyValue(builder, name, builder.createString(metadata.get(2 * number + 1)));
-    }
-    int custom = entries.length == 0 ? 0 : Message.createCustomMetadataVector(builder, entries);
-    Message.startMessage(builder);
-    if (custom != 0) {
-      Message.addCustomMetadata(builder, custom);
-    }
-    Message.addHeaderType(builder, MessageHeader.RecordBatch);
-    Message.addHeader(builder, batch);
-    Message.addVersion(builder, MetadataVersion.V5);
-    Message.addBodyLength(builder, bodyBytes);
-    builder.finish(Message.endMessage(builder));
-    return builder.sizedByteArray();
-  }
-
-  private static int padded(int length) {
-    return length + 7 & ~7;
-  }
-
-  private static byte[] schema() {
-    ArrowType binary = new ArrowType.Binary();
-    ByteBuffer message = MessageSerializer.serializeMetadata(new Schema(List.of(
-        Field.nullable("payload", binary), Field.nullable("id", new ArrowType.Int(64, true)),
-        Field.nullable("event_time", new ArrowType.Timestamp(TimeUnit.MICROSECOND, "UTC")),
-        Field.nullable("type", new ArrowType.Utf8()), Field.nullable("key", binary))), IpcOption.DEFAULT);
-    byte[] bytes = new byte[message.remaining()];
-    message.get(bytes);
-    return bytes;
+  private List<byte[]> buffers() {
+    return columns().stream().flatMap(column -> column.buffers().stream()).toList();
   }
 
   /** The values of one column: which are there, and what Arrow keeps of them. */

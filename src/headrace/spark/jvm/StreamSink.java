@@ -49,31 +49,33 @@ final class StreamSink implements StreamingWrite {
         throw BadOption.because("delivery=" + options.delivery() + " needs real-time mode, and "
             + "spark.sql.extensions=headrace.spark.Extensions, which headrace.spark.session() sets");
       }
-      return new Writers(options, null, null);
+      return new Writers(options, null, null, false);
     }
     String delivery = plan.delivery(options.delivery());
     int others = tasksOfOthers();
     plan.checkSlots(slots(plan.tasks() + others), others);
-    checkDestination();
+    boolean isSpread = isSpread();
     if (delivery.equals("direct") && !wasSaid) {
       wasSaid = true;
       System.err.println("headrace: query " + options.query() + " delivers at least once: after a failure the results "
           + "since its last batch come again. Give each row its `key`, and fold by it");
     }
     isStaged = false;
-    return new Writers(options, delivery, begin(delivery));
+    return new Writers(options, delivery, begin(delivery, isSpread), isSpread);
   }
 
   /**
    * The hub puts this run in charge, so that any other is refused from now on, and notes where the results of each
    * source partition end. The answer is the run.
    */
-  private String begin(String delivery) {
+  private String begin(String delivery, boolean isSpread) {
     SparkContext context = SparkSession.active().sparkContext();
     String run = context.getLocalProperty("spark.jobGroup.id");
     ObjectNode request = Hub.request().put("query", options.query()).put("run", run)
-        .put("batch", Long.parseLong(context.getLocalProperty("streaming.sql.batchId")))
-        .put("stream", options.stream());
+        .put("batch", Long.parseLong(context.getLocalProperty("streaming.sql.batchId")));
+    if (!isSpread) {
+      request.put("stream", options.stream());
+    }
     ArrayNode sources = request.putArray("sources");
     if (delivery.equals("once")) {
       plan.starts().forEach(start -> start.write(sources.addObject(), options.hub().access().address()));
@@ -119,21 +121,19 @@ final class StreamSink implements StreamingWrite {
     }
   }
 
-  private void checkDestination() {
+  /** Whether results go to several places, and not to the one partition of one stream, which is made if need be. */
+  private boolean isSpread() {
     if (options.stream() == null) {
-      throw BadOption.because("real-time mode writes to one stream: use the option `stream` and not `streamColumn`");
+      return true;
     }
     try {
       List<Hub.Stream> found = options.hub().describe(List.of(options.stream()));
-      if (found.isEmpty()) {
-        ObjectNode request = Hub.request().put("stream", options.stream()).put("partitions", options.partitions());
+      if (found.isEmpty() && options.partitions() == 1) {
+        ObjectNode request = Hub.request().put("stream", options.stream()).put("partitions", 1);
         options.hub().call("stream.create", request.put("exist_ok", true));
         found = options.hub().describe(List.of(options.stream()));
       }
-      if (found.isEmpty() || found.get(0).partitions() != 1) {
-        throw BadOption.because("real-time mode writes to a stream with one partition that this user may read, and '"
-            + options.stream() + "' is none. Use micro-batches");
-      }
+      return found.isEmpty() || found.get(0).partitions() != 1;
     } catch (IOException error) {
       throw new UncheckedIOException(error.getMessage(), error);
     }
@@ -162,11 +162,12 @@ final class StreamSink implements StreamingWrite {
   }
 
   /** Makes the writers of tasks; `delivery` and `run` are null for staged rows. */
-  private record Writers(SinkOptions options, String delivery, String run) implements StreamingDataWriterFactory {
+  private record Writers(SinkOptions options, String delivery, String run, boolean isSpread)
+      implements StreamingDataWriterFactory {
     @Override
     public DataWriter<InternalRow> createWriter(int part, long task, long batch) {
       if (delivery != null) {
-        return new Appender(options, delivery.equals("once") ? run : null);
+        return new Appender(options, run, delivery.equals("once"), isSpread);
       }
       String group = TaskContext.get().getLocalProperty("spark.jobGroup.id");
       String name = group == null ? "run" : group;

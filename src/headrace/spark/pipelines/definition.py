@@ -99,7 +99,7 @@ def pipeline(
     *,
     name: str | None = None,
     trigger: str = TRIGGER_DEFAULT,
-    watermark: tuple[str, str] | None = None,
+    watermark: str | tuple[str, str] | None = None,
     start: str = "earliest",
     output_mode: str = "append",
     decode: str = "raw",
@@ -111,7 +111,8 @@ def pipeline(
 
     `source`: a stream, a pattern, a list (one DataFrame of all of them), or a mapping of argument names to streams
     (the function then takes one DataFrame per name). `sink`: a stream's name, `parquet(path)` or `console()`.
-    `trigger`: "1 second", "available now" (run until caught up), "once", or "real time". `watermark`: (column, delay).
+    `trigger`: "1 second", "available now" (run until caught up), "once", or "real time". `watermark`: a delay, of
+    `event_time`, or (column, delay).
     """
 
     def make(transform: Transform) -> Pipeline:
@@ -121,7 +122,7 @@ def pipeline(
             sources=_sources(source),
             transform=transform,
             trigger=trigger,
-            watermark=watermark,
+            watermark=("event_time", watermark) if isinstance(watermark, str) else watermark,
             start=start,
             output_mode=output_mode,
             decode=decode,

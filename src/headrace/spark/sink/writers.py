@@ -91,7 +91,7 @@ class _Writer:
         where = {"query": query, "run": run, "batch": batch, "part": part, "attempt": attempt}
 
         def send(offset: int, chunk: bytes) -> None:
-            self.port.call("spark.stage", {**where, "offset": offset, "rows": chunk})
+            self.port.call("spark.stage", {**where, "offset": offset}, rows=chunk)
 
         @functools.cache
         def partitions_of(stream: str) -> int:

@@ -24,7 +24,7 @@ class Register(NamedTuple):
     """A key with one writer: what it may hold."""
 
     cache: str
-    key: str
+    key: str | int
     may_hold: set[bytes | None]
 
 
@@ -37,10 +37,23 @@ class Counter(NamedTuple):
     """Number of those that were answered, and of those that were not."""
 
 
+class Found(list[str]):
+    """What somebody saw that may not be."""
+
+    def __init__(self, tell: Callable[[str, str], None]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def append(self, what: str) -> None:
+        self._tell("WRONG", what)
+        super().append(what)
+
+
 class Book:
     """Everything that was promised in a world."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[str, str], None]) -> None:
+        """`tell` puts what is found wrong into the story, where it happened."""
         self.written: list[Written] = []
         self.registers: list[Register] = []
         """Keys of Ignite caches."""
@@ -57,7 +70,7 @@ class Book:
         """Stream → first index that a trim has left, at most."""
         self.retained: set[str] = set()
         """Streams of which retention may take what no cursor needs."""
-        self.wrong: list[str] = []
+        self.wrong: list[str] = Found(tell)
         """What a client itself found wrong."""
         self.checks: list[Callable[[], str]] = []
         """Asked at the end; empty when all is well."""

@@ -40,6 +40,10 @@ class WorldDisk(FaultyDisk):
         hears of it."""
         self._strike = calls, blow
 
+    def spare(self) -> None:
+        """No faults any more."""
+        self.failing = self.room_bytes = self._strike = None
+
     @contextlib.contextmanager
     def call(self, kind: str, path: str) -> Iterator[None]:
         scheduler = self._scheduler

@@ -8,7 +8,7 @@ import gc
 import hashlib
 import os
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import headrace.hub.hub as hub_module
@@ -32,26 +32,29 @@ from headrace.testing.world.loop import WorldLoop
 from headrace.testing.world.scheduler import Machine
 from headrace.testing.world.world import World
 
-TINY = (
-    "log.commit_bytes_max=20000",
-    "log.journal_file_bytes=30000",
-    "log.journal_bytes_max=90000",
-    "log.segment_bytes=20000",
-    "log.tail_bytes_max=120000",
-    "log.seal_age_s=50",
-    "log.merge_segments_min=3",
-    "log.open_segments_max=4",
-    "log.disk_reserve_bytes=0",
-    "log.maintenance_interval_s=1",
-)
-"""A log that seals, rolls, merges and takes snapshots all the time."""
+TINY = ("log.disk_reserve_bytes=0", "log.maintenance_interval_s=1")
+SIZES: dict[str, Sequence[float]] = {
+    "log.commit_bytes_max": (2000, 20000),
+    "log.journal_file_bytes": (5000, 30000),
+    "log.journal_bytes_max": (40000, 90000),
+    "log.segment_bytes": (2000, 20000),
+    "log.tail_bytes_max": (40000, 120000),
+    "log.seal_age_s": (1, 5, 50),
+    "log.merge_segments_min": (2, 3, 8),
+    "log.open_segments_max": (1, 4),
+}
+"""A log that seals, rolls, merges and takes snapshots all the time: each seed has one of these."""
 KAFKA = ("log.backend=kafka", "log.kafka.servers=fake:9092", "log.kafka.timeout_s=5")
 IMMORTALS = ("ping", "pong")
 """Those that the settings name."""
 REGISTERED = ("clerk",)
 """Those that somebody registers."""
+FAREWELL_S = 2
+"""So long after that somebody who was removed and says nothing is cut off."""
 TOLD_S = 1.0
 """So long after its log a hub may fail."""
+TEMPTED = 0.08
+"""How often a hub is struck when it is tempted."""
 END_S = 15.0
 """So long a process may take to end when its log has failed."""
 LISTENERS = ("wallaroo", "ockam", "ignite", "fabric", "http")
@@ -133,15 +136,19 @@ class HubProcess:
             "listen.flight=off",
             "futoin.insecure=true",
             "security.anonymous=admin",
+            f"security.farewell_s={FAREWELL_S}",
             data,
             *listen,
             *immortals,
             *TINY,
+            *(f"{key}={world.random.choice(values)}" for key, values in SIZES.items()),
             *settings,
         )
         self.loaded = load(environment={}, flags=(*flags, *(KAFKA if on_kafka else ())))
         if self.kafka is not None:
             create_missing(self.kafka, self.loaded.config.log.kafka)
+        self.strikes: list[bool] = []
+        """How it may be struck where it would hurt most: with a power cut, and without."""
         self._loop: WorldLoop | None = None
         self._open_disk: WorldDisk | None = None
         self._failed_s: float | None = None
@@ -201,8 +208,23 @@ class HubProcess:
         if self._open_disk is not None:
             self._open_disk.strike(calls, self.cut_power if power else self.kill)
 
+    def tempt(self) -> None:
+        """Somebody is about to ask for what must happen whole, or not at all."""
+        chance = self.world.random
+        if self.strikes and self.is_up and chance.random() < TEMPTED:
+            power, calls = chance.choice(self.strikes), chance.randint(0, 8)
+            self.world.tell("fate", f"{'power cut' if power else 'kill'} {calls} calls of the disk from now")
+            self.strike(calls, power=power)
+
+    def spare(self) -> None:
+        """Nothing is wrong with its disk any more, and nothing strikes."""
+        self.strikes.clear()
+        if self._open_disk is not None:
+            self._open_disk.spare()
+
     def stop(self) -> None:
-        """SIGTERM."""
+        """SIGTERM; from now on nobody may count on it."""
+        self.hub = None
         if self._loop is not None:
             self._loop.send_signal(signal.SIGTERM)
 

@@ -12,6 +12,9 @@ from headrace.testing.world.network import Network, Server
 from headrace.testing.world.scheduler import Machine, Scheduler, Strand
 from headrace.testing.world.threads import Threads, WorldLock
 
+INTERRUPTED = 0.3
+"""How often a loop that has more to do lets others have their turn first."""
+
 
 class WorldFuture(asyncio.Future[Any]):
     """One that stands in sets where the seed says, and not where the memory had room for it."""
@@ -90,7 +93,7 @@ class WorldLoop(asyncio.BaseEventLoop):
     def wait(self, timeout_s: float | None) -> None:
         if not self._ready:  # type: ignore[attr-defined]
             self._scheduler.park(timeout_s)
-        else:
+        elif self._scheduler.random.random() < INTERRUPTED:
             self._scheduler.pause()
 
     def _process_events(self, events: list[Any]) -> None:

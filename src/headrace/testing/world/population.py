@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from headrace.testing.world.actors.actor import Actor
-from headrace.testing.world.actors.caches import Bank, IgniteCounter, IgniteWriter, TableWriter
-from headrace.testing.world.actors.consumers import CursorReader, FutoinPoller, OckamConsumer, Reader
-from headrace.testing.world.actors.immortals import ClerkActor, ImmortalActor
+from headrace.testing.world.actors.agents import agents
+from headrace.testing.world.actors.caches import Bank, IgniteCounter, IgniteWriter, Mapper, TableWriter
+from headrace.testing.world.actors.consumers import CursorReader, FutoinPoller, FutoinReceiver, OckamConsumer, Reader
+from headrace.testing.world.actors.immortals import ClerkActor, Customer, ImmortalActor, StandIn
 from headrace.testing.world.actors.people import Gatekeeper, Guest, Operator, Vandal
 from headrace.testing.world.actors.producers import (
     FutoinProducer,
@@ -20,14 +21,13 @@ from headrace.testing.world.hub import HubProcess
 from headrace.testing.world.world import World
 
 PRODUCERS: tuple[type[Producer], ...] = (WallarooProducer, OckamProducer, FutoinProducer, SdkProducer)
-READERS: tuple[type[Reader], ...] = (OckamConsumer, FutoinPoller, CursorReader)
+READERS: tuple[type[Reader], ...] = (OckamConsumer, FutoinPoller, FutoinReceiver, CursorReader)
 
 
 def population(world: World, hub: HubProcess, book: Book) -> list[Actor]:
     chance = world.random
     streams = ["orders", "clicks"][: chance.randint(1, 2)]
-    count = chance.choice([20, 40, 150])
-    pace_s = chance.choice([0.1, 0.5, 4.0])
+    count, pace_s = chance.choice([(20, 0.5), (20, 4.0), (40, 0.1), (40, 2.0), (150, 0.1), (150, 0.5)])
     producers = [
         kind(number, hub, book, chance.choice(streams), count, pace_s)
         for kind in PRODUCERS
@@ -37,11 +37,15 @@ def population(world: World, hub: HubProcess, book: Book) -> list[Actor]:
     if chance.random() < 0.4:
         actors += [IgniteWriter(number, hub, book, count) for number in range(chance.randint(1, 2))]
     if chance.random() < 0.3:
+        actors.append(Mapper(0, hub, book, count))
+    if chance.random() < 0.3:
         actors += [IgniteCounter(number, hub, book, count // 3) for number in range(2)]
     if chance.random() < 0.3:
         actors += [Bank(number, hub, book, count // 4) for number in range(chance.randint(1, 3))]
     if chance.random() < 0.3:
         actors += [TableWriter(number, hub, book, count) for number in range(chance.randint(1, 2))]
+    if chance.random() < 0.3:
+        actors += agents(hub, book, count)
     actors += [reader(0, hub, book, chance.choice(streams)) for reader in READERS if chance.random() < 0.4]
     if chance.random() < 0.3:
         actors.append(Vandal(0, hub, book))
@@ -55,7 +59,11 @@ def population(world: World, hub: HubProcess, book: Book) -> list[Actor]:
         gatekeeper = Gatekeeper(0, hub, book)
         actors += [gatekeeper, Guest(0, hub, book, gatekeeper)]
     if chance.random() < 0.3:
-        actors += [ImmortalActor(number, hub, book, name) for number, name in enumerate(("ping", "pong"))]
+        players = [ImmortalActor(number, hub, book, name) for number, name in enumerate(("ping", "pong"))]
+        actors += players
+        actors += [StandIn(number, hub, book, each) for number, each in enumerate(players) if chance.random() < 0.3]
     if chance.random() < 0.3:
-        actors.append(ClerkActor(0, hub, book))
+        clerk = ClerkActor(0, hub, book)
+        actors.append(clerk)
+        actors += [Customer(0, hub, book, clerk) for _ in range(chance.randint(0, 1))]
     return actors

@@ -81,11 +81,13 @@ def _import_parts() -> None:
 class _Life:
     def __init__(self, world: World, logged: Logged, without: frozenset[str]) -> None:
         self.world = world
-        self.book = Book()
+        self.book = Book(world.tell)
         self.hub = HubProcess(world, on_kafka=world.random.random() < 0.3)
         self.actors = [actor for actor in population(world, self.hub, self.book) if actor.name not in without]
         self.weather = Weather(self.hub, self.actors)
         self.weather.faults = [fault for fault in self.weather.faults if fault[0] not in without]
+        if "fate" in without:
+            self.hub.strikes.clear()
         self.wrong: list[str] = []
         self.without = without
         self._logged = logged
@@ -135,12 +137,15 @@ class _Life:
         verdict: list[str] = []
         ended: list[bool] = []
 
+        port, served = self.hub.ports["ignite"], self.hub.hub
+        assert served is not None
+
         async def look(hub: Hub) -> None:
             verdict.extend(await Judge(hub, self.book, is_damaged=is_damaged).verdict())
             ended.append(True)
 
         async def look_at_caches() -> None:
-            verdict.extend(await judge_caches(self.book, self.hub.ports["ignite"], is_damaged=is_damaged))
+            verdict.extend(await judge_caches(self.book, port, served, is_damaged=is_damaged))
             ended.append(True)
 
         self.hub.ask(look)
@@ -173,7 +178,8 @@ class _Life:
         self._until(lambda: hub.is_up or bool(hub.exit), CALM_S)
         if hub.is_up:
             self._judge(is_damaged=harm != "nothing")
-            self._append()
+            if not self.wrong:
+                self._append()
         elif harm == "nothing":
             self.wrong.append(f"the hub does not start again: {hub.exit or 'it takes too long'}")
 
@@ -195,7 +201,7 @@ class _Life:
             world.tell("judge", found)
         world.tell("world", f"{acked} acknowledged, {self.hub.lives} lives")
         story = world.story
-        parts = (*(actor.name for actor in self.actors), *(name for name, _ in self.weather.faults), "damage")
+        parts = (*(actor.name for actor in self.actors), *(name for name, _ in self.weather.faults), "fate", "damage")
         counts = self.weather.counts
         return Outcome(
             world.seed, story.trace, self.wrong, world.now_s, world.scheduler.turns, counts, acked, parts, story.end
@@ -205,9 +211,13 @@ class _Life:
 def shrink(outcome: Outcome, told: Callable[[str], None]) -> tuple[Outcome, frozenset[str]]:
     """The same seed with as few actors and kinds of fault as still fail; what was left out."""
     without: frozenset[str] = frozenset()
-    for part in outcome.parts:
-        tried = run(outcome.seed, without=without | {part})
-        if tried.wrong:
-            outcome, without = tried, without | {part}
-            told(f"fails without {part}, too")
+    size = len(outcome.parts) // 2
+    while size:  # many at once first: most have nothing to do with it
+        left = [part for part in outcome.parts if part not in without]
+        for chunk in (frozenset(left[first : first + size]) for first in range(0, len(left), size)):
+            tried = run(outcome.seed, without=without | chunk)
+            if tried.wrong:
+                outcome, without = tried, without | chunk
+                told(f"fails without {', '.join(sorted(chunk))}, too")
+        size //= 2
     return outcome, without

@@ -6,7 +6,7 @@ import hashlib
 from collections import deque
 from collections.abc import Callable
 
-TOLD = 60
+TOLD = 100
 
 
 class Story:

@@ -13,6 +13,8 @@ from headrace.testing.world.disk import Failing
 from headrace.testing.world.hub import HubProcess
 
 RESTART_S = 1.0
+LOOK_S = 0.2
+"""So often the supervisor looks whether the hub runs."""
 
 
 class Weather:
@@ -46,6 +48,8 @@ class Weather:
             ]
         self.faults = [fault for fault in faults if self.random.random() < 0.6]
         """Swarm testing: each seed has some of them, and so some for long."""
+        names = [name for name, _ in self.faults]
+        hub.strikes += [name == "power cut" for name in names if name in ("power cut", "kill")]
         self.every_s = self.random.choice([0.3, 2.0, 8.0, 20.0])
         network = self.world.network.weather
         network.delay_s_max = self.random.choice([0.0006, 0.003, 0.2])
@@ -75,14 +79,13 @@ class Weather:
                 elif hub.exit:
                     self.random.choice([hub.kill, hub.cut_power])()
                 hub.start()
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(LOOK_S)
 
     def calm(self) -> None:
         """No more faults."""
         self.is_calm = True
         self.world.network.heal()
-        self.hub.fail_disk(None)
-        self.hub.limit_room(None)
+        self.hub.spare()
         if self.hub.kafka is not None:
             self.hub.kafka.is_down = False
             self.hub.kafka.faults.clear()

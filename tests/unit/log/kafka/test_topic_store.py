@@ -210,10 +210,11 @@ class CountingKafka(FakeKafka):
         super().__init__()
         self.made = self.open = 0
 
-    def consumer(self, topic: str, partition: int, offset: int) -> FakeConsumer:
+    def consumer(self, topic: str, partition: int, offset: int, *, waits: bool = True) -> FakeConsumer:
+        assert not waits, "what a store reads is there already"
         self.made += 1
         self.open += 1
-        consumer = super().consumer(topic, partition, offset)
+        consumer = super().consumer(topic, partition, offset, waits=waits)
         consumer.close = self._closed  # type: ignore[method-assign]
         return consumer
 

@@ -16,6 +16,7 @@ from headrace.errors import BadRequest, DiskFull, LimitExceeded
 from headrace.log.batch import Batch
 from headrace.protocols.ambrosia import codec
 from headrace.protocols.ambrosia.codec import AttachTo, Call, Checkpoint, InitialMessage, Signal, Type
+from headrace.protocols.ambrosia.pairing import mark_of
 from headrace.protocols.ambrosia.record_reader import Record
 from headrace.protocols.ambrosia.server import ImmortalPorts
 from headrace.protocols.errors import RemoteProtocolError
@@ -460,4 +461,37 @@ async def test_nothing_is_delivered_before_it_is_durable() -> None:
         assert not done
         synced.set()
         assert (await coming)[0].arguments == b"wait for the disk"
+        await binding.close()
+
+
+async def test_the_sockets_of_two_programs_that_come_at_once_are_not_mixed_up() -> None:
+    section = ImmortalSection(standby=True, clock=True)
+    async with memory_hub(settings(a=section)) as hub, coordinator(hub) as ports:
+        receive, send = (split_address(ports.addresses[f"ambrosia.a.{side}"]) for side in ("receive", "send"))
+        first, second = RawBinding(), RawBinding()
+        _, first.to_hub = await asyncio.open_connection(*receive)
+        _, second.to_hub = await asyncio.open_connection(*receive)
+        second.from_hub, second._from_writer = await asyncio.open_connection(*send)
+        first.from_hub, first._from_writer = await asyncio.open_connection(*send)
+        first.say(mark_of(first._from_writer.get_extra_info("sockname")[1]))
+        await first.first_start()
+        second.say(mark_of(second._from_writer.get_extra_info("sockname")[1]))
+        await second.checkpoint()
+        assert (await info(hub, "a")).standbys == 1
+        assert set(ports.coordinator.instances) == {"a"}  # the marks were for the hub
+        await first.close()
+        await second.close()
+
+
+async def test_a_program_that_does_not_say_which_sockets_are_its_own_is_linked_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("headrace.protocols.ambrosia.coordinator.ports.MARK_S", 0.05)
+    async with memory_hub(settings(a=ImmortalSection(standby=True, clock=True))) as hub, coordinator(hub) as ports:
+        binding = await RawBinding.to(ports, "a")
+        await binding.first_start()
+        binding.say(mark_of(1))  # too late, and nobody's
+        binding.say(fork(b"fine"))
+        assert (await binding.calls(2))[1].arguments == b"fine"  # the first one is the clock
+        assert set(ports.coordinator.instances) == {"a"}
         await binding.close()

@@ -243,7 +243,7 @@ def test_nothing_is_stored_behind_a_refused_batch_even_if_it_was_under_way(monke
             writer, acks = client.do_put(described, PAYLOADS)
             for payload in (b"0", b"1"):
                 writer.write_batch(payloads(payload))
-            wait_until(lambda: len(log._queue) == 2, "both batches are under way")
+            wait_until(lambda: len(log.queue) == 2, "both batches are under way")
             may_commit.set()
             assert json.loads(acks.read().to_pybytes())["error"]["code"] == "disk-full"
             with failing(flight.FlightUnavailableError):

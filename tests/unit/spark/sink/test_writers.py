@@ -35,7 +35,7 @@ class Port:
     def __init__(self) -> None:
         self.digests: list[str] = []
 
-    def call(self, verb: str, request: dict[str, Any]) -> None:
+    def call(self, verb: str, request: dict[str, Any], **body: bytes) -> None:
         if verb == "spark.commit":
             self.digests.append(request["digest"])
 

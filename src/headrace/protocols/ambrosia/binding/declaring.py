@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from headrace.protocols.ambrosia.binding.determinism import check_class
 from headrace.protocols.ambrosia.binding.immortal import Immortal
+from headrace.protocols.ambrosia.binding.methods import DeclarationError
 from headrace.protocols.ambrosia.binding.values import schemas_of
 from headrace.protocols.ambrosia.codec import RpcType
 from headrace.protocols.ambrosia.interface import Interface, MethodInterface
@@ -42,7 +43,10 @@ def interface_of(cls: type[Immortal]) -> Interface:
     kinds: list[Any] = []
     for method in declared:
         kinds += [method.arguments, method.returns]
-    schemas, components = schemas_of(kinds)
+    try:
+        schemas, components = schemas_of(kinds)
+    except TypeError as error:
+        raise DeclarationError(f"{cls.__name__}: {error}") from None
     methods: list[MethodInterface] = []
     for place, method in enumerate(declared):
         arguments = components.pop(_name_of(schemas[2 * place]), schemas[2 * place])

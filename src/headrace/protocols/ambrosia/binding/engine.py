@@ -79,6 +79,9 @@ class Engine:
         self.watcher: Watcher | None = None
         self.processed = 0
         """Messages so far."""
+        self.queries = 0
+        self.spoilt = False
+        """A query has changed the state: only a recovery knows what it was."""
         self._deadlines: list[tuple[int, str, int, str | None]] = []
         self._out: list[bytes] = []
         self._muted = False

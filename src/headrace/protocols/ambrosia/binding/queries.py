@@ -1,10 +1,15 @@
-"""Queries: methods that read the state, run between two messages, and leave no trace in the log."""
+"""Queries: methods that read the state, run between two messages, and leave no trace in the log.
+
+One that sets an attribute is refused before it does. One that changes what an attribute holds (`self.items.append(…)`)
+is found by comparing the state before and after; its caller is told, and the program recovers its state from the log.
+A large state is compared only now and then, since that takes longer than the query.
+"""
 
 from __future__ import annotations
 
 import fnmatch
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -17,6 +22,11 @@ from headrace.protocols.ambrosia.interface import KEY_FIELD
 if TYPE_CHECKING:
     from headrace.protocols.ambrosia.binding.engine import Engine
     from headrace.protocols.ambrosia.binding.immortal import Immortal
+
+
+COMPARED_BYTES_MAX: Final = 64 << 10
+COMPARED_EVERY: Final = 100
+"""Above so many bytes of state, one query of so many."""
 
 
 class QueryWrites(TypeError):
@@ -57,12 +67,28 @@ def _ask(engine: Engine, message: Call) -> Any:
     method = immortal.__methods__.get(message.method)
     if method is None or not method.is_query:
         raise LookupError(f"there is no query {message.method}")
+    before = _to_compare(engine, immortal)
     own_class = type(immortal)
     immortal.__class__ = _read_only(own_class)
     try:
         return method.invoke(immortal, message.arguments)
     finally:
         object.__setattr__(immortal, "__class__", own_class)
+        if before is not None and immortal.save_state() != before:
+            engine.spoilt = True
+            raise QueryWrites(
+                f"a query reads the state and does not change it: {method.name} changed what an attribute holds; make "
+                "it a @method, or copy what it changes"
+            )
+
+
+def _to_compare(engine: Engine, immortal: Immortal) -> bytes | None:
+    """The state before a query; None if it is large and not this query's turn."""
+    engine.queries += 1
+    saved = immortal._cell.saved
+    if saved is not None and len(saved.state) > COMPARED_BYTES_MAX and engine.queries % COMPARED_EVERY != 1:
+        return None
+    return immortal.save_state()
 
 
 class _Wanted(msgspec.Struct):

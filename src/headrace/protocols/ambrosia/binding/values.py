@@ -12,10 +12,14 @@ def _is_model(kind: Any) -> bool:
     return isinstance(kind, type) and hasattr(kind, "model_validate") and hasattr(kind, "model_json_schema")
 
 
+def _refusal(kind: type) -> TypeError:
+    return TypeError(f"a {kind.__name__} cannot be sent or kept: use a dataclass, a msgspec or pydantic type")
+
+
 def _encode_other(value: Any) -> Any:
     if _is_model(type(value)):
         return value.model_dump(mode="json")
-    raise TypeError(f"a {type(value).__name__} cannot be sent or kept: use a dataclass, a msgspec or pydantic type")
+    raise _refusal(type(value))
 
 
 def _decode_other(kind: type, value: Any) -> Any:
@@ -26,11 +30,15 @@ def _decode_other(kind: type, value: Any) -> Any:
             raise ValueError(" ".join(str(error).split())) from None
     if isinstance(value, kind):
         return value
-    raise TypeError(f"a {kind.__name__} cannot be sent or kept: use a dataclass, a msgspec or pydantic type")
+    raise _refusal(kind)
 
 
 def _schema_of_other(kind: type) -> dict[str, Any]:
-    return kind.model_json_schema() if _is_model(kind) else {}  # type: ignore[attr-defined]
+    if kind is object:
+        return {"description": "Anything"}
+    if _is_model(kind):
+        return kind.model_json_schema()  # type: ignore[attr-defined, no-any-return]
+    raise _refusal(kind)
 
 
 _json = msgspec.json.Encoder(enc_hook=_encode_other)

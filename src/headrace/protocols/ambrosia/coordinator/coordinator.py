@@ -197,6 +197,7 @@ class Coordinator:
             await old.close()
         link = functools.partial(self._link, instance)
         ports = self._port_pair(instance, registration.sockets, registration.receive, registration.send, link)
+        ports.expects_marks = lambda: instance.has_standbys_of_ours
         try:
             await ports.open()
         except OSError as error:
@@ -321,7 +322,7 @@ class Coordinator:
         for other in self.instances.values():
             if other is not instance:
                 other.queue.forget_sender(instance.name)
-                for stream in {other.names.log, other.names.pending} & existing:
+                for stream in (name for name in (other.names.log, other.names.pending) if name in existing):
                     resets += [SetProducer(stream, producer_of(instance.name, kind), None) for kind in (True, False)]
         if resets:  # whether or not they are counted yet: a commit that counts them may be under way
             await self.hub.transact(resets)

@@ -15,10 +15,10 @@ from headrace.errors import HeadraceError, LogFailed, UnknownStream
 from headrace.hub import Hub
 from headrace.log.batch import Batch
 from headrace.log.ops import Append, CheckpointInfo, Delete, SaveCursor, SetProducer
-from headrace.protocols.ambrosia.binding.methods import OWN_NAMES, method_id, with_key
 from headrace.protocols.ambrosia.call_reader import Calls, label_of_call
 from headrace.protocols.ambrosia.codec import Call, RpcType, Type, encode, frame
 from headrace.protocols.ambrosia.coordinator.call_queue import CallQueue, LoggedRecord
+from headrace.protocols.ambrosia.coordinator.inbox import Inbox
 from headrace.protocols.ambrosia.coordinator.store import (
     CURSOR,
     INITIAL_LABEL,
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headrace.ambrosia")
 MOVE_COUNT_MAX: Final = 10_000
 MOVE_BYTES_MAX: Final = 4 << 20
-INT32_MAX: Final = 2**31 - 1
 INBOX_RETRY_S: Final = 0.5
 OnFailed = Callable[[str, BaseException], None]
 
@@ -176,6 +175,11 @@ class Instance:
         """All bindings that are linked now."""
         return [link for link in (self.primary, *self.standbys) if link is not None]
 
+    @property
+    def has_standbys_of_ours(self) -> bool:
+        """Whether several programs of `headrace.immortals` may be linked at a time."""
+        return self.registration is not None and self.registration.clock and self.registration.standby
+
     def delivers(self, link: Link) -> None:
         """A binding is, or becomes again, one that processes messages as they come."""
         if link is self.primary:
@@ -186,6 +190,20 @@ class Instance:
         await self._running.wait()
         assert self.primary is not None
         return self.primary
+
+    async def standby_within(self, max_age_s: float) -> tuple[Link, float] | None:
+        """The standby that has been sent most of the log, if it lacks nothing that is older than that; and its age, the
+        time since the first message that it lacks was logged."""
+        if not self.standbys:
+            return None
+        link = max(self.standbys, key=lambda each: each.feed.position)
+        position = link.feed.position
+        if position >= self.hub.bounds(self.names.log).next:
+            return link, 0.0
+        missing = await self.hub.read(self.names.log, position, limit=1)
+        logged_us = int(missing.column("time")[0].as_py().timestamp() * 1e6)
+        age_s = max(0.0, (self._now_us() - logged_us) / 1e6)
+        return (link, age_s) if age_s <= max_age_s and not link.closed else None
 
     @staticmethod
     def _now_us() -> int:
@@ -273,12 +291,12 @@ class Instance:
         bytes_max = self.hub.config.log.record_bytes_max
         runs: list[Calls] = []
         names = ("index", "type", "key", "payload")
-        keyed = self.store.is_keyed(self.name)
+        interface = self.store.interface(self.name)
+        is_keyed = interface is not None and interface.keyed
+        inbox = Inbox(self.registration.inbox_method, described=interface is not None, keyed=is_keyed)
         for index, kind, key, payload in zip(*(batch.column(name).to_pylist() for name in names), strict=True):
-            method = _inbox_method(kind, self.registration.inbox_method)
-            if keyed and key is not None:
-                payload = with_key(payload, key.decode(errors="replace"))
-            message = encode(Call(method, RpcType.IMPULSE, payload))
+            method, arguments = inbox.call(kind, key, payload)
+            message = encode(Call(method, RpcType.IMPULSE, arguments))
             if len(message) > bytes_max:
                 self._inbox_failed(
                     f"record {index} is left out: its message of {len(message)} bytes is above "
@@ -314,18 +332,6 @@ class Instance:
         needed = [info.position for info in stored[-kept:]]
         needed += [cursor.index for cursor in self.hub.cursors(stream=self.names.log)]
         await self.hub.trim(self.names.log, min(needed))
-
-
-def _inbox_method(kind: str | None, default: int | None) -> int:
-    """The number of the method that a record of the inbox calls, from its `type`: a number, else the default, else a
-    method's name as the Python binding numbers it."""
-    if kind and kind.isdecimal() and int(kind) <= INT32_MAX:
-        return int(kind)
-    if kind in OWN_NAMES:
-        return OWN_NAMES[kind]
-    if default is not None:
-        return default
-    return method_id(kind) if kind else 0
 
 
 def state_version(info: CheckpointInfo) -> int:

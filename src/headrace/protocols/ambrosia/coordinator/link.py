@@ -70,9 +70,9 @@ class Link:
         self._tasks: set[asyncio.Task[None]] = set()
         self._routes: dict[bytes, Instance] = {b"": instance}
         self._repeats = Repeats(coordinator.hub, instance.name)
-        self._called: set[Instance] = set()  # since the link began; what is repeated may not be durable yet either
-        self._touched: set[Instance] = set()  # of those, the ones that were handed something new
-        self._fresh: set[Instance] = set()  # by the bytes being read now
+        self._called: dict[Instance, None] = {}  # since the link began; what is repeated may not be durable yet either
+        self._touched: dict[Instance, None] = {}  # of those, the ones that were handed something new
+        self._fresh: dict[Instance, None] = {}  # by the bytes being read now
         self._initial: bytes | None = None
         self._upload: CheckpointUpload | None = None  # until its checkpoint counts
         self._incoming: CheckpointUpload | None = None  # until its last byte has come; None while a blob is read away
@@ -228,7 +228,7 @@ class Link:
             self.input(Input.CHECKPOINT)
         elif isinstance(event, AttachTo):
             attaches = Action.ATTACH in self.session.handle(Input.ATTACH_TO)
-            if attaches and event.destination != OUTSIDE.encode():
+            if attaches and not event.destination.startswith(b"@"):  # the outside, or the mark of a pair of sockets
                 self._find(event.destination)
         elif isinstance(event, InitialMessage):
             self._initial = event.data
@@ -282,7 +282,7 @@ class Link:
         sender = self.instance.name
         queue = destination.queue
         count = calls.count
-        self._called.add(destination)
+        self._called[destination] = None
         self.counts["calls"] += count
         self.coordinator.metrics.calls.inc(count)
         known = queue.count_of(sender, calls.replayable)
@@ -300,8 +300,7 @@ class Link:
                 calls = calls.without_first(repeated)
         else:
             last = known + count
-        self._touched.add(destination)
-        self._fresh.add(destination)
+        self._touched[destination] = self._fresh[destination] = None
         self._shown.uses("write", destination.names.log)
         queue.add(sender, calls, last)
 

@@ -40,6 +40,8 @@ NUMBER_BITS: Final = 62
 IDEMPOTENCY_KEY_BYTES_MAX: Final = 256
 ANSWERS_SHOWN_MAX: Final = 1_000
 ANSWER_SHOWN_BYTES: Final = 2_000
+STANDBY_WAIT_S: Final = 5.0
+"""A standby that has not answered by then is not waited for; the running binding is asked."""
 
 
 class Kept(msgspec.Struct, omit_defaults=True):
@@ -81,6 +83,14 @@ class Answered(msgspec.Struct, frozen=True):
     kind: BodyKind
     value: bytes
     time_us: int
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What a query said; None if nobody could answer in time. `age_s` is set by a standby: no message older than that
+    was still on its way to it."""
+
+    answer: Return | None = None
+    age_s: float | None = None
 
 
 class _Waiting:
@@ -222,17 +232,26 @@ class OutsideCalls:
             if not waiting.count:
                 self._waiting.pop((name, number), None)
 
-    async def ask(self, instance: Instance, method: int, arguments: bytes, wait_s: float) -> Return | None:
-        """Have a query answered by the running binding; nothing is logged."""
+    async def ask(
+        self, instance: Instance, method: int, arguments: bytes, wait_s: float, max_age_s: float | None = None
+    ) -> Asked:
+        """Have a query answered, by a standby whose state is not older than `max_age_s`, or by the running binding;
+        nothing is logged."""
         number = secrets.randbits(NUMBER_BITS)
         message = encode(Call(method, RpcType.ASYNC, arguments, None, OUTSIDE.encode(), number))
         with self._wait_for(instance.name, number) as future:
+            standby = None if max_age_s is None else await instance.standby_within(max_age_s)
+            if standby is not None:
+                link, age_s = standby
+                link.feed.send_control(message)
+                if (answer := await _within(min(wait_s, STANDBY_WAIT_S), future)) is not None:
+                    return Asked(answer, age_s)
             try:
                 link = await asyncio.wait_for(instance.running(), wait_s)
             except TimeoutError:
-                return None
+                return Asked()
             link.feed.send_control(message)
-            return await _within(wait_s, future)
+            return Asked(await _within(wait_s, future))
 
     # --- answers ------------------------------------------------------------------------------------------------
 

@@ -3,8 +3,10 @@
     listen    the coordinator listens on both ports (coordinators since mid-2020; Node, C#, our Python binding)
     connect   it listens on the receive port and connects out to the binding's send port (2018 to mid-2020; C)
 
-Sockets are paired in the order in which they come. A pair that comes while a binding is linked waits a moment, since a
-restarted binding may be quicker than the news of its predecessor's end, and is then refused, or becomes a standby.
+Sockets are paired by what a program says (`pairing.py`), and otherwise in the order in which they come. Where programs
+are expected to say it, a socket that says nothing is paired after `MARK_S`. A pair that comes while a binding is linked
+waits a moment, since a restarted binding may be quicker than the news of its predecessor's end, and is then refused, or
+becomes a standby.
 """
 
 from __future__ import annotations
@@ -21,12 +23,14 @@ from headrace.errors import HeadraceError, LimitExceeded
 from headrace.hub import Hub
 from headrace.hub.intake import Arrival, Intake
 from headrace.protocols.ambrosia.coordinator.link import Link
+from headrace.protocols.ambrosia.pairing import MARK_BYTES, port_in
 from headrace.protocols.ambrosia.settings import Sockets
 from headrace.security import Principal
 from headrace.serving.listener import let_go, open_server
 
 logger = logging.getLogger("headrace.ambrosia")
 GRACE_S: Final = 1.0
+MARK_S: Final = 5.0
 RETRY_S: Final = 0.05
 WRITE_BUFFER_BYTES: Final = 1 << 20
 EARLY_BYTES_MAX: Final = 64 << 10
@@ -61,6 +65,7 @@ class _Socket(asyncio.Protocol):
         self._called_out = called_out
         self._arrival: Arrival | None = None
         self.link: Link | None = None
+        self.came_s = asyncio.get_running_loop().time()
         self.transport: asyncio.Transport
         self._unwatch: Callable[[], None] = lambda: None
 
@@ -79,6 +84,12 @@ class _Socket(asyncio.Protocol):
             return
         self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self.ports.arrived(self)
+
+    @property
+    def peer_port(self) -> int | None:
+        """The port at the other end."""
+        peer = self.transport.get_extra_info("peername")
+        return peer[1] if peer else None
 
     def _held_back(self, is_held_back: bool) -> None:
         if self._arrival is not None:
@@ -131,6 +142,13 @@ class ReceiveSocket(_Socket):
         self._early += data
         if len(self._early) > EARLY_BYTES_MAX:  # a binding has little to say before it is told to start
             self.transport.abort()
+        elif self.half is not None:
+            self.ports.pair_up()
+
+    @property
+    def half(self) -> int | None:
+        """The port from which the other half comes, if it was said."""
+        return port_in(bytes(self._early[:MARK_BYTES]))
 
     def linked(self, link: Link) -> None:
         """The other half has come."""
@@ -174,9 +192,11 @@ class PortPair:
         self.send = send
         self.admitted = admitted
         self.intake = intake
+        self.expects_marks: Callable[[], bool] = lambda: False
+        """Whether programs are known to say which sockets are theirs."""
         self._link = link
         self._tls = tls
-        self._receives: deque[_Socket] = deque()
+        self._receives: deque[ReceiveSocket] = deque()
         self._sends: deque[_Socket] = deque()
         self._servers: list[asyncio.Server] = []
         self._connecting: set[asyncio.Task[None]] = set()
@@ -232,15 +252,17 @@ class PortPair:
 
     def left(self, socket: _Socket) -> None:
         """A socket is gone."""
-        for waiting in (self._receives, self._sends):
-            if socket in waiting:
-                waiting.remove(socket)
+        if isinstance(socket, ReceiveSocket) and socket in self._receives:
+            self._receives.remove(socket)
+        elif socket in self._sends:
+            self._sends.remove(socket)
 
     def pair_up(self) -> None:
         """Link a waiting pair if there is room for it; otherwise look again in a moment and then refuse it."""
-        if self._closed or not self._serving or not self._receives or not self._sends:
+        pair = None if self._closed or not self._serving else self._next_pair()
+        if pair is None:
             return
-        receive, send = self._receives[0], self._sends[0]
+        receive, send = pair
         try:
             link = self._link(receive.transport, send.transport)
         except HeadraceError as error:
@@ -251,10 +273,25 @@ class PortPair:
         if link is None:
             asyncio.get_running_loop().call_later(GRACE_S, self._refuse, receive, send)
             return
-        self._receives.popleft()
-        self._sends.popleft()
+        self._receives.remove(receive)
+        self._sends.remove(send)
         send.linked(link)
         receive.linked(link)
+
+    def _next_pair(self) -> tuple[ReceiveSocket, _Socket] | None:
+        for receive in self._receives:
+            for send in self._sends:
+                if receive.half is not None and receive.half == send.peer_port:
+                    return receive, send
+        if not self._receives or not self._sends:
+            return None
+        receive, send = self._receives[0], self._sends[0]
+        loop = asyncio.get_running_loop()
+        left_s = max(receive.came_s, send.came_s) + MARK_S - loop.time()
+        if self.expects_marks() and left_s > 0:
+            loop.call_later(left_s, self.pair_up)
+            return None
+        return receive, send
 
     def _refuse(self, receive: _Socket, send: _Socket) -> None:
         if receive in self._receives and send in self._sends:

@@ -153,11 +153,6 @@ class Store:
                 return None
         return known[1]
 
-    def is_keyed(self, name: str) -> bool:
-        """Whether it has said that it has instances with keys."""
-        interface = self.interface(name)
-        return interface is not None and interface.keyed
-
     def forgotten(self, sender: str, destination: str) -> int:
         """Calls up to this number were for a peer that was forgotten."""
         value = self.hub.get(FORGOTTEN_TABLE, _pair(sender, destination))

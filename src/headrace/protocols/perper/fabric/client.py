@@ -32,19 +32,24 @@ class ClientCall:
         self.headers: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
 
     def send(self, message: Fields) -> None:
-        """One request."""
+        """One request; nothing where the connection has ended, which the next response says."""
+        if self._client.has_ended:
+            return
         self._client.grpc.send(self._stream, prefixed(encode(self._method.request, message)))
         self._client.flush()
 
     def end_requests(self) -> None:
         """No more requests."""
+        if self._client.has_ended:
+            return
         self._client.grpc.end_requests(self._stream)
         self._client.flush()
 
     def cancel(self) -> None:
         """Give the call up."""
-        self._client.grpc.reset(self._stream)
-        self._client.flush()
+        if not self._client.has_ended:
+            self._client.grpc.reset(self._stream)
+            self._client.flush()
         self.take(http2.CallEnded(self._stream, http2.CANCELLED, "cancelled here"))
 
     def take(self, event: http2.Event) -> None:
@@ -88,6 +93,8 @@ class FabricClient(asyncio.Protocol):
         self._scheme = scheme
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
         self._calls: dict[int, ClientCall] = {}
+        self.has_ended = False
+        """No call can begin or go on here any more."""
         self.lost = asyncio.get_running_loop().create_future()
 
     @classmethod
@@ -109,6 +116,7 @@ class FabricClient(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """The server is gone."""
+        self.has_ended = True
         ended = http2.ConnectionEnded("lost")
         for call in self._calls.values():
             call.take(ended)
@@ -119,6 +127,7 @@ class FabricClient(asyncio.Protocol):
         """Bytes came."""
         for event in self.grpc.receive(data):
             if isinstance(event, http2.ConnectionEnded):
+                self.has_ended = True
                 self._transport.close()
                 continue
             call = self._calls.get(event.stream)
@@ -138,10 +147,12 @@ class FabricClient(asyncio.Protocol):
         self, path: str, *requests: Fields, end: bool = True, metadata: Sequence[tuple[str, str]] = ()
     ) -> ClientCall:
         """Begin a call; with `end`, no requests follow."""
+        if self.has_ended:
+            call = ClientCall(self, path, 0)
+            call.take(http2.ConnectionEnded("lost"))
+            return call
         stream = self.grpc.start_call(self._authority, path, [*self._metadata, *metadata], self._scheme)
         call = self._calls[stream] = ClientCall(self, path, stream)
-        if self.lost.done():
-            call.take(http2.ConnectionEnded("lost"))
         for request in requests:
             call.send(request)
         if end:

@@ -164,9 +164,9 @@ class ReservedFeed:
         self._wanted = wanted
         self._send = send
         self.permits = 0  # how many executions the worker will still take
-        self.delivered: set[str] = set()  # delivered here and not ended
+        self.delivered: dict[str, None] = {}  # delivered here and not ended
         self._ready: dict[str, None] = {}  # announced, not known to be taken by another
-        self._contended: set[str] = set()  # announced, taken by another; its lock will be offered
+        self._contended: dict[str, None] = {}  # announced, taken by another; its lock will be offered
         self._stop: Callable[[], None] | None = None
 
     def start(self) -> None:
@@ -196,15 +196,15 @@ class ReservedFeed:
             self._locks.forget((self._group, execution), self)
             return
         if not self._locks.take((self._group, execution), self):
-            self._contended.add(execution)
+            self._contended[execution] = None
             return
         self.permits -= 1
-        self.delivered.add(execution)
+        self.delivered[execution] = None
         self._send(announcement(execution, record))
 
     def offered(self, execution: str) -> None:
         """Another worker gave the execution back."""
-        self._contended.discard(execution)
+        self._contended.pop(execution, None)
         if self.permits:
             self._try(execution)
         else:
@@ -219,11 +219,11 @@ class ReservedFeed:
             return
         self._ready.pop(execution, None)
         if execution in self._contended:
-            self._contended.discard(execution)
+            self._contended.pop(execution, None)
             self._locks.forget((self._group, execution), self)
         if execution in self.delivered:
             assert before is not None
-            self.delivered.discard(execution)
+            self.delivered.pop(execution, None)
             self._send(announcement(execution, before, cancelled=True))
             self._locks.release((self._group, execution), self)
 
@@ -235,7 +235,7 @@ class ReservedFeed:
         for execution in self._contended:
             self._locks.forget((self._group, execution), self)
         self._contended.clear()
-        delivered, self.delivered = self.delivered, set()
+        delivered, self.delivered = self.delivered, {}
         for execution in delivered:
             self._locks.release((self._group, execution), self)
 

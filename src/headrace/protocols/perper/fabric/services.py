@@ -261,8 +261,8 @@ class StreamItemsHandler(Handler):
         self._feed = ItemFeed(cache.keys, cache.arrivals, message.startKey, message.stride)
         self._entry = entry
         cache.watch(self._wake)
-        entry.on_destroyed.add(self._destroyed)
-        self.stops += [partial(entry.on_destroyed.discard, self._destroyed), partial(cache.unwatch, self._wake)]
+        entry.on_destroyed[self._destroyed] = None
+        self.stops += [partial(entry.on_destroyed.pop, self._destroyed, None), partial(cache.unwatch, self._wake)]
         self.call.send_headers()
         self._pump()
 

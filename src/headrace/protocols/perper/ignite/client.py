@@ -44,7 +44,11 @@ class IgniteClient(asyncio.Protocol):
         _, client = await loop.create_connection(lambda: cls(version), host, port, ssl=tls)
         features = codec.FEATURES if version >= (1, 7, 0) else b""
         client.send_raw(codec.encode_handshake(codec.Handshake(version, codec.THIN_CLIENT, features, user, password)))
-        await client._greeted
+        try:
+            await client._greeted
+        except BaseException:  # whoever waited no longer would leave the connection open, and a late answer to nobody
+            client._transport.abort()
+            raise
         return client
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

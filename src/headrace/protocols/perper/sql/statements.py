@@ -53,7 +53,7 @@ class Statements:
         self._principal = principal
         self._check = check
         self._uses = uses
-        self._open: set[Answer] = set()
+        self._open: dict[Answer, None] = {}
         self._is_closed = False
 
     @property
@@ -136,14 +136,14 @@ class Statements:
                 question.text, self._principal, parameters=question.parameters, rows_max=rows_max, scope=scope
             )
             answer = Answer(self._engine, query)
-            self._open.add(answer)
+            self._open[answer] = None
             if timeout_s:
                 late = Cancelled("The query was cancelled while executing due to timeout.")
                 timer = asyncio.get_running_loop().call_later(timeout_s, query.cancel, late)
             await answer.open()
         except HeadraceError as error:
             if answer is not None:
-                self._open.discard(answer)
+                self._open.pop(answer, None)
             raise _in_own_words(error) from None
         finally:
             if timer is not None:
@@ -157,7 +157,7 @@ class Statements:
     def ended(self, cursor: Result) -> None:
         """Nobody will ask for more of it."""
         if isinstance(cursor, Answer):
-            self._open.discard(cursor)
+            self._open.pop(cursor, None)
         self._fabric.run(closed([cursor]))
 
     def close(self) -> None:

@@ -19,6 +19,9 @@ from headrace.testing.world.hub import HubProcess
 NULL = b"e"
 """What Ignite answers for a key that is not there."""
 GET, PUT, PUT_IF_ABSENT, REPLACE_IF_EQUALS, CREATE, CREATE_CONFIGURED = 1000, 1001, 1002, 1010, 1052, 1054
+GET_ALL, PUT_ALL, GET_AND_PUT, GET_AND_REMOVE, CLEAR, REMOVE_KEYS, SIZE = 1003, 1004, 1005, 1007, 1013, 1018, 1020
+SCAN, SCAN_MORE = 2000, 2001
+NAMES = 1050
 BEGIN, END = 4000, 4001
 OPTIMISTIC = 0
 READ_COMMITTED, REPEATABLE_READ, SERIALIZABLE = 0, 1, 2
@@ -37,10 +40,13 @@ class IgniteActor(Actor):
         while not self.has_ended():
             with contextlib.suppress(PeerError, *LOST):
                 client = await soon(IgniteClient.connect("127.0.0.1", self.port("ignite")))
-                await self.prepare(client)
-                while not self.has_ended():
-                    await self.step(client)
-                    await asyncio.sleep(self.random.uniform(0, 0.4))
+                try:
+                    await self.prepare(client)
+                    while not self.has_ended():
+                        await self.step(client)
+                        await asyncio.sleep(self.random.uniform(0, 0.4))
+                finally:
+                    client._transport.abort()  # what was not answered must not be done later, behind something newer
             await self.retry()
 
     def has_ended(self) -> bool:
@@ -71,7 +77,7 @@ class IgniteWriter(IgniteActor):
 
     async def step(self, client: IgniteClient) -> None:
         register = self.random.choice(self.registers)
-        key = encode_string(register.key)
+        key = encode_key(register.key)
         if self.random.random() < 0.5:
             found = await soon(client.request(GET, key, cache=self.cache))
             self.book.holds(register, found)
@@ -81,6 +87,81 @@ class IgniteWriter(IgniteActor):
         await soon(client.request(PUT, key, value, cache=self.cache))
         register.may_hold.intersection_update({value})
         self.next += 1
+
+
+class Mapper(IgniteActor):
+    """The only writer of a cache, with all that Ignite has for several keys, for old values and for pages of a scan."""
+
+    kind = "mapper"
+
+    def __init__(self, number: int, hub: HubProcess, book: Book, count: int) -> None:
+        super().__init__(number, hub, book)
+        self.cache = f"map-{number}"
+        self.left = count
+        self.registers = {encode_string(f"k{key}"): Register(self.cache, f"k{key}", {NULL}) for key in range(6)}
+        book.registers += self.registers.values()
+        self.steps = [self._put_all, self._remove, self._swap, self._take, self._get_all, self._scan, self._count]
+
+    def has_ended(self) -> bool:
+        return self.left <= 0
+
+    async def step(self, client: IgniteClient) -> None:
+        keys = self.random.sample(sorted(self.registers), self.random.randint(1, len(self.registers)))
+        await self.random.choice(self.steps)(client, keys)
+        self.left -= 1
+
+    def _value(self) -> bytes:
+        return encode_string(f"{self.name}={self.left}")
+
+    async def _change(self, client: IgniteClient, op: int, keys: list[bytes], value: bytes, *arguments: Any) -> Any:
+        with changing([self.registers[key] for key in keys], value):
+            return await soon(client.request(op, *arguments, cache=self.cache))
+
+    async def _put_all(self, client: IgniteClient, keys: list[bytes]) -> None:
+        value = self._value()
+        await self._change(client, PUT_ALL, keys, value, [(key, value) for key in keys])
+
+    async def _remove(self, client: IgniteClient, keys: list[bytes]) -> None:
+        if len(keys) == len(self.registers):
+            await self._change(client, CLEAR, keys, NULL)
+        else:
+            await self._change(client, REMOVE_KEYS, keys, NULL, keys)
+
+    async def _swap(self, client: IgniteClient, keys: list[bytes]) -> None:
+        register, value = self.registers[keys[0]], self._value()
+        before = set(register.may_hold)
+        old = await self._change(client, GET_AND_PUT, keys[:1], value, keys[0], value)
+        self.book.holds(register._replace(may_hold=before), old)
+
+    async def _take(self, client: IgniteClient, keys: list[bytes]) -> None:
+        register = self.registers[keys[0]]
+        before = set(register.may_hold)
+        old = await self._change(client, GET_AND_REMOVE, keys[:1], NULL, keys[0])
+        self.book.holds(register._replace(may_hold=before), old)
+
+    async def _get_all(self, client: IgniteClient, keys: list[bytes]) -> None:
+        found = dict(await soon(client.request(GET_ALL, keys, cache=self.cache)))
+        for key in keys:
+            self.book.holds(self.registers[key], found.get(key, NULL))
+
+    async def _scan(self, client: IgniteClient, keys: list[bytes]) -> None:
+        page = await soon(client.request(SCAN, NULL, len(keys), -1, False, cache=self.cache))
+        rows, cursor = list(page.rows), page.cursor
+        while page.more:
+            page = await soon(client.request(SCAN_MORE, cursor))
+            rows += page.rows
+        found = dict(rows)
+        if len(found) != len(rows):
+            self.book.wrong.append(f"{self.name}: a scan shows a key twice: {rows}")
+        for key, register in self.registers.items():
+            self.book.holds(register, found.get(key, NULL))
+
+    async def _count(self, client: IgniteClient, keys: list[bytes]) -> None:
+        size = await soon(client.request(SIZE, b"", cache=self.cache))
+        least = sum(NULL not in register.may_hold for register in self.registers.values())
+        most = sum(register.may_hold != {NULL} for register in self.registers.values())
+        if not least <= size <= most:
+            self.book.wrong.append(f"{self.cache} has {size} entries; it may have {least} to {most}")
 
 
 class IgniteCounter(IgniteActor):
@@ -165,6 +246,7 @@ class Bank(IgniteActor):
         return {"flags": IN_TRANSACTION, "transaction": number}
 
     async def _end(self, client: IgniteClient, tx: dict[str, int]) -> None:
+        self.hub.tempt()
         await soon(client.request(END, tx["transaction"], True))
 
 
@@ -193,14 +275,15 @@ class TableWriter(Actor):
     async def _step(self) -> None:
         what = self.random.choice(["get", "put", "put-many", "delete", "compare"])
         register = self.random.choice(self.registers)
-        key, value = encoded(register.key.encode()), f"{self.name}={self.left}".encode()
+        key, value = encoded(str(register.key).encode()), f"{self.name}={self.left}".encode()
         if what == "get":
             found = (await self.verb("table.get", table=self.table, key=key))["value"]
             self.book.holds(register, None if found is None else decoded(found))
         elif what == "compare":
             await self._compare(register, key, value)
         elif what == "put-many":
-            items = [(encoded(each.key.encode()), encoded(value)) for each in self.registers]
+            self.hub.tempt()
+            items = [(encoded(str(each.key).encode()), encoded(value)) for each in self.registers]
             with changing(self.registers, value):
                 await self.verb("table.put-many", table=self.table, items=items)
         elif what == "put":
@@ -236,6 +319,10 @@ def changing(registers: list[Register], value: bytes | None) -> Iterator[None]:
 
 def decoded(value: str) -> bytes:
     return base64.b64decode(value)
+
+
+def encode_key(key: str | int) -> bytes:
+    return encode_string(key) if isinstance(key, str) else encode_long(key)
 
 
 def account_key(account: int) -> bytes:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 
 from headrace.protocols.futoin.client import Client as FutoinClient
+from headrace.protocols.futoin.client import Event, Receiver
+from headrace.protocols.futoin.codec import Coding
 from headrace.protocols.ockam.client import Consumer
 from headrace.testing.world.actors.actor import LOST, Refused, Watcher, plain, soon
+from headrace.testing.world.actors.producers import QUIET
 from headrace.testing.world.book import Book
 from headrace.testing.world.hub import HubProcess
+
+REFUSED = 0.1
+"""How often somebody who is pushed something does not take it yet."""
 
 
 class Reader(Watcher):
@@ -45,28 +52,69 @@ class OckamConsumer(Reader):
         self.began = index
 
 
-class FutoinPoller(Reader):
-    """A reliable consumer: events come in order, none is left out, and confirmed ones do not come again."""
+class FutoinReader(Reader):
+    """A reliable consumer: events come in order, and none is left out."""
+
+    last_id: int | None = None
+
+    @property
+    def component(self) -> str:
+        """FutoIn's names have no hyphens."""
+        return self.name.replace("-", "")
+
+    def take(self, id: int, data: object) -> None:
+        if self.last_id is not None and id > self.last_id + 1 and self.last_id >= self.book.trimmed.get(self.stream, 0):
+            self.book.wrong.append(f"{self.name}: event {id} came after {self.last_id}: some were left out")
+        self.last_id = id
+        if isinstance(data, dict) and "base64" in data:  # what is no JSON comes like this
+            data = base64.b64decode(data["base64"]).decode()
+        record = data if isinstance(data, str) else json.dumps(data)
+        self.book.saw(self.stream, id - 1, record.strip())
+
+
+class FutoinPoller(FutoinReader):
+    """Asks for events; confirmed ones do not come again."""
 
     kind = "poller"
-    last_id: int | None = None
 
     async def work(self) -> None:
         with contextlib.suppress(Exception):
             url = f"ws://{self.hub.address('http')}/futoin/{self.stream}"
-            async with await FutoinClient.connect(url, ping_interval=None) as client:
-                await soon(client.register(self.name))
+            coding = self.random.choice(list(Coding))
+            async with await FutoinClient.connect(url, coding=coding, **QUIET) as client:
+                await soon(client.register(self.component))
                 while True:
-                    for event in await soon(client.poll(self.name, self.last_id)):
-                        self._take(event.id, event.data)
+                    for event in await soon(client.poll(self.component, self.last_id)):
+                        self._check_order(event.id)
+                        self.take(event.id, event.data)
                     await asyncio.sleep(self.random.uniform(0.05, 0.5))
 
-    def _take(self, id: int, data: object) -> None:
+    def _check_order(self, id: int) -> None:
         if self.last_id is not None and id <= self.last_id:
             self.book.wrong.append(f"{self.name}: event {id} came after {self.last_id}")
-        self.last_id = id
-        record = data if isinstance(data, str) else json.dumps(data)
-        self.book.saw(self.stream, id - 1, record.strip())
+
+
+class FutoinReceiver(FutoinReader):
+    """Has events pushed. What it has not confirmed comes again, to a program that was killed too."""
+
+    kind = "receiver"
+
+    async def work(self) -> None:
+        url = f"ws://{self.hub.address('http')}/futoin/{self.stream}"
+        coding = self.random.choice(list(Coding))
+        receiver = Receiver(url, handle=self._handle, component=self.component, coding=coding, **QUIET)
+        with contextlib.suppress(Exception):
+            await receiver.run()
+
+    async def _handle(self, events: list[Event]) -> None:
+        if self.random.random() < REFUSED:
+            raise TimeoutError("not now")
+        ids = [event.id for event in events]
+        if ids != sorted(ids):
+            self.book.wrong.append(f"{self.name} was given the events {ids} together")
+        for event in events:
+            self.take(event.id, event.data)
+        await asyncio.sleep(self.random.uniform(0, 0.3))
 
 
 class CursorReader(Reader):
@@ -78,7 +126,7 @@ class CursorReader(Reader):
         super().__init__(number, hub, book, stream)
         self.saved: int | None = None
         """Where the cursor stands at least: so far it was answered."""
-        self.pace_s = self.random.choice([0.3, 5.0])
+        self.pace_s = self.random.choice([0.3, 5.0, 20.0])
 
     async def work(self) -> None:
         with contextlib.suppress(Refused, *LOST):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from typing import Any
 
-from headrace.protocols.ambrosia.client import Host, Immortal, StateError, UpgradeRefused, fork
+from headrace.protocols.ambrosia.client import Host, Immortal, StateError, UpgradeRefused, call, fork
 from headrace.testing.ping_pong import Counting, players
 from headrace.testing.world.actors.actor import LOST, Actor, Refused
 from headrace.testing.world.book import Book
@@ -66,8 +67,47 @@ class ImmortalActor(Actor):
             self.world.tell(self.name, f"reached {self.ends_at}")
 
 
+class StandIn(ImmortalActor):
+    """A second program of the same immortal: now and then it takes over for a while."""
+
+    kind = "stand-in"
+
+    def __init__(self, number: int, hub: HubProcess, book: Book, original: ImmortalActor) -> None:
+        super().__init__(number, hub, book, original.immortal)
+        self.is_done = True
+        self._original = original
+        self._leaves_s = 0.0
+        self._least = 0
+        """So far the other had come before it was replaced."""
+
+    async def _live(self) -> None:
+        while True:
+            await asyncio.sleep(self.random.uniform(2, 20))
+            self._leaves_s = self.world.now_s + self.random.uniform(0.3, 3)
+            self.world.tell(self.name, f"wants to be {self.immortal}")
+            known, self._last = self._original._last, None
+            self._least = 0 if known is None else known.last
+            await super()._live()
+
+    def is_over(self, host: Host) -> bool:
+        return self.world.now_s > self._leaves_s
+
+    def _look(self, immortal: Immortal) -> None:
+        super()._look(immortal)
+        assert isinstance(immortal, Counting)
+        if immortal.last < self._least:
+            self.book.wrong.append(f"{self.immortal} had come to {self._least}, and its stand-in is at {immortal.last}")
+        self._original.is_done |= immortal.last >= self.ends_at
+
+
 class Clerk(Counting):
     """Version 1."""
+
+    noted: list[int]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noted = []
 
     def first_start(self) -> None:
         self.itself.tick(1)
@@ -82,6 +122,13 @@ class Clerk(Counting):
         if number < TICKS:
             self.itself.tick(number + 1)
 
+    @call
+    def note(self, number: int) -> int:
+        if number in self.noted:
+            self.wrong.append(f"{number} is noted twice")
+        self.noted.append(number)
+        return len(self.noted)
+
 
 class NewClerk(Clerk):
     """Version 2."""
@@ -92,7 +139,7 @@ class LeavingClerk(Clerk, saved_as="Clerk"):
 
     def upgrade(self) -> Immortal:
         new = NewClerk()
-        new.last, new.wrong = self.last, self.wrong
+        new.last, new.wrong, new.noted = self.last, self.wrong, self.noted
         return new
 
 
@@ -144,3 +191,36 @@ class ClerkActor(ImmortalActor):
         is_new = isinstance(immortal, NewClerk)
         self.ends_at = TICKS if is_new else TICKS + 1  # it is not done before it has been upgraded
         super()._look(immortal)
+
+
+class Customer(Actor):
+    """Has the clerk note numbers, by verbs. What was not answered is asked again under its key; answers are kept."""
+
+    kind = "customer"
+    COUNT = 12
+
+    def __init__(self, number: int, hub: HubProcess, book: Book, clerk: ClerkActor) -> None:
+        super().__init__(number, hub, book)
+        self._clerk = clerk
+        self._answers: list[int] = []
+
+    async def work(self) -> None:
+        while len(self._answers) < self.COUNT:
+            with contextlib.suppress(Refused, *LOST):
+                number = len(self._answers)
+                answer = await self._ask(number)
+                if answer != number + 1:
+                    self.book.wrong.append(f"{self.name}: number {number} was noted as the {answer}.")
+                self._answers.append(answer)
+                if self.random.random() < 0.3:
+                    await self._ask_again()
+            await asyncio.sleep(self.random.uniform(0, 1))
+
+    async def _ask_again(self) -> None:
+        number = self.random.randrange(len(self._answers))
+        if (answer := await self._ask(number)) != self._answers[number]:
+            self.book.wrong.append(f"{self.name} was told {self._answers[number]} for {number}, and now {answer}")
+
+    async def _ask(self, number: int) -> int:
+        asked: dict[str, Any] = {"name": self._clerk.immortal, "method": "note", "arguments": {"number": number}}
+        return int((await self.verb("immortal.call", **asked, idempotency_key=f"note {number}", wait_s=15))["value"])

@@ -5,14 +5,31 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from typing import Any
 
 from headrace.protocols.perper.errors import PeerError
 from headrace.protocols.perper.ignite.binary import encode_string
 from headrace.protocols.perper.ignite.client import IgniteClient
 from headrace.testing.world.actors.actor import LOST, Refused, Watcher, encoded, soon
 from headrace.testing.world.book import Book
-from headrace.testing.world.hub import HubProcess
+from headrace.testing.world.hub import FAREWELL_S, HubProcess
 
+LOOKS = (
+    *("stream.list", "table.list", "cursor.list", "session.list", "checkpoint.list", "dead.list", "user.list"),
+    *("hub.info", "hub.asyncapi", "verb.list", "config.show", "user.whoami", "pipeline.list", "immortal.list"),
+    *("immortal.openapi", "agents.list", "agents.executions", "agents.caches", "console.map", "console.streams"),
+    *("console.sessions", "console.cursors", "console.history", "console.changes", "console.pipelines"),
+)
+"""Verbs that change nothing."""
+LOOKS_AT_STREAMS = ("stream.describe", "stream.bounds", "stream.segments", "console.stream")
+KEPT: tuple[dict[str, Any], ...] = (
+    {},
+    {"retention_bytes": 500},
+    {"retention_bytes": 3000},
+    {"retention_age_s": 3},
+    {"retention_cursors": True},
+)
+"""How streams may be kept."""
 PASSWORD = "a password of the world"
 RESERVED = ("perper.caches", "ambrosia/immortals", "spark/pipelines", "ockam.addresses")
 
@@ -62,7 +79,7 @@ class Operator(Watcher):
     async def _retain(self) -> None:
         stream = self.random.choice(self.streams)
         if self.retains:
-            options = self.random.choice([{}, {"retention_bytes": 3000}, {"retention_cursors": True}])
+            options = self.random.choice(KEPT)
             self.book.retained.add(stream)
             await self.verb("stream.set-options", stream=stream, options=options)
 
@@ -81,8 +98,18 @@ class Operator(Watcher):
             await self.verb("stream.delete", stream=name)
 
     async def _look(self) -> None:
-        for verb in ("stream.list", "table.list", "cursor.list", "session.list", "hub.info", "immortal.list"):
-            await self.verb(verb)
+        for verb in self.random.sample(LOOKS, 4):
+            await self._ask(verb)
+        for verb in self.random.sample(LOOKS_AT_STREAMS, 2):
+            await self._ask(verb, stream=self.random.choice(self.streams))
+
+    async def _ask(self, verb: str, **body: Any) -> None:
+        """A question may be refused, and never breaks anything."""
+        try:
+            await self.verb(verb, **body)
+        except Refused as refused:
+            if refused.status == 500:
+                self.book.wrong.append(f"{verb} {body}: {refused}")
 
 
 class Gatekeeper(Watcher):
@@ -96,11 +123,13 @@ class Gatekeeper(Watcher):
         super().__init__(number, hub, book)
         self.removed_s: float | None = None
         """Since when the guest is out for sure; None while it may be in."""
+        self.stays = False
+        """The guest is still known, and may do less."""
         self.has_added = False
 
     async def work(self) -> None:
         with contextlib.suppress(Refused, *LOST):
-            self.removed_s = None
+            self.removed_s, self.stays = None, False
             await self.verb("user.add", user="guest", secret=PASSWORD, roles=["writer"])
             self.has_added = True
             await asyncio.sleep(self.random.uniform(1, 10))
@@ -108,8 +137,20 @@ class Gatekeeper(Watcher):
                 await self.verb("user.remove", user="guest")
             else:  # it stays, and may only read
                 await self.verb("user.add", user="guest", secret=PASSWORD, roles=["reader"])
+                self.stays = True
             self.removed_s = self.world.now_s
             await asyncio.sleep(self.random.uniform(2, 10))
+            if not self.stays and self.world.now_s > self.removed_s + self.SOON_S + FAREWELL_S:
+                await self._check_sessions()
+
+    async def _check_sessions(self) -> None:
+        """None of somebody who was removed is left, but one that waits for its line to come back."""
+        for session in await self.verb("session.list"):
+            details = session["details"]
+            if details.get("user") == "guest" and not session["closed_us"] and not details["last_error"]:
+                self.book.wrong.append(
+                    f"a session of guest is open, who was removed at {self.removed_s:.1f} s: {session}"
+                )
 
 
 class Guest(Watcher):
@@ -125,7 +166,14 @@ class Guest(Watcher):
         if not self._gatekeeper.has_added:  # a hub that never had users lets in whoever comes
             return
         with contextlib.suppress(PeerError, Refused, *LOST):
-            await self.random.choice([self._by_ignite, self._by_verbs])()
+            await self.random.choice([self._by_ignite, self._by_verbs, self._in_silence])()
+
+    async def _in_silence(self) -> None:
+        """Sign in, and say nothing more: nobody refuses what is not asked."""
+        connected = IgniteClient.connect("127.0.0.1", self.port("ignite"), user="guest", password=PASSWORD)
+        client = await soon(connected)
+        await asyncio.sleep(self.random.uniform(5, 30))
+        await soon(client.close())
 
     async def _by_verbs(self) -> None:
         signed = ("guest", PASSWORD)

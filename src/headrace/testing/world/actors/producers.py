@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from typing import Any
 
 from headrace.protocols.futoin.client import Client as FutoinClient
+from headrace.protocols.futoin.codec import Coding
 from headrace.protocols.ockam.client import Publisher
 from headrace.protocols.wallaroo import naming
 from headrace.protocols.wallaroo.client import DIALECTS, Connector
@@ -15,6 +17,8 @@ from headrace.testing.world.actors.actor import LOST, Actor, Refused, soon
 from headrace.testing.world.book import Book
 from headrace.testing.world.hub import HubProcess
 
+QUIET: dict[str, Any] = {"ping_interval": None, "proxy": None}
+"""Options of WebSockets that ask nothing of the machine, and nobody now and then."""
 NAMES = "{instance}.{stream}"
 """The default of `wallaroo.stream_name`."""
 REPEATED = 0.15
@@ -38,6 +42,10 @@ class Producer(Actor):
 
     def record(self, number: int) -> bytes:
         return f"{self.name}:{number}{' ' * self.size}".encode()
+
+    def told(self, numbers: range, where: object) -> None:
+        """The hub has acknowledged some records."""
+        self.world.tell(self.name, f"records {numbers.start} to {numbers.stop - 1} are acknowledged{where}")
 
     async def rest(self) -> None:
         await asyncio.sleep(self.random.uniform(0, self.pace_s))
@@ -89,8 +97,10 @@ class WallarooProducer(Producer):
             await connector.run(_Numbered(self, self._own_name), self._durable)
 
     def _durable(self, point: int) -> None:
-        for number in range(len(self.written.acked), point):
-            self.written.acked[number] = None
+        fresh = range(len(self.written.acked), point)
+        self.written.acked.update(dict.fromkeys(fresh))
+        if fresh:
+            self.told(fresh, "")
 
 
 class OckamProducer(Producer):
@@ -107,6 +117,7 @@ class OckamProducer(Producer):
                         self.written.sent.update(numbers)
                         indexes = await publisher.publish_all([self.record(number) for number in numbers])
                         self.written.acked.update(zip(numbers, indexes, strict=True))
+                        self.told(numbers, f" at {indexes[0]} to {indexes[-1]}")
                         self.next = numbers.stop
                         await self.rest()
             except Exception as error:
@@ -123,11 +134,13 @@ class FutoinProducer(Producer):
         while self.next < self.count:
             with contextlib.suppress(Exception):
                 url = f"ws://{self.hub.address('http')}/futoin/{self.stream}"
-                async with await FutoinClient.connect(url, ping_interval=None) as client:
+                coding = self.random.choice(list(Coding))
+                async with await FutoinClient.connect(url, coding=coding, **QUIET) as client:
                     while self.next < self.count:
                         self.written.sent.add(self.next)
                         added = client.add("EVENT", self.record(self.next).decode())
-                        self.written.acked[self.next] = await soon(added) - 1
+                        index = self.written.acked[self.next] = await soon(added) - 1
+                        self.told(range(self.next, self.next + 1), f" at {index}")
                         self.next += 1
                         await self.rest()
             await self.retry()
@@ -163,6 +176,7 @@ class SdkProducer(Producer):
         self.written.sent.update(numbers)
         answer = await self._append(len(self.batches) - 1)
         self.written.acked.update(zip(numbers, range(answer["first"], answer["first"] + len(numbers)), strict=True))
+        self.told(numbers, f" from {answer['first']} on, as sequence {len(self.batches) - 1}")
         self.next = numbers.stop
 
     async def _repeat(self) -> None:

@@ -554,9 +554,11 @@ async def test_a_stopping_hub_says_so() -> None:
         rpc = await pair.rpc()
         call = rpc.start("/perper.Fabric/ListenerAttached", {"stream": "s"})
         await until(lambda: pair.fabric.listeners._attached._waiting.get("s"))
-    with pytest.raises(RpcError) as ended:
-        await call.next()
-    assert ended.value.status == http2.UNAVAILABLE
+    call.send({"stream": "s"})  # neither of these breaks anything
+    for late in (call, rpc.start("/perper.Fabric/ListenerAttached", {"stream": "s"})):
+        with pytest.raises(RpcError) as ended:
+            await late.next()
+        assert ended.value.status == http2.UNAVAILABLE
 
 
 async def test_executions_say_who_works_on_them_and_how_long() -> None:

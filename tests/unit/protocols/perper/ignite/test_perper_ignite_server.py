@@ -559,6 +559,13 @@ async def test_a_stream_with_damaged_records_serves_the_others(monkeypatch: pyte
         client = await pair.client()
         page = await client.request(2000, b"\x65", 10, -1, False, cache="s")
         assert dict(page.rows) == {key(number): key(f"v{number}") for number in (0, 1, 4, 5)}
+        for op in (1000, 1011):  # one that is damaged is not absent
+            with pytest.raises(PeerError, match="are damaged"):
+                await client.request(op, key(2), cache="s")
+        assert await client.request(1002, key(2), key("again"), cache="s")
+        assert await client.request(1000, key(2), cache="s") == key("again")
+        await pair.hub.trim("s", 4)
+        assert await client.request(1000, key(3), cache="s") == b"e"
 
 
 async def test_a_client_that_has_lost_its_server_says_so() -> None:

@@ -1,0 +1,234 @@
+"""Lines: where clients of the Flight endpoint that ask often ask without gRPC. The words are in requests.py.
+
+The Flight endpoint offers a line to whoever has signed in there, and the HTTP listener hands over the connection that
+comes with the offer's ticket. It then lives as one of any TCP listener does, and acts for the user who got the ticket:
+rights are looked at with each request, and a sign-in that no longer holds ends it. Requests of a line are answered one
+after the other. When the hub stops, each line gets a last answer, after the one to what is under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from headrace.admin.records import AppendResult, StreamAppend, append_records
+from headrace.errors import BadRequest, HeadraceError
+from headrace.protocols.flight.codec import error_body
+from headrace.protocols.flight.permit import require
+from headrace.protocols.flight.requests import (
+    LENGTH_BYTES,
+    PATH,
+    PROOF_BYTES,
+    PROOF_HEADER,
+    REQUEST_BYTES_MAX,
+    TICKET_HEADER,
+    UPGRADE,
+    Answer,
+    LineOffer,
+    client_proof,
+    decode_request,
+    framed,
+    hub_proof,
+)
+from headrace.security import Principal, acting_as
+from headrace.serving.tcp import TcpConnection, TcpServer
+
+if TYPE_CHECKING:
+    from headrace.hub import Hub
+
+logger = logging.getLogger("headrace.flight")
+
+TICKETS_MAX: Final = 1_000
+TICKET_S: Final = 10.0
+AHEAD_BYTES_MAX: Final = 2 * REQUEST_BYTES_MAX
+"""So much is read while a request is under way."""
+
+
+class _Ticket(NamedTuple):
+    secret: str
+    principal: Principal
+    until_s: float
+
+
+class Lines(TcpServer["Line"]):
+    """All lines of a hub. Only its event loop uses it."""
+
+    def __init__(self, hub: Hub, refusal: Callable[[], HeadraceError]) -> None:
+        """`refusal` is what clients are told when the hub stops."""
+        super().__init__(hub, "flight")
+        self.refusal = refusal
+        self._tickets: OrderedDict[str, _Ticket] = OrderedDict()
+        self._stopped = False
+        hub.mounts.upgrades[UPGRADE] = self.take_over
+
+    async def offer(self, principal: Principal) -> LineOffer:
+        """A line for this client, if there is an HTTP listener to open it at."""
+        address = self.hub.addresses.get("http")
+        if address is None or self._stopped:
+            return LineOffer()
+        ticket, secret = secrets.token_urlsafe(24), secrets.token_urlsafe(32)
+        self._tickets[ticket] = _Ticket(secret, principal, time.monotonic() + TICKET_S)
+        while len(self._tickets) > TICKETS_MAX:
+            self._tickets.popitem(last=False)
+        return LineOffer(address, self.hub.security.tls_files("http") is not None, ticket, secret)
+
+    def take_over(self, path: str, headers: Mapping[str, str], transport: asyncio.Transport, rest: bytes) -> None:
+        """The HTTP listener has a connection for us; `rest` came behind the request."""
+        ticket = self._tickets.pop(headers.get(TICKET_HEADER, ""), None)
+        if self._stopped or path != PATH or ticket is None or ticket.until_s < time.monotonic():
+            status = HTTPStatus.UNAUTHORIZED
+            head = f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+            transport.write(head.encode())
+            transport.close()
+            return
+        proof = hub_proof(ticket.secret).decode()
+        head = f"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: {UPGRADE}\r\n"
+        transport.write(f"{head}{PROOF_HEADER}: {proof}\r\n\r\n".encode())
+        line = Line(self, ticket.principal, client_proof(ticket.secret))
+        transport.set_protocol(line)
+        line.connection_made(transport)
+        if rest:
+            line.data_received(rest)
+
+    async def close(self) -> None:
+        """Open no more, and end those that are open."""
+        self._stopped = True
+        self.hub.mounts.upgrades.pop(UPGRADE, None)
+        await self.stop()
+
+
+class Line(TcpConnection, asyncio.Protocol):
+    """One line."""
+
+    def __init__(self, server: Lines, principal: Principal, proof: bytes) -> None:
+        super().__init__(server)
+        self._lines = server
+        self._owner = principal
+        self._proof: bytes | None = proof
+        self._unread = bytearray()
+        self._busy = False
+        self._answered = 0
+
+    def describe(self) -> dict[str, object]:
+        """What `headrace session ls` shows."""
+        state = "signing in" if self._proof is not None else "answering" if self._busy else "open"
+        user = self._owner.name
+        return {"state": state, "user": user, "answered": self._answered, "last_error": self.last_error}
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came."""
+        self.counters.received_bytes.inc(len(data))
+        self._unread += data
+        if self._proof is None or self._sign_in(self._proof):
+            self._next()
+        self.keeps(0 if self._busy else len(self._unread), len(data))
+        self.pace()
+
+    def _sign_in(self, proof: bytes) -> bool:
+        if len(self._unread) < PROOF_BYTES:
+            return False
+        shown = bytes(self._unread[:PROOF_BYTES])
+        del self._unread[:PROOF_BYTES]
+        if not hmac.compare_digest(shown, proof):
+            self.cut_off("it does not know the secret of its ticket")
+            return False
+        self._proof = None
+        self.signed_in()
+        self.belongs_to(self._owner)
+        if self._owner.refusal is not None:  # since the offer
+            self.rights_changed(self._owner)
+        return True
+
+    def _next(self) -> None:
+        """Begin with the next request, if it is whole and none is under way."""
+        if self._busy or self.transport.is_closing() or len(self._unread) < LENGTH_BYTES:
+            return
+        size = int.from_bytes(self._unread[:LENGTH_BYTES], "big")
+        if size > REQUEST_BYTES_MAX:
+            self._end(
+                BadRequest(f"a request on a line has at most {REQUEST_BYTES_MAX} bytes, not {size}: make it a call")
+            )
+            return
+        end = LENGTH_BYTES + size
+        if len(self._unread) >= end:
+            body = bytes(self._unread[LENGTH_BYTES:end])
+            del self._unread[:end]
+            self._busy = True
+            self.start(self._serve(body))
+
+    async def _serve(self, body: bytes) -> None:
+        try:
+            answer = await self._answer(body)
+        except HeadraceError as error:
+            answer = Answer(error=error_body(error))
+        except Exception:
+            logger.exception("a request on a line failed in a way it should not")
+            answer = Answer(error=error_body(HeadraceError("internal error of the hub; its log says more")))
+        self.write(framed(answer))
+        self._answered += 1
+        self._busy = False
+        if self.says_no_more:
+            self.stop()
+        else:
+            self._next()
+            self.pace()
+
+    async def _answer(self, body: bytes) -> Answer:
+        request = decode_request(body)
+        if request.append is not None:
+            with self.hub.tracing.call("flight.put", request.trace):
+                appended = await self._append(request.append)
+            return Answer(result=msgspec.Raw(msgspec.json.encode(appended)))
+        with self.hub.tracing.call("flight.action", request.trace, {"headrace.verb": request.verb}):
+            done = await self.hub.verbs.answer(request.verb, bytes(request.params), self._owner)
+        return Answer(result=msgspec.Raw(done.body), next=done.next)
+
+    async def _append(self, asked: StreamAppend) -> AppendResult:
+        require(self._owner, "write", asked.stream)
+        if self.handle is not None:
+            self.handle.uses("write", asked.stream)
+        with acting_as(self._owner):
+            if self.hub.congested:
+                await self.hub.drained()
+            appended = await append_records(self.hub, asked)
+        self.counters.records_in.inc(0 if appended.duplicate else appended.count)
+        return appended
+
+    # What the connection asks of us.
+
+    def eof_received(self) -> bool:
+        """The client has closed the line, and waits for nothing: what it asked for last goes on only if that is done by
+        itself."""
+        return False
+
+    def has_room(self) -> bool:
+        """Whether more may be read while a request is under way."""
+        return not self._busy or len(self._unread) < AHEAD_BYTES_MAX
+
+    def owes(self) -> bool:
+        """Whether a request is under way."""
+        return self._busy
+
+    def rights_changed(self, principal: Principal) -> None:
+        """Rights are looked at with each request; a sign-in that no longer holds ends the line."""
+        if principal.refusal is not None:
+            self.last_error = str(principal.refusal)
+            self._end(principal.refusal)
+
+    def stop(self) -> None:
+        """The hub stops."""
+        self._end(self._lines.refusal())
+
+    def _end(self, error: HeadraceError) -> None:
+        if not self.transport.is_closing():
+            self.write(framed(Answer(error=error_body(error), last=True)))
+            self.transport.close()

@@ -1,0 +1,26 @@
+"""Reading a file that somebody else may replace while the hub runs, with whatever it may be."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+from headrace.units import MIB
+
+BYTES_MAX: Final = 16 * MIB
+"""Room for some hundred thousand users. The event loop reads it, and parses what it read."""
+
+
+def read(path: Path) -> bytes:
+    """All of it. Raises `OSError` for a pipe, which would never end or never begin, a device, and what is too large."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(0, "not a regular file")
+        data = file.read(BYTES_MAX + 1)
+    if len(data) > BYTES_MAX:
+        raise OSError(0, f"larger than {BYTES_MAX} bytes")
+    return data

@@ -1,0 +1,394 @@
+"""Requests of the SDK without gRPC: when there is a line, what it may do, and that nothing is lost without one."""
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from support.until import wait_until
+
+import headrace
+from headrace.admin.records import NewRecord, StreamAppend
+from headrace.cli.tls import make_self_signed
+from headrace.client import lines
+from headrace.config import Config
+from headrace.config.sections import Tls
+from headrace.errors import BadRequest, Busy, Forbidden, Unauthenticated, UnknownStream
+from headrace.log.ops import Appended
+from headrace.protocols.flight.lines import Lines
+from headrace.protocols.flight.requests import (
+    PATH,
+    REQUEST_BYTES_MAX,
+    TICKET_HEADER,
+    UPGRADE,
+    Answer,
+    LineOffer,
+    Request,
+    client_proof,
+    decode_answer,
+    framed,
+    hub_proof,
+)
+from headrace.security import new_token
+from headrace.security.principal import EVERYTHING
+from headrace.serving import http
+from headrace.testing import ServedHub, served_hub
+
+
+class WithHttp:
+    """A hub in memory with its HTTP listener, which takes lines."""
+
+    def __init__(self, served: ServedHub) -> None:
+        self.served = served
+        self.hub = served.hub
+        self.listener = served.run(http.serve(served.hub, "127.0.0.1:0"))
+        self.hub.addresses["http"] = self.listener.address
+        self.opened = contextlib.ExitStack()
+
+    @property
+    def lines(self) -> list[dict[str, object]]:
+        """What `session ls` shows of them."""
+
+        async def shown() -> list[dict[str, object]]:
+            return [each.details for each in self.hub.sessions.list() if "answered" in each.details]
+
+        return self.served.run(shown())
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where a hub in memory keeps its users
+    return tmp_path
+
+
+@pytest.fixture
+def hub(home) -> Iterator[WithHttp]:
+    with served_hub() as served:
+        served.run(served.hub.create_stream("orders"))
+        whole = WithHttp(served)
+        with whole.opened:
+            yield whole
+        served.run(whole.listener.close())
+
+
+def connected(address: str, **options) -> headrace.Client:
+    """A client that has a line."""
+    client = headrace.connect(address, **options)
+    wait_until(lambda: client.bounds("orders") and client._connection._lines._idle, "a line to be opened")
+    return client
+
+
+@pytest.fixture
+def client(hub: WithHttp) -> Iterator[headrace.Client]:
+    with connected(hub.served.address) as opened:
+        yield opened
+
+
+def test_verbs_and_single_appends_go_over_a_line(hub: WithHttp, client: headrace.Client) -> None:
+    before = hub.lines[0]["answered"]
+    assert client.append("orders", b"pear", type="ORDER", key="k", id=2**63, event_time=5) == Appended(0, 1, False)
+    assert client.append("orders", {"fruit": "plum"}) == Appended(1, 1, False)
+    assert client.append("orders", headrace.Record(payload=b"fig", id=0, key=b"")) == Appended(2, 1, False)
+    assert client.bounds("orders").next == 3
+    for_key = 1  # how many partitions there are
+    (line,) = hub.lines
+    assert (line["state"], line["user"], line["answered"]) == ("open", "anonymous", before + 4 + for_key)
+    first, second, third = client.read("orders").to_list()
+    assert (first.payload, first.type, first.key, first.id) == (b"pear", "ORDER", b"k", -(2**63))
+    assert first.event_time.timestamp() == 5e-6
+    assert second.json() == {"fruit": "plum"}
+    assert (third.id, third.key) == (0, b"")
+
+
+def test_errors_are_those_of_calls_and_the_line_stays(hub: WithHttp, client: headrace.Client) -> None:
+    with pytest.raises(UnknownStream, match="'nope'"):
+        client.append("nope", b"x")
+    with pytest.raises(UnknownStream):
+        client.bounds("nope")
+    with pytest.raises(UnknownStream, match="no partition 7"):
+        client.append("orders", b"x", partition=7)
+    with pytest.raises(BadRequest, match="'key' does not fit"):
+        client.append("orders", b"x", key=7)
+    with pytest.raises(BadRequest, match="belong together"):
+        client.append("orders", b"x", producer="shop")
+    assert len(hub.lines) == 1
+
+
+def test_what_is_sent_twice_is_stored_once(client: headrace.Client) -> None:
+    assert client.append("orders", b"1", producer="shop", sequence=1) == Appended(0, 1, False)
+    assert client.append("orders", b"1", producer="shop", sequence=1).duplicate
+    assert client.bounds("orders").next == 1
+
+
+def test_large_records_are_put_and_large_requests_called(client: headrace.Client) -> None:
+    client.append("orders", b"x" * 100_000)
+    client.call("stream.append", {"stream": "orders", "records": [{"text": "y" * 100_000}]})
+    assert [len(record.payload) for record in client.read("orders")] == [100_000, 100_000]
+
+
+def test_many_threads_have_a_line_each_and_keep_their_answers_apart(hub: WithHttp, client: headrace.Client) -> None:
+    for number in range(16):
+        client.create(f"s{number}")
+    wrong: list[object] = []
+
+    def work(number: int) -> None:
+        for count in range(20):
+            appended = client.append(f"s{number}", b"%d" % count)
+            if appended.first != count or client.bounds(f"s{number}").next != count + 1:
+                wrong.append((number, count, appended))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert 1 <= len(hub.lines) <= lines.LINES_MAX
+
+
+def test_few_requests_need_no_line(hub: WithHttp) -> None:
+    with headrace.connect(hub.served.address) as client:
+        for _ in range(lines.CALLS_BEFORE):
+            client.bounds("orders")
+        assert not client._connection._lines._opening
+        assert not hub.lines
+
+
+# Rights
+
+
+@pytest.fixture
+def ann(hub: WithHttp) -> Iterator[headrace.Client]:
+    async def add() -> str:
+        token, digest = new_token()
+        hub.hub.security.add_user("ann", None, ["writer"])
+        hub.hub.security.add_token("ann", digest)
+        return token
+
+    with connected(hub.served.address, token=hub.served.run(add())) as client:
+        yield client
+
+
+def test_rights_are_those_of_each_moment(hub: WithHttp, ann: headrace.Client) -> None:
+    ann.append("orders", b"x")
+
+    async def reads_only() -> None:
+        hub.hub.security.add_user("ann", None, ["reader"])
+
+    hub.served.run(reads_only())
+    with pytest.raises(Forbidden, match="'ann' may not write stream 'orders'"):
+        ann.append("orders", b"y")
+    assert ann.bounds("orders").next == 1
+    assert hub.lines[0]["user"] == "ann"
+
+
+def test_a_removed_user_loses_the_line(hub: WithHttp, ann: headrace.Client) -> None:
+    async def remove() -> None:
+        hub.hub.security.add_user("bob", None, ["admin"])
+        hub.hub.security.remove_user("ann")
+
+    hub.served.run(remove())
+    wait_until(lambda: not hub.lines, "the line to be ended")
+    with pytest.raises(Unauthenticated):
+        ann.append("orders", b"y")
+    with pytest.raises(Unauthenticated):
+        ann.bounds("orders")
+
+
+# Opening one
+
+
+def lines_of(hub: WithHttp) -> Lines:
+    return hub.hub.mounts.upgrades[UPGRADE].__self__
+
+
+def offered(hub: WithHttp) -> LineOffer:
+    return hub.served.run(lines_of(hub).offer(EVERYTHING))
+
+
+def upgraded(hub: WithHttp, ticket: str, path: str = PATH) -> socket.socket:
+    host, port = hub.listener.address.split(":")
+    opened = hub.opened.enter_context(socket.create_connection((host, int(port)), 60))
+    head = f"GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: upgrade\r\nupgrade: {UPGRADE}\r\n"
+    opened.sendall(f"{head}{TICKET_HEADER}: {ticket}\r\n\r\n".encode())
+    return opened
+
+
+def answers(opened: socket.socket) -> list[Answer]:
+    """All that comes until the hub ends the line."""
+    data = b""
+    with contextlib.suppress(ConnectionResetError):  # behind all that it said
+        while more := opened.recv(65536):
+            data += more
+    found = []
+    while data:
+        size = int.from_bytes(data[:4], "big")
+        found.append(decode_answer(data[4 : 4 + size]))
+        data = data[4 + size :]
+    return found
+
+
+def test_a_ticket_is_good_for_one_line_at_one_path_and_a_short_time(hub: WithHttp, monkeypatch) -> None:
+    offer = offered(hub)
+    assert upgraded(hub, offer.ticket, "/api/v1/other").recv(100).startswith(b"HTTP/1.1 401")
+    assert upgraded(hub, offer.ticket).recv(100).startswith(b"HTTP/1.1 401")  # it was shown once
+    assert upgraded(hub, "guessed").recv(100).startswith(b"HTTP/1.1 401")
+    assert upgraded(hub, offered(hub).ticket).recv(1000).startswith(b"HTTP/1.1 101")
+    monkeypatch.setattr("headrace.protocols.flight.lines.TICKET_S", -1.0)
+    assert upgraded(hub, offered(hub).ticket).recv(100).startswith(b"HTTP/1.1 401")
+
+
+def test_whoever_does_not_know_the_secret_gets_nothing(hub: WithHttp) -> None:
+    offer = offered(hub)
+    opened = upgraded(hub, offer.ticket)
+    head = opened.recv(1000)
+    assert hub_proof(offer.secret) in head
+    assert offer.secret.encode() not in head
+    opened.sendall(b"0" * 64 + framed(Request("stream.bounds", msgspec.Raw(b'{"stream":"orders"}'))))
+    with contextlib.suppress(ConnectionResetError):
+        assert not opened.recv(1000)
+
+
+def test_frames_may_come_in_pieces_or_together_and_bad_ones_are_answered(hub: WithHttp) -> None:
+    offer = offered(hub)
+    opened = upgraded(hub, offer.ticket)
+    while not opened.recv(1000).endswith(b"\r\n\r\n"):
+        pass
+    opened.sendall(client_proof(offer.secret)[:10])
+    opened.sendall(client_proof(offer.secret)[10:])
+    bounds = framed(Request("stream.bounds", msgspec.Raw(b'{"stream":"orders"}')))
+    bad = [b"{", b"{}", b'{"verb":"x","extra":1}', b'{"verb":"no.such"}', b"\xff"]
+    opened.sendall(bounds + b"".join(len(each).to_bytes(4, "big") + each for each in bad) + bounds[:7])
+    opened.sendall(bounds[7:])
+    opened.sendall((REQUEST_BYTES_MAX + 1).to_bytes(4, "big"))
+    found = answers(opened)
+    codes = [None if each.error is None else each.error.code for each in found]
+    assert codes == [
+        None,
+        "bad-request",
+        "bad-request",
+        "bad-request",
+        "unknown-verb",
+        "bad-request",
+        None,
+        "bad-request",
+    ]
+    assert found[-1].last
+    assert not any(each.last for each in found[:-1])
+
+
+def test_a_stranger_at_the_address_is_not_believed(served: ServedHub) -> None:
+    """Such as behind a tunnel to the Flight port alone."""
+    served.run(served.hub.create_stream("orders"))
+    heard = []
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        served.hub.addresses["http"] = f"127.0.0.1:{stranger.getsockname()[1]}"
+
+        def answer() -> None:
+            accepted, _ = stranger.accept()
+            with accepted:
+                heard.append(accepted.recv(10_000))
+                accepted.sendall(b"HTTP/1.1 101 Switching Protocols\r\nheadrace-proof: " + b"0" * 64 + b"\r\n\r\n")
+                heard.append(accepted.recv(10_000))
+
+        threading.Thread(target=answer, daemon=True).start()
+        with headrace.connect(served.address) as client:
+            wait_until(lambda: client.bounds("orders") is not None and len(heard) == 2)
+            assert heard[1] == b""  # nothing more is said
+            assert client.append("orders", b"x").first == 0
+            assert not client._connection._lines._idle
+
+
+@pytest.mark.parametrize("http_has_tls", [True, False])
+def test_with_tls_there_are_only_lines_with_tls(home, http_has_tls: bool) -> None:
+    files = {name: str(home / f"{name}.pem") for name in ("key", "certificate")}
+    for file, pem in zip(files.values(), make_self_signed(["localhost", "127.0.0.1"]), strict=True):
+        Path(file).write_bytes(pem)
+    section = {**files} if http_has_tls else {"listeners": {"flight": files}}
+    with served_hub(Config(tls=msgspec.convert(section, Tls))) as served:
+        served.run(served.hub.create_stream("orders"))
+        whole = WithHttp(served)
+        with headrace.connect(served.address, tls=files["certificate"]) as client:
+            if http_has_tls:
+                wait_until(lambda: client.bounds("orders") and client._connection._lines._idle)
+                assert client.append("orders", b"x").first == 0
+                assert len(whole.lines) == 1
+            else:
+                wait_until(lambda: client.bounds("orders") and client._connection._lines._not_before)
+                assert not whole.lines
+        served.run(whole.listener.close())
+
+
+def test_a_hub_that_knows_no_lines_is_called(served: ServedHub) -> None:
+    served.run(served.hub.create_stream("orders"))  # it has no HTTP listener
+    with headrace.connect(served.address) as client:
+        wait_until(lambda: client.bounds("orders") and client._connection._lines._not_before)
+        assert client.append("orders", b"x").first == 0
+
+
+# The end
+
+
+def test_when_the_hub_stops_what_is_under_way_is_answered_and_no_more_taken(hub: WithHttp) -> None:
+    offer = offered(hub)
+    opened = upgraded(hub, offer.ticket)
+    while not opened.recv(1000).endswith(b"\r\n\r\n"):
+        pass
+    entered, go_on = threading.Event(), asyncio.Event()
+
+    class Nothing(msgspec.Struct):
+        pass
+
+    async def slow(asked: Nothing) -> int:
+        entered.set()
+        await go_on.wait()
+        return 7
+
+    hub.hub.verbs.register("test.slow", Nothing, slow, right="read")
+    opened.sendall(client_proof(offer.secret) + framed(Request("test.slow")))
+    assert entered.wait(60)
+    opened.sendall(framed(Request(append=StreamAppend("orders", [NewRecord(text="x")]))))
+
+    async def stop() -> None:
+        closing = asyncio.ensure_future(hub.served._listener.close())
+        await asyncio.sleep(0)
+        go_on.set()
+        await closing
+
+    hub.served.run(stop())
+    first, last = answers(opened)
+    assert (bytes(first.result), first.last) == (b"7", False)
+    assert last.last
+    assert last.error is not None
+    assert last.error.code == "closed"
+    assert hub.hub.bounds("orders").next == 0
+
+
+def test_a_line_that_broke_is_not_used(hub: WithHttp, client: headrace.Client) -> None:
+    async def cut() -> None:
+        for line in tuple(lines_of(hub).connections):
+            line.transport.abort()
+
+    hub.served.run(cut())
+    assert client.append("orders", b"x").first == 0
+    wait_until(lambda: client.bounds("orders") and client._connection._lines._idle, "another line")
+    assert len(hub.lines) == 1
+
+
+def test_an_answer_that_does_not_come_in_time_ends_the_line(hub: WithHttp) -> None:
+    class Nothing(msgspec.Struct):
+        pass
+
+    async def never(asked: Nothing) -> None:
+        await asyncio.Event().wait()
+
+    hub.hub.verbs.register("test.never", Nothing, never, right="read")
+    with connected(hub.served.address, timeout_s=1.0) as client:
+        with pytest.raises(Busy, match="did not answer in time"):
+            client.call("test.never")
+        wait_until(lambda: not hub.lines, "the line to be ended")
+        assert client.bounds("orders").next == 0
