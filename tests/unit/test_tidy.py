@@ -275,6 +275,18 @@ def only_the_command_line_prints(house: House) -> Iterator[str]:
                     yield f"{house.at(module, node.lineno)}: print"
 
 
+def no_clock_is_taken_at_import(house: House) -> Iterator[str]:
+    """As the default of a parameter it would be the real one, also in a simulated world."""
+    for module, file in house.modules.items():
+        if under(module, "headrace.doctor"):  # never in a world
+            continue
+        for node in nodes_of(file):
+            if isinstance(node, ast.arguments):
+                for default in (*node.defaults, *node.kw_defaults):
+                    if isinstance(default, ast.Attribute) and ast.unparse(default.value) == "time":
+                        yield f"{house.at(module, default.lineno)}: {ast.unparse(default)}"
+
+
 def no_module_is_dead(house: House) -> Iterator[str]:
     """Each is imported by another, named as "module:function" or as a command, offered to users as a client or in the
     documentation, or an entry point."""
@@ -329,6 +341,7 @@ BROKEN: dict[Callable[[House], Iterator[str]], dict[str, str]] = {
     nothing_unfinished_is_left_lying_about: {"tools/a.py": "\n# FIX" + "ME\n"},
     every_module_says_what_it_is: {"src/headrace/a.py": "x = 1\n"},
     only_the_command_line_prints: {"src/headrace/hub/a.py": "\nprint(1)\n"},
+    no_clock_is_taken_at_import: {"src/headrace/hub/a.py": "\ndef f(now_s=time.monotonic): ...\n"},
     no_module_is_dead: {"src/headrace/a.py": DOC},
     files_that_are_named_exist: {"docs/a.md": "\nSee `log/gone.py`.\n"},
 }

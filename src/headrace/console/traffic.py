@@ -56,13 +56,13 @@ class Lineage(msgspec.Struct):
 class Traffic:
     """Counts, from now on."""
 
-    def __init__(self, hub: Hub, now_s: Callable[[], float] = time.monotonic) -> None:
-        self._now_s = now_s
+    def __init__(self, hub: Hub, now_s: Callable[[], float] | None = None) -> None:
+        self._now_s = now_s or time.monotonic
         self._lock = threading.Lock()  # reads end in whatever thread they were done
         self._edges: dict[Edge, Count] = {}
         self._cursors: dict[tuple[str, str], tuple[str, float]] = {}
         self._pipelines: dict[str, Lineage] = {}
-        self._looked_s = now_s()
+        self._looked_s = self._now_s()
         hub.hooks.submit.append(self._submitted)
         hub.hooks.read.append(self._read)
 

@@ -39,12 +39,12 @@ def address_from(name: tuple[str, int] | tuple[str, int, int, int]) -> str:
 class Peers:
     """Those that were introduced, by the address from which their connections come. Asked from any thread."""
 
-    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, now_s: Callable[[], float] | None = None) -> None:
         self.own: dict[str, str] = {}
         """Listener → address of this hub for clients that are to come straight here (`cluster.forward`)."""
         self._introduced: dict[str, Introduced] = {}
         self._redirected: OrderedDict[tuple[str, str], float] = OrderedDict()
-        self._now_s = now_s
+        self._now_s = now_s or time.monotonic
 
     def introduce(self, near: str, introduced: Introduced) -> None:
         """A connection from `near` is, or will be, that client's."""

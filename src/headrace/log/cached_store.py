@@ -108,7 +108,7 @@ class CachedStore(Store):
         *,
         free_bytes_min: int = 0,
         patience_s: float = 0,
-        wait: Callable[[float], None] = time.sleep,
+        wait: Callable[[float], None] | None = None,
     ) -> None:
         """`home` is the directory of what others keep beside the log. However little the directory holds, it gives way
         when its disk has less room than `free_bytes_min`. A log that is being opened waits `patience_s` for the store.
@@ -117,7 +117,7 @@ class CachedStore(Store):
         self._home = home
         self._free_bytes_min = free_bytes_min
         self._patience_s = patience_s
-        self._wait = wait
+        self._wait = wait or time.sleep
         self._remote = remote
         self._bytes_max = bytes_max
         self.mapped_bytes_max = bytes_max // 2

@@ -70,14 +70,14 @@ class Runner:
         *,
         home: Path | None = None,
         on_progress: Callable[[Sequence[Report]], None] = lambda progress: None,
-        now_s: Callable[[], float] = time.monotonic,
+        now_s: Callable[[], float] | None = None,
     ) -> None:
         self._spark = spark
         self._port = port
         self._reporting = port.waiting(REPORT_WAIT_S)
         self._home = home or default_home()
         self._on_progress = on_progress
-        self._now_s = now_s
+        self._now_s = now_s or time.monotonic
         self._mover = listen(spark)
         self._running: dict[str, RunningPipeline] = {}
         self.failures: dict[str, Failure] = {}
