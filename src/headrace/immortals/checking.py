@@ -55,7 +55,7 @@ async def check(factory: Callable[[], Immortal], name: str, client: Client, chec
 
 
 def _session(client: Client, ports: DebugPorts) -> DebuggingInfo:
-    (session,) = (
-        each for each in client.request("immortal.debugging", {}, list[DebuggingInfo]) if each.receive == ports.receive
-    )
-    return session
+    for session in client.request("immortal.debugging", {}, list[DebuggingInfo]):
+        if session.receive == ports.receive:
+            return session
+    raise HeadraceError("the replay was ended before all was compared: somebody ended it, or the hub was restarted")

@@ -173,6 +173,7 @@ class Host:
             self._to_hub, _ = await loop.create_connection(lambda: _Socket(self), *split_address(receive))
             if self.says_pair:
                 self._to_hub.write(mark_of(self._from_hub.get_extra_info("sockname")[1]))
+            self.flush()
         except (OSError, ValueError, KeyError, Unreachable):
             await self._unlink()
             return False
@@ -237,9 +238,9 @@ class Host:
             self._start_effects()
 
     def flush(self) -> None:
-        """Write what the immortal has to say."""
-        data = self.engine.take_output()
-        if data and self._to_hub is not None:
+        """Write what the immortal has to say. The hub may be the first to know that both sockets are there: what it
+        asks before we know it is answered when we do."""
+        if self._to_hub is not None and (data := self.engine.take_output()):
             self._to_hub.write(data)
 
     # --- outside ------------------------------------------------------------------------------------------------

@@ -171,6 +171,34 @@ async def test_the_host_recovers_by_itself_when_the_hub_comes_back() -> None:
     await asyncio.gather(running, return_exceptions=True)
 
 
+async def test_what_the_hub_asks_before_the_host_knows_both_sockets_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The hub links the two sockets when it accepts the second one, which may be before the host's own connect is
+    done."""
+    loop, asked = asyncio.get_running_loop(), asyncio.Event()
+    connect, received = loop.create_connection, Host.received
+
+    async def connect_late(protocol: Any, *address: Any) -> Any:
+        connected = await connect(protocol, *address)
+        if host._from_hub is not None:
+            await asyncio.wait_for(asked.wait(), 10)
+        return connected
+
+    def note(self: Host, data: bytes) -> None:
+        received(self, data)
+        asked.set()
+
+    monkeypatch.setattr(loop, "create_connection", connect_late)
+    monkeypatch.setattr(Host, "received", note)
+    async with memory_hub(BOTH) as hub, coordinator(hub) as ports:
+        host = Host(Ledger, **at(ports, "ledger"))
+        running = asyncio.ensure_future(host.run())
+        await asyncio.wait_for(ports.coordinator.find("ledger").running(), 10)
+        running.cancel()
+        await asyncio.wait((running,))
+
+
 async def test_what_is_done_outside_is_done_once_and_replayed_from_the_log() -> None:
     disk = MemoryDisk()
     done: list[int] = []
