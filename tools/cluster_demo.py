@@ -5,7 +5,7 @@
 
 All clients talk to the hub that does not own the log: it passes them on. After `--after` seconds the owner is killed
 with SIGKILL, the other hub takes over, and clients go on. In the end every stream is compared with what its producer
-was told to be stored. Without `--seconds` it goes on until Ctrl-C.
+was told to be stored. Without `--seconds` it keeps running until Ctrl-C.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import signal
 import socket
@@ -158,10 +159,14 @@ class Show:
         try:
             if self._with_spark:
                 await pipeline.start()
+            say(f"producers of all protocols write through hub-2; hub-1 is killed in {self._after_s:g} s")
             await self._pause(self._after_s)
             kill = self._kill_owner()
             back = await self._until_all_are_back(kill)
-            await self._pause(seconds)
+            if not self.stop.is_set():
+                await self._report(kill, back)
+                say("clients write on; " + ("Ctrl-C ends it" if seconds is None else f"it ends in {seconds:g} s"))
+                await self._pause(seconds)
         finally:
             for task in producers:
                 task.cancel()
@@ -178,6 +183,7 @@ class Show:
         self._hubs[0].process.kill()
         self._hubs[0].process.wait()
         say(f"{time.strftime('%H:%M:%S')} hub-1 killed with SIGKILL; acknowledged until now: {_sum(kill.sent)} records")
+        say(f"the brokers wait {SESSION_TIMEOUT_S} s for it; clients lose their connections, and try again meanwhile:")
         return kill
 
     async def _until_all_are_back(self, kill: Kill) -> dict[str, float]:
@@ -185,10 +191,15 @@ class Show:
         back: dict[str, float] = {}
         owning = asyncio.create_task(self._hubs[1].owns())
         owning.add_done_callback(lambda task: say(f"hub-2 owns the log after {time.monotonic() - kill.at:.1f} s"))
+        told: set[str] = set()
         while len(back) < len(PRODUCERS) and time.monotonic() < kill.at + TAKEOVER_S and not self.stop.is_set():
             for name in PRODUCERS:
-                if name not in back and self._flows[name].sent > kill.sent[name]:
+                flow = self._flows[name]
+                if name not in back and flow.sent > kill.sent[name]:
                     back[name] = time.monotonic() - kill.at
+                if flow.error and name not in told and name not in back:
+                    told.add(name)
+                    say(f"  {flow.stream} ({flow.writer}): {flow.error}")
             await asyncio.sleep(STEP_S / 2)
         await owning
         return back
@@ -201,12 +212,14 @@ class Show:
         return whole
 
     async def _row(self, client: AsyncClient, flow: Flow, kill: Kill, back: dict[str, float]) -> bool:
+        before, sent = kill.sent[flow.name], flow.sent  # before the stream is looked at: producers may be at work
         bounds = await client.bounds(flow.stream)
-        before, stored = kill.sent[flow.name], bounds.next
+        stored = bounds.next
         pause = f"{back[flow.name]:.1f} s" if flow.name in back else "–"
-        is_whole = bounds.first == 0 and stored >= flow.sent and (flow.name in back or flow.name not in PRODUCERS)
+        is_whole = bounds.first == 0 and stored >= sent and (flow.name in back or flow.name not in PRODUCERS)
         mark = "" if is_whole else "  MISSING"
-        say(f"{flow.stream:<28}{flow.writer:<10}{before:>20}{flow.sent - before:>11}{stored:>9}{pause:>9}{mark}")
+        counts = ("–", "–") if flow.name not in PRODUCERS else (str(before), str(sent - before))
+        say(f"{flow.stream:<28}{flow.writer:<10}{counts[0]:>20}{counts[1]:>11}{stored:>9}{pause:>9}{mark}")
         return is_whole
 
 
@@ -266,4 +279,5 @@ def main() -> int:
 
 if __name__ == "__main__":
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    logging.getLogger("headrace").addHandler(logging.NullHandler())  # what matters is said
     sys.exit(main())

@@ -65,7 +65,10 @@ def test_the_balancer_leads_every_listener_to_every_hub() -> None:
     for name, lines in sections.items():
         port = PORTS[name]
         assert f"bind :{port}\n" in lines
-        assert re.findall(r"server (\S+) (\S+)", lines) == [(hub, f"{hub}:{port}") for hub in HUBS]
+        asked = [(hub, f"{hub}:{port}", "") for hub in HUBS]
+        unasked = [(f"any-{number}", f"{hub}:{port}", " backup no-check") for number, hub in enumerate(HUBS, 1)]
+        found = re.findall(r"server (\S+) (\S+)(.*)", lines)
+        assert found == asked + unasked, "the owner; while there is none, any hub"
     published = {int(each.split(":")[1]) for each in COMPOSE["services"]["balancer"]["ports"]}
     assert published == set(PORTS.values())
     assert all(each.startswith("127.0.0.1:") for each in COMPOSE["services"]["balancer"]["ports"]), "there are no users"
@@ -75,6 +78,9 @@ def test_the_balancer_leads_every_listener_to_every_hub() -> None:
 def test_every_name_that_compose_speaks_of_is_there() -> None:
     services = COMPOSE["services"]
     for service in services.values():
+        for volume in service.get("volumes", []):
+            # Its image forgets its own settings, this one among them, when there are any others.
+            assert service["environment"]["KAFKA_LOG_DIRS"] == volume.split(":")[1]
         assert set(service.get("depends_on", {})) <= services.keys()
         assert set(service["networks"]) <= COMPOSE["networks"].keys()
         assert {volume.split(":")[0] for volume in service.get("volumes", [])} <= COMPOSE["volumes"].keys()
@@ -115,6 +121,8 @@ def test_kubernetes_ports_probes_and_selectors_fit() -> None:
         asked = container[probe]["httpGet"]
         assert asked["port"] == "http"
         assert asked["path"].startswith(OWN_PATHS)
+    ready = container["readinessProbe"]
+    assert ready["periodSeconds"] * ready["failureThreshold"] > 2 * Config().cluster.session_timeout_s
     stop_s = Config().limits.stop_s
     assert hubs["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > 2 * stop_s
     assert kind("Job")["spec"]["template"]["metadata"]["labels"] != labels, "it is no hub"

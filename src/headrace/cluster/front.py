@@ -126,6 +126,8 @@ class Front:
             return await connect(host, port, timeout_s, self._tls_on)
         async with self._introducer.introducing(owner, client.address) as guest:
             far = await connect(host, port, timeout_s, self._tls_on, guest.comes_from)
+        if not guest.is_introduced:
+            self._metrics.unintroduced.labels(listener=self.name).inc()
         far.when_lost(guest.leaves)
         return far
 

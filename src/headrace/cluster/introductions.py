@@ -210,6 +210,7 @@ class Introducer:
         self._peers = peers
         self._call: Call | None = None
         self._closed_until = 0.0
+        self._warned_of = ""
         self._calling = asyncio.Lock()
 
     @contextlib.asynccontextmanager
@@ -231,8 +232,18 @@ class Introducer:
         except (OSError, asyncio.IncompleteReadError) as error:  # a timeout is an OSError, too
             if self._call is None:
                 self._closed_until = time.monotonic() + AGAIN_S
-            logger.debug("a client was not introduced", extra=fields(hub=owner.hub, error=repr(error)))
+            self._warn(owner, error)
             return False
+
+    def _warn(self, owner: Owner, error: Exception) -> None:
+        """Once for each owner: it is a matter of settings or firewalls, or soon over."""
+        if self._warned_of != owner.life:
+            self._warned_of = owner.life
+            logger.warning(
+                "clients are passed on as this hub's own: the owner's port for introductions does not answer; check "
+                "cluster.listen and cluster.advertise.cluster there, and firewalls between",
+                extra=fields(hub=owner.hub, address=owner.addresses.get(LISTENER), error=repr(error)),
+            )
 
     async def _reach(self, owner: Owner) -> Call | None:
         address = owner.addresses.get(LISTENER)
@@ -269,6 +280,10 @@ class Guest:
         """From there the connection will come."""
         if await self._introducer.introduce(self._owner, port, self._client):
             self._ports.append(port)
+
+    @property
+    def is_introduced(self) -> bool:
+        return bool(self._ports)
 
     def leaves(self) -> None:
         """The connection has ended, or was not made."""

@@ -22,7 +22,7 @@ from collections.abc import Callable
 import msgspec
 
 from headrace import __version__
-from headrace.cluster.introductions import Known, new_key
+from headrace.cluster.introductions import LISTENER, Known, new_key
 from headrace.cluster.notes import CellNote, HubNote, Notes
 from headrace.cluster.ranks import should_follow
 from headrace.cluster.route import Owner, Route
@@ -250,9 +250,14 @@ class Node:
 
 
 def advertised(addresses: dict[str, str], given: dict[str, str]) -> dict[str, str]:
-    """Where other hubs reach each listener. One that listens everywhere is reached by the machine's name."""
+    """Where other hubs reach each listener. One that listens everywhere is reached by the machine's name; the door for
+    introductions where the others are, since the machine's name may mean nothing elsewhere."""
+    chosen = {listener: address for listener, address in given.items() if listener in addresses}
+    beside = next((address.rpartition(":")[0] for address in chosen.values()), "")
     named = {}
     for listener, address in addresses.items():
         host, _, port = address.rpartition(":")
-        named[listener] = f"{socket.gethostname()}:{port}" if host in ("0.0.0.0", "[::]", "") else address
-    return {**named, **{listener: address for listener, address in given.items() if listener in addresses}}
+        if host in ("0.0.0.0", "[::]", ""):
+            host = beside if beside and listener == LISTENER else socket.gethostname()
+        named[listener] = f"{host}:{port}"
+    return named | chosen

@@ -152,7 +152,10 @@ class Cluster(Section, frozen=True):
     ] = "proxy"
     advertise: Annotated[
         dict[str, str],
-        Meta(description="Listener → `host:port` as other hubs reach it; where it listens unless given"),
+        Meta(
+            description="Listener, or `cluster` for `cluster.listen`, → `host:port` as other hubs reach it; where it "
+            "listens unless given"
+        ),
     ] = {}
     listen: Annotated[
         str,

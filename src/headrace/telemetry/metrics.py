@@ -142,6 +142,11 @@ class ClusterMetrics:
         self.forwarded = make.counter(
             "headrace_cluster_forwarded_total", "Connections passed on to the owner", ["listener"]
         )
+        self.unintroduced = make.counter(
+            "headrace_cluster_unintroduced_total",
+            "Connections passed on without telling the owner whose they are: they count as this hub's own",
+            ["listener"],
+        )
         self.forward_failures = make.counter(
             "headrace_cluster_forward_failures_total", "Connections that could not be passed on", ["listener"]
         )

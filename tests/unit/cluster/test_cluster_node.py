@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from support.until import until
 
+from headrace.cluster.introductions import LISTENER
 from headrace.cluster.node import CELL, Node, advertised
 from headrace.cluster.notes import CellNote, HubNote, Notes
 from headrace.cluster.status import look
@@ -166,3 +167,7 @@ def test_addresses_are_those_that_others_reach(monkeypatch: pytest.MonkeyPatch) 
     bound = {"http": "0.0.0.0:80", "flight": "10.0.0.1:70", "ockam": "[::]:40"}
     given = {"flight": "hub.example:7070", "absent": "x:1"}
     assert advertised(bound, given) == {"http": "box:80", "flight": "hub.example:7070", "ockam": "box:40"}
+    door = {"http": "0.0.0.0:80", LISTENER: "0.0.0.0:5"}
+    assert advertised(door, {})[LISTENER] == "box:5"
+    assert advertised(door, {"http": "10.0.0.1:8080"})[LISTENER] == "10.0.0.1:5", "where the listeners are"
+    assert advertised(door, {"http": "10.0.0.1:8080", LISTENER: "x:6"})[LISTENER] == "x:6"

@@ -170,7 +170,9 @@ async def test_visitors_who_say_nothing_go_when_there_are_too_many() -> None:
             writer.close()
 
 
-async def test_no_door_and_a_door_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_door_and_a_door_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(introductions, "ANSWER_S", 0.05)
     monkeypatch.setattr(introductions, "AGAIN_S", 0.0)
     introducer = Introducer("hub-2-life", KEY, Peers())
@@ -186,6 +188,7 @@ async def test_no_door_and_a_door_that_does_not_answer(monkeypatch: pytest.Monke
     assert not await introducer.introduce(owner, 1, CLIENT)
     silent.close()
     assert not await introducer.introduce(owner, 1, CLIENT)  # nobody listens
+    assert caplog.text.count("clients are passed on as this hub's own") == 1, "once for an owner"
     monkeypatch.setattr(introductions, "ANSWER_S", 60.0)
     async with opened() as door:
         assert await introducer.introduce(owner_with(door), 1, CLIENT), "the next owner is told"
@@ -221,6 +224,33 @@ async def test_a_front_introduces_before_it_connects() -> None:
         await server.wait_closed()
         introducer.close()
         await front.close()
+
+
+async def test_a_client_that_nobody_could_introduce_is_counted() -> None:
+    ended = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"hello")
+        await reader.read()
+        writer.close()
+        ended.set()
+
+    async with opened() as door:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        metrics, route = Metrics(), Route("me")
+        introducer = Introducer("nobody", KEY, Peers())
+        front = Front("lines", route, 10, metrics.cluster, introducer=introducer)
+        await front.open("127.0.0.1:0")
+        route.claimed(owner_with(door, lines=address_of(server)))
+        reader, writer = await asyncio.open_connection(*split_address(front.address))
+        assert await reader.readexactly(5) == b"hello", "it is passed on nevertheless"
+        assert 'headrace_cluster_unintroduced_total{listener="lines"} 1.0' in metrics.text().decode()
+        writer.close()
+        await ended.wait()
+        introducer.close()
+        await front.close()
+        server.close()
+        await server.wait_closed()
 
 
 async def test_a_client_whose_connection_is_not_made_is_forgotten() -> None:

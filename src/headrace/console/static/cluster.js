@@ -10,7 +10,7 @@ export async function clusterPage(root, parts, view) {
   const none = h("div", {});
   const rows = liveTable(
     [
-      { title: "Hub", cell: (row) => h("b", {}, row.hub) },
+      { title: "Hub", cell: (row) => h("b", { class: "still" }, row.hub) },
       { title: "Role", cell: (row) => pill(row.role, KINDS[row.role]) },
       { title: "Behind", cell: (row) => (row.role === "follower" ? bytes(row.lag_bytes) : "–") },
       { title: "Addresses", wrap: true, cell: (row) => h("code", {}, addresses(row)) },

@@ -66,6 +66,8 @@ NEVER_S = 3600.0
 LEADER_S = 1.0
 """Of the first question to the broker that led a partition when it was last asked: it may have gone."""
 AGAIN_S = 0.2
+TELL_S = 3.0
+"""Brokers that do not answer for so long are worth a line in the log: a new topic has no leader for a moment."""
 REFUSED_S = 3.0
 """So long brokers are asked again that do not let this hub in."""
 BATCH = 500
@@ -388,7 +390,7 @@ class ConfluentKafka(KafkaPort):
                     f"{what} could not be learned in {timeout_s:g} s (log.kafka.timeout_s) from "
                     f"{self._base['bootstrap.servers']}: {problem}"
                 )
-            if not has_told:
+            if not has_told and time.monotonic() > began + TELL_S:
                 has_told = True
                 logger.warning(
                     "%s: no broker of %s tells; asked again for %g s (log.kafka.timeout_s): %s",

@@ -47,27 +47,29 @@ class Pieces:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._known: list[Piece] = []
+        self._sizes: list[int] = []
+        """The bytes of each."""
         self._lock = threading.Lock()
-        self._size = 0
 
     def add(self, epoch: int, sequence: int, offset: int, size: int) -> None:
         """A commit that counts."""
         with self._lock:
             newest = self._known[-1] if self._known else None
-            if newest is None or newest.epoch != epoch or self._size >= self._bytes_max:
+            if newest is None or newest.epoch != epoch or self._sizes[-1] >= self._bytes_max:
                 self._known.append(Piece(sequence, offset, epoch))
-                self._size = 0
-            self._size += size
+                self._sizes.append(0)
+            self._sizes[-1] += size
 
     @property
     def size(self) -> int:
         """Bytes of the newest."""
-        return self._size
+        return self._sizes[-1] if self._sizes else 0
 
     @property
     def bytes(self) -> int:
-        """Of all of them, about."""
-        return (len(self._known) - 1) * self._bytes_max + self._size if self._known else 0
+        """Of all of them."""
+        with self._lock:
+            return sum(self._sizes)
 
     def __len__(self) -> int:
         return len(self._known)
@@ -88,6 +90,7 @@ class Pieces:
             if not kept or kept[-1] == 0:
                 return None
             self._known = self._known[kept[-1] :]
+            self._sizes = self._sizes[kept[-1] :]
             return self._known[0]
 
 

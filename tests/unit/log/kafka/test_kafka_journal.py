@@ -375,6 +375,21 @@ def test_all_have_the_same_pieces_whoever_wrote_them(kafka: FakeKafka) -> None:
     assert reader.bookmark(0) == writers[-1].bookmark(0)
 
 
+def test_a_short_piece_counts_as_short(kafka: FakeKafka) -> None:
+    """Each takeover begins a piece, however little the owner before has written."""
+    for _ in range(5):
+        made = opened(kafka)
+        commit(made, b"little")
+    reader = journal(kafka, claims=False)
+    list(reader.read(0))
+    for each in (made, reader):
+        assert len(each._pieces) == 5
+        assert each.gauges()["journal_bytes"] < 1_000
+    made.cut_behind(3)
+    assert len(made._pieces) < 5
+    assert made.gauges()["journal_bytes"] < reader.gauges()["journal_bytes"]
+
+
 def test_without_cuts_the_partition_stays_whole(kafka: FakeKafka) -> None:
     made = small(kafka, cuts=False)
     for number in range(20):
