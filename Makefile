@@ -33,6 +33,7 @@ $(RUN_STAMP): pyproject.toml | $(VENV)/bin/python
 
 $(DEV_STAMP): pyproject.toml $(RUN_STAMP)
 	@echo "installing what the tests and checks need"
+	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1' # older ones know no groups
 	@$(BIN)/python -m pip install --quiet --group dev
 	@touch $@
 

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-import click
+import typer
 
 from headrace.config.profiles import LOCAL, load_profiles, resolve
 from headrace.errors import HeadraceError
@@ -25,17 +25,17 @@ def profiles(incomplete: str) -> list[str]:
     return []
 
 
-def streams(ctx: click.Context, incomplete: str) -> list[str]:
+def streams(ctx: typer.Context, incomplete: str) -> list[str]:
     """Streams of the hub that the line so far means."""
     return _names(ctx, "stream.list", {"pattern": f"{literal(incomplete)}*"}, "name")
 
 
-def tables(ctx: click.Context, incomplete: str) -> list[str]:
+def tables(ctx: typer.Context, incomplete: str) -> list[str]:
     """Tables."""
     return _names(ctx, "table.list", {"pattern": f"{literal(incomplete)}*"}, "name")
 
 
-def cursors(ctx: click.Context, incomplete: str) -> list[str]:
+def cursors(ctx: typer.Context, incomplete: str) -> list[str]:
     """Cursors, of all streams or of the one that the line names."""
     named = ctx.params.get("stream")
     return _names(ctx, "cursor.list", {"pattern": f"{literal(incomplete)}*", "stream": named}, "name")
@@ -54,7 +54,7 @@ def literal(text: str) -> str:
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in text)
 
 
-def _names(ctx: click.Context, verb: str, request: dict[str, Any], field: str) -> list[str]:
+def _names(ctx: typer.Context, verb: str, request: dict[str, Any], field: str) -> list[str]:
     with contextlib.suppress(HeadraceError, OSError):
         return sorted(set(_asked(ctx.params, verb, request, field)))
     return []

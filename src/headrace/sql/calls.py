@@ -9,6 +9,11 @@ from dataclasses import dataclass, field
 from headrace.errors import BadSql
 
 _SKIPPED = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|--[^\n]*|/\*.*?\*/", re.DOTALL)
+"""What is no code to Spark, where a backslash escapes."""
+_SKIPPED_BY_DUCKDB = re.compile(
+    r"\be'(?:[^'\\]|\\.|'')*'|'[^']*'|\"[^\"]*\"|`[^`]*`|--[^\n]*|/\*.*?\*/|\$(?P<tag>\w*)\$.*?\$(?P=tag)\$",
+    re.DOTALL | re.IGNORECASE,
+)
 _CALL = re.compile(r"\bstream\s*\(", re.IGNORECASE)
 _ARGUMENT = re.compile(
     r"\s*(?:(?P<name>[A-Za-z_]\w*)\s*=>\s*)?(?:'(?P<text>(?:[^'\\]|\\.|'')*)'|(?P<word>[\w.]+))\s*(?P<end>[,)])"
@@ -25,11 +30,11 @@ class StreamCall:
     options: dict[str, str] = field(default_factory=dict)
 
 
-def stream_calls(text: str) -> Iterator[StreamCall]:
+def stream_calls(text: str, skipping: re.Pattern[str] = _SKIPPED) -> Iterator[StreamCall]:
     """Every `stream(...)` outside of strings, quoted names and comments, in order."""
     position = 0
     while position < len(text):
-        skipped, call = _SKIPPED.search(text, position), _CALL.search(text, position)
+        skipped, call = skipping.search(text, position), _CALL.search(text, position)
         if call is None:
             return
         if skipped is not None and skipped.start() < call.start():
@@ -64,19 +69,19 @@ def _arguments(text: str, call: re.Match[str]) -> StreamCall:
 
 
 def in_double_quotes(text: str) -> str:
-    """The text with `names` quoted as Spark has it quoted as the standard has it."""
-    return _SKIPPED.sub(lambda found: _requoted(found[0]), text)
+    """A text for DuckDB with `names` quoted as Spark has it quoted as the standard has it."""
+    return _SKIPPED_BY_DUCKDB.sub(lambda found: _requoted(found[0]), text)
 
 
 def _requoted(word: str) -> str:
     return '"' + word[1:-1].replace('"', '""') + '"' if word.startswith("`") else word
 
 
-def replaced(text: str, name_of: Callable[[StreamCall], str]) -> str:
+def replaced(text: str, name_of: Callable[[StreamCall], str], *, for_duckdb: bool = False) -> str:
     """The text with each `stream(...)` replaced by the name of what stands for it."""
     pieces = []
     position = 0
-    for call in stream_calls(text):
+    for call in stream_calls(text, _SKIPPED_BY_DUCKDB if for_duckdb else _SKIPPED):
         pieces += [text[position : call.start], name_of(call)]
         position = call.end
     return "".join([*pieces, text[position:]])

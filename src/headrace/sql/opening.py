@@ -2,16 +2,26 @@
 
 The types come from a sample, or from `schema => 'fruit STRING, count INT'`. What does not fit its type is null: above
 all a number with a fraction where the sample had whole ones, which DuckDB by itself would round.
+
+Whoever writes to a stream chooses the sample, and must not be able to spoil `value` for those who query: payloads whose
+types DuckDB cannot find are left out of it, and names that no column can have are left out of `value`.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from typing import Any
+
+import msgspec
 
 from headrace.errors import BadSql
 
+FIELDS_MAX = 500
+"""Fields of `value`, with those inside others. The rest can be read by `get_json_object`, or named by a schema."""
+DEPTH_MAX = 16
+"""Objects and lists inside each other that are opened; what is deeper stays JSON."""
 INTEGER = "headrace_integer"
 MACROS = (
     "CREATE MACRO headrace_utf8(bytes) AS TRY(decode(bytes))",
@@ -28,7 +38,7 @@ _FIELD = re.compile(r'\s*("[^"]+"|[A-Za-z_]\w*)\s+([A-Za-z]\w*(?:\(\d+(?:\s*,\s*
 def opened(source: str, column: str, structure: str | None) -> str:
     """A SELECT of a source with `value`, made of the bytes in a column. `structure` is what `json_group_structure`
     has found."""
-    shape = json.loads(structure) if structure else None
+    shape = _Pruning().pruned(json.loads(structure)) if structure else None
     if not isinstance(shape, dict) or not shape:
         return f"SELECT *, headrace_json({column}) AS value FROM {source}"
     transformed = _literal(json.dumps(_transformed(shape)))
@@ -37,6 +47,47 @@ def opened(source: str, column: str, structure: str | None) -> str:
         f"SELECT * EXCLUDE ({_STEP}), CASE WHEN {_STEP} IS NOT NULL THEN {_typed(_STEP, shape)} END AS value "
         f"FROM (SELECT *, json_transform(headrace_json({column}), {transformed}) AS {_STEP} FROM {source})"
     )
+
+
+def sampled(payloads: Iterable[bytes]) -> list[bytes]:
+    """Those whose types DuckDB finds, in bounded time: at a deep one it would give up on all."""
+    return [payload for payload in payloads if _is_simple(payload)]
+
+
+def _is_simple(payload: bytes) -> bool:
+    try:
+        inner = [msgspec.json.decode(payload)]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    fields = 0
+    for _ in range(DEPTH_MAX + 1):
+        level = [value for value in inner if isinstance(value, (dict, list))]
+        if not level:
+            return True
+        fields += sum(len(each) for each in level if isinstance(each, dict))
+        if fields > FIELDS_MAX:
+            return False
+        inner = [value for each in level for value in (each.values() if isinstance(each, dict) else each)]
+    return False
+
+
+class _Pruning:
+    """A shape with the names that columns can have, which differ in more than case, and not too many."""
+
+    def __init__(self) -> None:
+        self._left = FIELDS_MAX
+
+    def pruned(self, shape: Any) -> Any:
+        if isinstance(shape, list):
+            return [self.pruned(each) for each in shape]
+        if not isinstance(shape, dict):
+            return shape
+        kept: dict[str, str] = {}
+        for name in shape:
+            if name and "\0" not in name and self._left and name.lower() not in kept:
+                kept[name.lower()] = name
+                self._left -= 1
+        return {name: self.pruned(shape[name]) for name in kept.values()}
 
 
 def opened_as(source: str, column: str, schema: str) -> str:

@@ -18,14 +18,20 @@ from headrace.sql.wire import Dialect, Wanted
 
 SOURCES = {"BASE_TABLE", "SUBQUERY", "JOIN", "TABLE_FUNCTION", "EXPRESSION_LIST", "EMPTY", "PIVOT", "SHOW_REF", "CTE"}
 """What may stand after FROM."""
+QUERIES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE"}
+"""What may be a query, or part of one: to DuckDB the body of a WITH may also be an INSERT, UPDATE, DELETE or COPY."""
 TABLE_FUNCTIONS = {"unnest", "range", "generate_series", "json_each", "json_tree", "repeat", "repeat_row"}
-HIDDEN_FUNCTIONS = {"current_setting", "getenv", "getvariable", "nextval", "currval", "pg_sleep", "sleep_ms", "sleep"}
-"""They tell of the process, or change it; all others only compute."""
+HIDDEN_FUNCTIONS = {
+    *("current_setting", "getenv", "getvariable", "nextval", "currval", "pg_sleep", "sleep_ms", "sleep"),
+    *("json_serialize_plan", "write_log"),
+}
+"""They tell of the process, or change it, or look at another statement; all others only compute."""
 TEXT_TYPES = {"string", "varchar", "text", "char", "bpchar"}
 BYTES_COLUMNS = {"payload", "key"}
 OPENED = "value"
 """The column that holds what JSON in a payload says."""
 UTF8 = "headrace_utf8"
+NO_CHANGES = "a query is one SELECT; nothing can be changed or set by it"
 _OWN = Dialect()
 
 
@@ -40,21 +46,24 @@ class Statement:
         """Whether it uses `value`."""
         self.hides = True
         """Whether no hidden column is named in it."""
-        self._locals: set[str] = set()
         if not dialect.is_plain:
-            text = replaced(in_double_quotes(text), self._call)
+            self._written_by_user = text
+            text = replaced(in_double_quotes(text), self._call, for_duckdb=True)
         (tree,) = self._parsed(text, connection)
-        nodes = list(_nodes(tree))
+        scoped = list(_nodes(tree))
+        nodes = [node for node, _ in scoped]
         for node in nodes:
             self._look(node)
-        for node in nodes:
+        for node, names in scoped:
             if node.get("type") == "BASE_TABLE":
-                self._source(node)
+                self._source(node, names)
         is_changed = [self._change(node) for node in nodes] if not dialect.is_plain else [self._adapt(nodes)]
         self.text = self._written({"error": False, "statements": [tree]}, connection) if any(is_changed) else text
 
     def _call(self, call: StreamCall) -> str:
         name = f"stream {len(self.sources) + 1}"
+        while name in self._written_by_user.lower():  # a stream may have this name
+            name += " "
         self.sources[name] = Wanted(call.names, call.options)
         return f'"{name}"'
 
@@ -67,7 +76,7 @@ class Statement:
         if parsed["error"]:
             reason = parsed["error_message"]
             if parsed["error_type"] == "not implemented" and "SELECT" in reason:
-                reason = "a query is one SELECT; nothing can be changed or set by it"
+                reason = NO_CHANGES
             raise BadSql(reason)
         statements: list[Any] = parsed["statements"]
         if len(statements) != 1:
@@ -80,8 +89,8 @@ class Statement:
 
     def _look(self, node: dict[str, Any]) -> None:
         kind = node.get("type")
-        if "cte_map" in node:
-            self._locals |= {entry["key"].lower() for entry in node["cte_map"].get("map", ())}
+        if "cte_map" in node and kind not in QUERIES:
+            raise BadSql(NO_CHANGES)
         if node.get("class") == "FUNCTION" and node["function_name"].lower() in HIDDEN_FUNCTIONS:
             raise BadSql(f"queries may not call {node['function_name']}()")
         if node.get("class") == "COLUMN_REF":
@@ -128,7 +137,8 @@ class Statement:
                 node["column_names"] = node["column_names"][1:]
         return bool(hidden or qualified)
 
-    def _source(self, node: dict[str, Any]) -> None:
+    def _source(self, node: dict[str, Any], names: frozenset[str]) -> None:
+        """`names` are those that a WITH around it has given."""
         path = _path(node)
         name = path[-1]
         if node.get("at_clause"):
@@ -136,7 +146,7 @@ class Statement:
         if len(path) > 1 and not self._dialect.is_plain:
             quoted = '"' + ".".join(path) + '"'
             raise BadSql(f"there are no schemas; a name with a dot goes in quotes: {quoted}")
-        if len(path) == 1 and name.lower() in self._locals:
+        if len(path) == 1 and name.lower() in names:
             return
         whole = ".".join(path)
         same = next((known for known in self.sources if known.lower() == whole.lower()), None)
@@ -154,16 +164,23 @@ def only_value(connection: duckdb.DuckDBPyConnection, text: str, parameter: Any)
     return value
 
 
-def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
-    """Every object of the tree."""
-    waiting = [tree]
+def _nodes(tree: Any) -> Iterator[tuple[dict[str, Any], frozenset[str]]]:
+    """Every object of the tree, with the names that a WITH has given there. Where it has not, the same name means a
+    stream or table, or would mean something of DuckDB's own."""
+    waiting: list[tuple[Any, frozenset[str]]] = [(tree, frozenset())]
     while waiting:
-        node = waiting.pop()
+        node, names = waiting.pop()
         if isinstance(node, dict):
-            yield node
-            waiting += [each for each in node.values() if isinstance(each, (dict, list))]
+            yield node, names
+            for entry in node.get("cte_map", {}).get("map", ()):
+                waiting.append((entry["value"], names))
+                names |= {entry["key"].lower()}
+            if node.get("type") == "RECURSIVE_CTE_NODE":
+                names |= {node["cte_name"].lower()}
+            inner = [each for name, each in node.items() if name != "cte_map"]
         else:
-            waiting += [each for each in node if isinstance(each, (dict, list))]
+            inner = node
+        waiting += [(each, names) for each in inner if isinstance(each, (dict, list))]
 
 
 _NOWHERE = {"query_location": 0, "query_location_length": 0}

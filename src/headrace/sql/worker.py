@@ -24,7 +24,7 @@ with without_pandas():
     from headrace.errors import BadSql
     from headrace.sql import wire
     from headrace.sql.json_rows import json_rows
-    from headrace.sql.opening import MACROS, opened, opened_as
+    from headrace.sql.opening import MACROS, opened, opened_as, sampled
     from headrace.sql.relations import Hub, Source
     from headrace.sql.statement import Statement, only_value
 
@@ -112,13 +112,18 @@ class Run:
             schema = pa.ipc.read_schema(pa.py_buffer(body[at : at + size]))
             at += size
             source = Source(self._hub, relation, schema)
-            self._connection.register(f"source {relation.number}", source)
-            select = self._select(source, relation, statement, wanted.options.get("schema"))
+            raw = f"source {relation.number}"
+            while raw in (each.lower() for each in statement.sources):  # a stream may have this name
+                raw += " "
+            self._connection.register(raw, source)
+            select = self._select(f'"{raw}"', source, relation, statement, wanted.options.get("schema"))
             quoted = name.replace('"', '""')
             self._connection.execute(f'CREATE TEMP VIEW "{quoted}" AS {select}')
 
-    def _select(self, source: Source, relation: wire.Relation, statement: Statement, schema: str | None) -> str:
-        raw = f'"source {relation.number}"'
+    def _select(
+        self, raw: str, source: Source, relation: wire.Relation, statement: Statement, schema: str | None
+    ) -> str:
+        """What the statement sees of the source that DuckDB knows as `raw`."""
         if statement.hides and self._asked.dialect.hidden:
             hidden = ", ".join(self._asked.dialect.hidden)
             return f"SELECT * EXCLUDE ({hidden}) FROM {raw}"
@@ -127,7 +132,8 @@ class Run:
         if schema is not None:
             return opened_as(raw, relation.opened, schema)
         text = "SELECT json_group_structure(headrace_json(bytes)) FROM (SELECT unnest($1::BLOB[]) AS bytes)"
-        return opened(raw, relation.opened, only_value(self._connection, text, self._sample(source, relation)))
+        sample = sampled(self._sample(source, relation))
+        return opened(raw, relation.opened, only_value(self._connection, text, sample))
 
     @staticmethod
     def _sample(source: Source, relation: wire.Relation) -> list[bytes]:

@@ -5,7 +5,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import click
 import pytest
 
 from headrace.cli import completion
@@ -102,9 +101,7 @@ def test_the_nearest_name_is_suggested(headrace: Any, monkeypatch: pytest.Monkey
 
 
 def offered(function: Any, incomplete: str, **line: Any) -> list[str]:
-    ctx = click.Context(click.Command("x"))
-    ctx.params = line
-    names: list[str] = function(ctx, incomplete)
+    names: list[str] = function(SimpleNamespace(params=line), incomplete)
     return names
 
 

@@ -10,7 +10,7 @@ import pytest
 from headrace.errors import BadSql
 from headrace.sql import worker
 from headrace.sql.json_rows import json_rows
-from headrace.sql.opening import opened, opened_as
+from headrace.sql.opening import DEPTH_MAX, FIELDS_MAX, opened, opened_as, sampled
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +47,39 @@ def test_nested_objects_and_lists(connection):
 def test_payloads_that_are_no_objects_are_json(connection):
     assert value_of(connection, ["[1, 2]", "no"], '["UBIGINT"]') == ["[1, 2]", None]
     assert value_of(connection, ["3"], None) == ["3"]
+
+
+@pytest.mark.parametrize(
+    ("structure", "names"),
+    [
+        ('{"": "VARCHAR", "a": "VARCHAR"}', ["a"]),
+        ('{"a": "VARCHAR", "A": "VARCHAR"}', ["a"]),
+        ('{"a\\u0000b": "VARCHAR", "a": "VARCHAR"}', ["a"]),
+        (json.dumps({f"k{n}": "VARCHAR" for n in range(FIELDS_MAX + 1)}), [f"k{n}" for n in range(FIELDS_MAX)]),
+    ],
+)
+def test_names_that_no_column_can_have_are_left_out(connection, structure, names):
+    (found,) = value_of(connection, ["{}"], structure)
+    assert list(found) == names
+
+
+def test_inner_fields_count_too(connection):
+    structure = json.dumps({"a": {f"k{n}": "VARCHAR" for n in range(FIELDS_MAX)}, "b": "VARCHAR"})
+    (found,) = value_of(connection, ["{}"], structure)
+    assert "b" in found
+    assert len(found["a"]) == FIELDS_MAX - 2
+
+
+def test_what_duckdb_cannot_take_the_types_of_is_not_sampled():
+    def nested(depth):
+        return b'{"a":' * depth + b"1" + b"}" * depth
+
+    def wide(fields):
+        return json.dumps({f"k{n}": 1 for n in range(fields)}).encode()
+
+    fit = [b'{"a": 1}', b"3", b'"text"', b"[[1], 2]", nested(DEPTH_MAX), wide(FIELDS_MAX)]
+    unfit = [nested(DEPTH_MAX + 1), nested(100_000), b"[" * 100_000, wide(FIELDS_MAX + 1), b"\xff", b'{"a"', b""]
+    assert sampled(fit + unfit) == fit
 
 
 def test_a_schema_names_the_fields(connection):

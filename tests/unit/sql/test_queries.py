@@ -23,6 +23,15 @@ FOREVER = "SELECT sum(a.range * b.range) FROM range(100000000) a, range(10000000
 WAIT_S = 120
 
 
+ODD_NAMES = ["source 0", "stream 1", "pg_settings", "/etc/passwd", "a\"b'c`d;--", "информация", "A\\"]
+HOSTILE = [
+    *(b'{"": 1}', b'{"a": 1, "A": 2}', b'{"a\\u0000b": 1}', b'{"\\ud800": 1}', b"\xff", b'{"a": 1e999}'),
+    *(b'{"x":' * 200 + b"1" + b"}" * 200, b"[" * 50_000 + b"]" * 50_000),
+    msgspec.json.encode({f"k{n}": n for n in range(20_000)}),
+    *(b'{"a": 2}', b'{"\'; DROP VIEW hostile; --": 3}'),
+]
+
+
 def fruit(number: int) -> bytes:
     return msgspec.json.encode({"fruit": "pêche" if number % 2 else "plum", "count": number})
 
@@ -44,6 +53,10 @@ async def fill(hub):
         await hub.create_stream(name)
     await hub.append("secret", Batch.of([b"mine"]))
     await hub.append("orders.eu/north", Batch.of([b"\xff"]))
+    await hub.create_stream("hostile")
+    await hub.append("hostile", Batch.of(HOSTILE))
+    for name in ODD_NAMES:
+        await hub.create_stream(name)
     await hub.create_table("stock")
     await hub.put("stock", b"plum", b'{"left": 3}')
 
@@ -84,10 +97,26 @@ def waiting_query(served, id, principal=EVERYTHING):
     return future
 
 
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_a_stream_may_have_any_name(served, name):
+    text = 'SELECT count(*) FROM "{}"'.format(name.replace('"', '""'))
+    assert rows(served, text) == [[0]]
+
+
+def test_no_record_keeps_others_from_being_queried(served):
+    """Whoever may write to a stream must not be able to spoil `value` for those who read it."""
+    assert rows(served, "SELECT sum(value.a), count(value.a), count(*) FROM hostile") == [[3, 2, len(HOSTILE)]]
+    assert rows(served, 'SELECT value."\'; DROP VIEW hostile; --" AS n FROM hostile WHERE n IS NOT NULL') == [[3]]
+    assert len(rows(served, "SELECT value.* FROM hostile")) == len(HOSTILE)
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("SELECT 1 AS one", [[1]]),
+        ("WITH orders AS (FROM orders WHERE index < 3) SELECT count(*) FROM orders", [[6]]),
+        ("SELECT '\\', count(*) FROM stream('orders')", [["\\", 200]]),
+        ("SELECT $$stream('secret') `x`$$", [["stream('secret') `x`"]]),
         ("SELECT count(*) FROM orders", [[200]]),
         ("SELECT count(*), min(partition), max(partition) FROM orders WHERE index >= 90", [[20, 0, 1]]),
         ("SELECT count(*) FROM orders WHERE time <= now() AND partition = 1", [[100]]),

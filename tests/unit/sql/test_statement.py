@@ -36,6 +36,12 @@ REFUSED = {
     "EXPLAIN ANALYZE SELECT 1": "one SELECT",
     "CREATE SECRET s (TYPE s3)": "one SELECT",
     "CHECKPOINT": "one SELECT",
+    "WITH x AS (COPY orders TO '/tmp/stolen') FROM x": "one SELECT",
+    "WITH x AS (COPY (SELECT 1) TO '/tmp/stolen') FROM x": "one SELECT",
+    "WITH x AS (INSERT INTO orders VALUES (1) RETURNING *) FROM x": "one SELECT",
+    "WITH x AS (UPDATE orders SET a = 1 RETURNING *) FROM x": "one SELECT",
+    "SELECT (WITH x AS (DELETE FROM orders RETURNING *) FROM x)": "one SELECT",
+    "PIVOT orders ON partition USING count(*)": "one SELECT",
     "SELECT 1; SELECT 2": "one statement",
     "SELECT 1; DROP VIEW orders": "one SELECT",
     "": "one statement",
@@ -64,6 +70,18 @@ REFUSED = {
     "SHOW DATABASES": "no catalog",
     "SELECT current_setting('home_directory')": "current_setting",
     "SELECT getenv('HOME')": "getenv",
+    "SELECT system.main.current_setting('threads')": "current_setting",
+    "SELECT 'threads'.current_setting()": "current_setting",
+    "SELECT list_transform(['threads'], lambda x: current_setting(x))": "current_setting",
+    "SELECT COLUMNS(c -> current_setting('threads') = '1') FROM orders": "current_setting",
+    "SELECT json_serialize_plan('SELECT current_setting(''threads'')')": "json_serialize_plan",
+    "SELECT write_log('x')": "write_log",
+    "SELECT * FROM orders QUALIFY row_number() OVER (ORDER BY (SELECT 1 FROM glob('/*'))) = 1": "glob",
+    "SELECT sum(a) OVER (ROWS BETWEEN (FROM glob('/*')) PRECEDING AND CURRENT ROW) FROM orders": "glob",
+    "SELECT * FROM orders LIMIT (SELECT count(*) FROM glob('/*'))": "glob",
+    "SELECT * REPLACE ((FROM glob('/*')) AS a) FROM orders": "glob",
+    "SELECT * FROM (SHOW TABLES)": "no catalog",
+    "DESCRIBE SELECT * FROM duckdb_settings()": "duckdb_settings",
     "SELECT * FROM information_schema.tables": '"information_schema.tables"',
     "SELECT * FROM memory.main.orders": "no schemas",
     "SELECT * FROM orders AT (VERSION => 1)": "AT",
@@ -149,6 +167,31 @@ def test_a_hidden_column_is_there_for_those_who_name_it(connection):
         statement = Statement(text, connection, PLAIN)
         assert not statement.hides
         assert connection.sql(statement.text).fetchall() == [row]
+
+
+@pytest.mark.parametrize(
+    ("text", "sources"),
+    [
+        ("SELECT * FROM (WITH pg_settings AS (SELECT 1) FROM pg_settings), pg_settings", ["pg_settings"]),
+        ("SELECT (WITH a AS (SELECT 1) FROM a), (SELECT count(*) FROM a)", ["a"]),
+        ("WITH a AS (FROM b), b AS (FROM a) FROM b", ["b"]),
+        ("WITH orders AS (FROM orders) FROM orders", ["orders"]),
+        ("WITH a AS (SELECT 1), b AS (FROM a) SELECT * FROM b, (WITH c AS (FROM a) FROM c)", []),
+        ("WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t) FROM t", []),
+        ("FROM (WITH a AS (SELECT 1) FROM a) UNION ALL FROM a", ["a"]),
+    ],
+)
+def test_a_name_means_what_a_with_says_only_inside_of_it(connection, text, sources):
+    """Elsewhere it would mean DuckDB's own, such as its settings."""
+    assert sorted(Statement(text, connection).sources) == sources
+
+
+def test_names_of_ours_give_way_to_those_of_streams(connection):
+    statement = Statement("SELECT * FROM \"stream 1\", stream('orders')", connection)
+    assert {name: wanted.names for name, wanted in statement.sources.items()} == {
+        "stream 1": ["stream 1"],
+        "stream 1 ": ["orders"],
+    }
 
 
 def test_names_that_would_be_one_to_duckdb_are_refused(connection):
